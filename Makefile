@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios clean
+.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -42,6 +42,10 @@ fuzz: setup ## Damage tables and read them all, pass every wrong argument (FUZZ=
 scenarios: setup ## Random pipelines and definitions on a Dagster instance against a plain model (SCENARIOS="--cases 20 --seed 7")
 	@$(BIN)/python -m tests.dagster.scenarios $(SCENARIOS)
 	@$(BIN)/python -W ignore -m tests.dagster.definition_scenarios $(SCENARIOS)
+	@$(BIN)/python -W ignore -m tests.dagster.graph_scenarios $(SCENARIOS)
+
+components: setup ## Scaffold the components with `dg`, and check what it wrote
+	@$(BIN)/python scripts/components.py
 
 airflow-scenarios: setup ## Ways to write and fates of tasks under a real Airflow (WAYS="append,days" FATES="late_day" KILL=45)
 	@$(BIN)/python -m tests.airflow.scheduler $(if $(WAYS),--ways $(WAYS)) $(if $(FATES),--fates $(FATES)) $(if $(KILL),--kill $(KILL))

@@ -6,10 +6,11 @@ import multiprocessing
 import os
 import shutil
 import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from benchmarks.race import race
 
 TITLE = "Concurrent appends: 8 processes × 50 one-row appends to one local table"
 RESULTS_MAY_DIFFER = True
@@ -127,7 +128,7 @@ def _contest(
         try:
             path = f"{root}/table"
             create(path)
-            seconds, failed = _race(path, open_table)
+            seconds, failed = race(path, open_table, WRITERS, APPENDS)
             commits, files = check(path)
         finally:
             shutil.rmtree(root)
@@ -135,34 +136,6 @@ def _contest(
         return f"{commits / seconds:.0f} commits/s, {failed} of {WRITERS * APPENDS} failed, {lost} lost"
 
     return run
-
-
-def _race(path: str, open_table: Callable[[str], Append]) -> tuple[float, int]:
-    """Seconds from the common start to the last commit, and how many appends raised."""
-    context = multiprocessing.get_context("fork")
-    start, outcomes = context.Barrier(WRITERS + 1), context.Queue()
-
-    def write() -> None:
-        failed = 0
-        append = open_table(path)
-        start.wait()
-        for _ in range(APPENDS):
-            try:
-                append()
-            except Exception:  # noqa: BLE001  counted
-                failed += 1
-        outcomes.put(failed)
-
-    writers = [context.Process(target=write) for _ in range(WRITERS)]
-    for writer in writers:
-        writer.start()
-    start.wait()
-    started = time.perf_counter()
-    failures = [outcomes.get() for _ in writers]
-    seconds = time.perf_counter() - started
-    for writer in writers:
-        writer.join()
-    return seconds, sum(failures)
 
 
 CONTESTANTS = {

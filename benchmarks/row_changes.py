@@ -22,13 +22,14 @@ def tables(directory: Path) -> Path:
         from delta_orch import DeltaTable
 
         for name in (PLAIN, VECTORS):
-            _link(source, made / name)
+            link(source, made / name)
         DeltaTable(made / VECTORS).alter().set_properties({"delta.enableDeletionVectors": "true"}).commit()
 
     return cached(directory, "rows_to_change", make)
 
 
-def _link(source: Path, target: Path) -> None:
+def link(source: Path, target: Path) -> None:
+    """A copy of a table whose files are links: what removes one of them leaves the other."""
     shutil.copytree(source, target, copy_function=lambda one, other: Path(other).hardlink_to(one), dirs_exist_ok=True)
 
 
@@ -38,7 +39,7 @@ def on_a_copy(name: str, change: Callable[[Path], object]) -> Run:
     def run(directory: Path) -> object:
         with tempfile.TemporaryDirectory(dir=directory.parent) as scratch:
             copy = Path(scratch) / "table"
-            _link(directory / name, copy)
+            link(directory / name, copy)
             return change(copy)
 
     return run

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import pkgutil
 import re
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from statistics import median
@@ -83,12 +85,22 @@ def run_benchmark(name: str, module: ModuleType, directory: Path, rounds: int, c
 
 def _measure(module_name: str, contestant: str, path: Path) -> _Run:
     command = [sys.executable, "-m", "benchmarks.measure", module_name, contestant, str(path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
     if done.returncode != 0:
         lines = [line for line in done.stderr.strip().splitlines() if _ERROR.match(line)]
         return {"error": (lines or done.stderr.strip().splitlines() or ["no message"])[-1]}
     figures: _Run = json.loads(done.stdout)
     return figures
+
+
+@cache
+def _environment() -> dict[str, str]:
+    """Without the variable that keeps Python from caching bytecode: an installed package has its own, and so has ours
+    then, before the first run."""
+    found = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
+    package = str(Path(__file__).parent.parent / "delta_orch")
+    subprocess.run([sys.executable, "-m", "compileall", "-q", package], check=True, env=found)
+    return found
 
 
 def _figures(runs: list[_Run], floor: list[_Run] | None) -> Figures:

@@ -12,7 +12,6 @@ from typing import Any
 Run = Callable[[Path], object]
 _WHOLE: dict[str, Callable[..., Any]] = {"sum": sum, "min": min, "max": max}
 _IMPORTED_LATER = (
-    "sqlglot.dialects.spark",
     "delta_orch.storage.local",
     "delta_orch.engines.local.engine",
     "delta_orch.engines.local.duckdb_input",

@@ -47,17 +47,22 @@ def checked(public: Checked) -> Checked:
         for name, method in list(vars(owner).items()):
             is_own = isinstance(method, FunctionType) and method.__module__.startswith("delta_orch.")
             if is_own and not name.startswith("_") and getattr(public, name) is method:
-                setattr(public, name, _wrapped(method))
+                setattr(public, name, _wrapped(method, public))
     return public
 
 
-def _wrapped(function: FunctionType) -> Callable[..., Any]:
-    if hasattr(function, "__wrapped__") or not set(function.__annotations__) - {"return"}:
+def _wrapped(function: FunctionType, owner: Any = object) -> Callable[..., Any]:
+    if hasattr(function, "__wrapped__") or (owner is object and not set(function.__annotations__) - {"return"}):
         return function
     signature = _Signature(function)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if args and not isinstance(args[0], owner):
+            raise InvalidRequestError(
+                f"{function.__name__} was called on the class, without an object",
+                remedy=f"Make the object first: DeltaTable(location).{function.__name__}(…), for example",
+            )
         if len(args) > signature.num_bound or kwargs:
             args, kwargs = signature.check(args, kwargs)
         return function(*args, **kwargs)

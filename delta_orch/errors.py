@@ -101,11 +101,16 @@ _LONGEST = 1_900
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
 
 
+_LINE_BREAKS = re.compile(r"[ \t]*(?:[\n\u2028\u2029]|\r\n)\s*")
+
+
 def _printable(part: str) -> str:
-    """A part of a message, in which names and values of others cannot steer a terminal or break its encoding."""
+    """A part of a message, in which names and values of others cannot steer a terminal, break its encoding, or begin a
+    line of a log."""
     part = redacted(part)
     if part.isascii() and part.isprintable():
         return part
+    part = _LINE_BREAKS.sub(" ", part)
     return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", part)
 
 

@@ -183,10 +183,13 @@ class TableWrites:
                 have, and widens types where `delta.enableTypeWidening` is on.
         """
         from delta_orch.verbs.merge.builder import Merge
-        from delta_orch.verbs.merge.run import MergeRequest, merge
+        from delta_orch.verbs.merge.run import MergeRequest, explain_merge, merge
 
         request = MergeRequest(source, on, source_alias, target_alias, engine, schema_mode)
-        return Merge(lambda clauses: merge(*self._target(options), request, clauses, options))
+        return Merge(
+            lambda clauses: merge(*self._target(options), request, clauses, options),
+            lambda clauses: explain_merge(*self._target(options), request, clauses),
+        )
 
     def upsert(
         self,

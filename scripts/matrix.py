@@ -50,7 +50,7 @@ class Cell:
     java: str = ""
 
 
-_OLD_CORE = ("fsspec", "numpy", "orjson", "pyarrow", "pyroaring", "sqlglot", "duckdb")
+_OLD_CORE = ("fsspec", "numpy", "orjson", "pyarrow", "pyroaring", "duckdb")
 
 CELLS = (
     Cell("oldest", "3.11", "local", CORE, oldest=(*_OLD_CORE, "pandas", "polars")),

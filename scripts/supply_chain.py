@@ -13,6 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import uuid
 from collections.abc import Iterator
 from importlib import metadata
@@ -39,12 +40,12 @@ def pins() -> dict[str, str]:
 
 def direct() -> dict[str, str]:
     """The dependencies of the package by name, and the extra that brings each ("" for none)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     found: dict[str, str] = {}
-    for line in metadata.distribution(PACKAGE).requires or ():
-        name, extra = _NAME.match(line), _EXTRA.search(line)
-        if name is not None and (extra is None or extra[1] not in _NOT_SHIPPED):
-            found.setdefault(normal(name[0]), extra[1] if extra else "")
-    found.pop(PACKAGE, None)
+    for extra, lines in {"": project["dependencies"], **project["optional-dependencies"]}.items():
+        for line in lines if extra not in _NOT_SHIPPED else ():
+            if (name := _NAME.match(line)) is not None:
+                found.setdefault(normal(name[0]), extra)
     return found
 
 

@@ -90,5 +90,7 @@ def spark_connect(_spark_and_port: tuple[Any, int]) -> Iterator[Any]:
 
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{_spark_and_port[1]}").create()
     session.conf.set("spark.sql.session.timeZone", "UTC")
+    # To compile queries over a few rows costs much of their time. The classic session does.
+    session.conf.set("spark.sql.codegen.wholeStage", "false")
     yield session
     session.stop()

@@ -11,14 +11,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.txn import TxnId
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
+
+    from delta_orch.airflow.run_context import TaskRun
 
 logger = logging.getLogger(__name__)
 
@@ -34,9 +37,20 @@ class Verdict(Enum):
     OWN = auto()
     """An earlier attempt has committed it: report that commit."""
     AGAIN = auto()
-    """What is recorded is of a run that no longer exists: write, as a newer run."""
+    """What is recorded is of a run that no longer exists: write, as a newer run. What adds rows would double them."""
     LEAVE = auto()
     """A newer run, or any run where one is enough, has written it."""
+
+
+class Clearing(Enum):
+    """What has happened since the attempt before this one."""
+
+    NONE = auto()
+    """It failed, and is retried."""
+    PERHAPS = auto()
+    """It was cleared while it ran, or it is retried and another task of the run was cleared."""
+    CERTAIN = auto()
+    """It was cleared."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +62,36 @@ class Marker:
         work: A digest of the task's arguments, where an index stands for them; else empty.
         acknowledged: Airflow has recorded the success of an attempt since.
         table_version: The table's version before the first attempt; -1 without a table.
+        app_id: The transaction's.
+        recorded: The version of it that was recorded before, -1 for none; None where nobody has noted it.
+        max_tries: Airflow's at the attempt; None where nobody has noted it.
+        clear_number: The run's at the attempt.
     """
 
     version: int
     work: str = ""
     acknowledged: bool = False
     table_version: int = -1
+    app_id: str = ""
+    recorded: int | None = None
+    max_tries: int | None = None
+    clear_number: int = 0
+
+    def clearing(self, max_tries: int, clear_number: int, own: int) -> Clearing:
+        """Whether an attempt is a retry of this one.
+
+        A clearing moves `max_tries`, but not that of a task which runs, nor by as much as it should where the DAG's
+        `retries` have changed. It moves the run's number, but not if the run is left as it is, and so does the clearing
+        of any other task. What has succeeded is never retried.
+
+        Args:
+            max_tries: Airflow's, at the later attempt.
+            clear_number: The run's, then.
+            own: The version of its transaction by its place in time.
+        """
+        if self.acknowledged or (own > self.version if self.max_tries is None else max_tries != self.max_tries):
+            return Clearing.CERTAIN
+        return Clearing.PERHAPS if self.max_tries is not None and clear_number > self.clear_number else Clearing.NONE
 
 
 def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, adds: bool, knows: bool) -> Verdict:
@@ -84,8 +122,6 @@ def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, a
         return Verdict.LEAVE
     if not knows:
         return Verdict.OWN
-    if adds:
-        raise _recreated()
     return Verdict.AGAIN
 
 
@@ -94,18 +130,29 @@ class Attempts:
 
     Args:
         context: Airflow's, of the attempt that is running.
+        run: Of the context.
     """
 
-    def __init__(self, context: Context) -> None:
+    def __init__(self, context: Context, run: TaskRun) -> None:
         self._context = context
+        self._run = run
         self._store: Any = context.get("task_state_store")
         self.marker: Marker | None = None
         found = None if self._store is None else self._store.get(MARKER_KEY)
         if found is None:
             return
-        self.marker = Marker(**found)
-        if not self.marker.acknowledged and _has_returned_before(context):
-            self._note(Marker(self.marker.version, self.marker.work, True, self.marker.table_version))
+        marker = self.marker = Marker(**found)
+        # An attempt that has returned may die before Airflow records its success, and is retried then.
+        if not marker.acknowledged and marker.max_tries != run.max_tries and _has_returned_before(context):
+            self._note(replace(marker, acknowledged=True))
+
+    def marker_of(self, app_id: str) -> Marker | None:
+        """The marker, if it is about this transaction: a task whose identity has changed is about another."""
+        return self.marker if self.marker is not None and self.marker.app_id in ("", app_id) else None
+
+    def clearing(self, marker: Marker, own: int) -> Clearing:
+        """What has happened since the attempt that left the marker; see `Marker.clearing`."""
+        return marker.clearing(self._run.max_tries, self._run.clear_number, own)
 
     @property
     def knows(self) -> bool:
@@ -118,14 +165,30 @@ class Attempts:
         before = self.marker
         if before is not None and not before.acknowledged:
             table_version = before.table_version
-        self.begin(version, table_version=table_version)
+        self.begin(TxnId("", version), table_version=table_version)
 
-    def begin(self, version: int, work: str = "", table_version: int = -1) -> None:
-        """Note what is about to be committed, before it is, and have Airflow's acknowledgement noted after it."""
+    def begin(self, txn: TxnId, recorded: int | None = None, *, work: str = "", table_version: int = -1) -> None:
+        """Note what is about to be committed, before it is, and have Airflow's acknowledgement noted after it.
+
+        Args:
+            txn: The transaction.
+            recorded: Which version of it the table has.
+            work: A digest of the arguments.
+            table_version: The table's, -1 without one.
+        """
         if self._store is None:
             return
-        self._note(Marker(version, work, False, table_version))
+        about = Marker(txn.version, work, False, table_version, txn.app_id, -1 if recorded is None else recorded)
+        self._note(self._of_now(about))
         self.note_acknowledgement()
+
+    def go_on(self, marker: Marker) -> None:
+        """Note that this attempt stands for the one that left the marker, and have the acknowledgement noted."""
+        self._note(self._of_now(marker))
+        self.note_acknowledgement()
+
+    def _of_now(self, marker: Marker) -> Marker:
+        return replace(marker, max_tries=self._run.max_tries, clear_number=self._run.clear_number)
 
     def note_acknowledgement(self) -> None:
         """Have the success of this attempt noted once Airflow has been told of it."""
@@ -139,7 +202,7 @@ class Attempts:
 
     def _acknowledge(self, context: Context) -> None:
         if self.marker is not None:
-            self._note(Marker(self.marker.version, self.marker.work, True, self.marker.table_version))
+            self._note(replace(self.marker, acknowledged=True))
 
     def _note(self, marker: Marker) -> None:
         from airflow.sdk import NEVER_EXPIRE  # type: ignore[attr-defined]  # it is missing in the stub
@@ -155,11 +218,21 @@ def _has_returned_before(context: Context) -> bool:
     return "return_value" in (getattr(given, "xcom_keys_to_clear", None) or ())
 
 
-def _recreated() -> InvalidRequestError:
+def recreated() -> InvalidRequestError:
+    """The error for rows that a run of the same name has added, of which this one knows nothing."""
     return InvalidRequestError(
         "A run of the same name and time has added these rows before, and it is not this run",
         cause="The DAG, or its run, was deleted and created anew; adding the rows again would double them",
         remedy="Clear the task to add them again, or pass idempotency='partition' to leave what is there",
+    )
+
+
+def lived_on(name: str) -> InvalidRequestError:
+    """The error for rows that an attempt added which was taken for dead."""
+    return InvalidRequestError(
+        f"{name} has found rows that an attempt which was cleared has added meanwhile",
+        cause="That attempt was not dead; adding the rows again would double them",
+        remedy="Clear the task again to add them a second time, or mark it as a success",
     )
 
 

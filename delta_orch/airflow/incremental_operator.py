@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
     from delta_orch.pipeline.recorded import RecordedCommit
 
-_CLOCKS_DIFFER_MS = 3_600_000
-"""How far the clock of a writer may be behind Airflow's."""
-
 MODES: dict[str, Mode] = {
     "append": "append",
     "merge": "merge",
@@ -149,8 +146,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             )
         if self.consumer is None and table.exists():
             for reader in readers.values():
-                self._ensure_own_cursor(context, run, reader)
-        attempts = Attempts(context)
+                self._ensure_own_cursor(run, reader)
+        attempts = Attempts(context, run)
         attempts.begin_or_continue(run.identity().version, table.version() if table.exists() else -1)
         with self.lazy_session(run) as session:
             step = replace(self.step(run, table, MODES[self.mode]), merge_keys=tuple(self.merge_keys))
@@ -195,15 +192,14 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         }
         return xcom_of(report, **details)
 
-    def _ensure_own_cursor(self, context: Context, run: TaskRun, reader: IncrementalReader) -> None:
+    def _ensure_own_cursor(self, run: TaskRun, reader: IncrementalReader) -> None:
         """Two tasks of one run that go by one cursor each get what the other has not read: rows are lost."""
         from delta_orch.pipeline.recorded import find_commit_after
 
         app_id = cdc_app_id(reader.consumer, reader.source.snapshot().metadata.id)
         if reader.target.snapshot().txn_version(app_id) is None:
             return
-        since_ms = context["dag_run"].run_after.timestamp() * 1000 - _CLOCKS_DIFFER_MS
-        found = find_commit_after(reader.target, -1, run.is_of_another_task, app_id=app_id, since_ms=since_ms)
+        found = find_commit_after(reader.target, -1, run.is_of_another_task, app_id=app_id, since_ms=run.since_ms)
         if found is not None:
             raise self.refusal(
                 f"goes by the cursor {app_id!r} of {reader.target.uri}, and so does another task or map index of this "

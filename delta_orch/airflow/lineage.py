@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -96,7 +97,10 @@ def _facets(schema: StructType, version: int) -> dict[str, Any]:
 
 
 def _column_lineage(sql: str, sources: Mapping[str, _Source], written: Iterable[str]) -> object:
-    """The columns of the sources that each column of a query is made of; None where the query cannot be followed."""
+    """The columns of the sources that each column of a query is made of; None where the query cannot be followed, or
+    sqlglot is not installed."""
+    if find_spec("sqlglot") is None:
+        return None
     import sqlglot
     from openlineage.client.generated.column_lineage_dataset import ColumnLineageDatasetFacet, Fields, InputField
     from sqlglot.errors import SqlglotError

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.redaction import redacted
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, ObjectStoragePath
@@ -58,14 +59,38 @@ def checked_location(location: object) -> object:
     """A location as an operator keeps it when the DAG is parsed: text, which may be a template, or a task's output.
 
     Raises:
-        InvalidRequestError: As `location_text`; or the text, where it is no template, can name no table.
+        InvalidRequestError: As `location_text`; or the text, if it is not a template, cannot name a table or carries a
+            login.
     """
     if is_template(location):
         return location
     text = location_text(location)
     if not is_template(text):
         ensure_location(text)
+        _ensure_no_login(text)
     return text
+
+
+def _ensure_no_login(text: str) -> None:
+    if "@" in text and redacted(text) != text:
+        raise InvalidRequestError(
+            f"The table URI {redacted(text)} carries a login",
+            cause="Airflow keeps in its database what a task is given, and shows it",
+            remedy="Give the location alone, and the keys as storage options of the connection",
+        )
+
+
+class RenderedLocations:
+    """Mixed into operators whose `table_uri` and `source` may be templates: what these render to is checked, too."""
+
+    # Airflow's hook for operators: mapped tasks pass only here, before what was rendered is kept.
+    def _do_render_template_fields(self, *args: object, **kwargs: object) -> None:
+        super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
+        for name in ("table_uri", "source"):
+            given = getattr(self, name, None)
+            for location in given.values() if isinstance(given, Mapping) else (given,):
+                if isinstance(location, str):
+                    checked_location(location)
 
 
 def is_template(value: object) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import replace
 from datetime import date, timedelta
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.attempts import Attempts, Verdict, judge
+from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
+from delta_orch.airflow.siblings import ensure_alone, ensure_own_name, run_beside_others
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
-from delta_orch.pipeline.run_identity import Idempotency, airflow_writer
+from delta_orch.pipeline.run_identity import Idempotency
 from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport, snapshot_or_none
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ class OnceWriter:
         name: What is written, in the user's words.
         adds: The write leaves the rows that are there; done twice it doubles its own.
         replaces_table: The write replaces every row.
+        is_said: Its arguments say all it does, so that an attempt which may have been cleared counts if it has done it.
+            Where a function computes rows, those that an attempt computed before it was cleared do not.
         work: See `work_of`.
+        is_told: Whether Airflow has heard of the commit from the task that makes it, if that is another one.
     """
 
     def __init__(
@@ -46,7 +50,9 @@ class OnceWriter:
         name: str | None,
         adds: bool,
         replaces_table: bool = False,
+        is_said: bool = False,
         work: str = "",
+        is_told: Callable[[], bool] | None = None,
     ) -> None:
         self._context = context
         self._run = run
@@ -55,6 +61,8 @@ class OnceWriter:
         self._name = name
         self._adds = adds
         self._replaces_table = replaces_table
+        self._is_said = is_said
+        self._is_told = is_told
         self._work = work if run.map_index >= 0 and name is None else ""
 
     def commit(self, name: str, verb: Callable[[tuple[TxnId, ...]], CommitResult]) -> StepReport:
@@ -94,35 +102,50 @@ class OnceWriter:
             InvalidRequestError: What is recorded is not this task's, and writing would double or replace rows.
             DeltaError: As `Step.run`.
         """
-        return self._once(step, lambda step: step.run(rows))
+
+        def write(step: Step) -> StepReport:
+            if self._adds or self._run.map_index < 0 or not step.txns:
+                return step.run(rows)
+            return run_beside_others(self._run, snapshot_or_none(self._table), step, rows, _report)
+
+        return self._once(step, write)
 
     def _once(self, step: Step, write: Callable[[Step], StepReport]) -> StepReport:
         txns = self._txns(self._run)
         if not txns:
             return write(step)
         before = snapshot_or_none(self._table)
-        self._ensure_alone(txns[-1], before)
-        attempts = Attempts(self._context)
-        txns, verdict, recorded = self._judged(txns, before, attempts)
+        if self._replaces_table and self._run.map_index >= 0 and before is not None:
+            ensure_alone(self._run, self._table, before, txns[-1])
+        attempts = Attempts(self._context, self._run)
+        marker = attempts.marker_of(txns[-1].app_id)
+        if self._adds and marker is not None and self._is_told is not None and not self._is_told():
+            # What it staged may be published all the same: by a task that died then.
+            marker = replace(marker, acknowledged=False)
+        txns = self._placed(txns, marker, attempts)
+        txns, verdict, recorded = self._judged(txns, before, marker, attempts.knows)
         if verdict is Verdict.OWN:
-            attempts.note_acknowledgement()
             assert recorded is not None
+            if marker is not None:
+                attempts.go_on(marker)
             return step.recover(replace(txns[-1], version=recorded))
+        table_version = -1 if before is None else before.version
         if self._adds and verdict is Verdict.WRITE:
+            if _is_late(recorded, marker):
+                attempts.begin(txns[-1], recorded, work=self._work, table_version=table_version)
+                raise lived_on(step.name)
             # An attempt that was cleared, and lives on, may commit while this one works.
             txns = (*txns[:-1], replace(txns[-1], follows=-1 if recorded is None else recorded))
         if verdict is not Verdict.LEAVE:
-            attempts.begin(txns[-1].version, self._work, -1 if before is None else before.version)
+            attempts.begin(txns[-1], recorded, work=self._work, table_version=table_version)
         try:
             report = write(replace(step, txns=txns))
         except ConcurrentTransactionError as error:
             if txns[-1].app_id not in error.context.get("app_ids", ()):
                 raise
-            raise InvalidRequestError(
-                f"{step.name} has found rows that an attempt which was cleared has added meanwhile",
-                cause="That attempt was not dead; adding the rows again would double them",
-                remedy="Clear the task again to add them a second time, or mark it as a success",
-            ) from error
+            now = self._table.snapshot().txn_version(txns[-1].app_id)
+            attempts.begin(txns[-1], now, work=self._work, table_version=table_version)
+            raise lived_on(step.name) from error
         if report.skipped and report.skipped_txns and verdict is not Verdict.LEAVE:
             unit = txns[-1]
             if self._table.snapshot().txn_version(unit.app_id) == unit.version:
@@ -133,18 +156,36 @@ class OnceWriter:
     def _txns(self, run: TaskRun) -> tuple[TxnId, ...]:
         return run.write_txns(self._idempotency, self._name, replaces_table=self._replaces_table, adds=self._adds)
 
+    def _placed(self, txns: tuple[TxnId, ...], marker: Marker | None, attempts: Attempts) -> tuple[TxnId, ...]:
+        """The identifiers of this attempt: those of the attempt before it, or after a clearing newer ones."""
+        if marker is None or self._idempotency == "partition":
+            return txns
+        clearing = attempts.clearing(marker, txns[-1].version)
+        if clearing is Clearing.NONE or (clearing is Clearing.PERHAPS and self._is_said):
+            return (*txns[:-1], replace(txns[-1], version=marker.version))
+        if clearing is Clearing.CERTAIN:
+            txns = self._txns(self._run.as_newer_run())
+        return (*txns[:-1], replace(txns[-1], version=max(txns[-1].version, marker.version + 1)))
+
     def _judged(
-        self, txns: tuple[TxnId, ...], before: TableSnapshot | None, attempts: Attempts
+        self, txns: tuple[TxnId, ...], before: TableSnapshot | None, marker: Marker | None, knows: bool
     ) -> tuple[tuple[TxnId, ...], Verdict, int | None]:
         unit = txns[-1]
         recorded = None if before is None else before.txn_version(unit.app_id)
         if self._idempotency == "partition":
-            marker = attempts.marker
             is_own = marker is not None and marker.version == recorded and not marker.acknowledged
             verdict = Verdict.WRITE if recorded is None else Verdict.OWN if is_own else Verdict.LEAVE
             return txns, verdict, recorded
-        verdict = judge(unit.version, recorded, attempts.marker, self._work, adds=self._adds, knows=attempts.knows)
+        verdict = judge(unit.version, recorded, marker, self._work, adds=self._adds, knows=knows)
+        if marker is None and knows and recorded is not None and verdict in (Verdict.LEAVE, Verdict.AGAIN):
+            info = find_txn_commit(self._table, unit.app_id, recorded).commit_info or {}
+            ensure_own_name(self._run, self._name, info)
+            if self._run.is_of_run(info):
+                # Not of a newer run, but of this one as it was before it was deleted and created anew.
+                verdict = Verdict.AGAIN
         if verdict is Verdict.AGAIN:
+            if self._adds:
+                raise recreated()
             txns = self._txns(self._run.as_newer_run())
             if recorded is not None and txns[-1].version <= recorded:
                 raise InvalidRequestError(
@@ -153,21 +194,12 @@ class OnceWriter:
                 )
         return txns, verdict, recorded
 
-    def _ensure_alone(self, unit: TxnId, before: TableSnapshot | None) -> None:
-        """Mapped tasks that each replace the whole of one table leave the rows of the last."""
-        run = self._run
-        if not self._replaces_table or run.map_index < 0 or before is None:
-            return
-        step = airflow_writer(run.dag_id, run.task_id) + "["
-        partition = unit.app_id.partition("]:")[2]
-        for app_id, version in before.txns.items():
-            other = app_id.startswith(step) and app_id.endswith(f"]:{partition}") and app_id != unit.app_id
-            if other and version // 1000 == unit.version // 1000:
-                raise InvalidRequestError(
-                    f"Map index {run.map_index} of task {run.task_id} would replace the rows of another one",
-                    cause="Each mapped task of one run replaces the whole table",
-                    remedy="Pass replace_where, partition_overwrite_mode='dynamic' or mode='append'",
-                )
+
+def _is_late(recorded: int | None, marker: Marker | None) -> bool:
+    """Whether an attempt before the one that left the marker has committed after it was left."""
+    if recorded is None or marker is None or marker.acknowledged or marker.recorded is None:
+        return False
+    return recorded not in (marker.recorded, marker.version)
 
 
 def _report(table: DeltaTable, result: CommitResult) -> StepReport:

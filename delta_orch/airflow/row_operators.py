@@ -178,6 +178,7 @@ class DeltaDeleteOperator(DeltaTableOperator):
             idempotency=cast("Idempotency", self.idempotency),
             name=self.identity,
             adds=False,
+            is_said=True,
             work=work_of(self),
         )
         report = once.commit(

@@ -15,6 +15,9 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
+_CLOCKS_DIFFER_MS = 3_600_000
+"""How far the clock of a writer may be behind Airflow's."""
+
 
 @dataclass(frozen=True, slots=True)
 class TaskRun:
@@ -29,7 +32,11 @@ class TaskRun:
         partition_key: The DAG run's, where it has one.
         data_interval: Start and end; None for runs without a logical date.
         ordered_at: Where the run stands in time: a later run may replace what an earlier one wrote, not the reverse.
-        clear_count: 0 until the task is cleared; grows with each clearing, never by a retry.
+        clear_count: 0 until the task is cleared; grows with each clearing that Airflow counts, never by a retry.
+        max_tries: Airflow's. A clearing moves it, unless the task was running.
+        clear_number: How often any task of the run was cleared, where its run was told.
+        since_ms: In milliseconds since the epoch: no commit of the run is older, however clocks differ.
+        started_ms: When the run started; a run that had ended and was cleared has started anew.
         log_url: The attempt's page in Airflow, where Airflow tells it.
     """
 
@@ -42,6 +49,10 @@ class TaskRun:
     data_interval: tuple[datetime, datetime] | None
     ordered_at: datetime
     clear_count: int
+    max_tries: int
+    clear_number: int
+    since_ms: float
+    started_ms: float
     log_url: str | None = None
 
     @classmethod
@@ -59,6 +70,10 @@ class TaskRun:
             data_interval=_interval(dag_run.data_interval_start, dag_run.data_interval_end),
             ordered_at=_ordered_at(dag_run.run_after, dag_run.start_date, clear_count),
             clear_count=clear_count,
+            max_tries=ti.max_tries,
+            clear_number=dag_run.clear_number or 0,
+            since_ms=dag_run.run_after.timestamp() * 1000 - _CLOCKS_DIFFER_MS,
+            started_ms=(dag_run.start_date or dag_run.run_after).timestamp() * 1000,
             log_url=getattr(ti, "log_url", None),
         )
 
@@ -117,24 +132,30 @@ class TaskRun:
         """This run, ordered by now: for one whose place in time another run of its name has taken."""
         return replace(self, ordered_at=max(self.ordered_at, datetime.now(UTC)))
 
+    def is_of_run(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether a commit was made in this run, as `user_metadata` tells it."""
+        return self._is_said(commit_info, "dag_id", "run_id")
+
     def is_of_task(self, commit_info: Mapping[str, object]) -> bool:
-        """Whether a commit was made by an attempt of this task instance, as `user_metadata` tells it."""
-        return self._is_of_run(commit_info, is_of_task=True)
+        """Whether a commit was made by an attempt of this task instance."""
+        return self._is_said(commit_info, "dag_id", "run_id", "task_id", "map_index")
 
     def is_of_another_task(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made in this run by another task, or another index of this one."""
-        return self._is_of_run(commit_info, is_of_task=False)
+        return self.is_of_run(commit_info) and not self.is_of_task(commit_info)
 
-    def _is_of_run(self, commit_info: Mapping[str, object], *, is_of_task: bool) -> bool:
+    def is_of_sibling(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether a commit was made in this run by another index of this task."""
+        return self._is_said(commit_info, "dag_id", "run_id", "task_id") and not self.is_of_task(commit_info)
+
+    def _is_said(self, commit_info: Mapping[str, object], *names: str) -> bool:
         import orjson
 
         try:
             said = orjson.loads(str(commit_info.get("userMetadata")))
         except orjson.JSONDecodeError:
             return False
-        if not isinstance(said, dict) or any(said.get(name) != getattr(self, name) for name in ("dag_id", "run_id")):
-            return False
-        return is_of_task == all(said.get(name) == getattr(self, name) for name in ("task_id", "map_index"))
+        return isinstance(said, dict) and all(said.get(name) == getattr(self, name) for name in names)
 
     def user_metadata(self) -> str:
         """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.locations import RenderedLocations, checked_location, is_template
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.triggers import FOUND, WatchTrigger
 from delta_orch.errors import DeltaError, InvalidRequestError
@@ -39,7 +39,7 @@ class Watch(Protocol):
     def check(self) -> Found | None: ...
 
 
-class DeltaSensor(BaseSensorOperator):  # type: ignore[misc]
+class DeltaSensor(RenderedLocations, BaseSensorOperator):  # type: ignore[misc]
     """Base of the sensors. Subclasses say what they wait for, by `watch`, and how a trigger does, by `trigger`.
 
     A poke that finds no new version costs one metadata request, never a listing. A table that does not exist yet is

@@ -19,7 +19,7 @@ from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
 from delta_orch.airflow.links import DeltaTableLink
-from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.locations import RenderedLocations, checked_location, is_template
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.errors import InvalidRequestError
@@ -58,7 +58,7 @@ def xcom_of(report: StepReport, **details: object) -> XCom:
     return {**found, **details}
 
 
-class DeltaTableOperator(BaseOperator):  # type: ignore[misc]
+class DeltaTableOperator(RenderedLocations, BaseOperator):  # type: ignore[misc]
     """Base of the operators that work on one table; subclasses implement `execute_on_table`.
 
     Retryable errors (`DeltaError.retryable`) are raised unchanged, so the task's retries apply. Other DeltaErrors fail

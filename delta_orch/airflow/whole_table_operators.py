@@ -52,7 +52,9 @@ class _VersionOperator(DeltaTableOperator):
 
     def once(self, context: Context, run: TaskRun, table: DeltaTable) -> OnceWriter:
         """Whoever does it twice finds it done; only retries are kept from repeating it."""
-        return OnceWriter(context, run, table, idempotency="run", name=None, adds=False, work=work_of(self))
+        return OnceWriter(
+            context, run, table, idempotency="run", name=None, adds=False, is_said=True, work=work_of(self)
+        )
 
 
 class DeltaRestoreOperator(_VersionOperator):

@@ -79,7 +79,17 @@ class DeltaRowsOperator(DeltaStepOperator):
             adds=adds,
             replaces_table=replaces_table,
             work=work_of(self),
+            is_told=(lambda: self._is_published(context)) if self.stage else None,
         )
+
+    def _is_published(self, context: Context) -> bool:
+        """Whether a task that publishes what this one stages has returned. Yes, if the DAG does not say which it is."""
+        after = [
+            task.task_id
+            for task in self.get_flat_relatives(upstream=False)
+            if getattr(getattr(getattr(task, "staged", None), "operator", None), "task_id", None) == self.task_id
+        ]
+        return not after or any(context["ti"].xcom_pull(task_ids=name) is not None for name in after)
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
         """What is to be written."""

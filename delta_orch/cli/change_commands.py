@@ -179,7 +179,7 @@ def _print_table(at: Target, rows: pa.Table) -> None:
         )
         return
     out.print_rows(
-        [f"{f.name}\n{f.data_type}" for f in fields],
+        [f"{out.one_line(f.name)}\n{out.one_line(str(f.data_type))}" for f in fields],
         [[text_value(row[f.name], f.data_type) for f in fields] for row in found],
     )
     out.print_line(f"{len(found)} rows")

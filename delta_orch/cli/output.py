@@ -42,36 +42,57 @@ def print_error(code: str, message: str, context: Mapping[str, object], *, as_js
     if as_json:
         print_json({"error": {"code": code, "message": message, "context": dict(context)}})
     else:
-        sys.stderr.write(f"error[{code}]: {' '.join(message.split())}\n")
+        sys.stderr.write(_shown(f"error[{code}]: {' '.join(message.split())}") + "\n")
 
 
 def print_line(text: str) -> None:
-    """One line on stdout, as it stands."""
-    sys.stdout.write(text + "\n")
+    """A line on stdout, or some. What could steer the terminal is escaped."""
+    _write(_shown(text))
+
+
+def print_name(text: str) -> None:
+    """What a table calls something, as a line of its own on stdout: a line break in it is escaped, too."""
+    _write(one_line(text))
+
+
+def one_line(text: str) -> str:
+    """A text without line breaks, or anything else that could steer the terminal."""
+    return _shown(text, keeps_lines=False)
+
+
+def _write(line: str) -> None:
+    sys.stdout.write(line + "\n")
+
+
+def _shown(text: str, *, keeps_lines: bool = True) -> str:
+    def shown(c: str) -> str:
+        return c if c.isprintable() or (c == "\n" and keeps_lines) else c.encode("unicode_escape").decode()
+
+    return text if text.isprintable() else "".join(map(shown, text))
 
 
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
     """Names and values, one a line; those without a value are left out."""
-    print_line(_emphasized(_cell(title)))
+    _write(_emphasized(_cell(title)))
     _print_table([(name, _cell(value)) for name, value in fields.items() if value not in (None, "", {}, [])])
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table with a header."""
-    _print_table([tuple(columns), *(tuple(map(_cell, row)) for row in rows)], has_header=True)
+    """A table with a header, whose cells may have lines: `one_line` is for names in them."""
+    _print_table([tuple(map(_shown, columns)), *(tuple(map(_cell, row)) for row in rows)], has_header=True)
 
 
 def print_tree(root: Branch) -> None:
-    """A tree, its labels as they stand."""
+    """A tree, each label on a line."""
     label, children = root
-    print_line(label)
+    print_name(label)
     _print_branches(children, "")
 
 
 def _print_branches(branches: Sequence[Branch], indent: str) -> None:
     for place, (label, children) in enumerate(branches, start=1):
         is_last = place == len(branches)
-        print_line(f"{indent}{'└── ' if is_last else '├── '}{label}")
+        print_name(f"{indent}{'└── ' if is_last else '├── '}{label}")
         _print_branches(children, indent + ("    " if is_last else "│   "))
 
 
@@ -89,7 +110,7 @@ def _print_table(rows: Sequence[Sequence[str]], *, has_header: bool = False) -> 
         folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for parts in zip_longest(*folded, fillvalue=""):
             line = "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
-            print_line(_emphasized(line) if has_header and number == 0 else line)
+            _write(_emphasized(line) if has_header and number == 0 else line)
 
 
 def _fold(cell: str, width: int) -> list[str]:
@@ -102,9 +123,7 @@ def _cell(value: object) -> str:
         value = ", ".join(f"{k}={v}" for k, v in value.items())
     elif isinstance(value, list | tuple):
         value = ", ".join(map(str, value))
-    text = "" if value is None else str(value)
-    # What a table holds must not steer the terminal.
-    return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+    return "" if value is None else one_line(str(value))
 
 
 def _emphasized(text: str) -> str:

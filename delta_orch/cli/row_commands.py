@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli.arguments import Commands, Target, open_engine, parse_columns
-from delta_orch.cli.output import attributes, print_json, print_line, print_rows, show_progress
+from delta_orch.cli.output import attributes, one_line, print_json, print_line, print_rows, show_progress
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -57,7 +57,7 @@ def show(
             }
         )
         return
-    header = [f"{f.name}\n{f.data_type}" for f in fields]
+    header = [f"{one_line(f.name)}\n{one_line(str(f.data_type))}" for f in fields]
     print_rows(header, [[text_value(row[f.name], f.data_type) for f in fields] for row in shown])
     print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
 

@@ -91,7 +91,7 @@ def vacuum(
         return
     if dry_run:
         for path in result.paths:
-            out.print_line(path)
+            out.print_name(path)
     verb = "would be deleted" if dry_run else "deleted"
     out.print_line(f"{result.num_files:,} files ({text_of_bytes(result.size_bytes)}) {verb}")
 
@@ -107,7 +107,7 @@ def repair(at: Target, dry_run: bool) -> None:
 
         for files in result.preview.removes:
             for path in FileTable(files).path.to_pylist():
-                out.print_line(path)
+                out.print_name(path)
     out.report_commit(
         result,
         done=f"Version {result.version}: {gone} files left the table",
@@ -177,7 +177,7 @@ def cleanup_log(at: Target, dry_run: bool) -> None:
         return
     if dry_run:
         for path in result.paths:
-            out.print_line(path)
+            out.print_name(path)
     verb = "would be removed" if dry_run else "removed"
     out.print_line(f"{len(result.paths):,} files ({text_of_bytes(result.size_bytes)}) {verb}")
     if result.earliest_version is not None:

@@ -7,7 +7,7 @@ from typing import Protocol, cast
 
 import dagster as dg
 
-from delta_orch.dagster.metadata import Metadata
+from delta_orch.dagster.metadata import Metadata, markdown_text
 from delta_orch.dagster.settings import plain_metadata
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
@@ -160,7 +160,6 @@ def _about(finding: AuditFinding) -> Metadata:
 
 def _markdown(finding: AuditFinding) -> str:
     names = list(finding.rows[0])
-    lines = [names, ["---"] * len(names), *([str(row[name]) for name in names] for row in finding.rows)]
-    return "\n".join(
-        "| " + " | ".join(cell.replace("|", "\\|").replace("\n", " ") for cell in line) + " |" for line in lines
-    )
+    rows = [names, *([str(row[name]) for name in names] for row in finding.rows)]
+    lines = ["| " + " | ".join(map(markdown_text, row)) + " |" for row in rows]
+    return "\n".join([lines[0], "|---" * len(names) + "|", *lines[1:]])

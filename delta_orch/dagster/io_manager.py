@@ -217,7 +217,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             engine=self.engine,
             options={
                 "partition_by": partition_by,
-                "properties": self.table_properties,
+                "properties": {**self.table_properties, **settings.table_properties},
                 "user_metadata": None if run is None else run.user_metadata("/".join(key), _keys_text(selection)),
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
@@ -237,9 +237,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         idempotency = cast(Idempotency, self.idempotency)
         if not context.has_asset_key and idempotency != "partition":
             return (own_txn(run, context, idempotency),)
+        scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
         return run.identity(output_parts(context)).txns(
             idempotency,
-            scopes=None if selection is None else {key: tied.get(key) for key in selection.keys},
+            scopes=None if _adds(settings, idempotency) else scopes,
             # A step that adds what it found; an older run that ends later must not lose it.
             by_run=settings.mode in ("append", "merge", "scd2"),
         )
@@ -267,7 +268,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 cause="The versions of a key follow each other through all partitions",
                 remedy="Leave the partitions out, or keep the history in an incremental asset (write='scd2')",
             )
-        if self.idempotency != "off" and len(selection.keys) > 1 and not is_tied:
+        is_guarded = self.idempotency != "off" and not _adds(settings, self.idempotency)
+        if is_guarded and len(selection.keys) > 1 and not is_tied:
             raise InvalidRequestError(
                 f"A run over {len(selection.keys)} partitions cannot be exactly-once in a table that is not "
                 "partitioned by them",
@@ -382,6 +384,11 @@ def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType
     if selection is None or mode not in _WITHIN:
         return ()
     return tuple(selection.scopes(schema).values()) if mode == "merge" else (selection.predicate(schema),)
+
+
+def _adds(settings: AssetSettings, idempotency: str) -> bool:
+    """Whether every run adds its rows, also to a partition that a newer run has written."""
+    return settings.mode == "append" and idempotency == "run"
 
 
 def _names(columns: Sequence[str]) -> set[str]:

@@ -134,8 +134,14 @@ def _summary(report: StepReport, snapshot: Snapshot, version: int | None, metada
     lines += [("files of the table", metadata["delta/num_files"]), ("bytes of the table", metadata["delta/size_bytes"])]
     if "dagster/row_count" in metadata:
         lines.append(("rows of the table", metadata["dagster/row_count"]))
-    rows = [f"| {name} | {f'{value:,}' if isinstance(value, int) else value} |" for name, value in lines]
+    rows = [f"| {name} | {f'{value:,}' if isinstance(value, int) else markdown_text(value)} |" for name, value in lines]
     return "\n".join(["| | |", "|---|---|", *rows])
+
+
+def markdown_text(value: object) -> str:
+    """A value in a line of Markdown that looks as it is: nothing of it becomes a link, an image, HTML or a cell."""
+    plain = "".join(c if c.isprintable() else " " for c in str(value))
+    return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", plain)
 
 
 def _words(metric: str) -> str:
@@ -180,7 +186,7 @@ def column_schema(schema: StructType, partition_columns: tuple[str, ...]) -> dg.
             dg.TableColumn(
                 name=field.name,
                 type=str(field.data_type),
-                description=field.metadata.get("comment"),
+                description=comment if isinstance(comment := field.metadata.get("comment"), str) else None,
                 constraints=dg.TableColumnConstraints(nullable=field.nullable),
                 tags={"partition": ""} if field.name in partition_columns else {},
             )

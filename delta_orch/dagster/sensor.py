@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Any
 from typing import Literal as OneOf
 
@@ -302,7 +303,7 @@ def _touched(context: dg.SensorEvaluationContext, mapping: TouchedPartitions, ba
     if touched.num_outside:
         context.log.warning("%d touched partitions lie outside of the sensor's partitions", touched.num_outside)
     if touched.later:
-        context.log.info("Partitions that are not there yet are requested when they are: %s", ", ".join(touched.later))
+        context.log.info("Partitions that are not there yet are requested when they are: %s", [*touched.later])
     return touched
 
 
@@ -323,9 +324,15 @@ _ACTIVE = (
 
 
 def _active_runs(context: dg.SensorEvaluationContext, sensor_name: str, at_most: int) -> int:
-    """How many runs of the sensor are queued or running; it counts to a limit."""
+    """How many runs of the sensor are queued or running; it counts to a limit. Another code location may have a sensor
+    of the same name."""
     requested = dg.RunsFilter(tags={"dagster/sensor_name": sensor_name}, statuses=list(_ACTIVE))
-    return len(context.instance.get_run_ids(requested, limit=at_most))
+    origin = context.code_location_origin
+    if origin is None:
+        return len(context.instance.get_run_ids(requested, limit=at_most))
+    runs = (run.remote_job_origin for run in context.instance.get_runs(requested))
+    own = (run for run in runs if run is None or run.location_name == origin.location_name)
+    return sum(1 for _ in islice(own, at_most))
 
 
 def _range(batch: TailBatch) -> str:

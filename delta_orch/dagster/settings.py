@@ -12,6 +12,7 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `mode` | definition, output | as the configuration's |
 | `merge_keys` | definition, output | as the configuration's |
 | `sequence_by` | definition | the column that orders the versions of the mode `scd2` |
+| `table_properties` | definition | properties of a table that is created, over those of the configuration |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 | `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
 | `audit` | definition | what must hold before the commit: predicates, or `Audit`s by name |
@@ -49,6 +50,7 @@ DEFINED_KEYS = (
     "table",
     "audit",
     "sequence_by",
+    "table_properties",
     *WRITTEN_KEYS,
 )
 """What definition metadata may say."""
@@ -76,6 +78,7 @@ class AssetSettings:
     merge_keys: tuple[str, ...] = ()
     audits: tuple[Audit, ...] = ()
     sequence_by: str | None = None
+    table_properties: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +132,7 @@ def parse_settings(
         merge_keys=keys,
         audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
         sequence_by=sequence_by,
+        table_properties=_texts(defined, "table_properties"),
     )
 
 

@@ -181,7 +181,8 @@ def _txns(
             f"A submitted program commits one partition, but the run covers {len(keys)}",
             remedy="Give the asset BackfillPolicy.multi_run(1)",
         )
-    scopes = dict.fromkeys(keys) or None
+    # What a late run adds is not lost to a newer one, in a partition as without.
+    scopes = None if adds and idempotency == "run" else dict.fromkeys(keys) or None
     return run.identity(context.asset_key.path).txns(idempotency, scopes=scopes, by_run=adds)
 
 

@@ -57,7 +57,8 @@ def wanted_value(annotation: object, *, is_fan_in: bool) -> WantedValue:
     origin, arguments = get_origin(inner), get_args(inner)
     if is_fan_in and (origin is list or inner is list):
         inner = arguments[0] if arguments else Any
-        inner, _ = unwrap_optional(inner)
+        # Each of the values may be missing.
+        inner, optional = unwrap_optional(inner)
     elif origin in (dict, Mapping) and len(arguments) == 2 and arguments[0] is str:
         inner, by_partition = arguments[1], True
     kind = _kind_of(inner)

@@ -258,6 +258,9 @@ class Engine(Protocol):
         """One row for each group of rows with the same keys: the keys, then the measures. Nulls are one group; without
         keys there is exactly one row."""
 
+    def statement(self) -> AbstractContextManager[None]:
+        """Around the requests of one statement: what an engine makes for one of them may serve the next."""
+
     def evaluated(self, relation: Relation) -> AbstractContextManager[Relation]:
         """The rows, evaluated once and now, as a relation that may be read any number of times inside the context and
         gives the same rows each time. What memory does not hold goes to disk; afterwards it is gone.

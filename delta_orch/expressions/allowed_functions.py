@@ -6,7 +6,8 @@ raises an error on request, or makes rows. What is missing here is refused by na
 
 from __future__ import annotations
 
-from delta_orch.expressions.checked_tokens import OTHER_FUNCTION, Refused
+from delta_orch.expressions.grammar_parts import UNITS
+from delta_orch.expressions.tokens import OTHER_FUNCTION, Refused
 
 
 def _words(text: str) -> frozenset[str]:
@@ -64,13 +65,11 @@ WITHOUT_PARENTHESES = _words("""
 """Names that Spark takes for a function where no column has them, in backticks, too."""
 
 UNSTABLE_FUNCTIONS = _words("""
-    current_timezone input_file_block_length input_file_block_start input_file_name monotonically_increasing_id
-    rand randn random randstr shuffle spark_partition_id uniform uuid version
+    current_timezone input_file_block_length input_file_block_start input_file_name java_method
+    monotonically_increasing_id rand randn random randstr reflect shuffle spark_partition_id try_reflect uniform uuid
+    version
 """) | (CLOCK_FUNCTIONS | WITHOUT_PARENTHESES)
 """Functions whose answer is not fixed by their arguments."""
-
-UNIT_FUNCTIONS = frozenset({"date_add", "date_diff", "dateadd", "datediff", "timestampadd", "timestampdiff"})
-"""Functions that may have a unit of time as the first of three arguments."""
 
 MAX_LENGTH = 65_535
 """No value that a function makes may be longer, in characters, where a column's value counts as one."""
@@ -101,22 +100,8 @@ def grown_size(function: str, sizes: list[int]) -> int:
     return max(1, sum(sizes)) * _GROWTH.get(function, 1)
 
 
-UNITS = _words("""
-    year years quarter quarters month months week weeks day days hour hours minute minutes second seconds
-    millisecond milliseconds microsecond microseconds nanosecond nanoseconds dayofyear
-""")
-EXTRACTED = UNITS | _words("""
-    y yr yrs yearofweek qtr mon mons w d doy dow dow_iso dayofweek dayofweek_iso h hr hrs m min mins s sec secs
-""")
-TYPES = _words("""
-    bigint binary boolean byte char character date dec decimal double float int integer long numeric real short
-    smallint string timestamp timestamp_ltz timestamp_ntz tinyint varchar variant void
-""")
-RESERVED = _words("""
-    all and any as between distinct else exists from group having ilike in is lateral like on or over rlike select
-    some then union when where with
-""")
-"""Words that do not name a column without backticks."""
+_FIELDS = "y yr yrs yearofweek qtr mon mons w d doy dow dow_iso dayofweek dayofweek_iso h hr hrs m min mins s sec secs"
+EXTRACTED = UNITS | _words(_FIELDS.upper())
 
 
 def not_allowed(name: str, *, is_clock: bool = False) -> Refused:
@@ -125,3 +110,29 @@ def not_allowed(name: str, *, is_clock: bool = False) -> Refused:
         return Refused(f"calls the function {name}: its answer is not fixed", "Compute the value before the write")
     why = ": its answer is not fixed" if name in UNSTABLE_FUNCTIONS else ", which is not allowed there"
     return Refused(f"calls the function {name[:100]}{why}", OTHER_FUNCTION)
+
+
+GENERATORS = _words("explode explode_outer inline inline_outer posexplode posexplode_outer stack")
+AGGREGATES = _words("""
+    any any_value approx_count_distinct approx_percentile array_agg avg bit_and bit_or bit_xor
+    bitmap_construct_agg bitmap_or_agg bool_and bool_or collect_list collect_set corr count count_if count_min_sketch
+    covar_pop covar_samp every first first_value grouping grouping_id histogram_numeric hll_sketch_agg hll_union_agg
+    kurtosis last last_value listagg max max_by mean median min min_by mode percentile percentile_approx
+    percentile_cont percentile_disc regr_avgx regr_avgy regr_count regr_intercept regr_r2 regr_slope regr_sxx regr_sxy
+    regr_syy skewness some std stddev stddev_pop stddev_samp string_agg sum try_avg try_sum var_pop
+    var_samp variance
+""")
+WINDOW_FUNCTIONS = _words("cume_dist dense_rank lag lead nth_value ntile percent_rank rank row_number")
+
+
+def foreign_function(name: str, arguments: int) -> tuple[str, bool] | None:
+    """What a function is that no row's expression may call, and whether that is because its answer is not fixed."""
+    if name in UNSTABLE_FUNCTIONS:
+        return f"the function {name}", True
+    if name == "unix_timestamp" and not arguments:
+        return "the current time", True
+    if name in GENERATORS:
+        return f"the generator function {name}", False
+    if name in AGGREGATES:
+        return "an aggregate function", False
+    return ("a window function", False) if name in WINDOW_FUNCTIONS else None

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from functools import reduce
 from typing import NamedTuple
 
-from delta_orch.expressions.checked_tokens import SIMPLER, Refused
+from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.expressions.tokens import SIMPLER, Refused
 
 MAX_SUBJECT = 1_000
 """How long a constant text may be that is matched."""
@@ -67,41 +68,30 @@ def ensure_short_subject(size: int) -> None:
         raise Refused(f"matches a pattern with a text that may be longer than {MAX_SUBJECT} characters", SIMPLER)
 
 
-def patterns_of(function: str, arguments: Sequence[str]) -> list[str]:
-    """Those arguments of a function that are regular expressions, as they are printed."""
+def patterns_of(function: str, arguments: Sequence[Expression]) -> list[Expression]:
+    """Those arguments of a function that are regular expressions."""
     return [arguments[index] for index in _PATTERN_ARGUMENTS.get(function, ()) if index < len(arguments)]
 
 
-def ensure_quick_pattern(printed: str) -> None:
-    """Check a regular expression, given as a constant of Spark SQL. Raises Refused."""
-    pattern = _constant(printed)
+def ensure_quick_pattern(node: Expression) -> None:
+    """Check a regular expression. Raises Refused."""
+    pattern = _constant(node)
     reader = _Reader(pattern)
     reader.alternatives()
     if reader.at < len(pattern):
         raise _unknown(pattern)
 
 
-def ensure_quick_like(printed: str) -> None:
+def ensure_quick_like(node: Expression) -> None:
     """Check a pattern of LIKE. Raises Refused."""
-    if _constant(printed).count("%") > _MAX_LIKE_WILDCARDS:
+    if _constant(node).count("%") > _MAX_LIKE_WILDCARDS:
         raise Refused(f"has a LIKE pattern with more than {_MAX_LIKE_WILDCARDS} wildcards")
 
 
-def _constant(printed: str) -> str:
-    if printed[:1] in "rR" and printed[1:2] in ("'", '"'):
-        return printed[2:-1]
-    if printed[:1] != "'" or "' '" in printed:
+def _constant(node: Expression) -> str:
+    if not isinstance(node, Literal) or not isinstance(node.value, str):
         raise Refused("matches a pattern that is not a constant", "Write the pattern as one constant text")
-    return re.sub(r"\\(u[0-9a-fA-F]{4}|[0-3][0-7]{2}|.)", _unescaped, printed[1:-1], flags=re.DOTALL)
-
-
-def _unescaped(match: re.Match[str]) -> str:
-    found = match[1]
-    if len(found) > 1:
-        return chr(int(found[1:], 16) if found[0] == "u" else int(found, 8))
-    return {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "0": "\0", "Z": "\x1a", "%": "\\%", "_": "\\_"}.get(
-        found, found
-    )
+    return node.value
 
 
 class _Reader:

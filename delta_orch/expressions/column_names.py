@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
-from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
+from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
 from delta_orch.protocol.types import StructField, StructType
 
 
@@ -74,3 +75,21 @@ def column_not_found(name: object, schema: StructType, what: str) -> ColumnNotFo
         remedy=f"{hint}The columns are {', '.join(schema.names)}",
         column=name,
     )
+
+
+_DOUBLE_QUOTED = r"""(?xs)'(?:[^'\\]|\\.)*+' | `[^`]*` | --[^\r\n]* | /\*.*?\*/ | "([^"\\]*+)\""""
+
+
+def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
+    """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
+    text, and silently finds no row."""
+    if '"' not in text:
+        return
+    for found in re.finditer(_DOUBLE_QUOTED, text):
+        name = found[1]
+        if name and schema.find(name) is not None:
+            raise InvalidExpressionError(
+                f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
+                remedy=f"Write `{name}` for the column, or '{name}' for the text",
+                column=name,
+            )

@@ -7,7 +7,7 @@ evaluates. Semantics are those of Spark SQL: three-valued logic; NaN equals itse
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from delta_orch.protocol.types import DataType
@@ -182,3 +182,26 @@ class Choice(_Composite):
     text becomes one: a verb builds it of resolved parts."""
 
     branches: tuple[tuple[Expression, Expression], ...]
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Call(_Composite):
+    """A function by its name in lower case, as text calls it. It stands inside `Opaque` only, where an engine reads it.
+
+    Attributes:
+        detail: A word among the arguments: `YEAR` of `extract(YEAR FROM day)`, `DISTINCT` of `count(DISTINCT a)`.
+        start: Where it begins in the text, as `end` is where it ends.
+        depth: How many operations there are within each other.
+    """
+
+    name: str
+    arguments: tuple[Expression, ...]
+    detail: str = ""
+    start: int = field(default=0, kw_only=True)
+    end: int = field(default=0, kw_only=True)
+    depth: int = field(default=1, kw_only=True)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Operation(Call):
+    """What has a syntax of its own, as text has it: an operator by its sign, `CAST` with its type, `CASE`, `LIKE`."""

@@ -1,55 +1,24 @@
-"""Reading predicates and values written in Spark SQL: the one door for text.
-
-Plain predicates are read here: comparisons, IN, BETWEEN, IS [NOT] NULL/TRUE/FALSE and LIKE over columns and constants,
-with AND, OR, NOT and parentheses. Everything else goes to `spark_syntax`, which loads a SQL parser. Both read the same
-nodes from the same text (tests/property).
-"""
+"""Reading predicates and values written in Spark SQL: the one door for text. `grammar` reads it."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
-from decimal import Decimal
+from functools import lru_cache
 
 from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_WORDS, ensure_shallow, too_deep, too_long
-from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, StartsWith
-from delta_orch.expressions.spark_literals import (
-    INTEGRAL_RANGES,
-    decimal_type_of,
-    like_prefix,
-    parse_spark_date,
-    parse_spark_timestamp,
+from delta_orch.expressions.grammar import Reader
+from delta_orch.expressions.grammar_parts import Mention
+from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Opaque
+from delta_orch.expressions.tokens import Refused, Unreadable
+from delta_orch.expressions.tree import MAX_CHARACTERS, too_long
+from delta_orch.protocol.types import DATE, TIMESTAMP, TIMESTAMP_NTZ
+
+_BARE_FUNCTIONS = frozenset(
+    {"current_date", "current_time", "current_timestamp", "current_user", "localtimestamp", "session_user", "user"}
 )
-from delta_orch.expressions.tree import conjunction, disjunction
-from delta_orch.protocol.types import BOOLEAN, DATE, LONG, TIMESTAMP, TIMESTAMP_NTZ, StructType
-
-_TOKEN = r"""(?x)[ \t\r\n]*(?:
-    (?P<word>[A-Za-z_][A-Za-z0-9_]*)(?!['"])
-    |(?P<quoted>`[^`]+`)(?!`)
-    |(?P<number>[0-9]+(?:\.[0-9]+)?)(?![\w.])
-    |(?P<string>'[^'\\]*'(?!')|"[^"\\]*"(?!"))
-    |(?P<symbol><=>|<=|>=|<>|!=|==|[=<>(),.]|-(?!-))
-    |(?P<end>\Z))"""
-_LISTED_NUMBERS = r"\s*-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*+\s*\)"
-_LISTED_STRINGS = r"\s*'[^'\\]*+'(?:\s*,\s*'[^'\\]*+')*+\s*\)"
-_OPERATORS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
-_MAX_PARTS = 4
-RESERVED = frozenset({
-    "alter", "and", "any", "as", "between", "call", "case", "connect_by_root", "create", "cross", "current_date",
-    "current_time", "current_timestamp", "current_user", "distinct", "drop", "else", "except", "execute", "explain",
-    "false", "fetch", "for", "from", "glob", "grant", "having", "if", "ilike", "in", "inner", "insert", "intersect",
-    "interval", "into", "is", "join", "lateral", "like", "localtimestamp", "minus", "not", "notnull", "null", "on",
-    "optimize", "or", "outer", "partitioned_by", "prepare", "qualify", "regexp", "rename", "returning", "revoke",
-    "rlike", "rollback", "select", "serdeproperties", "session_user", "show", "symmetric", "tablesample", "then",
-    "true", "uncache", "union", "user", "using", "vacuum", "values", "when", "where", "with", "xor",
-})  # fmt: skip
-"""Words that do not name a column where they stand without backticks, or that only a full parser can judge."""
-
-
-class _NotPlain(Exception):
-    """The text takes the full parser."""
 
 
 def parse_expression(text: str) -> Expression:
@@ -61,15 +30,11 @@ def parse_expression(text: str) -> Expression:
     Raises:
         InvalidExpressionError: The text is not a predicate, or it holds what a predicate on a table must not hold: a
             subquery, a window, aggregate or generator function, a parameter, or a function whose answer is not fixed
-            (`rand()`, `current_date()`). It is too long or nested too deeply (see `bounds`).
+            (`rand()`, `current_date()`). It is too long or nested too deeply (see `tree`).
     """
-    plain = parse_plain(text)
-    if plain is not None:
-        return plain
-    ensure_shallow(text)
-    from delta_orch.expressions.spark_syntax import parse_predicate
-
-    return parse_predicate(text)
+    reader, found = _read(text)
+    _ensure_of_one_row(reader, text)
+    return reader.predicate(found) if reader.has_calls else found
 
 
 def parse_value(text: str) -> Expression:
@@ -78,31 +43,17 @@ def parse_value(text: str) -> Expression:
     Raises:
         InvalidExpressionError: The text is not one scalar expression, or a constant that Spark refuses.
     """
-    plain = _whole(text, _Reader.operand)
-    if plain is not None and not (isinstance(plain, Literal) and plain.data_type == TIMESTAMP):
-        return plain
-    ensure_shallow(text)
-    from delta_orch.expressions.spark_syntax import parse_scalar
-
-    return parse_scalar(text)
+    return _value(text, *_read(text))
 
 
-_DOUBLE_QUOTED = r"""(?xs)'(?:[^'\\]|\\.)*+' | `[^`]*` | --[^\r\n]* | /\*.*?\*/ | "([^"\\]*+)\""""
+def _value(text: str, reader: Reader, found: Expression) -> Expression:
+    if isinstance(found, Call):
+        from delta_orch.expressions.constants import constant_of
 
-
-def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
-    """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
-    text, and silently finds no row."""
-    if '"' not in text:
-        return
-    for found in re.finditer(_DOUBLE_QUOTED, text):
-        name = found[1]
-        if name and schema.find(name) is not None:
-            raise InvalidExpressionError(
-                f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
-                remedy=f"Write `{name}` for the column, or '{name}' for the text",
-                column=name,
-            )
+        found = constant_of(found) or found
+    if isinstance(found, Column) or (isinstance(found, Literal) and found.data_type != TIMESTAMP):
+        return found
+    return Opaque(reader.text_between(0, len(text)), reader.columns())
 
 
 _CLOCKS = re.compile(r"(?i)\s*(current_timestamp|now|current_date|localtimestamp)\s*(\(\s*\))?\s*")
@@ -125,228 +76,86 @@ def parse_row_value(text: str) -> Expression:
             case "localtimestamp":
                 return Literal(now.replace(tzinfo=None), TIMESTAMP_NTZ)
         return Literal(now, TIMESTAMP)
-    plain = _whole(text, _Reader.operand)
-    if plain is not None and not (isinstance(plain, Literal) and plain.data_type == TIMESTAMP):
-        return plain
-    from delta_orch.expressions.spark_syntax import parse_row_value as parse
-
-    return parse(text)
+    reader, found = _read(text)
+    _ensure_of_one_row(reader, text)
+    return _value(text, reader, found)
 
 
-def parse_plain(text: str) -> Expression | None:
-    """A plain predicate; None for any other text.
-
-    Raises InvalidExpressionError for a constant that Spark refuses, such as `DATE '2013-02-30'`.
-    """
-    return _whole(text, _Reader.disjunction)
+def syntax_of(node: Opaque) -> Expression:
+    """What a node's text says, for those who evaluate it. Raises InvalidExpressionError if it cannot be read."""
+    return _syntax(node.sql)
 
 
-def _whole(text: str, rule: Callable[[_Reader], Expression]) -> Expression | None:
+@lru_cache(maxsize=256)
+def _syntax(text: str) -> Expression:
+    return _read(text)[1]
+
+
+def ensure_within_bounds(node: Opaque) -> None:
+    """Raises InvalidExpressionError: A node's text is too long, or nested too deeply. What cannot be read at all is
+    left to Spark."""
+    if len(node.sql) > MAX_CHARACTERS:
+        raise too_long(f"It has {len(node.sql)} characters; {MAX_CHARACTERS} are allowed")
+    with suppress(Refused):
+        Reader(node.sql).whole()
+
+
+def mentions_of(text: str) -> list[Mention]:
+    """The columns that an expression names, with their places. Raises InvalidExpressionError if it cannot be read."""
+    return _read(text)[0].mentions
+
+
+def _read(text: str) -> tuple[Reader, Expression]:
     if len(text) > MAX_CHARACTERS:
         raise too_long(f"It has {len(text)} characters; {MAX_CHARACTERS} are allowed")
+    with reading(text, "expression", "Write one predicate in Spark SQL, such as: day >= '2013-01-01' AND carrier IN "
+                 "('AA', 'UA')"):  # fmt: skip
+        reader = Reader(text, bare_functions=_BARE_FUNCTIONS)
+        return reader, reader.whole()
+
+
+@contextmanager
+def reading(text: str, what: str, remedy: str) -> Iterator[None]:
+    """Turns what a reader refuses into InvalidExpressionError."""
     try:
-        text.encode()
-        reader = _Reader(text)
-        found = rule(reader)
-        return found if reader.kind == "end" else None
-    except (_NotPlain, UnicodeEncodeError):
-        return None
+        yield
+    except Unreadable as e:
+        raise InvalidExpressionError(
+            f"Cannot read the {what} {_shorten(text)}", cause=e.why, remedy=remedy, expression=text
+        ) from None
+    except Refused as e:
+        raise InvalidExpressionError(
+            f"The {what} {_shorten(text)} {e.problem}",
+            cause="A predicate on a table looks at one row at a time",
+            remedy="Use columns, constants and scalar functions only",
+            expression=text,
+        ) from None
+    except RecursionError:
+        raise InvalidExpressionError(
+            f"The {what} {_shorten(text)} is nested too deeply",
+            remedy="Write long alternatives as IN (…)",
+            expression=text,
+        ) from None
 
 
-class _Reader:
-    """Recursive descent. `kind`, `text` and `word` (in upper case, empty for all else) describe the next token."""
+def _ensure_of_one_row(reader: Reader, text: str) -> None:
+    if not reader.functions:
+        return
+    from delta_orch.expressions.allowed_functions import foreign_function
 
-    def __init__(self, source: str) -> None:
-        self._source = source
-        self._match = re.compile(_TOKEN).match  # compiled at the first use, then known to `re`
-        self._position = self._start = self._words = self._depth = 0
-        self.kind = self.text = self.word = ""
-        self.advance()
+    for name, arguments in reader.functions:
+        if (found := foreign_function(name, arguments)) is not None:
+            what, is_unstable = found
+            raise InvalidExpressionError(
+                f"The expression {_shorten(text)} holds {what}",
+                cause="Its answer is not fixed" if is_unstable else "A predicate on a table looks at one row at a time",
+                remedy="Pass its value as a constant"
+                if is_unstable
+                else "Use columns, constants and scalar functions only",
+                expression=text,
+            )
 
-    def advance(self) -> str:
-        """Go on to the next token. Returns: the text of the one before."""
-        before = self.text
-        match = self._match(self._source, self._position)
-        if match is None:
-            raise _NotPlain
-        self._words += 1
-        if self._words > MAX_WORDS:
-            raise too_long(f"It has more than {MAX_WORDS} words and signs")
-        self._position = match.end()
-        self.kind = match.lastgroup or ""
-        self._start = match.start(self.kind)
-        self.text = match[self.kind]
-        self.word = self.text.upper() if self.kind == "word" else ""
-        return before
 
-    def _take(self, *texts: str) -> bool:
-        """Pass a keyword or a symbol, where it comes next."""
-        if (self.word or self.text) not in texts or self.kind not in ("word", "symbol"):
-            return False
-        self.advance()
-        return True
-
-    def _expect(self, text: str) -> None:
-        if not self._take(text):
-            raise _NotPlain
-
-    def disjunction(self) -> Expression:
-        parts = [self._conjunction()]
-        while self._take("OR"):
-            parts.append(self._conjunction())
-        return disjunction(*parts) if len(parts) > 1 else parts[0]
-
-    def _conjunction(self) -> Expression:
-        parts = [self._negation()]
-        while self._take("AND"):
-            parts.append(self._negation())
-        return conjunction(*parts) if len(parts) > 1 else parts[0]
-
-    def _negation(self) -> Expression:
-        if self._take("NOT"):
-            self._enter()
-            negated = Not(self._negation())
-            self._depth -= 1
-            return negated
-        if not self._take("("):
-            return self._predicate()
-        self._enter()
-        inner = self.disjunction()
-        self._depth -= 1
-        self._expect(")")
-        if self.kind != "end" and self.text != ")" and self.word not in ("AND", "OR"):
-            raise _NotPlain  # `(a) = 1`
-        return inner
-
-    def _enter(self) -> None:
-        self._depth += 1
-        if self._depth > MAX_DEPTH:
-            raise too_deep()
-
-    def _predicate(self) -> Expression:
-        child = self.operand()
-        if self.kind == "symbol" and self.text in _OPERATORS:
-            return Comparison(_OPERATORS[self.advance()], child, self.operand())
-        if self._take("IS"):
-            is_negated = self._take("NOT")
-            test = self._test(child)
-            return Not(test) if is_negated else test
-        is_negated = self._take("NOT")
-        if self._take("IN"):
-            found: Expression = self._in(child)
-        elif self._take("BETWEEN"):
-            low = self.operand()
-            self._expect("AND")
-            found = conjunction(Comparison(">=", child, low), Comparison("<=", child, self.operand()))
-        elif self._take("LIKE"):
-            found = self._like(child)
-        elif is_negated:
-            raise _NotPlain
-        else:
-            return child
-        return Not(found) if is_negated else found
-
-    def _test(self, child: Expression) -> Expression:
-        if self._take("NULL"):
-            return IsNull(child)
-        if self.word not in ("TRUE", "FALSE") or isinstance(child, Literal):
-            raise _NotPlain
-        return Comparison("<=>", child, Literal(self.advance().upper() == "TRUE", BOOLEAN))
-
-    def _in(self, child: Expression) -> Expression:
-        self._expect("(")
-        if (listed := self._listed()) is not None:
-            return In(child, listed)
-        values = [self._constant()]
-        while self._take(","):
-            values.append(self._constant())
-        self._expect(")")
-        return In(child, tuple(values))
-
-    def _listed(self) -> tuple[Literal, ...] | None:
-        """The constants up to the parenthesis that closes a list, where all are plain numbers or plain strings."""
-        if self.kind == "string":
-            pattern = _LISTED_STRINGS
-        elif self.kind == "number" or self.text == "-":
-            pattern = _LISTED_NUMBERS
-        else:
-            return None
-        match = re.compile(pattern).match(self._source, self._start)
-        if match is None:
-            return None
-        self._position = match.end()
-        self.advance()
-        text = match[0][:-1]
-        if pattern == _LISTED_NUMBERS:
-            return tuple([Literal(int(number)) for number in text.split(",")])
-        return tuple([Literal(string) for string in text.split("'")[1::2]])
-
-    def _constant(self) -> Literal:
-        found = self.operand()
-        if not isinstance(found, Literal):
-            raise _NotPlain
-        return found
-
-    def _like(self, child: Expression) -> Expression:
-        if self.kind != "string" or not isinstance(child, Column):
-            raise _NotPlain
-        prefix = like_prefix(self.advance()[1:-1])
-        if prefix is None:
-            raise _NotPlain
-        return StartsWith(child, prefix)
-
-    def operand(self) -> Expression:
-        """A column or a constant."""
-        match self.kind:
-            case "string":
-                return Literal(self.advance()[1:-1])
-            case "number":
-                return self._number(1)
-            case "symbol" if self._take("-"):
-                return self._number(-1)
-            case "word":
-                return self._word()
-        return self._column()
-
-    def _number(self, sign: int) -> Literal:
-        if self.kind != "number":
-            raise _NotPlain
-        text = self.advance()
-        if "." in text:
-            value = Decimal(text)
-            return Literal(value if sign > 0 else value.copy_negate(), decimal_type_of(value))
-        if len(text) > 19 or int(text) > INTEGRAL_RANGES[LONG][1]:
-            raise _NotPlain
-        return Literal(sign * int(text))
-
-    def _word(self) -> Expression:
-        match self.word:
-            case "NULL":
-                self.advance()
-                return Literal(None)
-            case "TRUE" | "FALSE":
-                return Literal(self.advance().upper() == "TRUE", BOOLEAN)
-        word, column = self.word, self._column()
-        if self.kind != "string" or len(column.path) > 1:
-            return column
-        match word:
-            case "DATE":
-                return Literal(parse_spark_date(self.advance()[1:-1]), DATE)
-            case "TIMESTAMP":
-                return Literal(parse_spark_timestamp(self.advance()[1:-1]), TIMESTAMP)
-        raise _NotPlain
-
-    def _column(self) -> Column:
-        path = [self._name()]
-        while self._take("."):
-            path.append(self._name())
-        if len(path) > _MAX_PARTS:
-            raise _NotPlain
-        return Column(tuple(path))
-
-    def _name(self) -> str:
-        if self.kind == "quoted":
-            return self.advance()[1:-1]
-        if self.kind != "word" or self.word.lower() in RESERVED:
-            raise _NotPlain
-        return self.advance()
+def _shorten(text: str) -> str:
+    flat = " ".join(text[:1000].split())
+    return ascii(flat if len(flat) <= 200 else flat[:197] + "...")

@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from delta_orch.expressions.nodes import Column, Expression, Opaque
+from delta_orch.expressions.parse import mentions_of
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import with_columns
 
@@ -43,18 +44,14 @@ def renamed(expression: Expression, rename: Rename) -> Expression:
 
 
 def _renamed_text(node: Opaque, rename: Rename) -> Opaque:
-    from delta_orch.expressions.spark_syntax import columns_with_places
-
-    text, places = columns_with_places(node.sql)
+    text = node.sql
     names: dict[Column, None] = {}
     pieces: list[str] = []
     position = 0
-    for column, spans in places:
+    for begin, column, spans in mentions_of(text):
         new = rename(column)
         names[new.of(column)] = None
-        start = spans[0][0]
-        end = spans[new.dropped - 1][1] if new.dropped else start
         quoted = ".".join(map(quote_identifier, new.prefix))
-        pieces += [text[position:start], quoted if new.dropped else f"{quoted}."]
-        position = end
+        pieces += [text[position:begin], quoted if new.dropped else f"{quoted}."]
+        position = spans[new.dropped - 1][1] if new.dropped else begin
     return Opaque("".join([*pieces, text[position:]]), tuple(names))

@@ -17,7 +17,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.bounds import ensure_shallow
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.fit_comparison import fit_comparison, literal_type, refuse_comparison
 from delta_orch.expressions.nodes import (
     And,
@@ -33,7 +33,6 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_expression
 from delta_orch.expressions.spark_literals import (
     INTEGRAL_RANGES,
 )
@@ -76,7 +75,7 @@ def resolve_expression(expression: Expression, schema: StructType) -> Expression
     Raises:
         ColumnNotFoundError: A column is not in the schema; the message names the closest ones.
         InvalidExpressionError: Spark would refuse it too: types that cannot be compared, a string that is not a date, a
-            predicate that is not boolean. It is too large or nested too deeply (see `bounds`).
+            predicate that is not boolean. It is too large or nested too deeply (see `tree`).
     """
     return ensure_few_terms(_Resolver(schema).predicate(bounded(expression)))
 
@@ -93,9 +92,11 @@ def resolve_predicate(where: object, schema: StructType) -> Expression:
             remedy="Write it as text in Spark SQL, for example \"day = '2013-01-01'\"",
         )
     if isinstance(where, str):
+        from delta_orch.expressions.parse import parse_expression
+
         ensure_no_column_in_double_quotes(where, schema)
-    expression = parse_expression(where) if isinstance(where, str) else where
-    return resolve_expression(expression, schema)
+        where = parse_expression(where)
+    return resolve_expression(where, schema)
 
 
 def ensure_partition_predicate(where: Expression, partition_columns: Sequence[str], what: str) -> None:
@@ -205,7 +206,9 @@ class _Resolver:
         return Comparison("=", column, Literal(True, BOOLEAN))
 
     def _opaque(self, node: Opaque) -> Opaque:
-        ensure_shallow(node.sql)
+        from delta_orch.expressions.parse import ensure_within_bounds
+
+        ensure_within_bounds(node)
         return Opaque(node.sql, tuple(dict.fromkeys(self._column(column)[0] for column in node.columns)))
 
     def _is_null(self, child: Expression) -> Expression:

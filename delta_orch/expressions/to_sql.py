@@ -10,6 +10,7 @@ from decimal import Decimal
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
     And,
+    Call,
     Cast,
     Choice,
     Coerced,
@@ -23,10 +24,12 @@ from delta_orch.expressions.nodes import (
     MakeStruct,
     Not,
     Opaque,
+    Operation,
     Or,
     StartsWith,
 )
 from delta_orch.expressions.spark_literals import natural_type, quote_identifier, quote_string, spark_literal, type_sql
+from delta_orch.expressions.tree import LEVELS, children_of
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -45,6 +48,9 @@ from delta_orch.protocol.types import (
 )
 
 _CHAIN = 256
+_WHOLE = frozenset({"CAST", "TRY_CAST", "CASE", "CASE OF", "()", "[]", ".", ":", "*", "DATE", "TIMESTAMP",
+                    "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIME"})  # fmt: skip
+"""What needs no parentheses where it is an operand."""
 _DUCKDB_TYPES: dict[DataType, str] = {
     BOOLEAN: "BOOLEAN", BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INTEGER", LONG: "BIGINT", FLOAT: "FLOAT",
     DOUBLE: "DOUBLE", STRING: "VARCHAR", BINARY: "BLOB", DATE: "DATE", TIMESTAMP: "TIMESTAMPTZ",
@@ -56,6 +62,15 @@ def to_spark_sql(expression: Expression) -> str:
     """The predicate in Spark SQL, with names quoted and constants of exactly their type; independent of the session's
     time zone except where the user's own text (`Opaque`) depends on it."""
     return _Printer(_spark_column, spark_literal, _spark_starts_with, None).print(expression)
+
+
+def to_checked_sql(expression: Expression) -> str:
+    """An expression as it was read, in Spark SQL: constants without a cast where Spark gives them the same type."""
+
+    def literal(value: Constant, data_type: DataType | None) -> str:
+        return str(value) if type(value) is int and data_type is None else spark_literal(value, data_type)
+
+    return _Printer(_spark_column, literal, _spark_starts_with, None).print(expression)
 
 
 def print_duckdb(
@@ -88,7 +103,7 @@ class _Printer:
         self._literal = literal
         self._starts_with = starts_with
         self._evaluate = evaluate
-        self._null_safe = "<=>" if literal is spark_literal else "IS NOT DISTINCT FROM"
+        self._null_safe = "IS NOT DISTINCT FROM" if literal is duckdb_literal else "<=>"
 
     def print(self, node: Expression) -> str:
         match node:
@@ -108,9 +123,9 @@ class _Printer:
             case Not(child):
                 return f"NOT ({self.print(child)})"
             case And(children):
-                return chain(" AND ", [f"({self.print(child)})" for child in children]) or "TRUE"
+                return chain(" AND ", list(map(self._operand, children))) or "TRUE"
             case Or(children):
-                return chain(" OR ", [f"({self.print(child)})" for child in children]) or "FALSE"
+                return chain(" OR ", list(map(self._operand, children))) or "FALSE"
             case Cast() | Choice() | MakeStruct() | Opaque() | Coerced() if self._evaluate is not None:
                 return self._evaluate(node)
             case Opaque(sql, _):
@@ -125,11 +140,89 @@ class _Printer:
                 return f"named_struct({', '.join(parts)})"
             case Coerced(predicate):
                 return self.print(predicate)
+            case Operation(name, arguments, detail):
+                return self._operation(name, arguments, detail)
+            case Call(name, arguments, detail):
+                return self._call(name, arguments, detail)
         raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)
 
     def _operand(self, node: Expression) -> str:
         text = self.print(node)
-        return text if isinstance(node, Column | Literal) else f"({text})"
+        is_whole = isinstance(node, Column | Literal) or (
+            isinstance(node, Call) and (not isinstance(node, Operation) or node.name in _WHOLE)
+        )
+        return text if is_whole else f"({text})"
+
+    def _primary(self, node: Expression) -> str:
+        text = self._operand(node)
+        return f"({text})" if text[0] == "-" else text
+
+    def _call(self, name: str, arguments: tuple[Expression, ...], detail: str) -> str:
+        listed = [self.print(argument) for argument in arguments]
+        match name:
+            case "extract":
+                return f"extract({detail} FROM {listed[0]})"
+            case "trim" if detail:
+                return f"trim({detail} {listed[1] + ' ' if len(listed) > 1 else ''}FROM {listed[0]})"
+        named = ".".join(map(_function_name, name.split(".")))
+        if detail in ("DISTINCT", "ALL"):
+            return f"{named}({detail} {', '.join(listed)})"
+        return f"{named}({', '.join([detail, *listed] if detail else listed)})"
+
+    def _operation(self, name: str, arguments: tuple[Expression, ...], detail: str) -> str:
+        if len(arguments) == 2 and name in LEVELS:
+            left, right = arguments
+            level = LEVELS[name]
+            # A chain stays one: each parenthesis is a level for whoever reads the text.
+            alike = level > 1 and isinstance(left, Operation) and LEVELS.get(left.name) == level
+            is_chain = alike and len(children_of(left)) == 2
+            return f"{self.print(left) if is_chain else self._operand(left)} {name} {self._operand(right)}"
+        if name in ("CASE", "CASE OF"):
+            return self._case([*map(self.print, arguments)], name == "CASE OF")
+        if name in ("()", "INTERVAL", "*"):
+            listed = ", ".join(map(self.print, arguments))
+            return f"({listed})" if name == "()" else f"INTERVAL {detail}" if name == "INTERVAL" else f"{detail}*"
+        first, others = arguments[0], arguments[1:]
+        match name:
+            case "-" | "+" | "~":
+                return f"{name}{self._primary(first)}"
+            case "NOT":
+                return f"NOT ({self.print(first)})"
+            case "IS" | "COLLATE":
+                return f"{self._operand(first)} {name} {detail}"
+            case "BETWEEN":
+                return f"{self._operand(first)} BETWEEN {' AND '.join(map(self._operand, others))}"
+            case "CAST" | "TRY_CAST":
+                return f"{name}({self.print(first)} AS {detail})"
+            case "[]":
+                return f"{self._primary(first)}[{self.print(others[0])}]"
+            case ".":
+                return f"{self._primary(first)}.{quote_identifier(detail)}"
+            case ":":
+                return f"{self._primary(first)}:{detail}"
+            case "AS":
+                return f"{self.print(first)} AS {quote_identifier(detail)}"
+            case "=>":
+                return f"{quote_identifier(detail)} => {self.print(first)}"
+            case "->":
+                parameters = ", ".join(map(self.print, arguments[:-1]))
+                return f"{f'({parameters})' if len(arguments) > 2 else parameters} -> {self.print(arguments[-1])}"
+            case "LIKE" | "ILIKE" | "RLIKE":
+                escape = f" ESCAPE {quote_string(detail)}" if detail else ""
+                return f"{self._operand(first)} {name} {self._operand(others[0])}{escape}"
+            case "DATE" | "TIMESTAMP" | "TIMESTAMP_NTZ" | "TIMESTAMP_LTZ" | "TIME":
+                return f"{name} {self.print(first)}"
+        return f"{self._operand(first)} {name} ({', '.join(map(self.print, others))})"
+
+    def _case(self, parts: list[str], has_subject: bool) -> str:
+        text = f"CASE {parts.pop(0)}" if has_subject else "CASE"
+        while len(parts) > 1:
+            text += f" WHEN {parts.pop(0)} THEN {parts.pop(0)}"
+        return f"{text} ELSE {parts[0]} END" if parts else f"{text} END"
+
+
+def _function_name(name: str) -> str:
+    return name if name.isidentifier() and name.isascii() else quote_identifier(name)
 
 
 def chain(operator: str, parts: list[str]) -> str:

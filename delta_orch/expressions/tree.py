@@ -6,9 +6,9 @@ import operator
 from collections.abc import Callable, Iterator, Sequence
 
 from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.bounds import MAX_DEPTH, MAX_TERMS, too_deep
 from delta_orch.expressions.nodes import (
     And,
+    Call,
     Cast,
     Choice,
     Coerced,
@@ -27,10 +27,31 @@ from delta_orch.expressions.nodes import (
 )
 from delta_orch.protocol.types import BOOLEAN
 
+# What is within these bounds is resolved, printed and evaluated by functions that call themselves for each level.
+MAX_DEPTH = 60
+"""Predicates within each other. A chain of AND, or of OR, counts once."""
+MAX_TERMS = 20_000
+"""Comparisons and other tests in one predicate. A list of values counts once, however long it is."""
+MAX_OPERATIONS = 100
+"""Operations within each other in text, where a chain such as `a + b + c` counts one for each operator."""
+MAX_CHARACTERS = 32 * 1024 * 1024
+"""Of a predicate as text."""
+MAX_WORDS = 400_000
+"""Words and signs in a predicate, those in a list of plain numbers or strings aside."""
+MAX_WORDS_WITH_CALLS = 100_000
+"""Words and signs in a predicate that calls functions or computes."""
+
 OPERATORS: dict[str, Callable[[Constant, Constant], Constant]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
 """What a comparison is for two Python values, or for two expressions of Arrow; `<=>` knows null."""
+COMPARISONS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
+# From loose to tight, as in Spark's grammar.
+LEVELS = {
+    **dict.fromkeys(COMPARISONS, 1), "|": 2, "^": 3, "&": 4, "<<": 5, ">>": 5, ">>>": 5, "+": 6, "-": 6, "||": 6,
+    "*": 7, "/": 7, "%": 7, "DIV": 7,
+}  # fmt: skip
+"""How tight an operator between two values binds."""
 
 
 def children_of(expression: Expression) -> tuple[Expression, ...]:
@@ -52,6 +73,8 @@ def children_of(expression: Expression) -> tuple[Expression, ...]:
             return tuple(value for _, value in fields)
         case Choice(branches):
             return tuple(part for branch in branches for part in branch)
+        case Call(_, arguments):
+            return arguments
     return ()
 
 
@@ -171,7 +194,25 @@ def any_of(conditions: Sequence[Expression]) -> Expression:
     return disjunction(*(In(column, tuple(literals)) for column, literals in values.items()), *rest)
 
 
-# How large and how deep a tree may be, see `bounds`
+# How large and how deep a tree may be
+
+
+def too_deep() -> InvalidExpressionError:
+    """The error for a predicate that is nested beyond `MAX_DEPTH`."""
+    return InvalidExpressionError(
+        "The predicate is nested too deeply",
+        cause=f"Parentheses, NOT, CASE, function calls and chains of operators may be nested {MAX_DEPTH} deep",
+        remedy="Write a simpler predicate; long alternatives for one column as IN (…)",
+    )
+
+
+def too_long(cause: str) -> InvalidExpressionError:
+    """The error for text beyond `MAX_CHARACTERS` or `MAX_WORDS`."""
+    return InvalidExpressionError(
+        "The expression is too long",
+        cause=cause,
+        remedy="Write alternatives for one column as IN (…) of plain constants, or join with a table of them",
+    )
 
 
 def bounded(expression: Expression) -> Expression:

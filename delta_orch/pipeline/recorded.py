@@ -47,17 +47,19 @@ def find_commit_after(
     *,
     app_id: str | None = None,
     since_ms: float = 0,
+    also: Callable[[Commit], bool] | None = None,
 ) -> RecordedCommit | None:
     """The newest commit after `version` whose `commitInfo` matches, None without one.
 
     Args:
         app_id: Of those that record a transaction of this application.
         since_ms: Commits that say they are older are not looked at, nor those before them.
+        also: Must hold of the whole commit, too.
     """
 
     def fits(commit: Commit) -> bool:
         recorded = app_id is None or any(txn.app_id == app_id for txn in commit.txns)
-        return recorded and matches(commit.commit_info or {})
+        return recorded and matches(commit.commit_info or {}) and (also is None or also(commit))
 
     found = _find(table, fits, after=version, since_ms=since_ms)
     return None if found.version is None else found

@@ -160,7 +160,7 @@ class _Versions:
 
     def _merge(self, log: TableLog, before: TableSnapshot, source: object, options: WriteOptions) -> CommitResult:
         from delta_orch.log.write.commit_options import CommitOptions
-        from delta_orch.verbs.merge.builder import Merge
+        from delta_orch.verbs.merge.clauses import Action, Clause, Kind
         from delta_orch.verbs.merge.run import MergeRequest, merge
 
         # Another writer's version of the key must conflict, wherever it begins: `coalesce` keeps the time out of what
@@ -170,13 +170,13 @@ class _Versions:
         about: CommitOptions = {n: options[n] for n in CommitOptions.__annotations__ if n in options}  # type: ignore
         about["read_version"] = before.version
         names = [*self._schema.names, *OWN_COLUMNS]
-        run = (
-            Merge(lambda clauses: merge(log, before, request, clauses, about))
-            .when_matched_update({VALID_TO: f"s.{VALID_TO}", IS_CURRENT: "false"}, f"t.{VALID_TO} IS NULL")
-            .when_not_matched_insert({_quote(name): f"s.{_quote(name)}" for name in names})
+        closes = {VALID_TO: f"s.{VALID_TO}", IS_CURRENT: "false"}
+        clauses = (
+            Clause(Kind.MATCHED, Action.UPDATE, f"t.{VALID_TO} IS NULL", closes),
+            Clause(Kind.NOT_MATCHED, Action.INSERT, values={_quote(name): f"s.{_quote(name)}" for name in names}),
         )
         try:
-            return run.execute()
+            return merge(log, before, request, clauses, about)
         except ConflictError as e:
             # What was worked out from the table can be worked out again.
             raise e.__cause__ or e from None

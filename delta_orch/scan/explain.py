@@ -18,6 +18,7 @@ from delta_orch.log.read.snapshot import Snapshot
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_MOST_CHARACTERS = 200
 _UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
@@ -100,7 +101,8 @@ class ScanExplanation:
             use = (
                 f"{' and '.join(part.used)}: rules out {part.num_files_ruled_out:,} files" if part.used else "rows only"
             )
-            lines.append(f"  {part.text}   [{use}]")
+            text = part.text if len(part.text) <= _MOST_CHARACTERS else f"{part.text[:_MOST_CHARACTERS]}…"
+            lines.append(f"  {text}   [{use}]")
         return "\n".join(lines)
 
 

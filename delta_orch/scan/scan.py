@@ -21,6 +21,8 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.types import DataType, StructType
 
 if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
     import pyarrow as pa
     import pyarrow.compute as pc
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
@@ -160,6 +162,25 @@ class Scan:
         rows are pulled."""
         engine = local_engine()
         return engine.to_reader(engine.scan(self.plan()))
+
+    def to_pandas(self) -> pd.DataFrame:
+        """All rows as a DataFrame of pandas. Integers and booleans have pandas' own types with nulls (`Int64`), which
+        keep them as they are; a null among floats is NaN. Decimals, structs, lists and maps are Python objects.
+
+        Raises MissingDependencyError: pandas is not installed.
+        """
+        from delta_orch.scan.frames import pandas_frame
+
+        return pandas_frame(self.to_arrow())
+
+    def to_polars(self) -> pl.DataFrame:
+        """All rows as a DataFrame of Polars, in the types it gives those of `to_arrow`.
+
+        Raises MissingDependencyError: Polars is not installed.
+        """
+        from delta_orch.scan.frames import polars_frame
+
+        return polars_frame(self.to_arrow())
 
     def to_duckdb(self, connection: DuckDBPyConnection | None = None) -> DuckDBPyRelation:
         """A lazy DuckDB relation, to aggregate or join rows without holding them in memory.

@@ -28,11 +28,12 @@ def ensure_package() -> None:
     """Raises ImportError, in words, where this package is not installed."""
     try:
         import delta_orch._version  # noqa: F401
-    except ImportError as e:
+    except ImportError:
+        # Without its cause: of an error in a worker, users see the first line first.
         raise ImportError(
             "delta_orch is not installed on the Spark workers. The format delta_orch reads and writes files there. "
             "Install delta-orch where the executors run Python, or use DeltaTable and to_spark, which do not need it"
-        ) from e
+        ) from None
 
 
 class TaskPartition(InputPartition):  # type: ignore[misc]

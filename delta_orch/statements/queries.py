@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 
-QUERY_STARTS = ("SELECT", "WITH", "(")
+_AT = re.compile(r"[vV][0-9]{1,18}|[0-9]{17}", re.ASCII)
+_PATH_AT = re.compile(rf"(?s)(?P<path>.+)@(?P<at>{_AT.pattern})")
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT", "WINDOW"}
 _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "USING", "NATURAL",
               "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "QUALIFY", "PIVOT", "TABLESAMPLE"}  # fmt: skip
@@ -27,6 +29,18 @@ class Source:
     version: int | None = None
     timestamp: str | None = None
     changes: tuple[int | str, int | str | None] | None = None
+
+    def at_version(self, session: Session) -> Source:
+        """The same with the version or the time that stands at the end of a path, `path@v1`. A table whose own path
+        ends so is itself."""
+        path = self.table.path
+        if path is None or self.changes is not None or (match := _PATH_AT.fullmatch(path)) is None:
+            return self
+        if DeltaTable(path, session.storage_options).exists():
+            return self
+        if self.version is not None or self.timestamp is not None:
+            raise _two_versions()
+        return Source(TableName(match["path"], match["path"]), *_at(match["at"]))
 
     def is_newest(self, session: Session, table: DeltaTable) -> bool:
         """Whether this is the newest version of a table."""
@@ -78,7 +92,7 @@ class Query:
         """The rows; `named` as of `Engine.sql`. Raises as the engine's `sql`, and where a name stands for no table."""
         relations: dict[str, Relation] = {}
         for name, source in self.tables.items():
-            value = source.value(session)
+            value = source.at_version(session).value(session)
             relations[name] = self._scan(session, engine, value)
             ensure_no_column_in_double_quotes(self.text, engine.schema(relations[name]))
         return engine.sql(self.text, relations, named=named)
@@ -124,7 +138,7 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
                 source, found = _changes(cursor), TableName("", "")
             else:
                 found = table_name(cursor)
-                source = Source(found, *_time_travel(cursor))
+                source = Source(found, *(_suffix(cursor) or _time_travel(cursor)))
             sources += 1
             if source != Source(found) or found.path is not None or found.name.lower() in known:
                 label = f"delta_orch_table_{len(tables)}"
@@ -202,6 +216,31 @@ def _with_names(cursor: Cursor) -> frozenset[str]:
 def _is_alias(cursor: Cursor) -> bool:
     token = cursor.token
     return token.kind == "quoted" or (token.kind == "word" and token.word not in _ALIAS_NOT)
+
+
+def _suffix(cursor: Cursor) -> tuple[int | None, str | None] | None:
+    """`@v1` or `@yyyyMMddHHmmssSSS` behind a table's name, None where there is none."""
+    if not cursor.at("@"):
+        return None
+    name, sign, at = cursor.tokens[cursor.index - 1 : cursor.index + 2]
+    if name.end != sign.start or sign.end != at.start or (found := _AT.fullmatch(at.text)) is None:
+        cursor.refuse("a version such as @v1 is missing")
+    cursor.index += 2
+    if _time_travel(cursor) != (None, None):
+        raise _two_versions()
+    return _at(found[0])
+
+
+def _at(text: str) -> tuple[int | None, str | None]:
+    """A version, or a moment in UTC, out of what stands behind `@`."""
+    if text[0] in "vV":
+        return int(text[1:]), None
+    day, time = f"{text[:4]}-{text[4:6]}-{text[6:8]}", f"{text[8:10]}:{text[10:12]}:{text[12:14]}.{text[14:]}"
+    return None, f"{day} {time}"
+
+
+def _two_versions() -> InvalidRequestError:
+    return InvalidRequestError("A table is given two versions", remedy="Leave out @… or VERSION AS OF")
 
 
 def _time_travel(cursor: Cursor) -> tuple[int | None, str | None]:

@@ -11,9 +11,11 @@ from delta_orch.expressions.nodes import Column
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.queries import Query, parse_query
-from delta_orch.statements.session import Session, TableName, table_name
+from delta_orch.statements.session import Session, TableName, table_name, unsupported
 
 if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.scan.explain import ScanExplanation
     from delta_orch.verbs.merge.builder import Merge
 
 _COMPUTED = (CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START)
@@ -42,17 +44,53 @@ def ensure_count(given: int, expected: int) -> None:
         )
 
 
-def delete(cursor: Cursor) -> Statement:
+def explain(cursor: Cursor, known: frozenset[str]) -> Statement:
+    """EXPLAIN DELETE | UPDATE | MERGE …: what the statement would open."""
+    cursor.expect("EXPLAIN")
+    match cursor.token.word:
+        case "DELETE":
+            statement = delete(cursor, explains=True)
+        case "UPDATE":
+            statement = update(cursor, explains=True)
+        case "MERGE":
+            statement = merge(cursor, known, explains=True)
+        case other:
+            raise unsupported(f"EXPLAIN {other}", "For a query, call scan(where=…).explain()")
+
+    def run(session: Session) -> object:
+        session.refuse_options("EXPLAIN")
+        return statement(session)
+
+    return run
+
+
+def delete(cursor: Cursor, *, explains: bool = False) -> Statement:
     """DELETE FROM t [[AS] a] [WHERE p]."""
     cursor.expect("DELETE", "FROM")
     name = table_name(cursor)
     qualifier = _alias(cursor, "WHERE") or name.short
     where = without_qualifier(cursor.text_until(), qualifier) if cursor.take("WHERE") else None
     cursor.end()
+    if explains:
+        return lambda session: _explained(session.target(name), where)
     return lambda session: session.target(name).delete(where, engine=session.choice, **session.options)
 
 
-def update(cursor: Cursor) -> Statement:
+def _explained(table: DeltaTable, where: str | None) -> ScanExplanation:
+    return table.snapshot().scan(where=where).explain(row_groups=True)
+
+
+def truncate(cursor: Cursor) -> Statement:
+    """TRUNCATE TABLE t."""
+    cursor.expect("TRUNCATE", "TABLE")
+    name = table_name(cursor)
+    if cursor.at("PARTITION"):
+        raise unsupported("TRUNCATE … PARTITION", "Write DELETE FROM … WHERE")
+    cursor.end()
+    return lambda session: session.target(name).delete(engine=session.choice, **session.options)
+
+
+def update(cursor: Cursor, *, explains: bool = False) -> Statement:
     """UPDATE t [[AS] a] SET a = v, … [WHERE p]."""
     cursor.expect("UPDATE")
     name = table_name(cursor)
@@ -67,6 +105,8 @@ def update(cursor: Cursor) -> Statement:
         assigned[Column(path)] = without_qualifier(value, qualifier)
     where = without_qualifier(cursor.text_until(), qualifier) if cursor.take("WHERE") else None
     cursor.end()
+    if explains:
+        return lambda session: _explained(session.target(name), where)
     return lambda session: session.target(name).update(assigned, where, engine=session.choice, **session.options)
 
 
@@ -110,7 +150,7 @@ def _assignments(cursor: Cursor, *stops: str) -> dict[Any, str]:
             return found
 
 
-def merge(cursor: Cursor, known: frozenset[str]) -> Statement:
+def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> Statement:
     """MERGE [WITH SCHEMA EVOLUTION] INTO t [AS a] USING source [AS b] ON condition WHEN …."""
     cursor.expect("MERGE")
     schema_mode = "merge" if cursor.take("WITH", "SCHEMA", "EVOLUTION") else None
@@ -152,7 +192,7 @@ def merge(cursor: Cursor, known: frozenset[str]) -> Statement:
         )
         for clause in clauses:
             builder = clause(builder)
-        return builder.execute()
+        return builder.explain() if explains else builder.execute()
 
     return run
 

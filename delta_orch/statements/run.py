@@ -38,7 +38,7 @@ def sql(
         options: `CommitOptions`, for statements that commit.
 
     Returns: For SELECT the rows: an Arrow table, on Spark a DataFrame. For DESCRIBE and SHOW an Arrow table. Otherwise
-        what the verb returns: a `CommitResult`, for VACUUM a `VacuumResult`.
+        what the verb returns: a `CommitResult`, for VACUUM a `VacuumResult`, for EXPLAIN a `ScanExplanation`.
 
     Raises:
         InvalidRequestError: The text is not one statement, or it names an unknown table. Nothing was read or changed.
@@ -96,7 +96,11 @@ def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement
             return rows.update(cursor)
         case "MERGE":
             return rows.merge(cursor, known)
-        case "CREATE":
+        case "EXPLAIN":
+            return rows.explain(cursor, known)
+        case "TRUNCATE":
+            return rows.truncate(cursor)
+        case "CREATE" | "REPLACE":
             return tables.create(cursor, known)
     simple = _SIMPLE.get(word)
     if simple is None:

@@ -28,7 +28,9 @@ class TableName:
 
 def table_name(cursor: Cursor) -> TableName:
     """The table that comes next: delta.`path`, or a name."""
-    if cursor.at("DELTA", ".") and cursor.tokens[cursor.index + 2].kind == "quoted":
+    ahead = cursor.tokens[cursor.index : cursor.index + 3]
+    schema = [token.text.lower() for token in ahead[:2]]
+    if schema in (["delta", "."], ["`delta`", "."]) and ahead[-1].kind == "quoted":
         _, path = cursor.path()
         return TableName(path, path)
     return TableName(None, ".".join(cursor.path()))

@@ -110,10 +110,12 @@ def restore(cursor: Cursor) -> Statement:
 
 
 def create(cursor: Cursor, known: frozenset[str]) -> Statement:
-    """CREATE [OR REPLACE] TABLE [IF NOT EXISTS] t (columns) USING delta [parts] [AS query], or … SHALLOW | DEEP CLONE
+    """[CREATE] [OR] REPLACE TABLE [IF NOT EXISTS] t (columns) USING delta [parts] [AS query], or … SHALLOW | DEEP CLONE
     source."""
-    cursor.expect("CREATE")
-    replaces = cursor.take("OR", "REPLACE")
+    must_exist = cursor.take("REPLACE")
+    if not must_exist:
+        cursor.expect("CREATE")
+    replaces = must_exist or cursor.take("OR", "REPLACE")
     cursor.expect("TABLE")
     if_not_exists = not replaces and cursor.take("IF", "NOT", "EXISTS")
     name = table_name(cursor)
@@ -152,6 +154,8 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
 
     def run(session: Session) -> object:
         table = session.target(name)
+        if must_exist:
+            table.version()
         if replaces and query is not None:
             options, engine = query.options_of_commit(session, table), session.engine()
             return table.create_or_replace(data=query.relation(session, engine), engine=engine, **definition, **options)

@@ -3,7 +3,7 @@
 System calls one by one, in an order that matters: what `pathlib` would wrap is spelled out.
 """
 
-# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH113, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -358,7 +358,8 @@ def _read(full: str) -> bytes:
 
 def _looked_up(path: str, full: str) -> FileMeta | None:
     try:
-        return _file_meta(path, os.stat(full))
+        status = os.stat(full)
+        return None if stat.S_ISDIR(status.st_mode) else _file_meta(path, status)
     except (FileNotFoundError, ValueError):
         # ValueError: a name that no file can have, such as one with a zero byte.
         return None
@@ -425,7 +426,7 @@ def _link(temporary: str, full: str) -> None:
     try:
         os.link(temporary, full)
     except FileExistsError:
-        raise _exists(full) from None
+        raise _taken(full) from None
     except OSError as e:
         if e.errno in NO_HARD_LINKS:
             raise UnsupportedStoreError(
@@ -452,7 +453,11 @@ def _is_temporary(name: str) -> bool:
     return name.startswith(".") and name.endswith(_TEMPORARY_SUFFIX)
 
 
-def _exists(full: str) -> FileExistsInStoreError:
+def _taken(full: str) -> StorageError:
+    # What a directory says, or a link to nothing, nobody can read: to look who was first would never end.
+    if os.path.lexists(full) and not os.path.isfile(full):
+        remedy = "Find out who has made it, and remove it"
+        return StorageError(f"Cannot create {full}: there is something that is not a file", remedy=remedy, path=full)
     return FileExistsInStoreError(f"{full} exists already", path=full)
 
 

@@ -11,7 +11,6 @@ from typing import NamedTuple
 import orjson
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
-from delta_orch.expressions.checked import check_expression
 from delta_orch.protocol.schema import (
     CURRENT_DEFAULT,
     GENERATION_EXPRESSION,
@@ -162,6 +161,8 @@ def ensure_default(name: str, text: str) -> str:
     Raises:
         InvalidExpressionError: It is not.
     """
+    from delta_orch.expressions.checked import check_expression
+
     check_expression(text, f"the default of column {name}", is_default=True)
     return text.strip()
 
@@ -174,6 +175,8 @@ class NamedExpression(NamedTuple):
 
     def columns(self, schema: StructType) -> tuple[Path, ...]:
         """The paths it mentions. Raises InvalidExpressionError where it may not be evaluated."""
+        from delta_orch.expressions.checked import check_expression
+
         return check_expression(self.text, self.what, columns=schema.names).columns
 
 

@@ -16,6 +16,7 @@ from delta_orch.protocol.types import STRING
 from delta_orch.writing.assignments import (
     Assignment,
     assigned_column,
+    ensure_value_fits,
     parse_assignments,
     recomputed_columns,
     resolve_value,
@@ -82,6 +83,8 @@ def _columns(write: Write, changes: RowChanges, assignments: tuple[Assignment, .
     # Only the engine knows of what type a value is.
     typed = [ComputedColumn(f"value {index}", value) for index, value in enumerate(values)]
     types = [f.data_type for f in engine.schema(engine.project(changes.scan(), typed))]
+    for assignment, value, data_type in zip(assignments, values, types, strict=True):
+        ensure_value_fits(value, data_type, assignment.path, schema, fill_nulls=False)
     by_place = {
         assignment.path: (value, data_type)
         for assignment, value, data_type in zip(assignments, values, types, strict=True)

@@ -8,13 +8,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
-from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_row_value
+from delta_orch.expressions.parse import parse_row_value
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
-from delta_orch.protocol.schema_check import is_lossless_cast
+from delta_orch.protocol.schema_check import ensure_schema_fits, is_lossless_cast
 from delta_orch.protocol.table_properties import parse_column_list
 from delta_orch.protocol.types import (
     DATE,
@@ -224,6 +225,24 @@ def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Exp
         # Names and types inside are held against the table's before the first row is written.
         return value
     raise _unfit(f"a value of type {have}", want, name, "Write a cast into the expression")
+
+
+def ensure_value_fits(value: Expression, have: DataType, place: Path, schema: StructType, *, fill_nulls: bool) -> None:
+    """Check that a value can be cast to the type of its place, at every level.
+
+    Args:
+        fill_nulls: Structs may lack fields.
+
+    Raises SchemaMismatchError: It cannot, or a struct has other fields.
+    """
+    _, want = find_column(place, schema)
+    assert want is not None
+    name = ".".join(place)
+    cast_to(value, have, want, name)
+    if isinstance(value, Literal) or isinstance(have, PrimitiveType | DecimalType):
+        return
+    shapes = (StructType((StructField(name, data_type),)) for data_type in (have, want))
+    ensure_schema_fits(*shapes, fill_nulls=fill_nulls)
 
 
 def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expression:

@@ -66,6 +66,9 @@ class RehearsalEngine:
     def union(self, relations: Sequence[Relation]) -> Relation:
         return self._engine.union(relations)
 
+    def statement(self) -> AbstractContextManager[None]:
+        return self._engine.statement()
+
     def evaluated(self, relation: Relation) -> AbstractContextManager[Relation]:
         return self._engine.evaluated(relation)
 

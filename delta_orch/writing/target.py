@@ -11,10 +11,10 @@ from typing import TypedDict, cast
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.expressions.column_names import (
+    ensure_no_column_in_double_quotes,
     ensure_sequence_of_names,
     resolve_column_names,
 )
-from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.log.write.transaction import Transaction

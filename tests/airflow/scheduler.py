@@ -2,11 +2,12 @@
 
     python -m tests.airflow.scheduler [--ways append,days] [--fates late_day] [--kill 45]
 
-Every way to write meets every fate of its task: processes killed before and after the commit, tasks told to end or
-cleared by the REST API, days in order and late ones, backfills by the REST API, and stores that lose answers, write
-late or are away. Then each table holds what a plain model says. Sensors beside each writer wait in the triggerer, and
-in a worker. With `--kill`, the scheduler and the triggerer are killed in turn all the while: then tries are Airflow's
-affair, and a task may end red, but none may end green with other days in its table.
+Every way to write meets every fate of its task: processes killed before and after the commit, tasks told to end,
+tasks cleared by the REST API when they have ended, while they live on, and in runs that go on, days in order and late
+ones, backfills by the REST API, and stores that lose answers, write late, slow clients down or are away. Then each
+table holds what a plain model says. Sensors beside each writer wait in the triggerer, and in a worker. With `--kill`,
+the scheduler and the triggerer are killed in turn all the while: then tries are Airflow's affair, and a task may end
+red, but none may end green with other days in its table.
 """
 
 from __future__ import annotations
@@ -23,10 +24,12 @@ import tempfile
 import threading
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +48,7 @@ STORE_FATES = {
     "late_commit": ("PUT", Fault.LATE, 1),
     "outage": ("PUT", Fault.ERROR_BEFORE, 8),
     "deaf": ("GET", Fault.ERROR_BEFORE, 8),
+    "throttled": ("GET", Fault.TOO_MANY, 8),
 }
 """What happens to the first requests to a table's log in an object store: method, fault, how many of them."""
 COMPONENTS = ("scheduler", "triggerer", "dag-processor", "api-server")
@@ -66,9 +70,9 @@ def expected(way: str, fate: str) -> list[tuple[str, int]]:
     if fate in ("dies_before", "terminated"):
         # Under the group only its stage is tried again; it is the same task that writes.
         return [(DAY_1, 2)]
-    if fate == "unacknowledged":
+    if fate in ("unacknowledged", "cleared_alive"):
         return [(DAY_1, 1)] if way in ("append", "publish", "once", "local_sql") else [(DAY_1, 2)]
-    if fate == "cleared":
+    if fate in ("cleared", "cleared_inside"):
         if way in ("append", "local_sql"):
             return [(DAY_1, 1), (DAY_1, 2)]
         return [(DAY_1, 1)] if way in ("once", "publish") else [(DAY_1, 2)]
@@ -126,52 +130,74 @@ class Api:
         return run_id
 
     def finish(self, dag: str, run_id: str) -> str:
-        deadline = time.monotonic() + DEADLINE_S
-        while time.monotonic() < deadline:
-            state = self.call("GET", f"/dags/{dag}/dagRuns/{run_id}")["state"]
-            if state in ("success", "failed"):
-                return str(state)
-            time.sleep(1)
-        raise TimeoutError(f"{dag} did not end")
+        def state() -> str:
+            return str(self.call("GET", f"/dags/{dag}/dagRuns/{run_id}")["state"])
 
-    def backfill(self, dag: str) -> str:
-        """Both days, and again what is completed; the worst state of the runs."""
+        self.until(lambda: state() in ("success", "failed"), f"run of {dag}")
+        return state()
+
+    def backfill(self, dag: str, tasks: Sequence[str]) -> str:
+        """Both days, and again what is completed; the worst state of the runs, or `unmade` where a day was not done
+        again: a backfill leaves out the days that are under way, such as one that the scheduler has begun by itself."""
         about = {"dag_id": dag, "from_date": f"{DAY_1}T00:00:00Z", "to_date": f"{DAY_2}T00:00:00Z"}
         for again in ("none", "completed"):
+            self._rest(dag)
             made = self.call("POST", "/backfills", {**about, "reprocess_behavior": again})["id"]
-            deadline = time.monotonic() + DEADLINE_S
-            while self.call("GET", f"/backfills/{made}")["completed_at"] is None:
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"the backfill of {dag} did not end")
-                time.sleep(1)
-        states = {str(run["state"]) for run in self.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"]}
+            self.until(partial(self._is_complete, made), f"backfill of {dag}")
+        self._rest(dag)
+        runs = self.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"]
+        if len(runs) != 2 or not all(self.ran(dag, run["dag_run_id"], tasks, at_least=2) for run in runs):
+            return "unmade"
+        states = {str(run["state"]) for run in runs}
         return "success" if states == {"success"} else " and ".join(sorted(states))
 
-    def ran(self, dag: str, run_id: str, tasks: Sequence[str]) -> bool:
-        """Whether every try of these tasks had a process. A machine that is busy makes Airflow give some up before."""
-        of = f"/dags/{dag}/dagRuns/{run_id}/taskInstances"
-        tries = [one for task in tasks for one in self.call("GET", f"{of}/{task}/tries")["task_instances"]]
-        return all(one["pid"] is not None for one in tries)
+    def _is_complete(self, backfill: int) -> bool:
+        return self.call("GET", f"/backfills/{backfill}")["completed_at"] is not None
 
-    def clear(self, dag: str, run_id: str, task: str) -> None:
+    def _rest(self, dag: str) -> None:
+        def is_at_rest() -> bool:
+            runs = self.call("GET", f"/dags/{dag}/dagRuns")["dag_runs"]
+            return all(run["state"] in ("success", "failed") for run in runs)
+
+        self.until(is_at_rest, f"runs of {dag}")
+
+    def until(self, done: Callable[[], object], what: str) -> None:
+        """Wait for it."""
+        deadline = time.monotonic() + DEADLINE_S
+        while not done():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"the {what} did not end")
+            time.sleep(1)
+
+    def ran(self, dag: str, run_id: str, tasks: Sequence[str], at_least: int = 1) -> bool:
+        """Whether every try of these tasks had a process. A machine that is busy makes Airflow give some up before."""
+        of = f"/dags/{dag}/dagRuns/{urllib.parse.quote(run_id)}/taskInstances"
+        tries = {task: self.call("GET", f"{of}/{task}/tries")["task_instances"] for task in tasks}
+        return all(len(made) >= at_least and all(one["pid"] is not None for one in made) for made in tries.values())
+
+    def clear(self, dag: str, run_id: str, task: str, *, resets_run: bool = True) -> None:
         self.call(
             "POST", f"/dags/{dag}/clearTaskInstances",
-            {"dry_run": False, "dag_run_id": run_id, "task_ids": [task], "only_failed": False, "reset_dag_runs": True,
-             "include_downstream": True},
+            {"dry_run": False, "dag_run_id": run_id, "task_ids": [task], "only_failed": False,
+             "reset_dag_runs": resets_run, "include_downstream": True},
         )  # fmt: skip
 
+    def state_of(self, dag: str, run_id: str, task: str) -> str:
+        return str(self.call("GET", f"/dags/{dag}/dagRuns/{run_id}/taskInstances/{task}")["state"])
 
-def carry_out(api: Api, way: str, fate: str) -> str:
+
+def carry_out(api: Api, way: str, fate: str, table: DeltaTable) -> str:
     """The steps of one scenario; the state of its last run, or `unmade` where Airflow has not begun a task."""
     dag = f"{way}-{fate}"
     task = "wap.publish" if way == "publish" else "write"
+    tasks = ["wap.stage", task] if way == "publish" else [task]
     if fate == "backfilled":
-        return api.backfill(dag)
+        return api.backfill(dag, tasks)
     days = {"two_days": [DAY_1, DAY_2], "late_day": [DAY_2, DAY_1]}.get(fate, [DAY_1])
     state = ""
-    tasks = ["wap.stage", task] if way == "publish" else [task]
     for day in days:
         run_id = api.start(dag, day)
+        clear_on_the_way(api, fate, dag, run_id, task, table)
         state = api.finish(dag, run_id)
         if not api.ran(dag, run_id, tasks):
             return "unmade"
@@ -183,6 +209,20 @@ def carry_out(api: Api, way: str, fate: str) -> str:
         if not api.ran(dag, run_id, tasks):
             return "unmade"
     return state
+
+
+def clear_on_the_way(api: Api, fate: str, dag: str, run_id: str, task: str, table: DeltaTable) -> None:
+    if fate == "cleared_alive":
+        # It has committed, and does not end.
+        api.until(lambda: content(table), f"first attempt of {dag}")
+        api.clear(dag, run_id, task)
+    if fate == "cleared_inside":
+        # The run goes on, and is left as it is.
+        api.until(lambda: api.state_of(dag, run_id, task) == "success", f"first attempt of {dag}")
+        api.clear(dag, run_id, task, resets_run=False)
+        api.until(lambda: api.ran(dag, run_id, [task], at_least=2), f"second attempt of {dag}")
+        api.until(lambda: api.state_of(dag, run_id, task) in ("success", "failed"), f"second attempt of {dag}")
+        DeltaTable(f"{table.uri}-go").append(pa.table({"go": [True]}))
 
 
 def content(table: DeltaTable) -> list[tuple[str, int]]:
@@ -347,7 +387,9 @@ def main() -> int:
     ):
         all_of_it = Airflow(Path(made), cases, store, proxy, given.kill)
         with all_of_it as api, ThreadPoolExecutor(6) as pool:
-            for (way, fate), ended in [(case, pool.submit(carry_out, api, *case)) for case in cases]:
+            for (way, fate), ended in [
+                (case, pool.submit(carry_out, api, *case, all_of_it.table(*case))) for case in cases
+            ]:
                 state = ended.result()
                 found = content(all_of_it.table(way, fate))
                 right = is_right(found, way, fate, any_try=kills)

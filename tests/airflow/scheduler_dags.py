@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,8 @@ from delta_orch.airflow import (
 
 HOME = Path(os.environ["SCHEDULER_TABLES"])
 WAYS = ("append", "overwrite", "days", "merge", "incremental", "publish", "once", "local_sql")
-FATES = ("clean", "dies_before", "dies_after", "terminated", "unacknowledged", "cleared", "two_days", "late_day",
-         "backfilled")  # fmt: skip
+FATES = ("clean", "dies_before", "dies_after", "terminated", "unacknowledged", "cleared", "cleared_alive",
+         "cleared_inside", "two_days", "late_day", "backfilled")  # fmt: skip
 """What happens to the task, or to the runs: see `scheduler.expected`. What happens to the store: `STORE_FATES`."""
 
 
@@ -54,11 +55,16 @@ def after(fate: str) -> Any:
         if context["ti"].try_number == 1:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return {"post_execute": die} if fate in ("dies_after", "unacknowledged") else {}
+    def live_on(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            time.sleep(600)
+
+    hooks = {"dies_after": die, "unacknowledged": die, "cleared_alive": live_on}
+    return {"post_execute": hooks[fate]} if fate in hooks else {}
 
 
 def make(way: str, fate: str) -> DAG:
-    retries = 0 if fate in ("unacknowledged", "cleared") else 2
+    retries = 0 if fate in ("unacknowledged", "cleared", "cleared_alive", "cleared_inside") else 2
     there = place(f"{way}-{fate}", fate)
     common: dict[str, Any] = {**there, "retries": retries, "retry_delay": timedelta(0), **after(fate)}
     times: dict[str, Any] = {"schedule": None}
@@ -109,6 +115,10 @@ def make(way: str, fate: str) -> DAG:
         waits: dict[str, Any] = {**there, "after_version": -1, "poke_interval": 1, "timeout": 300, "retries": 3}
         waits["retry_delay"] = timedelta(0)
         DeltaTableVersionSensor(task_id="there", deferrable=True, **waits)
+        if fate == "cleared_inside":
+            DeltaTableVersionSensor(
+                task_id="hold", deferrable=True, **{**waits, "table_uri": HOME / f"{dag.dag_id}-go"}
+            )
         task >> DeltaTableVersionSensor(task_id="seen", **waits)
     return dag
 

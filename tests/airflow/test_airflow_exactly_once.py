@@ -256,7 +256,7 @@ OLD, OWN, NEW = 10, 20, 30
         (OWN, Marker(OWN), True, Verdict.OWN),
         (OWN, Marker(OWN), False, Verdict.OWN),
         (OWN, None, False, Verdict.AGAIN),
-        (OWN, None, True, InvalidRequestError),
+        (OWN, None, True, Verdict.AGAIN),
         (OWN, Marker(OWN, "another"), True, InvalidRequestError),
         (OWN, Marker(OWN, "another"), False, Verdict.AGAIN),
         (NEW, Marker(NEW), False, Verdict.OWN),

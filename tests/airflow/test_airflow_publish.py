@@ -65,6 +65,27 @@ def test_what_passes_is_published_and_told(runs: Runs, tmp_path: Path, mode: dic
     assert [event.extra["version"] for event in asset_events(name)] == [1]
 
 
+def test_a_group_cleared_after_its_publication_was_never_acknowledged(runs: Runs, tmp_path: Path) -> None:
+    """The commit is there, and Airflow does not know: the whole group, cleared, must not add the rows once more."""
+    dag = dag_of("unheard", tmp_path / "t", lambda: rows(7))
+    publish: Any = dag.get_task("wap.publish")
+
+    def die(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            raise RuntimeError("killed after the commit")
+
+    publish.retries, publish._post_execute_hook = 0, die
+    run = runs.run(dag)
+    assert (str(run.state), content(tmp_path / "t")) == ("failed", [7])
+    group = [f"wap.{name}" for name in ("stage", "amounts", "enough", "publish")]
+    run = runs.clear(dag, run, *group)
+    assert (str(run.state), content(tmp_path / "t")) == ("success", [7])
+    assert [runs.xcom(run, f"wap.{name}")["version"] for name in ("stage", "publish")] == [0, 0]
+    # Acknowledged now: who clears it again wants the rows again.
+    run = runs.clear(dag, run, *group)
+    assert (str(run.state), content(tmp_path / "t")) == ("success", [7, 7])
+
+
 def test_what_fails_is_seen_by_nobody_and_written_anew_after_clearing(runs: Runs, tmp_path: Path) -> None:
     DeltaTable(tmp_path / "t").append(rows(5))
     given = [rows(-1), rows(9)]

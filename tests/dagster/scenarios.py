@@ -1,8 +1,9 @@
 """Random scenarios on an instance, each step against a plain model: `python -m tests.dagster.scenarios --cases 200`.
 
-A lake of five assets and a job of ops: days that are replaced, rows that are appended, items that are merged, the last
-day's total, and an incremental copy. Steps run days, ranges and wholes; their writes fail before or after the commit,
-and are retried; another client writes to the source; definitions change their columns.
+A lake of assets and a job of ops: days that are replaced, rows that are appended, items that are merged, the last
+day's total, an incremental copy, regions that come and go, days whose mode changes, and two tables of one function.
+Steps run days, ranges and wholes; their writes fail before or after the commit, and are retried; runs overtake each
+other; a value is None; another client writes to the source; definitions change their columns and modes.
 """
 
 # No postponed annotations in this file: Dagster reads them as they are.
@@ -65,6 +66,12 @@ class Scenario:
         self.items: dict[int, int] = {}
         self.totals: dict[str, int] = {}
         self.copied: dict[str, int] = {}
+        self.regions: dict[str, int] = {}
+        self.mixed: dict[str, list[int]] = {}
+        self.mode = "overwrite"
+        self.halves: dict[str, int] = {}
+        self.overtakes = False
+        self.mixed_span = (KEYS[0], KEYS[0])
         self._define()
 
     def _define(self) -> None:
@@ -123,22 +130,118 @@ class Scenario:
         def ops() -> None:
             seen(made())
 
-        self.assets = {asset.key.to_user_string(): asset for asset in (days, appended, items, totals, copied)}
-        self.ops = ops
+        regions_def = dg.DynamicPartitionsDefinition(name="regions")
+
+        @dg.asset(partitions_def=regions_def, metadata={"partition_expr": "region"}, retry_policy=RETRY)
+        def regions(context: dg.AssetExecutionContext) -> pa.Table | None:
+            none = scenario.stamp % 4 == 0
+            return None if none else pa.table({"region": [context.partition_key], "stamp": [scenario.stamp]})
+
+        @dg.asset
+        def census(regions: dict[str, pa.Table]) -> None:
+            there = scenario.instance.get_dynamic_partitions("regions")
+            found = {key: rows.column("stamp").to_pylist() for key, rows in regions.items()}
+            assert found == {key: [scenario.regions[key]] if key in scenario.regions else [] for key in there}, found
+
+        @dg.multi_asset(
+            outs={name: dg.AssetOut(is_required=False) for name in ("half_one", "half_two")}, can_subset=True
+        )
+        def halves(context: dg.AssetExecutionContext) -> Any:
+            for name in sorted(context.op_execution_context.selected_output_names):
+                yield dg.Output(pa.table({"stamp": [scenario.stamp]}), name)
+
+        defined = (days, appended, items, totals, copied, regions, census)
+        self.assets = {asset.key.to_user_string(): asset for asset in defined}
+        self.halves_asset, self.ops = halves, ops
+
+    def _mixed(self) -> dg.AssetsDefinition:
+        """Days whose mode changes from run to run. An older run of the same days may be overtaken by a newer one."""
+        scenario, mode = self, self.mode
+
+        @dg.asset(
+            partitions_def=DAYS,
+            metadata={"partition_expr": "day", "mode": mode},
+            backfill_policy=dg.BackfillPolicy.single_run(),
+            retry_policy=RETRY,
+        )
+        def mixed(context: dg.AssetExecutionContext) -> pa.Table:
+            stamp = int(context.run.tags["stamp"])
+            if scenario.overtakes and stamp == scenario.stamp:
+                scenario.overtakes = False
+                scenario.run_mixed(stamp + 1000)
+            return pa.table({"day": list(context.partition_keys), "stamp": [stamp] * len(context.partition_keys)})
+
+        return mixed
+
+    def run_mixed(self, stamp: int) -> None:
+        first, last = self.mixed_span
+        span = {"dagster/asset_partition_range_start": first, "dagster/asset_partition_range_end": last}
+        result = dg.materialize(
+            [self._mixed()],
+            instance=self.instance,
+            resources={"io_manager": self.io_manager},
+            tags={"stamp": str(stamp), **span},
+        )
+        assert result.success
+
+    def _modes(self) -> None:
+        first, last = sorted(self.random.choices(range(len(KEYS)), k=2))
+        self.mixed_span, keys = (KEYS[first], KEYS[last]), KEYS[first : last + 1]
+        self.mode = self.random.choice(["append", "overwrite", "append"])
+        self.overtakes = is_overtaken = self.random.random() < 0.5
+        self.run_mixed(self.stamp)
+        for key in keys:
+            if self.mode == "append":
+                self.mixed.setdefault(key, []).extend([self.stamp, *([self.stamp + 1000] if is_overtaken else [])])
+            else:
+                # The newer run has written already: the older one is kept out.
+                self.mixed[key] = [self.stamp + 1000 if is_overtaken else self.stamp]
+
+    def _region(self) -> None:
+        key = self.random.choice(["north", "south", "east"])
+        there = self.instance.has_dynamic_partition("regions", key)
+        if there and self.random.random() < 0.3:
+            self.instance.delete_dynamic_partition("regions", key)
+        else:
+            self.instance.add_dynamic_partitions("regions", [key])
+            self._run("regions", partition_key=key)
+            if self.stamp % 4:
+                self.regions[key] = self.stamp
+        if self.table("regions").exists():
+            self.faults.planned = []
+            self._run("census", regions=True)
+
+    def _half(self) -> None:
+        names = self.random.choice([["half_one"], ["half_two"], ["half_one", "half_two"]])
+        self.faults.planned = []
+        result = dg.materialize(
+            [self.halves_asset],
+            selection=names,
+            instance=self.instance,
+            resources={"io_manager": self.io_manager},
+        )
+        assert result.success
+        self.halves.update(dict.fromkeys(names, self.stamp))
 
     def step(self) -> str:
         """One step of the scenario. Returns what it did."""
         self.stamp += 1
         self.faults.planned = [self.random.choice(["", "", "before", "after"]) for _ in range(2)]
         action = self.random.choice(
-            ["day", "day", "range", "append", "merge", "total", "copy", "ops", "client", "note"]
+            ["day", "day", "range", "append", "merge", "total", "copy", "ops", "client", "note", "half"]
+            if self.random.random() < 0.7
+            else ["modes", "region"]
         )
         getattr(self, f"_{action}")()
         return action
 
-    def _run(self, name: str, **arguments: Any) -> None:
+    def _run(self, name: str, *, regions: bool = False, **arguments: Any) -> None:
         result = dg.materialize(
-            [self.assets[name]], instance=self.instance, resources={"io_manager": self.io_manager}, **arguments
+            [self.assets[name], *(self.assets["regions"].to_source_assets() if regions else [])],
+            selection=[self.assets[name]],
+            instance=self.instance,
+            resources={"io_manager": self.io_manager},
+            **arguments,
         )
         assert result.success
 
@@ -205,6 +308,11 @@ class Scenario:
         assert sorted((row["id"], row["stamp"]) for row in self.rows("items")) == sorted(self.items.items())
         assert sorted((row["day"], row["total"]) for row in self.rows("totals")) == sorted(self.totals.items())
         assert sorted((row["day"], row["stamp"]) for row in self.rows("copied")) == sorted(self.copied.items())
+        assert sorted((row["region"], row["stamp"]) for row in self.rows("regions")) == sorted(self.regions.items())
+        mixed = sorted((day, stamp) for day, stamps in self.mixed.items() for stamp in stamps)
+        assert sorted((row["day"], row["stamp"]) for row in self.rows("mixed")) == mixed
+        for name in ("half_one", "half_two"):
+            assert [row["stamp"] for row in self.rows(name)] == [self.halves[name] for _ in range(name in self.halves)]
 
 
 def run_scenario(root: Path, seed: int, steps: int) -> None:

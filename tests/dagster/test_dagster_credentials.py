@@ -12,9 +12,10 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, configure
 from delta_orch.dagster import DeltaLakeIOManager, DeltaTableResource
 from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
+from tests.stores.test_stores_redaction import LOCATIONS
 
 MARKS = ("MARKED-SECRET-a4f0", "MARKED-TOKEN-3b9d")
 
@@ -77,3 +78,39 @@ def test_secrets_stay_in_the_environment(
         assert mark not in said
         assert mark.encode() not in written
         assert mark.encode() not in kept
+
+
+@pytest.mark.parametrize("location", LOCATIONS)
+def test_a_secret_in_a_location_is_in_no_event(
+    location: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Whoever puts it there against all advice finds it in no event, no log and no file of the instance."""
+    secret = f"Q7{uuid.uuid4().hex}"
+    uri = location.replace("{}", secret)
+    caplog.set_level(logging.DEBUG, "delta_orch")
+
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.asset
+    def read(lake: DeltaTableResource) -> int:
+        return lake.snapshot().num_files
+
+    configure(retry_seconds=0)
+    try:
+        said = ""
+        with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+            for asset, key, resource in (
+                (numbers, "io_manager", DeltaLakeIOManager(root_uri=uri, storage_options={"timeout": "2"})),
+                (read, "lake", DeltaTableResource(table_uri=uri, storage_options={"timeout": "2"})),
+            ):
+                result = dg.materialize([asset], instance=instance, resources={key: resource}, raise_on_error=False)
+                assert not result.success
+                said += "".join(str(entry) for entry in instance.all_logs(result.run_id))
+            kept = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    finally:
+        configure(retry_seconds=None)
+    assert "delta_orch.errors" in said
+    assert secret not in said + caplog.text + "".join(capfd.readouterr())
+    assert secret.encode() not in kept

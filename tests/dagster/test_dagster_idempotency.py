@@ -18,6 +18,7 @@ from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from tests.dagster.dagster_jobs import flights_job, readings_job
+from tests.dagster.lake import Lake
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
 
@@ -201,6 +202,34 @@ def test_an_older_appending_run_loses_nothing(jobs: Jobs) -> None:
     late = jobs.again(lost, readings_job)
     runs = DeltaTable(jobs.root / "readings").snapshot().scan().to_arrow().column("run").to_pylist()
     assert sorted(runs) == sorted([newer.run_id, late.run_id])
+
+
+@pytest.mark.parametrize("layout", [["day"], []])
+def test_an_older_run_that_appends_to_the_same_days_loses_nothing(tmp_path: Path, layout: list[str]) -> None:
+    lake = Lake(tmp_path, mode="append")
+    overtaken: list[str] = []
+
+    @dg.asset(
+        partitions_def=DAYS,
+        metadata={"partition_expr": "day", "partition_by": layout},
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
+        who = context.run.tags["who"]
+        if who == "older" and not overtaken:
+            overtaken.append(who)
+            run_days("newer")
+        return pa.table({"day": list(context.partition_keys), "who": [who] * len(context.partition_keys)})
+
+    def run_days(who: str) -> None:
+        span = {"dagster/asset_partition_range_start": "2013-01-01", "dagster/asset_partition_range_end": "2013-01-02"}
+        assert dg.materialize(
+            [readings], instance=lake.instance, resources={"io_manager": lake.io_manager}, tags={"who": who, **span}
+        ).success
+
+    run_days("older")
+    rows = [(row["day"], row["who"]) for row in lake.rows("readings")]
+    assert rows == [(day, who) for day in ("2013-01-01", "2013-01-02") for who in ("newer", "older")]
 
 
 def test_a_run_whose_root_is_gone_is_refused(jobs: Jobs) -> None:

@@ -677,6 +677,20 @@ def test_table_properties_are_kept(tmp_path: Path) -> None:
     assert lake.table("events").snapshot().metadata.configuration == {"delta.logRetentionDuration": "interval 7 days"}
 
 
+def test_table_properties_of_an_asset(tmp_path: Path) -> None:
+    lake = Lake(tmp_path, table_properties={"delta.appendOnly": "false", "my.team": "flights"})
+
+    @dg.asset(metadata={"table_properties": {"delta.columnMapping.mode": "name", "my.team": "names"}})
+    def people() -> pa.Table:
+        return pa.table({"First Name": ["Ada"]})
+
+    lake.run(people)
+    assert lake.rows("people") == [{"First Name": "Ada"}]
+    properties = lake.table("people").snapshot().metadata.configuration
+    assert properties["my.team"] == "names"
+    assert properties["delta.appendOnly"] == "false"
+
+
 def test_an_empty_partition_clears_the_partition_only(lake: Lake) -> None:
     full = partitioned("day", lambda key: [key], pa.string(), DAYS)
     empty = partitioned("day", lambda key: [], pa.string(), DAYS)

@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 
 from tests.dagster.definition_scenarios import run_definition
+from tests.dagster.graph_scenarios import run_graphs
 from tests.dagster.scenarios import run_scenario
 
 
@@ -16,3 +17,8 @@ def test_scenarios(tmp_path: Path, seed: int) -> None:
 def test_definitions(tmp_path: Path, seed: int) -> None:
     """Hours over a change of clocks, two dimensions, a mapping: the short form of `make scenarios`, too."""
     run_definition(tmp_path, seed, steps=2)
+
+
+def test_graphs(tmp_path: Path) -> None:
+    """Nested graphs, lists, failures on either side of a commit and re-executions."""
+    run_graphs(tmp_path, 29)

@@ -3,6 +3,7 @@ from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
 from shutil import copytree
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
@@ -285,6 +286,29 @@ def test_no_more_runs_at_once(table: DeltaTable) -> None:
     assert keys(tick()) == ["2013-01-04", "2013-01-05"]
     with pytest.raises(InvalidRequestError, match="below 1"):
         build(table, max_active_runs=0)
+
+
+def test_runs_of_another_code_location_are_not_counted(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    table.append(rows("a"))
+    tick = Ticks(build(table, start="beginning", max_active_runs=1))
+    job = tick.definitions.resolve_implicit_global_asset_job_def()
+    started = tick.instance.create_run_for_job(
+        job, tags={"dagster/sensor_name": "watch"}, status=dg.DagsterRunStatus.STARTED
+    )
+    places = {"runs": "there"}
+
+    def get_runs(*arguments: Any, **more: Any) -> list[SimpleNamespace]:
+        assert [run.run_id for run in list_runs(*arguments, **more)] == [started.run_id]
+        return [SimpleNamespace(remote_job_origin=SimpleNamespace(location_name=places["runs"]))]
+
+    list_runs = tick.instance.get_runs
+    monkeypatch.setattr(tick.instance, "get_runs", get_runs)
+    here = SimpleNamespace(location_name="here")
+    monkeypatch.setattr(dg.SensorEvaluationContext, "code_location_origin", property(lambda _: here))
+    assert len(tick().run_requests) == 1
+    table.append(rows("b"))
+    places["runs"] = "here"
+    assert "1 runs" in tick().skip_message
 
 
 def test_a_dropped_table_is_told(table: DeltaTable, tmp_path: Path) -> None:

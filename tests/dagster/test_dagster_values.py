@@ -116,6 +116,29 @@ def test_fan_in_of_steps(lake: Lake) -> None:
     assert got == [[1, 2, 3]]
 
 
+def test_fan_in_of_steps_that_may_give_none(lake: Lake) -> None:
+    got: list[list[int | None]] = []
+
+    @dg.op
+    def none() -> pa.Table | None:
+        return None
+
+    @dg.op
+    def one() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    @dg.op
+    def gather(tables: list[pa.Table | None]) -> None:
+        got.append([None if table is None else table.num_rows for table in tables])
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def gathered() -> None:
+        gather([none(), one()])
+
+    assert gathered.execute_in_process(instance=lake.instance).success
+    assert got == [[None, 1]]
+
+
 # None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
@@ -312,6 +313,21 @@ assert log() == before, "the log changed"
 assert ids() == [1, 2]
 """,
     )
+
+
+@pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo, lambda path: path.symlink_to("nowhere")])
+def test_the_next_commit_has_the_name_of_what_is_no_file(root: Path, make: Callable[[Path], None]) -> None:
+    make(commit(root, 3))
+    for txn in (None, ("job", 1)):
+        with pytest.raises(
+            StorageError, match=r"Cannot create .*0003.json: there is something that is not a file"
+        ) as caught:
+            DeltaTable(root).append(ROWS, txn=txn)
+        assert type(caught.value) is StorageError
+        assert not caught.value.retryable
+    assert DeltaTable(root).snapshot().version == 2
+    commit(root, 3).rmdir() if commit(root, 3).is_dir() else commit(root, 3).unlink()
+    assert DeltaTable(root).append(ROWS).version == 3
 
 
 def test_a_read_only_directory(tmp_path: Path) -> None:

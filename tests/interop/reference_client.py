@@ -48,7 +48,8 @@ class Reference:
         self._outputs += 1
         output = self._scratch / f"rows-{self._outputs}"
         self._ask({"query": query, "output": str(output)})
-        return pq.read_table(output)
+        # Nanoseconds, which Arrow makes of INT96, begin in 1677.
+        return pq.read_table(output, coerce_int96_timestamp_unit="us")
 
     def read(self, path: Path, version: int | None = None) -> pa.Table:
         """All rows of a table."""

@@ -8,10 +8,18 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pytest
 
+from delta_orch.engines.base import RowCheck, WriteSpec
+from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.engines.spark.classic import ClassicHost
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
+from delta_orch.errors import ConstraintViolationError
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.protocol.types import DOUBLE, LONG, STRING, VARIANT, DataType, StructField, StructType
+from delta_orch.storage.open import open_store
 from delta_orch.variant import json_to_variant
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.results import Scan
@@ -101,3 +109,27 @@ def check(spark: Any, tables: dict[str, HandmadeTable]) -> None:
         ensure_same_rows(SparkEngine(spark).to_arrow(frame), made.open().snapshot().scan().to_arrow())
     frame = tables["vectors"].open().snapshot().scan().to_spark(spark)
     assert frame.where("id >= 300").count() == 97
+
+
+def check_requests(spark: Any, root: Path) -> None:
+    """Each request of the engine once. What is compiled in the driver must never be needed elsewhere."""
+    engine = SparkEngine(spark)
+    assert isinstance(engine.host, ClassicHost)
+    store = open_store(str(root))
+    rows = spark.range(0, 1000, 1, 4).selectExpr("id", "concat('p ', id % 3) AS p", "timestamp_seconds(id) AS ts")
+    schema = engine.schema(rows)
+
+    def spec(limit: int) -> WriteSpec:
+        check = RowCheck("low", resolve_expression(parse_expression(f"id < {limit}"), schema))
+        return WriteSpec(store, schema, ("p",), checks=(check,))
+
+    plan = ScanPlan(store, schema, ("p",), engine.write(rows, spec(1000)))
+    scan = engine.scan(plan)
+    assert scan.where("p = 'p 1' AND ts IS NOT NULL").count() == 333
+    assert engine.to_arrow(scan).num_rows == engine.to_reader(scan).read_all().num_rows == 1000
+    compacted = engine.rewrite([plan], WriteSpec(store, schema, ("p",)))
+    assert engine.scan(ScanPlan(store, schema, ("p",), compacted)).count() == 1000
+    with pytest.raises(ConstraintViolationError) as raised:
+        engine.write(rows, spec(999))
+    assert raised.value.context["row"]["id"] == 999
+    say(f"requests on {spark.sparkContext.master.partition(':')[0]}")

@@ -23,8 +23,10 @@ import pytest
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.errors import MissingDependencyError
+from delta_orch.spark_source.errors import explained
 from tests.spark import cluster_faults
-from tests.spark.cluster_reads import check, make_tables, say
+from tests.spark.cluster_reads import check, check_requests, make_tables, say
 
 _NOT_INSTALLED = """
 import sys
@@ -137,14 +139,16 @@ def without_the_package(master: str, scratch: Path) -> None:
     before = table.version()
     engine = SparkEngine(spark)
     scan = table.snapshot().scan(where=pc.equal(pc.bit_wise_and(pc.field("id"), 3), 1))
-    for needs in (
-        lambda: spark.read.format("delta_orch").load(table.uri).collect(),
-        lambda: spark.range(3).write.format("delta_orch").mode("append").save(table.uri),
-        lambda: engine.to_arrow(scan.to_relation(engine)),
-    ):
-        # Where Python fails to load a function, Spark's error has nothing but the name.
-        with pytest.raises(Exception, match=r"not installed on the Spark workers|No module named 'delta_orch'"):
+    # What Arrow filters travels whole.
+    assert engine.to_arrow(scan.to_relation(engine)).num_rows == scan.to_arrow().num_rows
+    by_format = spark.read.format("delta_orch").load(table.uri)
+    for needs in (by_format.collect, lambda: spark.range(3).write.format("delta_orch").mode("append").save(table.uri)):
+        with pytest.raises(Exception, match=r"not installed on the Spark workers.*Install delta-orch") as raised:
             needs()
+        assert "No module named" not in str(raised.value)
+        assert isinstance(explained(raised.value), MissingDependencyError)
+    with pytest.raises(MissingDependencyError, match="The format delta_orch reads"):
+        engine.to_arrow(by_format)
     assert table.version() == before
     spark.stop()
     say("without the package: what needs it says so")
@@ -220,6 +224,7 @@ def main() -> None:
         spark = session(master, scratch, **({} if short else plugin))
         tables = make_tables(scratch)
         check(spark, tables)
+        check_requests(spark, scratch / "requests")
         for line in cluster_faults.write_faults(spark, scratch, short=short):
             say(line)
         if not short:
@@ -231,6 +236,8 @@ def main() -> None:
         if not short:
             killed_driver(master, scratch)
             without_the_package(master, scratch)
+    # The JVM outlives a session that was stopped, and so does what was compiled in it.
+    check_requests(session("local[2]", scratch), scratch / "again")
     say("all well")
 
 

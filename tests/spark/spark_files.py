@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.scan_plan import ScanPlan
@@ -13,6 +15,9 @@ from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
+
+SPARK_RELEASE = tuple(map(int, version("pyspark").split(".")[:2]))
+needs_streams = pytest.mark.skipif(SPARK_RELEASE < (4, 2), reason="Python sources of streams need Spark 4.2")
 
 
 class Files:

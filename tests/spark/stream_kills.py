@@ -65,7 +65,6 @@ def query(scratch: Path, kind: str) -> None:
     from pyspark.sql import SparkSession
 
     from delta_orch.spark_source.batches import write_batches
-    from delta_orch.spark_source.source import DeltaOrchSource
 
     spark = (
         SparkSession.builder.master("local[2]")
@@ -78,7 +77,6 @@ def query(scratch: Path, kind: str) -> None:
         .getOrCreate()
     )
     spark.sparkContext.setLogLevel("OFF")
-    spark.dataSource.register(DeltaOrchSource)
     rows = spark.readStream.format("delta_orch").option("maxFilesPerTrigger", 3).load(str(scratch / "source"))
     writer = rows.writeStream.option("checkpointLocation", str(scratch / f"checkpoint-{kind}"))
     writer = writer.trigger(availableNow=True)

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.spark_source.source import DeltaOrchSource
 from delta_orch.storage.local import LocalStore
+from tests.spark.spark_files import needs_streams
 
 pytestmark = pytest.mark.spark
 
@@ -38,10 +38,10 @@ def event_log(spark: Any, tmp_path: Path) -> Iterator[Path]:
     listener.stop()
 
 
+@needs_streams
 def test_the_event_log_and_checkpoints_hold_no_credentials(
     spark: Any, tmp_path: Path, event_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     # What an object store gives Spark's own reader and writer.
     monkeypatch.setattr(LocalStore, "hadoop_options", lambda _: {"fs.s3a.secret.key": "hush-hadoop"})
     table = DeltaTable(tmp_path / "t", SECRETS)

@@ -18,15 +18,14 @@ from delta_orch.spark_source.source import DeltaOrchSource
 from delta_orch.variant import json_to_variant
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
+from tests.spark.spark_files import SPARK_RELEASE
 
 pytestmark = pytest.mark.spark
 
 
 @pytest.fixture(params=["classic", "connect"])
 def session(request: pytest.FixtureRequest) -> Any:
-    found = request.getfixturevalue("spark" if request.param == "classic" else "spark_connect")
-    found.dataSource.register(DeltaOrchSource)
-    return found
+    return request.getfixturevalue("spark" if request.param == "classic" else "spark_connect")
 
 
 def flights(start: int, stop: int) -> pa.Table:
@@ -172,7 +171,6 @@ def test_a_view_by_sql(session: Any, table: DeltaTable) -> None:
     ids=["unknown", "number", "version", "boolean", "lacks_feed", "feed_where", "columns", "where", "twice", "json"],
 )
 def test_what_does_not_fit_is_said_at_once(spark: Any, table: DeltaTable, options: dict[str, str], text: str) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     with pytest.raises(Exception, match=text) as raised:
         loaded = read(spark, table, **options)
         # Options of a stream say so only when a batch asks for rows.
@@ -182,13 +180,18 @@ def test_what_does_not_fit_is_said_at_once(spark: Any, table: DeltaTable, option
 
 
 def test_a_schema_that_is_not_the_tables(spark: Any, table: DeltaTable) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     for schema, text in (("id STRING", "of type string"), ("nope BIGINT", "no column nope")):
         with pytest.raises(Exception, match=text):
             spark.read.format("delta_orch").schema(schema).load(table.uri).count()
 
 
 def test_no_table(spark: Any, tmp_path: Path) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     with pytest.raises(Exception, match="TableNotFoundError"):
         spark.read.format("delta_orch").load(str(tmp_path))
+
+
+@pytest.mark.skipif(SPARK_RELEASE < (4, 1), reason="Spark 4.0 refuses a name that it has found")
+def test_a_session_registers_what_it_has_found(spark: Any, table: DeltaTable) -> None:
+    session = spark.newSession()
+    session.dataSource.register(DeltaOrchSource)
+    assert read(session, table).count() == table.snapshot().scan().count()

@@ -14,7 +14,7 @@ from delta_orch.errors import InvalidRequestError, MissingFileError, SchemaMisma
 from delta_orch.spark_source.batches import write_batches
 from delta_orch.spark_source.errors import explained
 from delta_orch.spark_source.options import parse_options
-from delta_orch.spark_source.source import DeltaOrchSource
+from tests.spark.spark_files import needs_streams
 
 pytestmark = pytest.mark.spark
 
@@ -176,8 +176,8 @@ def test_where_it_cannot_follow(spark: Any, spark_connect: Any, table: DeltaTabl
         spark.catalog.dropGlobalTempView("followed_everywhere")
 
 
+@needs_streams
 def test_each_batch_of_a_stream_joins_the_newest_version(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     source, joined = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "joined")
     for number in (1, 2):
         source.append(pa.table({"id": [number], "n": [number]}))

@@ -13,7 +13,7 @@ from pyspark.errors import StreamingQueryException
 
 from delta_orch import DeltaTable, column, identity_column
 from delta_orch.spark_source.batches import write_batches
-from delta_orch.spark_source.source import DeltaOrchSource
+from tests.spark.spark_files import needs_streams
 
 pytestmark = pytest.mark.spark
 
@@ -33,7 +33,6 @@ def write(rows: Any, table: DeltaTable, mode: str = "append", **options: Any) ->
 
 def test_batch_writes(spark: Any, table: DeltaTable) -> None:
     session = spark
-    session.dataSource.register(DeltaOrchSource)
     rows = session.range(6).selectExpr("id", "concat('p ', id % 2) AS p")
     write(
         rows, table, partitionBy="p", **{"delta.appendOnly": "false"}, txnAppId="job", txnVersion=7, userMetadata="hi"
@@ -56,14 +55,12 @@ def test_batch_writes(spark: Any, table: DeltaTable) -> None:
 
 
 def test_a_write_over_connect(spark_connect: Any, table: DeltaTable) -> None:
-    spark_connect.dataSource.register(DeltaOrchSource)
     for _ in range(2):
         write(spark_connect.range(3), table, txnAppId="job", txnVersion=7)
     assert (ids(table), table.version()) == ([0, 1, 2], 0)
 
 
 def test_what_the_format_does_not_write(spark: Any, table: DeltaTable) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     rows = spark.range(3)
     table.append(rows)
     table.alter().add_constraint("low", "id < 3").commit()
@@ -96,8 +93,8 @@ def run(stream: Any, table: DeltaTable, checkpoint: Path, *, fails: str | None =
         query.awaitTermination()
 
 
+@needs_streams
 def test_a_stream_from_a_table_into_a_table(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     source, checkpoint = DeltaTable(tmp_path / "source"), tmp_path / "checkpoint"
     for start in (0, 2, 4):
         source.append(pa.table({"id": [start, start + 1]}))
@@ -125,8 +122,8 @@ def test_a_stream_from_a_table_into_a_table(spark: Any, table: DeltaTable, tmp_p
     run(stream(), table, checkpoint, fails="deletes rows that the stream may have read|changes rows")
 
 
+@needs_streams
 def test_for_each_batch_and_a_complete_result(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     source = DeltaTable(tmp_path / "source")
     source.append(pa.table({"id": [1, 2, 2]}), properties={"delta.enableChangeDataFeed": "true"})
 
@@ -160,7 +157,6 @@ def test_for_each_batch_and_a_complete_result(spark: Any, table: DeltaTable, tmp
 
 
 def test_credentials_are_in_no_plan(spark: Any, table: DeltaTable) -> None:
-    spark.dataSource.register(DeltaOrchSource)
     table.append(pa.table({"id": [1]}))
     options = json.dumps({"aws_secret_access_key": "hush-hush"})
     frame = spark.read.format("delta_orch").option("storageOptions", options).load(table.uri)

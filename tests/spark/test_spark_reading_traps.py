@@ -29,7 +29,6 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.spark_source.source import DeltaOrchSource
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
@@ -79,7 +78,6 @@ def test_trap_1_a_filter_pushed_into_a_python_source_leaks_into_the_next_query(
 ) -> None:
     table = DeltaTable(tmp_path / "table")
     table.append(pa.table({"id": range(100)}))
-    spark.dataSource.register(DeltaOrchSource)
     with setting(spark, "spark.sql.python.filterPushdown.enabled", pushdown):
         frame = spark.read.format("delta_orch").load(table.uri)
         assert [frame.count(), frame.where("id < 10").count(), frame.count()] == [100, 10, 100]
@@ -270,7 +268,6 @@ def test_trap_10_a_bitmap_travels_with_each_row(classic: SparkEngine, tmp_path: 
 def test_trap_12_a_table_hands_a_python_source_no_options(spark: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "table")
     table.append(pa.table({"id": range(3)}))
-    spark.dataSource.register(DeltaOrchSource)
     with pytest.raises(Exception, match="CREATE TEMPORARY VIEW"):
         spark.sql(f"CREATE TABLE ours USING delta_orch OPTIONS (path '{table.uri}')")
     spark.sql(f"CREATE TABLE ours (id BIGINT) USING delta_orch OPTIONS (path '{table.uri}')")
@@ -304,3 +301,26 @@ def test_trap_15_values_do_not_pass_through_pandas(
     monkeypatch.setattr(pandas, "DataFrame", refused)
     found = engine.to_arrow(table.snapshot().scan().to_relation(engine))
     assert sorted(found["id"].to_pylist(), key=str) == [big, None]
+
+
+@pytest.mark.parametrize("which", ["spark", "spark_connect"])
+@pytest.mark.parametrize("legacy", ["false", "true"])
+def test_trap_16_a_struct_without_any_wanted_field_in_a_file_is_null(
+    request: pytest.FixtureRequest, tmp_path: Path, which: str, legacy: str
+) -> None:
+    session = request.getfixturevalue(which)
+    st = pa.struct([("a", pa.int64()), ("d", pa.struct([("x", pa.int64())]))])
+    structs = pa.array([{"a": 1, "d": {"x": 1}}, {"a": None, "d": None}, None], st)
+    many = pa.array([[{"a": 1, "d": None}], [], None], pa.list_(st))
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1, 2, 3], "st": structs, "many": many}))
+    table.alter().add_column("st.b", "double").add_column("st.d.y", "string").add_column(
+        "many.element.b", "int"
+    ).commit()
+    # Spark 4.0 has no other way than the one that this setting brings back.
+    with setting(session, "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing", legacy):
+        frame = table.snapshot().scan().to_spark(session)
+        assert sorted(frame.where("st IS NOT NULL").select("id", "st.b").collect()) == [(1, None), (2, None)]
+        assert frame.where("st.d IS NOT NULL").select("id", "st.d.y").collect() == [(1, None)]
+        assert frame.where("many IS NOT NULL AND size(many.b) = 1").select("id").collect() == [(1,)]
+        assert frame.where("st.a = 1").select("id", "st.a").collect() == [(1, 1)]

@@ -1,12 +1,8 @@
-"""One engine a session, whatever becomes of it: views, settings, restarts, clusters."""
+"""One engine a session, whatever becomes of it: views, settings, interruptions. `cluster_run.py` has restarts."""
 
 from __future__ import annotations
 
 import gc
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 import time
 import weakref
@@ -178,75 +174,3 @@ def test_types_that_no_table_has_are_the_datas(spark: Any, tmp_path: Path) -> No
     with pytest.raises(SchemaMismatchError, match="The data has the column late of type interval day to second"):
         table.append(spark.sql("SELECT 1L AS id, INTERVAL '1' DAY - INTERVAL '1' SECOND AS late"))
     assert table.version() == 0
-
-
-SCRIPT = """
-import sys
-from pathlib import Path
-import pyarrow as pa
-from pyspark.sql import SparkSession
-from delta_orch.engines.base import RowCheck, WriteSpec
-from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.engines.spark.classic import ClassicHost
-from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import ConstraintViolationError
-from delta_orch.expressions.parse import parse_expression
-from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.storage.open import open_store
-
-def session():
-    return (SparkSession.builder.master(sys.argv[1]).config("spark.ui.enabled", "false")
-        .config("spark.driver.memory", "1g").config("spark.sql.shuffle.partitions", "2")
-        .config("spark.driver.host", "127.0.0.1").config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.executor.memory", "512m").config("spark.local.dir", sys.argv[3]).getOrCreate())
-
-for attempt in range(int(sys.argv[4])):
-    spark = session()
-    spark.sparkContext.setLogLevel("OFF")
-    engine = SparkEngine(spark)
-    assert isinstance(engine.host, ClassicHost)
-    store = open_store(f"{sys.argv[2]}/t{attempt}")
-    rows = spark.range(0, 1000, 1, 4).selectExpr("id", "concat('p ', id % 3) AS p", "timestamp_seconds(id) AS ts")
-    schema = engine.schema(rows)
-    check = RowCheck("low", resolve_expression(parse_expression("id < 1000"), schema))
-    adds = engine.write(rows, WriteSpec(store, schema, ("p",), checks=(check,)))
-    scan = engine.scan(ScanPlan(store, schema, ("p",), adds))
-    assert scan.where("p = 'p 1' AND ts IS NOT NULL").count() == 333
-    assert engine.to_arrow(scan).num_rows == 1000
-    assert engine.to_reader(scan).read_all().num_rows == 1000
-    compacted = engine.rewrite([ScanPlan(store, schema, ("p",), adds)], WriteSpec(store, schema, ("p",)))
-    assert engine.scan(ScanPlan(store, schema, ("p",), compacted)).count() == 1000
-    wrong = RowCheck("low", resolve_expression(parse_expression("id < 999"), schema))
-    try:
-        engine.write(rows, WriteSpec(store, schema, ("p",), checks=(wrong,)))
-    except ConstraintViolationError as e:
-        assert e.context["row"]["id"] == 999, e.context
-    else:
-        raise AssertionError("the check did not run")
-    spark.stop()
-print("all well")
-"""
-
-
-def run(tmp_path: Path, master: str, attempts: int) -> None:
-    script = tmp_path / "script.py"
-    script.write_text(textwrap.dedent(SCRIPT))
-    environment = {**os.environ, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    for name in ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"):
-        environment.pop(name, None)
-    command = [sys.executable, str(script), master, str(tmp_path / "tables"), str(tmp_path / "scratch"), str(attempts)]
-    done = subprocess.run(
-        command, capture_output=True, text=True, env=environment, timeout=280, check=False, cwd=tmp_path
-    )
-    assert done.stdout.strip().endswith("all well"), done.stderr[-4000:]
-
-
-@pytest.mark.slow
-def test_executors_in_jvms_of_their_own(spark: Any, tmp_path: Path) -> None:
-    """What is compiled in the driver must never be needed elsewhere."""
-    run(tmp_path, "local-cluster[2,1,1024]", 1)
-
-
-@pytest.mark.slow
-def test_a_session_after_another_in_one_process(spark: Any, tmp_path: Path) -> None:
-    run(tmp_path, "local[2]", 2)

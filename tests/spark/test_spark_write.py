@@ -20,6 +20,7 @@ from delta_orch.errors import InvalidRequestError, SchemaMismatchError, StorageE
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from tests.harness.row_multiset import ensure_same_rows
 from tests.harness.table_builder import FILE_SCHEMA
 from tests.spark.spark_files import Files, rows_of
 
@@ -454,3 +455,9 @@ def test_write_reads_the_files_it_replaces(engine: SparkEngine, files: Files) ->
     again = engine.write(files.scan(engine, adds, schema), WriteSpec(files.store, schema, ()))
     assert set(again["path"].to_pylist()).isdisjoint(adds["path"].to_pylist())
     assert engine.to_arrow(files.scan(engine, pa.concat_tables([adds, again]), schema)).num_rows == 4
+
+
+def test_rows_of_every_chunk_arrive(engine: SparkEngine, files: Files) -> None:
+    rows = pa.concat_tables([pa.table({"id": [number], "s": [f"s{number}"]}) for number in range(5)])
+    adds, schema = files.write(engine, rows)
+    ensure_same_rows(engine.to_arrow(files.scan(engine, adds, schema)), rows)

@@ -98,7 +98,7 @@ def test_public_packages_list_what_they_bring_in(package: str) -> None:
     if package == "delta_orch.airflow":
         pytest.importorskip("airflow")
     if package == "delta_orch.dagster":
-        pytest.importorskip("dagster")
+        pytest.importorskip("dagster", reason="Dagster is not installed")
     brought = {called for _, name, called in imports_from(package, typing=True) if name}
     listed = listed_in(package)
     assert sorted(listed) == sorted(brought - {"VERSION"})

@@ -142,6 +142,28 @@ def test_decimals_however_they_are_stored(table: Table) -> None:
     assert table.read(schema_of(d=DecimalType(5, 2))) == wanted * 3
 
 
+@pytest.mark.parametrize("as_integer", [False, True])
+@pytest.mark.parametrize("digits", [5, 9, 10, 18, 19, 37])
+@pytest.mark.parametrize("sign", [1, -1])
+def test_decimals_with_more_digits_than_their_type_are_refused(
+    tmp_path: Path, digits: int, *, as_integer: bool, sign: int
+) -> None:
+    # What a flipped bit makes: Arrow takes it as it is.
+    value = (sign * 10**digits).to_bytes(16, "little", signed=True)
+    bad = pa.Array.from_buffers(pa.decimal128(digits, 2), 1, [None, pa.py_buffer(value)])
+    flat = DecimalType(digits, 2)
+    kinds: list[tuple[pa.Array, DataType]] = [
+        (bad, flat),
+        (pa.ListArray.from_arrays([0, 1], bad), ArrayType(flat)),
+        (pa.StructArray.from_arrays([bad], ["x"]), StructType((StructField("x", flat),))),
+    ]
+    for number, (column, kind) in enumerate(kinds):
+        table = Table(tmp_path / str(number))
+        table.add(pa.table({"d": column}), store_decimal_as_integer=as_integer)
+        with pytest.raises(TableError, match="does not fit"):
+            ENGINE.to_arrow(ENGINE.scan(table.plan(schema_of(d=kind))))
+
+
 def test_lists_of_old_writers(table: Table) -> None:
     rows = pa.table({"l": pa.array([[1, None], None, []], pa.list_(pa.int32()))})
     table.add(rows, use_compliant_nested_type=False)

@@ -184,3 +184,30 @@ class TestWideNumbers:
         with pytest.raises(DeltaError):
             table.append(frame.lazy().select(pl.col("n").cast(pl.Int8)))
         assert table.version() == 1
+
+
+def _unsound() -> dict[str, pa.Array]:
+    offsets = pa.py_buffer(b"\0\0\0\0\2\0\0\0")
+    text = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff\xfe")])
+    large = pa.Array.from_buffers(
+        pa.large_string(), 1, [None, pa.py_buffer(bytes(8) + b"\2" + bytes(7)), text.buffers()[2]]
+    )
+    number = pa.Array.from_buffers(pa.decimal128(5, 2), 1, [None, pa.py_buffer((10**5).to_bytes(16, "little"))])
+    found = {"text": text, "large": large, "number": number}
+    for name, array in list(found.items()):
+        found[f"{name} in a list"] = pa.ListArray.from_arrays([0, 1], array)
+        found[f"{name} in a struct"] = pa.StructArray.from_arrays([array], ["x"])
+        found[f"{name} in a map"] = pa.MapArray.from_arrays([0, 1], pa.array([1]), array)
+        found[f"{name} in a dictionary"] = pa.DictionaryArray.from_arrays(pa.array([0]), array)
+    return found
+
+
+@pytest.mark.parametrize("kind", _unsound())
+def test_values_that_are_none_of_their_type_are_not_written(kind: str, tmp_path: Path) -> None:
+    """Else a green append makes a table that nobody can read."""
+    rows = pa.table({"c": _unsound()[kind]})
+    table = DeltaTable(tmp_path)
+    for data in (rows, rows.to_reader(), rows.to_batches()[0]):
+        with pytest.raises(SchemaMismatchError, match="Column c has a value that is not a valid"):
+            table.append(data)
+    assert not table.exists()

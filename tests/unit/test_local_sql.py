@@ -205,3 +205,19 @@ def test_an_operand_that_may_raise_is_not_evaluated_where_another_decides() -> N
         ("size(split(s, '9')) = 1 OR split(s, '9')[1] IS NOT NULL", 100_000),
     ):
         assert run(f"SELECT count(*) AS n FROM t WHERE {where}", t=rows) == [{"n": count}]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("4 | 1 & 2", 4), ("4 | 1 ^ 1", 4), ("true = false IN (false, true)", True),
+     ("1 = 2 BETWEEN false AND true", True), ("NOT false AND false", False), ("2 + 3 * 4 % 5", 4),
+     ("'\\u00fc\\101\\Z' = 'üA\x1a'", True)],
+)  # fmt: skip
+def test_operators_bind_as_in_spark(text: str, expected: object) -> None:
+    assert run(f"SELECT {text} AS c FROM t LIMIT 1") == [{"c": expected}]
+
+
+@pytest.mark.parametrize("text", ["datediff(DAY, id, id)", "try_element_at(map('a', 1), 'b')", "-name"])
+def test_what_has_another_meaning_than_its_name_is_refused(text: str) -> None:
+    with pytest.raises((UnsupportedExpressionError, InvalidExpressionError)):
+        run(f"SELECT {text} AS c FROM t")

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from delta_orch.errors import CorruptLogError, LogGapError
-from delta_orch.log.read.replay import read_compaction
+from delta_orch.errors import ChecksumMismatchError, CorruptLogError, LogGapError
+from delta_orch.log.read.compactions import read_compaction
 from delta_orch.log.read.segment import resolve_segment
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
 from delta_orch.protocol.actions import Add, CommitInfo, DomainMetadata, Metadata, Protocol, Remove, Txn
-from delta_orch.protocol.paths import commit_path
+from delta_orch.protocol.paths import checksum_path, commit_path
 from delta_orch.storage.memory import MemoryStore
 from tests.harness.fault_store import FaultStore
 from tests.harness.log_builder import LogBuilder
@@ -174,3 +175,88 @@ def test_the_last_commit_dates_a_compacted_version(builder: LogBuilder) -> None:
     log = TableLog(builder.store)
     assert [log.snapshot(v).timestamp_ms for v in (0, 1, 2)] == [7000, 8000, 9000]
     assert log.snapshot().segment.compactions
+
+
+def _eventful(builder: LogBuilder, *, v2: bool | None = None) -> None:
+    """Ten versions with everything that a compaction of 4 to 8 can leave out; a checkpoint of version 3, or none."""
+    builder.create(protocol=DOMAINS)
+    builder.commit(_add("a"), _add("b"), _add("c"), Txn("old", 1), DomainMetadata("d", "1"))
+    builder.commit(_add("e"), Txn("app", 1))
+    builder.commit(_add("f"))
+    builder.commit(_add("g"), Txn("app", 2), DomainMetadata("d", "2"))
+    builder.commit(Remove("a", True), _add("h"))
+    builder.commit(Remove("h", True), Protocol(1, 7, None, ("domainMetadata", "appendOnly")))
+    builder.commit(Metadata("table", '{"type":"struct","fields":[]}', configuration={"k": "v"}))
+    builder.commit(_add("i"), Txn("new", 7))
+    builder.commit(_add("j"))
+    for version in (3, 8):
+        write_checksum(builder.store, version, compute_checksum(TableLog(builder.store).snapshot(version)))
+    if v2 is not None:
+        builder.checkpoint_v2(3, file_format="json") if v2 else builder.checkpoint(3)
+
+
+def _seen(builder: LogBuilder) -> dict[str, Any]:
+    snapshot = TableLog(builder.store).snapshot()
+    return {
+        "paths": sorted(snapshot.files(["path"])["path"].to_pylist()),
+        "txns": dict(snapshot.txns),
+        "domains": dict(snapshot.domain_metadata),
+        "metadata": snapshot.metadata,
+        "protocol": snapshot.protocol,
+    }
+
+
+@pytest.mark.parametrize("v2", [None, False, True])
+def test_what_a_compaction_leaves_out_is_not_lost(builder: LogBuilder, v2: bool | None) -> None:
+    _eventful(builder, v2=v2)
+    right = _seen(builder)
+    assert right["paths"] == ["b", "c", "e", "f", "g", "i", "j"]
+    builder.compact(4, 8)
+    assert _seen(builder) == right
+    path = f"_delta_log/{4:020d}.{8:020d}.compacted.json"
+    lines = builder.store.read_bytes(path).splitlines(keepends=True)
+    assert len(lines) >= 8
+    for left_out in range(len(lines)):
+        builder.store.put(path, b"".join(lines[:left_out] + lines[left_out + 1 :]))
+        assert _seen(builder) == right, lines[left_out]
+    # Neither the number of files alone, nor their bytes alone, tells what was put in the place of another file.
+    builder.store.put(path, b"".join(line.replace(b'"size":1', b'"size":2') for line in lines))
+    assert _seen(builder) == right
+
+
+def test_a_compaction_is_held_against_a_checksum_only_where_the_listing_shows_one(builder: LogBuilder) -> None:
+    _eventful(builder, v2=False)
+    builder.compact(4, 8)
+    builder.store.delete(checksum_path(8))
+    store = FaultStore(builder.store)
+    assert TableLog(store).snapshot().num_files == 7
+    assert checksum_path(8) not in {c.path for c in store.calls}
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"numFiles":"x"}'])
+def test_a_checksum_that_cannot_be_read_decides_nothing(builder: LogBuilder, content: bytes) -> None:
+    _eventful(builder, v2=False)
+    right = _seen(builder)
+    builder.compact(4, 8)
+    for version in (3, 8):
+        builder.store.put(checksum_path(version), content)
+    assert _seen(builder) == right
+
+
+@pytest.mark.parametrize("kind", ["classic", "parts", "parquet", "json"])
+def test_a_checkpoint_with_other_files_than_its_checksum_is_refused(builder: LogBuilder, kind: str) -> None:
+    _eventful(builder)
+    # Somebody's checkpoint without the file "b".
+    builder.versions[1] = [a for a in builder.versions[1] if a != _add("b")]
+    if kind in ("classic", "parts"):
+        builder.checkpoint(3, parts=2 if kind == "parts" else 1)
+    else:
+        builder.checkpoint_v2(3, file_format=kind)
+    snapshot = TableLog(builder.store).snapshot()
+    for _ in range(2):
+        with pytest.raises(ChecksumMismatchError, match="has 4 files, and the checksum says 5"):
+            snapshot.files(["path"])
+    with pytest.raises(ChecksumMismatchError):
+        list(snapshot.iter_files())
+    # An append needs no list of files, and makes nothing worse.
+    assert snapshot.txn_version("new") == 7

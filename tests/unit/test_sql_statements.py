@@ -18,6 +18,7 @@ from delta_orch.errors import (
     DeltaError,
     InvalidRequestError,
     TableExistsError,
+    TableNotFoundError,
     UnsupportedExpressionError,
 )
 
@@ -213,7 +214,7 @@ def test_select_reads_versions_and_prunes(table: DeltaTable, tmp_path: Path) -> 
     other = DeltaTable(tmp_path / "from where")
     other.append(pa.table({"id": [1], "from": ["x"]}))
     assert sql(f"SELECT `from` AS f FROM delta.`{tmp_path}/from where` WHERE id = 1")["f"].to_pylist() == ["x"]
-    assert sql(f"SELECT id FROM delta.`{tmp_path}/odd ``name` WHERE day IS NULL")["id"].to_pylist() == [3]
+    assert sql(f"SELECT id FROM `Delta`.`{tmp_path}/odd ``name` WHERE day IS NULL")["id"].to_pylist() == [3]
 
 
 def test_definition_and_upkeep(tmp_path: Path) -> None:
@@ -313,7 +314,7 @@ REFUSED = [
     "DELETE FROM t; DELETE FROM t",
     "DELETE FROM t WHERE id = 1; SELECT 1 AS a",
     "DROP TABLE t",
-    "TRUNCATE TABLE t",
+    "TRUNCATE t",
     "DELETE FROM missing",
     "DELETE t",
     "UPDATE t SET id",
@@ -496,3 +497,65 @@ def test_options_of_commits_are_for_commits(table: DeltaTable) -> None:
     result = delta_orch.sql("DELETE FROM t WHERE id = 1", tables={"t": table}, txn=delta_orch.TxnId("app", 1))
     assert not result.skipped  # type: ignore[attr-defined]
     assert delta_orch.sql("DELETE FROM t", tables={"t": table}, txn=delta_orch.TxnId("app", 1)).skipped  # type: ignore[attr-defined]
+
+
+def test_a_version_behind_an_at_sign(table: DeltaTable, tmp_path: Path) -> None:
+    stamp = datetime.fromtimestamp(table.snapshot().timestamp_ms / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[:-3]
+    path = tmp_path / "plain"
+    plain = DeltaTable(path)
+    table.clone(path, shallow=False)
+    for found, name in ((table, "t"), (plain, f"delta.`{path}`")):
+        before = found.version()
+        found.delete("id = 1")
+        assert sql(f"SELECT id FROM {name}@v{before} WHERE id = 1", t=table)["id"].to_pylist() == [1]
+        joined = f"SELECT a.id FROM {name} AS a JOIN {name}@V{before} AS b ON a.id = b.id"
+        assert sorted(sql(joined, t=table)["id"].to_pylist()) == [2, 3]
+    assert sql(f"SELECT id FROM t@{stamp} WHERE id = 1", t=table)["id"].to_pylist() == [1]
+    assert sql(f"SELECT id FROM delta.`{path}@v0` WHERE id = 1")["id"].to_pylist() == [1]
+    odd = f"{path}@v0"
+    sql(f"CREATE TABLE delta.`{odd}` USING delta AS SELECT 5 AS id")
+    assert sql(f"SELECT id FROM delta.`{odd}`")["id"].to_pylist() == [5]
+    for wrong in (
+        "t @v1",
+        "t@ v1",
+        "t@v",
+        "t@1",
+        "t@2024",
+        "t@v1 VERSION AS OF 0",
+        f"delta.`{path}@v1` VERSION AS OF 0",
+    ):
+        with pytest.raises(InvalidRequestError):
+            sql(f"SELECT id FROM {wrong}", t=table)
+
+
+def test_truncate_and_replace(table: DeltaTable, tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedExpressionError, match="PARTITION"):
+        sql("TRUNCATE TABLE t PARTITION (day = DATE '2024-01-01')", t=table)
+    assert sql("TRUNCATE TABLE t", t=table).operation_metrics["numDeletedRows"] == 3
+    assert ids(table) == []
+    sql("REPLACE TABLE t USING delta AS SELECT 1 AS other", t=table)
+    assert table.snapshot().schema.names == ("other",)
+    sql("REPLACE TABLE t (id BIGINT) USING delta", t=table)
+    assert table.snapshot().schema.names == ("id",)
+    with pytest.raises(TableNotFoundError):
+        sql(f"REPLACE TABLE delta.`{tmp_path / 'nowhere'}` (id BIGINT) USING delta")
+    assert not DeltaTable(tmp_path / "nowhere").exists()
+
+
+def test_explain_says_what_would_be_opened(table: DeltaTable) -> None:
+    version = table.version()
+    told = sql("EXPLAIN DELETE FROM t AS x WHERE x.day = '2024-01-01'", t=table)
+    assert (told.total.num_files, told.after_data_skipping.num_files, told.row_groups) == (3, 1, (1, 1))
+    told = sql("EXPLAIN UPDATE t SET name = 'x' WHERE id > 2", t=table)
+    assert (told.after_data_skipping.num_files, told.row_groups) == (1, (1, 1))
+    source = pa.table({"id": [2, 2000], "name": ["z", "z"]})
+    merge = "MERGE INTO t USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.name = s.name"
+    told = sql(f"EXPLAIN {merge}", t=table, s=source)
+    assert told.after_data_skipping.num_files == 1 and "`id` IN (" in str(told)
+    assert sql(f"EXPLAIN {merge} WHEN NOT MATCHED BY SOURCE THEN DELETE", t=table, s=source).row_groups == (3, 3)
+    assert table.version() == version
+    for wrong in ("EXPLAIN VACUUM t", "EXPLAIN SELECT * FROM t"):
+        with pytest.raises(UnsupportedExpressionError):
+            sql(wrong, t=table)
+    with pytest.raises(InvalidRequestError):
+        delta_orch.sql("EXPLAIN DELETE FROM t", tables={"t": table}, dry_run=True)

@@ -174,6 +174,8 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.update({"small": literal(1.5)}), SchemaMismatchError, "1.5"),
     (lambda t: t.update({"small": "name"}), SchemaMismatchError, "string"),
     (lambda t: t.update({"at": "id"}), SchemaMismatchError, "long"),
+    (lambda t: t.update({"st": "named_struct('a', 1)"}), SchemaMismatchError, "st.b is missing"),
+    (lambda t: t.update({"st.b": "named_struct('c', 'x', 'd', 1)"}), SchemaMismatchError, "d"),
     (lambda t: t.update({"price": literal(Decimal("1.234"))}), SchemaMismatchError, "1.234"),
     (lambda t: t.update({"id": "rand()"}), InvalidExpressionError, "rand"),
     (lambda t: t.update({"id": "(SELECT 1)"}), InvalidExpressionError, "subquery"),

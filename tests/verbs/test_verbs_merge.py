@@ -6,11 +6,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import orjson
 import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable, TxnId, identity_column, literal
+from delta_orch.engines.local import duckdb_query
+from delta_orch.engines.local.duckdb_session import connect
 from delta_orch.errors import (
     ConflictError,
     ConstraintViolationError,
@@ -193,6 +196,34 @@ def test_odd_names_and_quotes(tmp_path: Path) -> None:
     assert [row["é`"]["In side"] for row in found] == ["it'sdon'ta", "b"]
 
 
+def test_names_in_another_case_inside_expressions(table: DeltaTable) -> None:
+    source = pa.table({"ID": [1, 9], "Odd Name": ["x", "y"]})
+    merge = table.merge(source, "T.Id = S.iD", source_alias="s", target_alias="t")
+    merge = merge.when_matched_update({"V": "concat(t.V, s.`odd name`)"}, "nullif(s.id, 5) = T.ID")
+    merge.when_not_matched_insert({"ID": "s.id + 1", "v": "upper(`ODD NAME`)"}).execute()
+    assert content(table) == upserted((1, "ax"), (10, "Y"))
+
+
+def test_queries_of_a_merge_share_databases_that_end_with_it(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Any] = []
+
+    def remembered() -> Any:
+        made.append(connect())
+        return made[-1]
+
+    monkeypatch.setattr(duckdb_query, "connect", remembered)
+    table.upsert(rows_of((1, "x"), (9, "z")), ["id"])
+    assert content(table) == upserted((1, "x"), (9, "z"))
+    with pytest.raises(ConstraintViolationError):
+        table.upsert(rows_of((1, "x"), (1, "z")), ["id"])
+    assert 0 < len(made) <= 4
+    for database in made:
+        with pytest.raises(duckdb.ConnectionException):
+            database.execute("SELECT 1")
+
+
 def test_files_are_left_out_by_the_keys_of_the_source(table: DeltaTable) -> None:
     for rows in (rows_of((2, "B")), rows_of((2, "C"), (9, "z"))):
         metrics = table.upsert(rows, ["id"]).metrics
@@ -296,6 +327,14 @@ def test_schema_evolution_by_all_columns_and_by_assignments(table: DeltaTable) -
     table.merge(wide, "target.id = source.id", schema_mode="merge").when_not_matched_insert_all().execute()
     assert table.snapshot().schema.names == ("id", "v", "w", "unused")
     assert [row["w"] for row in content(table)] == [None, 1, None, None, 2]
+
+
+def test_the_schema_changes_where_no_pair_has_a_clause(table: DeltaTable) -> None:
+    before = content(table)
+    source = rows_of((1, "x"), (2, "y")).append_column("extra", pa.array([1, 2]))
+    merge = table.merge(source, "target.id = source.id", schema_mode="merge")
+    merge.when_matched_update_all("source.extra > 5").when_not_matched_insert_all().execute()
+    assert content(table) == [{**row, "extra": None} for row in before]
 
 
 def test_what_schema_evolution_takes_from_the_source(tmp_path: Path) -> None:

@@ -14,11 +14,11 @@ import pyarrow as pa
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.conform import conform_column
 from delta_orch.errors import ConstraintViolationError
+from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.fit_comparison import fit_comparison
-from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
-from delta_orch.expressions.parse_literals import parse_literal
+from delta_orch.expressions.nodes import Call, Column, Comparison, Expression, Literal, Opaque
+from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.spark_literals import natural_type
-from delta_orch.expressions.spark_syntax import syntax_of
 from delta_orch.expressions.to_arrow import literal_array
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import DATE, STRING, TIMESTAMP, VOID, DataType, StructType
@@ -75,15 +75,19 @@ def _fitted(literal: Literal, data_type: DataType) -> pa.Array:
 def _constant(value: Expression) -> Literal | None:
     if not isinstance(value, Opaque):
         return value if isinstance(value, Literal) else None
-    tree = syntax_of(value).unnest()
+    node = syntax_of(value)
+    if not isinstance(node, Call) or node.arguments:
+        return constant_of(node)
     # Spark, too, gives all rows of a query the same moment.
     now = datetime.now(UTC)
-    name = type(tree).__name__
-    if any(tree.args.values()):
-        return parse_literal(tree)
-    if name in ("CurrentTimestamp", "Localtimestamp"):
-        return Literal(now, TIMESTAMP) if name == "CurrentTimestamp" else Literal(now.replace(tzinfo=None))
-    return Literal(now.date(), DATE) if name == "CurrentDate" else None
+    match node.name:
+        case "current_timestamp" | "now":
+            return Literal(now, TIMESTAMP)
+        case "localtimestamp":
+            return Literal(now.replace(tzinfo=None))
+        case "current_date" | "curdate":
+            return Literal(now.date(), DATE)
+    return None
 
 
 def _evaluated(column: ComputedColumn) -> pa.Array:

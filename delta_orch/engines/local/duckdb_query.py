@@ -1,12 +1,13 @@
-"""Running queries in DuckDB, streams in and streams out. Every query has a connection of its own."""
+"""Running queries in DuckDB, streams in and streams out. Every query has a database of its own while it runs."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
@@ -22,7 +23,11 @@ from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, PrimitiveType, StructField, StructType
 
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection as Connection
+
 _LOG = logging.getLogger(__name__)
+_idle: ContextVar[list[Connection] | None] = ContextVar("databases without a query", default=None)
 BATCH_ROWS = 131_072
 BATCH = "batch"
 """What the query of `on_batches` reads from."""
@@ -110,10 +115,9 @@ def _run(query: DuckDBQuery) -> Iterator[pa.RecordBatch]:
 def _batches(
     query: DuckDBQuery, inputs: Mapping[str, LocalRelation], native: Mapping[str, NativeScan]
 ) -> Iterator[pa.RecordBatch]:
-    connection = connect()
     streams: list[_Input] = []
     target = schema_to_arrow(query.schema)
-    try:
+    with _connected() as connection:
         with _errors_of(streams):
             if query.keeps_sides:
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
@@ -131,8 +135,43 @@ def _batches(
             if batch is None:
                 return
             yield conform_batch(batch, target, lossless=True)
+
+
+@contextmanager
+def databases_kept() -> Iterator[None]:
+    """Inside it, a query takes the database of one that has ended: to make one costs more than most queries. Where
+    the block ends they are gone; threads of a database that stays would not survive a fork."""
+    idle: list[Connection] = []
+    outer = _idle.set(idle)
+    try:
+        yield
     finally:
-        connection.close()
+        _idle.reset(outer)
+        for database in idle:
+            database.close()
+
+
+@contextmanager
+def _connected() -> Iterator[Connection]:
+    """A connection to a database that no other query uses at the same time, and after an error none ever does."""
+    idle = _idle.get()
+    database = idle.pop() if idle else connect()
+    if idle is None:
+        try:
+            yield database
+        finally:
+            database.close()
+        return
+    try:
+        # What a query registers goes with its own connection.
+        with database.cursor() as connection:
+            connection.execute("SET TimeZone = 'UTC'")
+            yield connection
+        database.execute("RESET disabled_optimizers")
+    except BaseException:
+        database.close()
+        raise
+    idle.append(database)
 
 
 def narrowed(relation: LocalRelation, columns: Collection[str]) -> LocalRelation:

@@ -121,6 +121,11 @@ class LocalEngine:
 
         return aggregated(relation, keys, measures)
 
+    def statement(self) -> AbstractContextManager[None]:
+        from delta_orch.engines.local.duckdb_query import databases_kept
+
+        return databases_kept()
+
     def evaluated(self, relation: LocalRelation) -> AbstractContextManager[LocalRelation]:
         from delta_orch.engines.local.spool import spooled
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from delta_orch.engines.local.sql_types import unsupported
 
-_ENDS = "\n\r\x85\u2028\u2029"
 LINE_END = r"[\n\r\x{85}\x{2028}\x{2029}]"
 _CLASSES = {"d": "0-9", "w": "a-zA-Z0-9_", "s": r"\t\n\x{b}\f\r "}
 _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from delta_orch.engines.conform import conform_table
+from delta_orch.engines.conform import conform_table, ensure_sound
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
 from delta_orch.engines.local.logical_names import with_logical_names
@@ -260,7 +260,7 @@ class FileReader:
         if holds_variant(self.schema):
             named = _with_variants(named, self.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
-        _ensure_text(table)
+        ensure_sound(table)
         num_rows = rows.num_rows
         for index, column in enumerate(self.needed):
             if column.name in task.constants:
@@ -296,23 +296,6 @@ def _with_variants(rows: pa.Table, schema: StructType) -> pa.Table:
 
 def _gregorian(rows: pa.Table, footer: ParquetFooter) -> pa.Table:
     return rows if footer.calendar is None else footer.calendar.rebase_table(rows)
-
-
-def _ensure_text(rows: pa.Table) -> None:
-    """Check that strings are UTF-8: Arrow takes them from a file as they are.
-
-    Raises:
-        pyarrow.ArrowInvalid: There is such a string.
-    """
-    for column in rows.columns:
-        if _holds_text(column.type):
-            column.validate(full=True)
-
-
-def _holds_text(data_type: pa.DataType) -> bool:
-    if pa.types.is_nested(data_type):
-        return any(_holds_text(data_type.field(index).type) for index in range(data_type.num_fields))
-    return bool(pa.types.is_string(data_type))
 
 
 def _rows_only(num_rows: int) -> pa.Table:

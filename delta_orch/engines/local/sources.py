@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_orch.engines.conform import ensure_sound
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.arrow_types import schema_from_arrow
@@ -34,7 +35,8 @@ def relation_of(data: Data) -> LocalRelation:
 
     Raises:
         InvalidRequestError: Not such a value.
-        SchemaMismatchError: A column has a type Delta has no name for.
+        SchemaMismatchError: A column has a type Delta has no name for. When the rows are read: a value is not valid
+            for its column's type, such as text that is not UTF-8.
     """
     if isinstance(data, LocalRelation):
         return data
@@ -64,7 +66,12 @@ def relation_of(data: Data) -> LocalRelation:
 
 
 def _relation(schema: pa.Schema, open_batches: Callable[[], Iterable[pa.RecordBatch]]) -> LocalRelation:
-    return LocalRelation(schema_from_arrow(schema), lambda: iter(open_batches()))
+    def sound_batches() -> Iterator[pa.RecordBatch]:
+        for batch in open_batches():
+            ensure_sound(batch)
+            yield batch
+
+    return LocalRelation(schema_from_arrow(schema), sound_batches)
 
 
 def _open_stream(data: Data) -> pa.RecordBatchReader:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from delta_orch.engines.local.sql_casts import cast, widen
 from delta_orch.engines.local.sql_types import Typed, is_number, unsupported
-from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.types import (
     BINARY,
@@ -24,22 +24,22 @@ from delta_orch.protocol.types import (
 class Scalars(Protocol):
     """What a function needs of the translator that calls it."""
 
-    def scalar(self, tree: Tree) -> Typed: ...
+    def scalar(self, node: Expression) -> Typed: ...
 
-    def text(self, tree: Tree) -> str: ...
+    def text(self, node: Expression) -> str: ...
 
-    def day(self, tree: Tree) -> Typed: ...
+    def day(self, node: Expression) -> Typed: ...
 
-    def boolean(self, tree: Tree) -> str: ...
+    def boolean(self, node: Expression) -> str: ...
 
-    def equal_or_null(self, first: Tree, second: Tree) -> Typed: ...
+    def compared(self, op: str, left: Expression, right: Expression) -> Typed: ...
 
-    def positive_remainder(self, first: Tree, second: Tree) -> Typed: ...
+    def positive_remainder(self, first: Expression, second: Expression) -> Typed: ...
 
 
-def moment(scalars: Scalars, tree: Tree) -> Typed:
+def moment(scalars: Scalars, node: Expression) -> Typed:
     """What Spark takes for a moment: text and dates, too. A TIMESTAMP of DuckDB, in UTC."""
-    value = scalars.scalar(tree)
+    value = scalars.scalar(node)
     if value.data_type == STRING:
         value = cast(value, TIMESTAMP)
     if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
@@ -47,45 +47,45 @@ def moment(scalars: Scalars, tree: Tree) -> Typed:
     return cast(value, TIMESTAMP_NTZ)
 
 
-def integer_sql(scalars: Scalars, tree: Tree) -> str:
-    value = scalars.scalar(tree)
+def integer_sql(scalars: Scalars, node: Expression) -> str:
+    value = scalars.scalar(node)
     if value.data_type == STRING or value.data_type not in INTEGRAL_RANGES or value.data_type == LONG:
         raise unsupported(f"a whole number of type {value.data_type}")
     return widen(value, INTEGER).sql
 
 
-def long_sql(scalars: Scalars, tree: Tree) -> str:
-    value = scalars.scalar(tree)
+def long_sql(scalars: Scalars, node: Expression) -> str:
+    value = scalars.scalar(node)
     if value.data_type not in INTEGRAL_RANGES:
         raise unsupported(f"a whole number of type {value.data_type}")
     return widen(value, LONG).sql
 
 
-def double_sql(scalars: Scalars, tree: Tree) -> str:
-    value = scalars.scalar(tree)
+def double_sql(scalars: Scalars, node: Expression) -> str:
+    value = scalars.scalar(node)
     if not is_number(value.data_type):
         raise unsupported(f"a function of numbers on {value.data_type}")
     return widen(value, DOUBLE).sql
 
 
-def bytes_sql(scalars: Scalars, tree: Tree) -> str:
-    value = scalars.scalar(tree)
-    return value.sql if value.data_type == BINARY else f"encode({scalars.text(tree)})"
+def bytes_sql(scalars: Scalars, node: Expression) -> str:
+    value = scalars.scalar(node)
+    return value.sql if value.data_type == BINARY else f"encode({scalars.text(node)})"
 
 
-def constant(scalars: Scalars, tree: Tree, kind: type, what: str) -> Any:
+def constant(scalars: Scalars, node: Expression, kind: type, what: str) -> Any:
     """The value of an argument that must be a constant. Raises UnsupportedExpressionError."""
-    literal = scalars.scalar(tree).literal
+    literal = scalars.scalar(node).literal
     if literal is None or type(literal.value) is not kind:
         raise unsupported(f"{what} with an argument that is no constant")
     return literal.value
 
 
-ARGUMENTS: dict[str, Callable[[Scalars, Tree], str]] = {
-    "text": lambda scalars, tree: scalars.text(tree),
-    "day": lambda scalars, tree: scalars.day(tree).sql,
-    "moment": lambda scalars, tree: moment(scalars, tree).sql,
-    "any": lambda scalars, tree: scalars.scalar(tree).sql,
+ARGUMENTS: dict[str, Callable[[Scalars, Expression], str]] = {
+    "text": lambda scalars, node: scalars.text(node),
+    "day": lambda scalars, node: scalars.day(node).sql,
+    "moment": lambda scalars, node: moment(scalars, node).sql,
+    "any": lambda scalars, node: scalars.scalar(node).sql,
     "int": integer_sql,
     "long": long_sql,
     "double": double_sql,

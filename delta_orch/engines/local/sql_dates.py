@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from delta_orch.engines.local import date_patterns
 from delta_orch.engines.local.sql_arguments import (
@@ -12,9 +12,10 @@ from delta_orch.engines.local.sql_arguments import (
     long_sql,
     moment,
 )
-from delta_orch.engines.local.sql_casts import cast, error, in_years, whole_seconds
+from delta_orch.engines.local.sql_casts import cast, error, in_years, whole_seconds, widen
 from delta_orch.engines.local.sql_types import Typed, unsupported
-from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.nodes import Expression, Literal, Operation
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.types import (
     DATE,
     INTEGER,
@@ -39,34 +40,33 @@ _TIME_UNITS = {
 }
 
 
-def truncated_date(scalars: Scalars, tree: Tree) -> Typed:
+def truncated_date(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`trunc`."""
-    unit = _unit(tree, _DATE_UNITS)
-    return Typed(f"CAST(date_trunc('{unit}', {scalars.day(tree.this).sql}) AS DATE)", DATE)
+    unit = _unit(scalars, arguments[1], _DATE_UNITS)
+    return Typed(f"CAST(date_trunc('{unit}', {scalars.day(arguments[0]).sql}) AS DATE)", DATE)
 
 
-def truncated_moment(scalars: Scalars, tree: Tree) -> Typed:
+def truncated_moment(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`date_trunc`."""
-    unit = _unit(tree, _TIME_UNITS)
-    plain = moment(scalars, tree.this)
+    unit = _unit(scalars, arguments[0], _TIME_UNITS)
+    plain = moment(scalars, arguments[1])
     return cast(Typed(f"CAST(date_trunc('{unit}', {plain.sql}) AS TIMESTAMP)", TIMESTAMP_NTZ), TIMESTAMP)
 
 
-def _unit(tree: Tree, units: dict[str, str]) -> str:
-    unit = tree.args.get("unit")
-    name = "" if unit is None else str(unit.name).upper()
+def _unit(scalars: Scalars, node: Expression, units: dict[str, str]) -> str:
+    name = constant(scalars, node, str, "a date cut off").upper()
     if name not in units:
-        raise unsupported(f"a date cut off at {name[:40] or 'a unit that is no constant'}")
+        raise unsupported(f"a date cut off at {name[:40]}")
     return units[name]
 
 
-def date_format(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def date_format(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value = moment(scalars, arguments[0]).sql
     pattern = constant(scalars, arguments[1], str, "date_format")
     return Typed(in_years(value, value, date_patterns.printed(value, pattern)), STRING)
 
 
-def from_unixtime(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def from_unixtime(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     seconds = long_sql(scalars, arguments[0])
     pattern = "yyyy-MM-dd HH:mm:ss"
     if len(arguments) > 1:
@@ -75,7 +75,7 @@ def from_unixtime(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(in_years(value, value, date_patterns.printed(value, pattern)), STRING)
 
 
-def _parsed(scalars: Scalars, arguments: Sequence[Tree], what: str) -> str:
+def _parsed(scalars: Scalars, arguments: Sequence[Expression], what: str) -> str:
     value = scalars.scalar(arguments[0])
     if value.data_type != STRING:
         raise unsupported(f"{what} of {value.data_type} with a pattern")
@@ -84,36 +84,32 @@ def _parsed(scalars: Scalars, arguments: Sequence[Tree], what: str) -> str:
     return f"CASE WHEN {value.sql} IS NULL THEN NULL WHEN {valid} THEN {result} ELSE {problem} END"
 
 
-def to_date(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def to_date(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if len(arguments) == 1:
         return scalars.day(arguments[0])
     return Typed(f"CAST({_parsed(scalars, arguments, 'to_date')} AS DATE)", DATE)
 
 
-def to_timestamp(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def to_timestamp(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    if len(arguments) == 1:
+        return cast(scalars.scalar(arguments[0]), TIMESTAMP)
     return Typed(f"CAST({_parsed(scalars, arguments, 'to_timestamp')} AS TIMESTAMPTZ)", TIMESTAMP)
 
 
-def unix_timestamp(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def unix_timestamp(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value = scalars.scalar(arguments[0])
     if value.data_type == STRING:
-        pattern = arguments[1:] or (_text_tree("yyyy-MM-dd HH:mm:ss"),)
+        pattern = arguments[1:] or (Literal("yyyy-MM-dd HH:mm:ss"),)
         return Typed(
             whole_seconds(Typed(_parsed(scalars, [arguments[0], *pattern], "unix_timestamp"), TIMESTAMP_NTZ)), LONG
         )
     return Typed(f"(epoch_us({moment(scalars, arguments[0]).sql}) // 1000000)", LONG)
 
 
-def _text_tree(text: str) -> Tree:
-    from sqlglot import exp
-
-    return exp.Literal.string(text)
-
-
 _WEEKDAYS = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
 
 
-def next_day(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def next_day(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     name = constant(scalars, arguments[1], str, "next_day").strip().upper()
     found = [i + 1 for i, day in enumerate(_WEEKDAYS) if name in (day, day[:3], day[:2])]
     if not found:
@@ -134,34 +130,57 @@ _PARTS = {
 }
 
 
-def date_part(scalars: Scalars, name: str, tree: Tree) -> Typed:
+def date_part(scalars: Scalars, name: str, value: Expression) -> Typed:
+    """`date_part`, and `EXTRACT(part FROM date)`."""
     upper = name.upper()
     if upper in ("DOW", "DAYOFWEEK"):
-        return Typed(f"CAST(dayofweek({scalars.day(tree).sql}) + 1 AS INTEGER)", INTEGER)
+        return Typed(f"CAST(dayofweek({scalars.day(value).sql}) + 1 AS INTEGER)", INTEGER)
     if upper not in _PARTS:
         raise unsupported(f"the part {name[:40]} of a date")
-    return Typed(f"CAST({_PARTS[upper]}({moment(scalars, tree).sql}) AS INTEGER)", INTEGER)
+    return Typed(f"CAST({_PARTS[upper]}({moment(scalars, value).sql}) AS INTEGER)", INTEGER)
 
 
-def extracted(scalars: Scalars, tree: Tree) -> Typed:
-    """`EXTRACT(part FROM date)`."""
-    return date_part(scalars, tree.this.name, tree.expression)
+def day_part(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`year`, `month`, `day` or `quarter`."""
+    return lambda scalars, arguments: Typed(f"CAST({function}({scalars.day(arguments[0]).sql}) AS INTEGER)", INTEGER)
 
 
-def shifted(scalars: Scalars, tree: Tree) -> Typed:
+def time_part(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`hour`, `minute` or `second`."""
+    return lambda scalars, arguments: Typed(
+        f"CAST({function}({moment(scalars, arguments[0]).sql}) AS INTEGER)", INTEGER
+    )
+
+
+def day_shift(operator: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`date_add` and `date_sub`."""
+
+    def shift(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        amount = scalars.scalar(arguments[1])
+        if amount.data_type not in INTEGRAL_RANGES or amount.data_type == LONG:
+            raise unsupported(f"adding {amount.data_type} to a date")
+        days = widen(amount, INTEGER).sql
+        return Typed(f"CAST({scalars.day(arguments[0]).sql} {operator} {days} AS DATE)", DATE)
+
+    return shift
+
+
+def date_difference(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`datediff`."""
+    later, earlier = (scalars.day(argument).sql for argument in arguments)
+    return Typed(f"CAST({later} - {earlier} AS INTEGER)", INTEGER)
+
+
+def shifted(scalars: Scalars, operator: str, date: Expression, interval: Operation) -> Typed:
     """A date or a moment and an interval of one unit."""
-    value, interval = scalars.scalar(tree.this), tree.expression
-    unit = "" if interval.args.get("unit") is None else str(interval.unit.name).upper().removesuffix("S")
-    count = str(interval.this.this) if type(interval.this).__name__ == "Literal" else ""
-    of_days = ("DAY", "WEEK", "MONTH", "YEAR")
-    known = of_days if value.data_type == DATE else (*of_days, "HOUR", "MINUTE", "SECOND")
+    value = scalars.scalar(date)
+    found = re.fullmatch(r"(['\"]?)(-?\d{1,6})\1 (DAY|WEEK|MONTH|YEAR|HOUR|MINUTE|SECOND)S?", interval.detail)
     if (
         value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
-        or unit not in known
-        or not re.fullmatch(r"-?\d{1,6}", count)
+        or found is None
+        or (value.data_type == DATE and found[3] in ("HOUR", "MINUTE", "SECOND"))
     ):
-        raise unsupported(f"{value.data_type} and an interval of {count or 'what is no constant'} {unit}")
-    operator = "-" if type(tree).__name__ == "Sub" else "+"
+        raise unsupported(f"{value.data_type} and an interval of {interval.detail[:100]}")
     plain = cast(value, TIMESTAMP_NTZ).sql
-    sql = f"CAST({plain} {operator} to_{unit.lower()}s(CAST({count} AS INTEGER)) AS TIMESTAMP)"
+    sql = f"CAST({plain} {operator} to_{found[3].lower()}s(CAST({found[2]} AS INTEGER)) AS TIMESTAMP)"
     return cast(Typed(sql, TIMESTAMP_NTZ), value.data_type)

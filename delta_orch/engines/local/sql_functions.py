@@ -14,22 +14,23 @@ from delta_orch.engines.local.sql_arguments import (
     constant,
     double_sql,
 )
-from delta_orch.engines.local.sql_casts import cast, widen
-from delta_orch.engines.local.sql_types import Typed, common_type, unsupported
-from delta_orch.expressions.parse_literals import Tree
+from delta_orch.engines.local.sql_casts import cast, choose, widen
+from delta_orch.engines.local.sql_operators import cast_target
+from delta_orch.engines.local.sql_types import Typed, common_type, common_type_of, is_atomic, is_number, unsupported
+from delta_orch.expressions.constants import CASTS
+from delta_orch.expressions.nodes import Call, Expression, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import duckdb_type
 from delta_orch.protocol.types import (
     BOOLEAN,
-    BYTE,
     DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
     LONG,
-    SHORT,
     STRING,
     TIMESTAMP,
+    VOID,
     DataType,
     DecimalType,
 )
@@ -83,16 +84,23 @@ _TEMPLATES |= {
     "unix_millis": (("moment",), _FLOORED % ((1_000,) * 4), LONG),
     "unix_micros": (("moment",), "epoch_us({0})", LONG),
 }
-_CASTS: dict[str, DataType] = {"bigint": LONG, "smallint": SHORT, "tinyint": BYTE, "float": FLOAT}
-_ALIASES = {"signum": "sign", "cardinality": "size", "array_size": "size", "datepart": "date_part",
-            "to_unix_timestamp": "unix_timestamp"}  # fmt: skip
+_ALIASES = {
+    "signum": "sign", "cardinality": "size", "array_size": "size", "datepart": "date_part",
+    "to_unix_timestamp": "unix_timestamp", "ceiling": "ceil", "char_length": "length", "character_length": "length",
+    "len": "length", "nvl": "coalesce", "ifnull": "coalesce", "dateadd": "date_add", "date_diff": "datediff",
+    "dayofmonth": "day", "lcase": "lower", "ucase": "upper", "rlike": "regexp_like", "regexp": "regexp_like",
+    "substr": "substring", "position": "locate", "charindex": "locate",
+}  # fmt: skip
 
 
-def named(scalars: Scalars, tree: Tree) -> Typed:
-    """A function by the name that Spark gives it. Raises UnsupportedExpressionError for any other."""
-    name = str(tree.this).lower()
-    name = _ALIASES.get(name, name)
-    arguments = list(tree.expressions)
+def named(scalars: Scalars, call: Call) -> Typed:
+    """A function by its name. Raises UnsupportedExpressionError for any that is not listed here."""
+    name = _ALIASES.get(call.name, call.name)
+    arguments = call.arguments
+    if call.detail:
+        if name not in _WITH_WORD:
+            raise unsupported(f"the function {name[:100]} with {call.detail[:40]}")
+        return _WITH_WORD[name](scalars, call)
     if name in _NAMED:
         return _NAMED[name](scalars, arguments)
     takes, template, gives = _TEMPLATES.get(name, ((), "", BOOLEAN))
@@ -107,7 +115,7 @@ def named(scalars: Scalars, tree: Tree) -> Typed:
 # --- numbers
 
 
-def _rounded(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def _rounded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value = scalars.scalar(arguments[0])
     digits = constant(scalars, arguments[1], int, "round") if len(arguments) > 1 else 0
     kind = value.data_type
@@ -128,18 +136,8 @@ def _rounded(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     raise unsupported(f"round of {kind} to {digits} digits")
 
 
-def whole_number(scalars: Scalars, tree: Tree) -> Typed:
-    """`floor` and `ceil`."""
-    return _whole(type(tree).__name__.lower())(scalars, [tree.this])
-
-
-def found_position(scalars: Scalars, tree: Tree) -> Typed:
-    """`position`."""
-    return Typed(f"CAST(instr({scalars.text(tree.this)}, {scalars.text(tree.args['substr'])}) AS INTEGER)", INTEGER)
-
-
-def _whole(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
-    def whole(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def _whole(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    def whole(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         value = scalars.scalar(arguments[0])
         if value.data_type in INTEGRAL_RANGES:
             return widen(value, LONG)
@@ -156,36 +154,84 @@ def _whole(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
     return whole
 
 
-def _sign(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def _sign(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value = double_sql(scalars, arguments[0])
     return Typed(f"CASE WHEN isnan({value}) OR {value} = 0 THEN {value} WHEN {value} > 0 THEN 1::DOUBLE "
                  f"WHEN {value} < 0 THEN -1::DOUBLE END", DOUBLE)  # fmt: skip
 
 
-def _nanvl(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def _nanvl(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     first, second = (double_sql(scalars, argument) for argument in arguments)
     return Typed(f"CASE WHEN isnan({first}) THEN {second} ELSE {first} END", DOUBLE)
 
 
-def _cast_to(kind: DataType) -> Callable[[Scalars, Sequence[Tree]], Typed]:
+def _absolute(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    value = scalars.scalar(arguments[0])
+    if not is_number(value.data_type):
+        raise unsupported(f"abs of {value.data_type}")
+    return Typed(f"abs({value.sql})", value.data_type)
+
+
+def _is_nan(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    value = scalars.scalar(arguments[0])
+    if value.data_type not in (FLOAT, DOUBLE):
+        raise unsupported(f"isnan of {value.data_type}")
+    return Typed(f"coalesce(isnan({value.sql}), FALSE)", BOOLEAN)
+
+
+def _cast_to(kind: DataType) -> Callable[[Scalars, Sequence[Expression]], Typed]:
     return lambda scalars, arguments: cast(scalars.scalar(arguments[0]), kind)
 
 
-def second_unless_null(scalars: Scalars, tree: Tree) -> Typed:
-    """`nvl2`."""
-    then, otherwise = scalars.scalar(tree.args["true"]), scalars.scalar(tree.args["false"])
+# --- choices
+
+
+def _same_typed(scalars: Scalars, function: str, arguments: Sequence[Expression]) -> Typed:
+    values = [scalars.scalar(argument) for argument in arguments]
+    kind = common_type_of([value.data_type for value in values])
+    return Typed(f"{function}({', '.join(widen(value, kind).sql for value in values)})", kind)
+
+
+def _coalesce(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    return _same_typed(scalars, "coalesce", arguments)
+
+
+def _extreme(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    def extreme(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        kinds = {scalars.scalar(argument).data_type for argument in arguments} - {VOID}
+        value = _same_typed(scalars, function, arguments)
+        if not is_atomic(value.data_type) or (STRING in kinds and len(kinds) > 1):
+            raise unsupported(f"{function} of these types")
+        return value
+
+    return extreme
+
+
+def _null_if(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    value = scalars.scalar(arguments[0])
+    equal = scalars.compared("=", *arguments)
+    return Typed(f"CASE WHEN {equal.sql} THEN NULL ELSE {value.sql} END", value.data_type)
+
+
+def _if(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    condition, then, otherwise = arguments
+    return choose([scalars.boolean(condition)], [scalars.scalar(then)], scalars.scalar(otherwise))
+
+
+def _second_unless_null(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    then, otherwise = map(scalars.scalar, arguments[1:])
     kind = common_type(then.data_type, otherwise.data_type)
-    test = scalars.scalar(tree.this).sql
+    test = scalars.scalar(arguments[0]).sql
     return Typed(
         f"CASE WHEN {test} IS NOT NULL THEN {widen(then, kind).sql} ELSE {widen(otherwise, kind).sql} END", kind
     )
 
 
-_Function = Callable[[Scalars, Sequence[Tree]], Typed]
+_Function = Callable[[Scalars, Sequence[Expression]], Typed]
 
 
 def _taking(least: int, most: int, function: _Function) -> _Function:
-    def checked(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    def checked(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         if not least <= len(arguments) <= most:
             raise unsupported(f"a function with {len(arguments)} arguments")
         return function(scalars, arguments)
@@ -193,12 +239,58 @@ def _taking(least: int, most: int, function: _Function) -> _Function:
     return checked
 
 
+def _operator(name: str) -> _Function:
+    return lambda scalars, arguments: scalars.scalar(Operation(name, tuple(arguments)))
+
+
+_MANY = 1000
 _NAMED: dict[str, _Function] = {
+    "abs": _taking(1, 1, _absolute),
+    "array": _taking(1, _MANY, sql_nested.array),
+    "ceil": _taking(1, 1, _whole("ceil")),
+    "coalesce": _taking(1, _MANY, _coalesce),
+    "concat": _taking(1, _MANY, sql_text.concatenated),
+    "contains": _taking(2, 2, sql_text.text_test("contains")),
+    "date_add": _taking(2, 2, sql_dates.day_shift("+")),
+    "date_sub": _taking(2, 2, sql_dates.day_shift("-")),
+    "date_trunc": _taking(2, 2, sql_dates.truncated_moment),
+    "datediff": _taking(2, 2, sql_dates.date_difference),
+    "day": _taking(1, 1, sql_dates.day_part("day")),
+    "element_at": _taking(2, 2, lambda scalars, arguments: sql_nested.element(scalars, arguments, 1)),
+    "endswith": _taking(2, 2, sql_text.text_test("ends_with")),
+    "floor": _taking(1, 1, _whole("floor")),
+    "greatest": _taking(2, _MANY, _extreme("greatest")),
+    "hour": _taking(1, 1, sql_dates.time_part("hour")),
+    "if": _taking(3, 3, _if),
+    "ilike": _taking(2, 2, _operator("ILIKE")),
+    "initcap": _taking(1, 1, sql_text.initcap),
+    "isnan": _taking(1, 1, _is_nan),
+    "least": _taking(2, _MANY, _extreme("least")),
+    "length": _taking(1, 1, sql_text.length),
+    "like": _taking(2, 2, _operator("LIKE")),
+    "lower": _taking(1, 1, sql_text.changed_case("lower")),
+    "ltrim": _taking(1, 2, sql_text.trimmed("ltrim")),
+    "minute": _taking(1, 1, sql_dates.time_part("minute")),
+    "mod": _taking(2, 2, _operator("%")),
+    "month": _taking(1, 1, sql_dates.day_part("month")),
+    "named_struct": _taking(2, _MANY, sql_nested.named_struct),
+    "nullif": _taking(2, 2, _null_if),
+    "nvl2": _taking(3, 3, _second_unless_null),
+    "quarter": _taking(1, 1, sql_dates.day_part("quarter")),
+    "rtrim": _taking(1, 2, sql_text.trimmed("rtrim")),
+    "second": _taking(1, 1, sql_dates.time_part("second")),
+    "startswith": _taking(2, 2, sql_text.text_test("starts_with")),
+    "struct": _taking(1, _MANY, sql_nested.struct),
+    "substring": _taking(2, 3, sql_text.substring),
+    "trim": _taking(1, 2, sql_text.trimmed("trim")),
+    "trunc": _taking(2, 2, sql_dates.truncated_date),
+    "upper": _taking(1, 1, sql_text.changed_case("upper")),
+    "year": _taking(1, 1, sql_dates.day_part("year")),
     "pmod": _taking(2, 2, lambda scalars, arguments: scalars.positive_remainder(*arguments)),
     "date_format": _taking(2, 2, sql_dates.date_format),
     "from_unixtime": _taking(1, 2, sql_dates.from_unixtime),
     "to_date": _taking(1, 2, sql_dates.to_date),
-    "to_timestamp": _taking(2, 2, sql_dates.to_timestamp),
+    "to_timestamp": _taking(1, 2, sql_dates.to_timestamp),
     "unix_timestamp": _taking(1, 2, sql_dates.unix_timestamp),
     "date_part": _taking(2, 2, lambda s, a: sql_dates.date_part(s, constant(s, a[0], str, "date_part"), a[1])),
     "concat_ws": _taking(1, 1000, sql_text.concat_ws),
@@ -221,9 +313,14 @@ _NAMED: dict[str, _Function] = {
     "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),
     "map_values": _taking(1, 1, sql_nested.map_parts("map_values")),
     "map_contains_key": _taking(2, 2, sql_nested.map_contains_key),
-    "equal_null": _taking(2, 2, lambda scalars, arguments: scalars.equal_or_null(*arguments)),
+    "equal_null": _taking(2, 2, lambda scalars, arguments: scalars.compared("<=>", *arguments)),
     "next_day": _taking(2, 2, sql_dates.next_day),
     "reverse": _taking(1, 1, sql_text.reverse),
     "substring_index": _taking(3, 3, sql_text.substring_index),
-    **{name: _taking(1, 1, _cast_to(kind)) for name, kind in _CASTS.items()},
+    **{name: _taking(1, 1, _cast_to(cast_target(kind))) for name, kind in CASTS.items() if name != "to_timestamp"},
 }
+_WITH_WORD: dict[str, Callable[[Scalars, Call], Typed]] = {
+    "extract": lambda scalars, call: sql_dates.date_part(scalars, call.detail, call.arguments[0]),
+    "trim": sql_text.trimmed_of,
+}
+"""Functions with a word among their arguments, which stand in `Call.detail`."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from delta_orch.engines.local.sql_arguments import Scalars
+from delta_orch.engines.local.sql_arguments import Scalars, constant
 from delta_orch.engines.local.sql_casts import error, widen
 from delta_orch.engines.local.sql_types import (
     Typed,
@@ -15,7 +15,7 @@ from delta_orch.engines.local.sql_types import (
     struct_of,
     unsupported,
 )
-from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.nodes import Column, Expression, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import duckdb_type
 from delta_orch.protocol.types import (
@@ -32,7 +32,7 @@ from delta_orch.protocol.types import (
 )
 
 
-def size(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def size(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value = scalars.scalar(arguments[0])
     if not isinstance(value.data_type, ArrayType | MapType):
         raise unsupported(f"size of {value.data_type}")
@@ -40,7 +40,7 @@ def size(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
                  else f"CAST(cardinality({value.sql}) AS INTEGER)", INTEGER)  # fmt: skip
 
 
-def array_contains(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def array_contains(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     array, value = (scalars.scalar(argument) for argument in arguments)
     if not isinstance(array.data_type, ArrayType):
         raise unsupported(f"array_contains of {array.data_type}")
@@ -59,14 +59,8 @@ def array_contains(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {wanted} IS NOT NULL THEN {found} END", BOOLEAN)
 
 
-def element(scalars: Scalars, tree: Tree) -> Typed:
+def element(scalars: Scalars, arguments: Sequence[Expression], base: int) -> Typed:
     """`array[index]`, from zero, `map[key]`, and `element_at`, from one."""
-    if len(tree.expressions) != 1:
-        raise unsupported("several indexes of one array")
-    return _element(scalars, [tree.this, tree.expressions[0]], base=tree.args.get("offset") or 0)
-
-
-def _element(scalars: Scalars, arguments: Sequence[Tree], base: int) -> Typed:
     value, key = (scalars.scalar(argument) for argument in arguments)
     kind = value.data_type
     if isinstance(kind, StructType) and not base and key.literal is not None and key.data_type == STRING:
@@ -89,7 +83,7 @@ def _element(scalars: Scalars, arguments: Sequence[Tree], base: int) -> Typed:
                  f"length({value.sql}) THEN {value.sql}[{position}] ELSE {problem} END", kind.element_type)  # fmt: skip
 
 
-def get(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def get(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`get`: an element from zero, null where there is none."""
     value, index = (scalars.scalar(argument) for argument in arguments)
     if not isinstance(value.data_type, ArrayType) or index.data_type not in INTEGRAL_RANGES:
@@ -98,10 +92,10 @@ def get(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(f"CASE WHEN {at} >= 0 THEN {value.sql}[{at} + 1] END", value.data_type.element_type)
 
 
-def map_parts(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
+def map_parts(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
     """`map_keys` and `map_values`."""
 
-    def parts(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+    def parts(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         value = scalars.scalar(arguments[0])
         kind = value.data_type
         if not isinstance(kind, MapType):
@@ -113,7 +107,7 @@ def map_parts(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
     return parts
 
 
-def map_contains_key(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def map_contains_key(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value, key = (scalars.scalar(argument) for argument in arguments)
     kind = value.data_type
     if not isinstance(kind, MapType) or kind.key_type != key.data_type or kind.key_type in (FLOAT, DOUBLE):
@@ -122,24 +116,38 @@ def map_contains_key(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(f"CASE WHEN {value.sql} IS NOT NULL AND {key.sql} IS NOT NULL THEN {found} END", BOOLEAN)
 
 
-def struct(scalars: Scalars, tree: Tree) -> Typed:
-    """`named_struct` and `struct`."""
+def named_struct(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`named_struct`."""
+    if len(arguments) % 2:
+        raise unsupported("a struct with a name without a value")
+    names = [constant(scalars, name, str, "named_struct") for name in arguments[::2]]
+    return _struct([(name, scalars.scalar(value)) for name, value in zip(names, arguments[1::2], strict=True)])
+
+
+def struct(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`struct`, of columns and of values that have a name."""
     fields = []
-    for part in tree.expressions:
-        if type(part).__name__ != "PropertyEQ":
-            raise unsupported("a struct with a field of no name")
-        fields.append((str(part.this.name), scalars.scalar(part.expression)))
+    for part in arguments:
+        match part:
+            case Column(path):
+                fields.append((path[-1], scalars.scalar(part)))
+            case Operation("AS", (value,), name):
+                fields.append((name, scalars.scalar(value)))
+            case _:
+                raise unsupported("a struct with a field of no name")
+    return _struct(fields)
+
+
+def _struct(fields: Sequence[tuple[str, Typed]]) -> Typed:
     names = {name.lower() for name, _ in fields}
     if not fields or len(names) < len(fields) or any(value.data_type == VOID for _, value in fields):
         raise unsupported("a struct without fields, with a name twice, or with a null of no type")
-    return struct_of([(name, value) for name, value in fields])
+    return struct_of(list(fields))
 
 
-def array(scalars: Scalars, tree: Tree) -> Typed:
+def array(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`array`."""
-    values = [scalars.scalar(part) for part in tree.expressions]
-    if not values or tree.args.get("value_constructor") is not None:
-        raise unsupported("an array without elements, or an index of what is named array")
+    values = [scalars.scalar(part) for part in arguments]
     kind: DataType = common_type_of([value.data_type for value in values])
     if not is_atomic(kind) or kind == VOID:
         raise unsupported(f"an array of {kind}")

@@ -17,12 +17,9 @@ from delta_orch.engines.local.sql_types import (
     unsupported,
 )
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.constants import type_of
 from delta_orch.expressions.fit_comparison import fit_comparison
-from delta_orch.expressions.nodes import (
-    Coerced,
-    Column,
-)
-from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.nodes import Coerced, Column, Expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import (
     chain,
@@ -30,27 +27,15 @@ from delta_orch.expressions.to_sql import (
     print_duckdb,
 )
 from delta_orch.protocol.types import (
-    BINARY,
     BOOLEAN,
-    DATE,
     DOUBLE,
     FLOAT,
-    INTEGER,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
     VOID,
     DataType,
     DecimalType,
-    PrimitiveType,
 )
 
 _SELF = "\0self"
-_CAST_TYPES: dict[str, DataType] = {
-    "BOOLEAN": BOOLEAN, "TINYINT": PrimitiveType("byte"), "SMALLINT": PrimitiveType("short"), "INT": INTEGER,
-    "BIGINT": PrimitiveType("long"), "FLOAT": FLOAT, "DOUBLE": DOUBLE, "TEXT": STRING, "BINARY": BINARY, "DATE": DATE,
-    "TIMESTAMP": TIMESTAMP, "TIMESTAMPTZ": TIMESTAMP, "TIMESTAMPLTZ": TIMESTAMP, "TIMESTAMPNTZ": TIMESTAMP_NTZ,
-}  # fmt: skip
 
 
 def compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
@@ -135,15 +120,12 @@ def decimal_quotient(left: Typed, right: Typed, what: str) -> Typed:
     )
 
 
-def cast_target(tree: Tree) -> DataType:
-    name = tree.this.name
-    if name == "DECIMAL":
-        parameters = [int(parameter.this.this) for parameter in tree.expressions]
-        precision, scale = [*parameters, *(10, 0)[len(parameters) :]]
-        return DecimalType(precision, scale)
-    if name not in _CAST_TYPES or tree.expressions:
-        raise unsupported(f"CAST to {tree.sql(dialect='spark')}")
-    return _CAST_TYPES[name]
+def cast_target(name: str) -> DataType:
+    """The type that CAST names. Raises UnsupportedExpressionError for arrays, maps, structs and what is no column's."""
+    found = type_of(name)
+    if found is None:
+        raise unsupported(f"CAST to {name[:100]}")
+    return found
 
 
 def ensure_valid_pattern(pattern: str, escape: str) -> None:
@@ -180,15 +162,17 @@ def in_order(operator: str, parts: Sequence[str]) -> str:
     return f"({found})"
 
 
-def complement(scalars: Scalars, tree: Tree) -> Typed:
-    value = scalars.scalar(tree.this)
+def complement(scalars: Scalars, child: Expression) -> Typed:
+    """`~`."""
+    value = scalars.scalar(child)
     if value.data_type not in INTEGRAL_RANGES:
         raise unsupported(f"~ before {value.data_type}")
     return Typed(f"(~{value.sql})", value.data_type)
 
 
-def minus(scalars: Scalars, tree: Tree) -> Typed:
-    value = scalars.scalar(tree.this)
+def minus(scalars: Scalars, child: Expression) -> Typed:
+    """`-` before a value."""
+    value = scalars.scalar(child)
     if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
         return Typed(f"(-{value.sql})", value.data_type)
     if value.data_type in INTEGRAL_RANGES:
@@ -197,8 +181,9 @@ def minus(scalars: Scalars, tree: Tree) -> Typed:
     raise unsupported(f"a minus before {value.data_type}")
 
 
-def absolute(scalars: Scalars, tree: Tree) -> Typed:
-    value = scalars.scalar(tree.this)
+def plus(scalars: Scalars, child: Expression) -> Typed:
+    """`+` before a value."""
+    value = scalars.scalar(child)
     if not is_number(value.data_type):
-        raise unsupported(f"abs of {value.data_type}")
-    return Typed(f"abs({value.sql})", value.data_type)
+        raise unsupported(f"a plus before {value.data_type}")
+    return value

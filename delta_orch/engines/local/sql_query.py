@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
+from delta_orch.engines.local.query_grammar import From, Join, OrderKey, Query, Select, Union, With, is_star, read_query
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_scalars import Scalars, describe
@@ -23,22 +24,11 @@ from delta_orch.engines.local.sql_types import (
     unsupported,
 )
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
-from delta_orch.expressions.spark_syntax import has_only, parse_spark_statement
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
 from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, VOID, DecimalType, StructField, StructType
-
-_SELECT_PARTS = frozenset(
-    {"expressions", "from", "from_", "joins", "where", "group", "having", "order", "limit", "distinct", "with", "with_"}
-)
-_JOINS = {
-    ("", ""): "INNER JOIN", ("", "INNER"): "INNER JOIN", ("LEFT", ""): "LEFT JOIN", ("LEFT", "OUTER"): "LEFT JOIN",
-    ("RIGHT", ""): "RIGHT JOIN", ("RIGHT", "OUTER"): "RIGHT JOIN", ("FULL", ""): "FULL JOIN",
-    ("FULL", "OUTER"): "FULL JOIN", ("LEFT", "SEMI"): "SEMI JOIN", ("", "SEMI"): "SEMI JOIN",
-    ("LEFT", "ANTI"): "ANTI JOIN", ("", "ANTI"): "ANTI JOIN", ("", "CROSS"): "CROSS JOIN",
-}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -47,7 +37,7 @@ class _Context:
 
     relations: Mapping[str, tuple[str, LocalRelation]]
     inputs: dict[str, QueryInput]
-    with_queries: dict[str, tuple[Tree, _Context]] = field(default_factory=dict)
+    with_queries: dict[str, tuple[Query, _Context]] = field(default_factory=dict)
 
 
 def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> DuckDBQuery:
@@ -58,10 +48,10 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named
         ColumnNotFoundError: It names a column that is not there.
         UnsupportedExpressionError: It is valid, but not proven to mean the same in DuckDB.
     """
-    tree = parse_spark_statement(query)
+    read = read_query(query)
     context = _Context({name.lower(): (name, relation) for name, relation in relations.items()}, {})
     try:
-        translated = _query(tree, context, is_named=named)
+        translated = _query(read, context, is_named=named)
     except RecursionError:
         raise InvalidExpressionError(
             "The query is nested too deeply",
@@ -104,39 +94,16 @@ class _SourceColumns:
 class _Aggregates(Scalars):
     """Scalars in a SELECT list or HAVING, where aggregate functions may stand."""
 
-    def scalar(self, tree: Tree) -> Typed:
-        tree = tree.unnest()
-        rule = _AGGREGATES.get(type(tree).__name__)
-        if rule is None:
-            return super().scalar(tree)
-        if not has_only(tree, "this", "expressions", "big_int"):
-            raise unsupported(describe(tree))
-        return rule(self, tree)
-
-    def count(self, tree: Tree) -> Typed:
-        if type(tree.this).__name__ == "Star" and not tree.expressions and has_only(tree.this):
+    def scalar(self, node: Expression) -> Typed:
+        if not isinstance(node, Call) or isinstance(node, Operation) or node.name not in _AGGREGATES:
+            return super().scalar(node)
+        if len(node.arguments) != 1 or node.detail not in ("", "DISTINCT"):
+            raise unsupported(describe(node))
+        (argument,) = node.arguments
+        if is_star(argument) and node.name == "count" and not node.detail and argument == Operation("*", ()):
             return Typed("count(*)", LONG)
-        argument, distinct = _aggregate_argument(tree)
-        value = Scalars(self._columns).scalar(argument)
-        if distinct and not is_atomic(value.data_type):
-            raise unsupported(describe(tree))
-        return count_of(value, distinct)
-
-    def sum(self, tree: Tree) -> Typed:
-        argument, distinct = _aggregate_argument(tree)
-        return sum_of(Scalars(self._columns).scalar(argument), distinct)
-
-    def average(self, tree: Tree) -> Typed:
-        argument, distinct = _aggregate_argument(tree)
-        value = Scalars(self._columns).scalar(argument)
-        if not is_number(value.data_type) or isinstance(value.data_type, DecimalType):
-            raise unsupported(describe(tree))
-        return Typed(f"avg({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
-
-    def extreme_of(self, tree: Tree) -> Typed:
-        if tree.expressions:
-            raise unsupported(describe(tree))
-        return extreme_of(type(tree).__name__.lower(), Scalars(self._columns).scalar(tree.this))
+        # An aggregate in an aggregate is not Spark SQL.
+        return _AGGREGATES[node.name](Scalars(self._columns).scalar(argument), f"{node.detail} ".lstrip())
 
 
 def count_of(value: Typed, distinct: str = "") -> Typed:
@@ -163,71 +130,60 @@ def extreme_of(function: str, value: Typed) -> Typed:
     return Typed(f"{function}({value.sql})", value.data_type)
 
 
-def _aggregate_argument(tree: Tree) -> tuple[Tree, str]:
-    """The one argument, and `DISTINCT ` where it is written."""
-    if tree.expressions:
-        raise unsupported(describe(tree))
-    if type(tree.this).__name__ == "Distinct":
-        if len(tree.this.expressions) != 1 or not has_only(tree.this, "expressions"):
-            raise unsupported(describe(tree))
-        return tree.this.expressions[0], "DISTINCT "
-    return tree.this, ""
+def _count(value: Typed, distinct: str) -> Typed:
+    if distinct and not is_atomic(value.data_type):
+        raise unsupported(f"count(DISTINCT) of {value.data_type}")
+    return count_of(value, distinct)
 
 
-_AGGREGATES: dict[str, Callable[[_Aggregates, Tree], Typed]] = {
-    "Count": _Aggregates.count,
-    "Sum": _Aggregates.sum,
-    "Avg": _Aggregates.average,
-    "Min": _Aggregates.extreme_of,
-    "Max": _Aggregates.extreme_of,
+def _average(value: Typed, distinct: str) -> Typed:
+    if not is_number(value.data_type) or isinstance(value.data_type, DecimalType):
+        raise unsupported(f"avg of {value.data_type}")
+    return Typed(f"avg({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
+
+
+_AGGREGATES: dict[str, Callable[[Typed, str], Typed]] = {
+    "count": _count,
+    "sum": sum_of,
+    "avg": _average,
+    "min": lambda value, _: extreme_of("min", value),
+    "max": lambda value, _: extreme_of("max", value),
 }
 
 
-def _own_name(tree: Tree) -> str | None:
+def _own_name(node: Expression) -> str | None:
     """What Spark calls a column without AS: a constant, an aggregate of a column or of all rows. None for all else."""
-    kind = type(tree).__name__
-    if kind == "Literal" and (tree.is_string or tree.name.isdigit()):
-        return str(tree.name)
-    if kind not in _AGGREGATES:
-        return None
-    argument, distinct = _aggregate_argument(tree)
-    if type(argument).__name__ == "Star" and has_only(argument):
-        return f"{tree.key}(1)"
-    return f"{tree.key}({distinct}{argument.name})" if type(argument).__name__ == "Column" else None
+    match node:
+        case Literal(str(text), None):
+            return text
+        case Literal(int(number), None) if number >= 0:
+            return str(number)
+        case Operation():
+            return None
+        case Call(name, (argument,), detail) if name in _AGGREGATES:
+            if is_star(argument):
+                return f"{name}(1)"
+            if isinstance(argument, Column):
+                return f"{name}({detail}{' ' if detail else ''}{argument.path[-1]})"
+    return None
 
 
-def _query(tree: Tree, context: _Context, *, is_named: bool = True) -> DuckDBQuery:
+def _query(query: Query, context: _Context, *, is_named: bool = True) -> DuckDBQuery:
     """A query. `is_named` False: nobody sees the names of its columns, so those it leaves out are made up."""
-    name = type(tree).__name__
-    context = _with_queries(tree, context)
-    if name == "Subquery":
-        return _query(tree.this, context, is_named=is_named)
-    if name == "Union":
-        return _union(tree, context, is_named)
-    if name == "Select":
-        return _Select(tree, context, is_named).translate()
-    raise unsupported(describe(tree))
+    match query:
+        case With(queries, inner):
+            known = dict(context.with_queries)
+            for name, named in queries:
+                # Translated at each mention: inputs are streams, which serve one reader.
+                known[name] = (named, replace(context, with_queries=dict(known)))
+            return _query(inner, replace(context, with_queries=known), is_named=is_named)
+        case Union():
+            return _union(query, context, is_named)
+    return _Select(query, context, is_named).translate()
 
 
-def _with_queries(tree: Tree, context: _Context) -> _Context:
-    clause = tree.args.get("with_") or tree.args.get("with")
-    if clause is None:
-        return context
-    if not has_only(clause, "expressions"):
-        raise unsupported("WITH RECURSIVE")
-    known = dict(context.with_queries)
-    for item in clause.expressions:
-        if not has_only(item, "this", "alias") or not has_only(item.args["alias"], "this"):
-            raise unsupported("WITH and a list of columns")
-        # Translated at each mention: inputs are streams, which serve one reader.
-        known[item.alias.lower()] = (item.this, replace(context, with_queries=dict(known)))
-    return replace(context, with_queries=known)
-
-
-def _union(tree: Tree, context: _Context, is_named: bool) -> DuckDBQuery:
-    if not has_only(tree, "this", "expression", "distinct", "with", "with_"):
-        raise unsupported(describe(tree))
-    left, right = _query(tree.this, context, is_named=is_named), _query(tree.expression, context, is_named=False)
+def _union(union: Union, context: _Context, is_named: bool) -> DuckDBQuery:
+    left, right = _query(union.left, context, is_named=is_named), _query(union.right, context, is_named=False)
     if len(left.schema) != len(right.schema):
         raise InvalidExpressionError(
             "The two sides of the UNION have different numbers of columns",
@@ -241,9 +197,9 @@ def _union(tree: Tree, context: _Context, is_named: bool) -> DuckDBQuery:
         kind = common_type_of([a.data_type, b.data_type])
         fields.append(StructField(a.name, kind, a.nullable or b.nullable))
     schema = StructType(tuple(fields))
-    if tree.args.get("distinct") and not all(is_atomic(f.data_type) for f in fields):
+    if union.distinct and not all(is_atomic(f.data_type) for f in fields):
         raise unsupported("a UNION that compares arrays, maps or structs")
-    keyword = "UNION" if tree.args.get("distinct") else "UNION ALL"
+    keyword = "UNION" if union.distinct else "UNION ALL"
     return DuckDBQuery(f"({_widened(left, schema)}) {keyword} ({_widened(right, schema)})", schema, context.inputs)
 
 
@@ -261,54 +217,46 @@ def _widened(query: DuckDBQuery, schema: StructType) -> str:
 
 
 class _Select:
-    def __init__(self, tree: Tree, context: _Context, is_named: bool) -> None:
-        if not has_only(tree, *_SELECT_PARTS):
-            raise unsupported(describe(tree))
-        self._tree = tree
+    def __init__(self, select: Select, context: _Context, is_named: bool) -> None:
+        self._select = select
         self._is_named = is_named
         self._context = context
         self._sources: list[Source] = []
         self._visible: list[Source] = []
 
     def translate(self) -> DuckDBQuery:
-        tree = self._tree
+        select = self._select
         parts = self._from()
         columns = _SourceColumns(self._sources)
         scalars, aggregates = Scalars(columns), _Aggregates(columns)
         projection, fields = self._projection(aggregates)
-        if where := tree.args.get("where"):
-            parts.append(f"WHERE {scalars.boolean(where.this)}")
-        if group := tree.args.get("group"):
-            parts.append(f"GROUP BY {self._group(group, scalars)}")
-        if having := tree.args.get("having"):
-            parts.append(f"HAVING {aggregates.boolean(having.this)}")
-        if order := tree.args.get("order"):
-            parts.append(f"ORDER BY {self._order(order, aggregates, fields)}")
-        if limit := tree.args.get("limit"):
-            parts.append(f"LIMIT {_row_count(limit.expression)}")
-        distinct = self._distinct(fields)
-        sql = " ".join([f"SELECT {distinct}{', '.join(projection)}", *parts])
+        if select.where is not None:
+            parts.append(f"WHERE {scalars.boolean(select.where)}")
+        if select.group:
+            parts.append(f"GROUP BY {', '.join(_group_key(key, scalars) for key in select.group)}")
+        if select.having is not None:
+            parts.append(f"HAVING {aggregates.boolean(select.having)}")
+        if select.order:
+            names = {f.name.lower(): f for f in fields}
+            parts.append(f"ORDER BY {', '.join(_order_key(key, aggregates, names) for key in select.order)}")
+        if select.limit is not None:
+            parts.append(f"LIMIT {select.limit}")
+        if select.distinct and not all(is_atomic(f.data_type) for f in fields):
+            raise unsupported("DISTINCT over arrays, maps or structs")
+        sql = " ".join([f"SELECT {'DISTINCT ' if select.distinct else ''}{', '.join(projection)}", *parts])
         return DuckDBQuery(sql, StructType(tuple(fields)), self._context.inputs)
 
     def _from(self) -> list[str]:
-        clause = self._tree.args.get("from_") or self._tree.args.get("from")
-        if clause is None:
+        if self._select.source is None:
             return []
-        parts = [f"FROM {self._source(clause.this)}"]
-        for join in self._tree.args.get("joins") or ():
-            parts.append(self._join(join))
-        return parts
+        return [f"FROM {self._source(self._select.source)}", *map(self._join, self._select.joins)]
 
-    def _source(self, tree: Tree, *, visible: bool = True) -> str:
-        name = type(tree).__name__
-        if name not in ("Table", "Subquery") or not has_only(tree, "this", "alias", "with", "with_"):
-            raise unsupported(describe(tree))
-        if name == "Subquery":
-            inner = _query(tree, self._context)
-            source = Source(tree.alias or f"q{len(self._sources)}", inner.schema)
-            text = f"({inner.sql})"
+    def _source(self, item: From, *, visible: bool = True) -> str:
+        if isinstance(item.relation, str):
+            source, text = self._table(item.relation, item.alias or item.relation)
         else:
-            source, text = self._table(tree)
+            inner = _query(item.relation, self._context)
+            source, text = Source(item.alias or f"q{len(self._sources)}", inner.schema), f"({inner.sql})"
         alias = source.alias
         if any(other.alias.lower() == alias.lower() for other in self._sources):
             raise InvalidExpressionError(f"Two relations in FROM are called {alias!r}", remedy="Give one an alias")
@@ -317,11 +265,7 @@ class _Select:
             self._visible.append(source)
         return f"{text} AS {quote_duckdb_identifier(alias)}"
 
-    def _table(self, tree: Tree) -> tuple[Source, str]:
-        name = tree.name
-        if type(tree.this).__name__ != "Identifier" or (tree.args.get("alias") and tree.args["alias"].columns):
-            raise unsupported(describe(tree))
-        alias = tree.alias or name
+    def _table(self, name: str, alias: str) -> tuple[Source, str]:
         if (found_query := self._context.with_queries.get(name.lower())) is not None:
             inner = _query(*found_query)
             return Source(alias, inner.schema), f"({inner.sql})"
@@ -337,29 +281,21 @@ class _Select:
         self._context.inputs[label] = QueryInput(found[1], source.used)
         return source, quote_duckdb_identifier(label)
 
-    def _join(self, tree: Tree) -> str:
-        keyword = _JOINS.get((tree.side or "", tree.kind or ""))
-        if keyword is None or not has_only(tree, "this", "side", "kind", "on"):
-            raise unsupported(describe(tree))
-        on = tree.args.get("on")
-        if on is None and keyword == "INNER JOIN":
-            keyword = "CROSS JOIN"
-        hidden = keyword in ("SEMI JOIN", "ANTI JOIN")
-        source = self._source(tree.this, visible=not hidden)
-        if keyword == "CROSS JOIN" and on is None:
-            return f"{keyword} {source}"
-        if keyword == "CROSS JOIN" or on is None:
-            raise unsupported(describe(tree))
-        condition = Scalars(_SourceColumns(self._sources)).boolean(on)
+    def _join(self, join: Join) -> str:
+        hidden = join.keyword in ("SEMI JOIN", "ANTI JOIN")
+        source = self._source(join.source, visible=not hidden)
+        if join.condition is None:
+            return f"{join.keyword} {source}"
+        condition = Scalars(_SourceColumns(self._sources)).boolean(join.condition)
         if hidden:
             self._sources.pop()
-        return f"{keyword} {source} ON {condition}"
+        return f"{join.keyword} {source} ON {condition}"
 
     def _projection(self, scalars: Scalars) -> tuple[list[str], list[StructField]]:
         texts: list[str] = []
         fields: list[StructField] = []
-        for item in self._tree.expressions:
-            for text, output in self._output(item, scalars):
+        for item in self._select.items:
+            for text, output in self._output(item.node, item.alias, scalars):
                 texts.append(f"{text} AS {quote_duckdb_identifier(output.name)}")
                 fields.append(output)
         names = [output.name.lower() for output in fields]
@@ -371,25 +307,19 @@ class _Select:
             )
         return texts, fields
 
-    def _output(self, item: Tree, scalars: Scalars) -> list[tuple[str, StructField]]:
-        kind = type(item).__name__
-        if kind == "Star" or (kind == "Column" and type(item.this).__name__ == "Star"):
-            star = item.this if kind == "Column" else item
-            if not has_only(star):
-                raise unsupported(describe(item))
-            return self._star(item.args["table"].name if kind == "Column" else None)
-        if kind == "Alias":
-            value, name = scalars.scalar(item.this), item.alias
-        elif kind in ("Column", "Dot"):
-            value, name = scalars.scalar(item), item.name
-        elif (given := _own_name(item)) is not None or not self._is_named:
-            value, name = scalars.scalar(item), given or "unnamed"
-        else:
-            raise unsupported(f"a column without a name, {describe(item)}: write AS and a name after it")
-        return [(value.sql, StructField(name, value.data_type))]
+    def _output(self, node: Expression, alias: str | None, scalars: Scalars) -> list[tuple[str, StructField]]:
+        if is_star(node) and isinstance(node, Operation) and alias is None:
+            return self._star(node.detail)
+        name = alias
+        if name is None:
+            name = node.path[-1] if isinstance(node, Column) else _own_name(node)
+        if name is None and self._is_named:
+            raise unsupported(f"a column without a name, {describe(node)}: write AS and a name after it")
+        value = scalars.scalar(node)
+        return [(value.sql, StructField(name or "unnamed", value.data_type))]
 
-    def _star(self, alias: str | None) -> list[tuple[str, StructField]]:
-        sources = [s for s in self._visible if alias is None or s.alias.lower() == alias.lower()]
+    def _star(self, alias: str) -> list[tuple[str, StructField]]:
+        sources = [s for s in self._visible if not alias or s.alias.lower() == alias.lower()]
         if not sources:
             known = ", ".join(source.alias for source in self._visible)
             raise InvalidExpressionError(
@@ -405,43 +335,20 @@ class _Select:
             for f in source.schema
         ]
 
-    def _group(self, tree: Tree, scalars: Scalars) -> str:
-        if not has_only(tree, "expressions"):
-            raise unsupported(describe(tree))
-        keys = []
-        for item in tree.expressions:
-            literal = type(item).__name__ == "Literal" and item.is_number
-            value = Typed(item.this, LONG) if literal else scalars.scalar(item)
-            if not is_atomic(value.data_type):
-                raise unsupported(f"GROUP BY {value.data_type}")
-            keys.append(value.sql)
-        return ", ".join(keys)
 
-    def _order(self, tree: Tree, scalars: Scalars, fields: list[StructField]) -> str:
-        names = {f.name.lower(): f for f in fields}
-        keys = []
-        for item in tree.expressions:
-            if type(item).__name__ != "Ordered" or not has_only(item, "this", "desc", "nulls_first"):
-                raise unsupported(describe(item))
-            unqualified = type(item.this).__name__ == "Column" and not item.this.table
-            own = names.get(item.this.name.lower()) if unqualified else None
-            value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(item.this)
-            if not is_atomic(value.data_type) or value.literal is not None:
-                raise unsupported(f"ORDER BY {describe(item.this)}")
-            nulls = "FIRST" if item.args.get("nulls_first") else "LAST"
-            keys.append(f"{value.sql} {'DESC' if item.args.get('desc') else 'ASC'} NULLS {nulls}")
-        return ", ".join(keys)
-
-    def _distinct(self, fields: list[StructField]) -> str:
-        clause = self._tree.args.get("distinct")
-        if not clause:
-            return ""
-        if not has_only(clause) or not all(is_atomic(f.data_type) for f in fields):
-            raise unsupported("DISTINCT ON, or DISTINCT over arrays, maps or structs")
-        return "DISTINCT "
+def _group_key(node: Expression, scalars: Scalars) -> str:
+    if isinstance(node, Literal) and isinstance(node.value, int):
+        return str(node.value)  # the number of an item
+    value = scalars.scalar(node)
+    if not is_atomic(value.data_type):
+        raise unsupported(f"GROUP BY {value.data_type}")
+    return value.sql
 
 
-def _row_count(tree: Tree) -> str:
-    if type(tree).__name__ != "Literal" or not str(tree.this).isdigit():
-        raise unsupported("LIMIT with anything but a number")
-    return str(tree.this)
+def _order_key(key: OrderKey, scalars: Scalars, outputs: Mapping[str, StructField]) -> str:
+    own = outputs.get(key.node.path[0].lower()) if isinstance(key.node, Column) and len(key.node.path) == 1 else None
+    value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(key.node)
+    if not is_atomic(value.data_type) or value.literal is not None:
+        raise unsupported(f"ORDER BY {describe(key.node)}")
+    nulls = "FIRST" if key.nulls_first else "LAST"
+    return f"{value.sql} {'DESC' if key.descending else 'ASC'} NULLS {nulls}"

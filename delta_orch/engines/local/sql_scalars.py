@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from delta_orch.engines.local import sql_dates, sql_functions, sql_nested, sql_operators, sql_text
-from delta_orch.engines.local.sql_arguments import moment
+from delta_orch.engines.local import sql_dates, sql_nested, sql_operators, sql_text
 from delta_orch.engines.local.sql_casts import (
     as_boolean,
     as_text,
@@ -21,6 +20,7 @@ from delta_orch.engines.local.sql_casts import (
     try_cast,
     widen,
 )
+from delta_orch.engines.local.sql_functions import named
 from delta_orch.engines.local.sql_operators import (
     cast_target,
     compare_with_literal,
@@ -40,9 +40,10 @@ from delta_orch.engines.local.sql_types import (
     struct_of,
     unsupported,
 )
-from delta_orch.expressions.bounds import too_deep
+from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.nodes import (
     And,
+    Call,
     Cast,
     Choice,
     Coerced,
@@ -50,23 +51,25 @@ from delta_orch.expressions.nodes import (
     Comparison,
     Expression,
     In,
+    IsNull,
     Literal,
     MakeStruct,
     Not,
     Opaque,
+    Operation,
     Or,
     StartsWith,
 )
-from delta_orch.expressions.parse_literals import Tree, parse_literal
+from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
-from delta_orch.expressions.spark_syntax import has_only, like_parts, syntax_of
 from delta_orch.expressions.to_sql import (
     duckdb_type,
     print_duckdb,
     quote_duckdb_string,
+    to_checked_sql,
     to_spark_sql,
 )
-from delta_orch.expressions.tree import is_opaque
+from delta_orch.expressions.tree import COMPARISONS, is_opaque, too_deep
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -83,7 +86,6 @@ from delta_orch.protocol.types import (
     PrimitiveType,
 )
 
-_COMPARISONS = {"EQ": "=", "NEQ": "!=", "LT": "<", "LTE": "<=", "GT": ">", "GTE": ">=", "NullSafeEQ": "<=>"}
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _DAYS = (PrimitiveType("byte"), PrimitiveType("short"), INTEGER)
 _MAX_CHARACTERS = 4_000_000
@@ -97,7 +99,7 @@ class Columns(Protocol):
 
 
 class Scalars:
-    """Translates expressions, and sqlglot's trees of those that are text; one instance for one place in a query."""
+    """Translates expressions, resolved ones and what text says; one instance for one place in a query."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -140,34 +142,43 @@ class Scalars:
                 return self.value(predicate)
         return Typed(self.predicate(node), BOOLEAN)
 
-    def boolean(self, tree: Tree) -> str:
-        """A predicate. Raises InvalidExpressionError if it is of another type."""
-        return as_boolean(self.scalar(tree), lambda: tree.sql(dialect="spark"))
+    def boolean(self, node: Expression) -> str:
+        """A predicate as text says it. Raises InvalidExpressionError if it is of another type."""
+        return as_boolean(self.scalar(node), lambda: describe(node))
 
-    def scalar(self, tree: Tree) -> Typed:
-        """Tree expression. Raises UnsupportedExpressionError outside the allow-list."""
-        if tree is None:
-            raise unsupported("a function that lacks an argument")
-        tree = tree.unnest()
-        literal = parse_literal(tree)
-        if literal is not None:
+    def scalar(self, node: Expression) -> Typed:
+        """What text says, not resolved. Raises UnsupportedExpressionError outside the allow-list."""
+        if (literal := constant_of(node)) is not None:
             return literal_value(literal)
-        name = type(tree).__name__
-        if name in _COMPARISONS and has_only(tree, *_BINARY):
-            return self._compare(_COMPARISONS[name], self.scalar(tree.this), self.scalar(tree.expression))
-        rule, arguments = _RULES.get(name, (None, ()))
-        if rule is None or not has_only(tree, *arguments):
-            raise unsupported(describe(tree))
-        found = rule(self, tree)
+        match node:
+            case Column(path):
+                return self._columns.find(path)
+            case Operation(name, arguments) if name in COMPARISONS:
+                return self.compared(COMPARISONS[name], *arguments)
+            case Operation(name):
+                if name not in OPERATIONS:
+                    raise unsupported(describe(node))
+                found = OPERATIONS[name](self, node)
+            case Call():
+                found = named(self, node)
+            case Comparison(op, left, right):
+                return self.compared(op, left, right)
+            case And(children) | Or(children):
+                operator = "AND" if isinstance(node, And) else "OR"
+                found = Typed(in_order(operator, [self.boolean(child) for child in children]), BOOLEAN)
+            case Not(child):
+                found = Typed(f"(NOT {self.boolean(child)})", BOOLEAN)
+            case IsNull(child):
+                found = Typed(f"({self.scalar(child).sql} IS NULL)", BOOLEAN)
+            case In(child, values):
+                return self._any_equal([self.scalar(child), *map(literal_value, values)])
+            case StartsWith(child, prefix):
+                return Typed(f"starts_with({self.text(child)}, {quote_duckdb_string(prefix)})", BOOLEAN)
+            case _:
+                raise unsupported(describe(node))
         if len(found.sql) > _MAX_CHARACTERS:
             raise too_deep()  # some rules write an operand several times
         return found
-
-    def column(self, tree: Tree) -> Typed:
-        parts = tree.parts
-        if not all(type(part).__name__ == "Identifier" for part in parts):
-            raise unsupported(describe(tree))
-        return self._columns.find(tuple(part.name for part in parts))
 
     # --- predicates
 
@@ -189,32 +200,21 @@ class Scalars:
         operator = "IS NOT DISTINCT FROM" if op == "<=>" else op
         return Typed(f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})", BOOLEAN)
 
-    def logical(self, tree: Tree) -> Typed:
-        operator = type(tree).__name__.upper()
-        return Typed(in_order(operator, [self.boolean(tree.this), self.boolean(tree.expression)]), BOOLEAN)
+    def compared(self, op: str, left: Expression, right: Expression) -> Typed:
+        """A comparison of what text says."""
+        return self._compare(op, self.scalar(left), self.scalar(right))
 
-    def negation(self, tree: Tree) -> Typed:
-        return Typed(f"(NOT {self.boolean(tree.this)})", BOOLEAN)
+    def negation(self, node: Operation) -> Typed:
+        return Typed(f"(NOT {self.boolean(node.arguments[0])})", BOOLEAN)
 
-    def test(self, tree: Tree) -> Typed:
-        kind = type(tree.expression).__name__
-        if kind == "Null":
-            return Typed(f"({self.scalar(tree.this).sql} IS NULL)", BOOLEAN)
-        if kind == "Boolean":
-            value = "TRUE" if tree.expression.this else "FALSE"
-            return Typed(f"({self.boolean(tree.this)} IS NOT DISTINCT FROM {value})", BOOLEAN)
-        raise unsupported(describe(tree))
+    def test(self, node: Operation) -> Typed:
+        (child,) = node.arguments
+        if node.detail == "NULL":
+            return Typed(f"({self.scalar(child).sql} IS NULL)", BOOLEAN)
+        return Typed(f"({self.boolean(child)} IS NOT DISTINCT FROM {node.detail})", BOOLEAN)
 
-    def distinct(self, tree: Tree) -> Typed:
-        return Typed(f"(NOT {self._compare('<=>', self.scalar(tree.this), self.scalar(tree.expression)).sql})", BOOLEAN)
-
-    def equal_or_null(self, first: Tree, second: Tree) -> Typed:
-        return self._compare("<=>", self.scalar(first), self.scalar(second))
-
-    def membership(self, tree: Tree) -> Typed:
-        if not tree.expressions:
-            raise unsupported("IN with a subquery")
-        return self._any_equal([self.scalar(value) for value in (tree.this, *tree.expressions)])
+    def membership(self, node: Operation) -> Typed:
+        return self._any_equal([self.scalar(value) for value in node.arguments])
 
     def _any_equal(self, operands: list[Typed]) -> Typed:
         # Spark finds one common type for the value and the whole list.
@@ -227,271 +227,150 @@ class Scalars:
             values = [widen(value, DOUBLE) if is_number(value.data_type) else value for value in values]
         return Typed("(" + " OR ".join(self._compare("=", child, value).sql for value in values) + ")", BOOLEAN)
 
-    def between(self, tree: Tree) -> Typed:
-        child = self.scalar(tree.this)
-        lower = self._compare(">=", child, self.scalar(tree.args["low"]))
-        upper = self._compare("<=", child, self.scalar(tree.args["high"]))
+    def between(self, node: Operation) -> Typed:
+        child, low, high = (self.scalar(argument) for argument in node.arguments)
+        lower, upper = self._compare(">=", child, low), self._compare("<=", child, high)
         return Typed(f"({lower.sql} AND {upper.sql})", BOOLEAN)
 
-    def like(self, tree: Tree) -> Typed:
-        parts = like_parts(tree)
-        if parts is None:
-            raise unsupported(f"{describe(tree)}: the pattern is not a constant")
-        subject, pattern, escape, negated = parts
-        ensure_valid_pattern(pattern, escape)
-        operator = "NOT LIKE" if negated else "LIKE"
-        quoted = f"{quote_duckdb_string(pattern)} ESCAPE {quote_duckdb_string(escape)}"
-        return Typed(f"({self.text(subject)} {operator} {quoted})", BOOLEAN)
+    def like(self, node: Operation) -> Typed:
+        subject, pattern = node.arguments
+        literal, escape = constant_of(pattern), node.detail or "\\"
+        if literal is None or not isinstance(literal.value, str):
+            raise unsupported(f"{describe(node)}: the pattern is not a constant")
+        ensure_valid_pattern(literal.value, escape)
+        quoted = f"{quote_duckdb_string(literal.value)} ESCAPE {quote_duckdb_string(escape)}"
+        return Typed(f"({self.text(subject)} LIKE {quoted})", BOOLEAN)
 
-    def text_test(self, tree: Tree) -> Typed:
-        function = {"StartsWith": "starts_with", "EndsWith": "ends_with", "Contains": "contains"}[type(tree).__name__]
-        return Typed(f"{function}({self.text(tree.this)}, {self.text(tree.expression)})", BOOLEAN)
-
-    def is_nan(self, tree: Tree) -> Typed:
-        value = self.scalar(tree.this)
-        if value.data_type not in (FLOAT, DOUBLE):
-            raise unsupported(f"isnan of {value.data_type}")
-        return Typed(f"coalesce(isnan({value.sql}), FALSE)", BOOLEAN)
+    def case_blind_like(self, node: Operation) -> Typed:
+        if node.detail:
+            raise unsupported("ILIKE with an escape")
+        return sql_text.case_blind_like(self, node.arguments)
 
     # --- choices
 
-    def case(self, tree: Tree) -> Typed:
-        subject = tree.args.get("this")
-        conditions, results = [], []
-        for branch in tree.args["ifs"]:
-            if subject is None:
-                conditions.append(self.boolean(branch.this))
-            else:
-                conditions.append(self._compare("=", self.scalar(subject), self.scalar(branch.this)).sql)
-            results.append(self.scalar(branch.args["true"]))
-        default = tree.args.get("default")
-        return choose(conditions, results, Typed("NULL", VOID) if default is None else self.scalar(default))
-
-    def if_else(self, tree: Tree) -> Typed:
-        otherwise = tree.args.get("false")
-        return choose(
-            [self.boolean(tree.this)],
-            [self.scalar(tree.args["true"])],
-            Typed("NULL", VOID) if otherwise is None else self.scalar(otherwise),
-        )
-
-    def coalesce(self, tree: Tree) -> Typed:
-        return self._same_typed("coalesce", [tree.this, *tree.expressions])
-
-    def extreme(self, tree: Tree) -> Typed:
-        operands = [tree.this, *tree.expressions]
-        kinds = {self.scalar(operand).data_type for operand in operands} - {VOID}
-        value = self._same_typed(type(tree).__name__.lower(), operands)
-        if not is_atomic(value.data_type) or (STRING in kinds and len(kinds) > 1):
-            raise unsupported(describe(tree))
-        return value
-
-    def null_if(self, tree: Tree) -> Typed:
-        value = self.scalar(tree.this)
-        equal = self._compare("=", value, self.scalar(tree.expression))
-        return Typed(f"CASE WHEN {equal.sql} THEN NULL ELSE {value.sql} END", value.data_type)
-
-    def _same_typed(self, function: str, trees: Sequence[Tree]) -> Typed:
-        values = [self.scalar(tree) for tree in trees]
-        kind = common_type_of([value.data_type for value in values])
-        return Typed(f"{function}({', '.join(widen(value, kind).sql for value in values)})", kind)
+    def case(self, node: Operation) -> Typed:
+        parts = list(node.arguments)
+        subject = parts.pop(0) if node.name == "CASE OF" else None
+        otherwise = Typed("NULL", VOID) if len(parts) % 2 == 0 else self.scalar(parts.pop())
+        conditions = [
+            self.boolean(when) if subject is None else self.compared("=", subject, when).sql for when in parts[::2]
+        ]
+        return choose(conditions, [self.scalar(then) for then in parts[1::2]], otherwise)
 
     # --- numbers
 
-    def arithmetic(self, tree: Tree) -> Typed:
+    def arithmetic(self, node: Operation) -> Typed:
         # By name: DuckDB turns `x + 1 > 0` around to `x > -1`, and then no row overflows.
-        function = {"Add": "add", "Sub": "subtract", "Mul": "multiply"}[type(tree).__name__]
-        if type(tree.expression).__name__ == "Interval":
-            return sql_dates.shifted(self, tree)
-        left, right = self.scalar(tree.this), self.scalar(tree.expression)
+        function = {"+": "add", "-": "subtract", "*": "multiply"}[node.name]
+        first, second = node.arguments
+        if isinstance(first, Operation) and first.name == "INTERVAL" and node.name == "+":
+            first, second = second, first
+        if isinstance(second, Operation) and second.name == "INTERVAL" and node.name != "*":
+            return sql_dates.shifted(self, node.name, first, second)
+        left, right = self.scalar(first), self.scalar(second)
         if left.data_type == DATE and function != "multiply" and right.data_type in _DAYS:
             return Typed(f"CAST({function}({left.sql}, {widen(right, INTEGER).sql}) AS DATE)", DATE)
-        kind = arithmetic_type(left, right, describe(tree))
+        kind = arithmetic_type(left, right, describe(node))
         if isinstance(kind, DecimalType):
-            return decimal_arithmetic(function, left, right, describe(tree))
+            return decimal_arithmetic(function, left, right, describe(node))
         # Overflow of integers raises in both; the cast keeps DuckDB from widening.
         sql = f"{function}({widen(left, kind).sql}, {widen(right, kind).sql})"
         return Typed(f"CAST({sql} AS {duckdb_type(kind)})", kind)
 
-    def division(self, tree: Tree) -> Typed:
-        left, right = self.scalar(tree.this), self.scalar(tree.expression)
+    def division(self, node: Operation) -> Typed:
+        left, right = map(self.scalar, node.arguments)
         kinds = {left.data_type, right.data_type}
         if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE, STRING} & kinds:
-            return decimal_quotient(left, right, describe(tree))
-        arithmetic_type(left, right, describe(tree))
+            return decimal_quotient(left, right, describe(node))
+        arithmetic_type(left, right, describe(node))
         return guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)
 
-    def remainder(self, tree: Tree) -> Typed:
-        left, right = self.scalar(tree.this), self.scalar(tree.expression)
-        kind = arithmetic_type(left, right, describe(tree))
+    def remainder(self, node: Operation) -> Typed:
+        left, right = map(self.scalar, node.arguments)
+        kind = arithmetic_type(left, right, describe(node))
         if kind in (FLOAT, DOUBLE):
             return guarded("%", widen(left, kind), widen(right, kind), kind)
-        left, right, kind = self._integrals(tree.this, tree.expression, describe(tree))
+        left, right, kind = self._integrals(node.arguments, describe(node))
         return guarded("%", left, right, kind)
 
-    def whole_quotient(self, tree: Tree) -> Typed:
-        left, right, _ = self._integrals(tree.this, tree.expression, describe(tree))
+    def whole_quotient(self, node: Operation) -> Typed:
+        left, right, _ = self._integrals(node.arguments, describe(node))
         return guarded("//", widen(left, LONG), widen(right, LONG), LONG)
 
-    def positive_remainder(self, first: Tree, second: Tree) -> Typed:
-        left, right, kind = self._integrals(first, second, "pmod")
+    def positive_remainder(self, first: Expression, second: Expression) -> Typed:
+        """`pmod`."""
+        left, right, kind = self._integrals((first, second), "pmod")
         rest = f"({left.sql} % {right.sql})"
         return guarded("%", Typed(f"CASE WHEN {rest} < 0 THEN {rest} + {right.sql} ELSE {rest} END", kind), right, kind)
 
-    def _integrals(self, first: Tree, second: Tree, what: str) -> tuple[Typed, Typed, DataType]:
-        left, right = self.scalar(first), self.scalar(second)
+    def _integrals(self, operands: Sequence[Expression], what: str) -> tuple[Typed, Typed, DataType]:
+        left, right = map(self.scalar, operands)
         kind = arithmetic_type(left, right, what)
         if kind not in INTEGRAL_RANGES or STRING in (left.data_type, right.data_type):
             raise unsupported(f"{what}: of {kind}")
         return widen(left, kind), widen(right, kind), kind
 
-    def bitwise(self, tree: Tree) -> Typed:
-        left, right, kind = self._integrals(tree.this, tree.expression, describe(tree))
-        function = {"BitwiseAnd": "({0} & {1})", "BitwiseOr": "({0} | {1})", "BitwiseXor": "xor({0}, {1})"}
-        return Typed(function[type(tree).__name__].format(left.sql, right.sql), kind)
-
-    def cast(self, tree: Tree) -> Typed:
-        value, target = self.scalar(tree.this), cast_target(tree.to)
-        # `x::type` is such a node, too, without being safe.
-        return try_cast(value, target) if tree.args.get("safe") else cast(value, target)
-
-    # --- text
-
-    def text(self, tree: Tree) -> str:
-        """A string operand: numbers, dates and booleans as Spark casts them. Raises UnsupportedExpressionError."""
-        return as_text(self.scalar(tree))
-
-    def length(self, tree: Tree) -> Typed:
-        return Typed(f"CAST(length({self.text(tree.this)}) AS INTEGER)", INTEGER)
-
-    def concatenation(self, tree: Tree) -> Typed:
-        parts = tree.expressions or [tree.this, tree.expression]
-        return Typed("(" + " || ".join(self.text(part) for part in parts) + ")", STRING)
-
-    def trim(self, tree: Tree) -> Typed:
-        function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(str(tree.args.get("position") or ""), "trim")
-        characters = tree.args.get("expression")
+    def bitwise(self, node: Operation) -> Typed:
+        left, right, kind = self._integrals(node.arguments, describe(node))
         return Typed(
-            f"{function}({self.text(tree.this)}, {self.text(characters) if characters else quote_duckdb_string(' ')})",
-            STRING,
+            f"xor({left.sql}, {right.sql})" if node.name == "^" else f"({left.sql} {node.name} {right.sql})", kind
         )
 
-    def substring(self, tree: Tree) -> Typed:
-        text = self.text(tree.this)
-        numbers = [self.scalar(tree.args[key]) for key in ("start", "length") if tree.args.get(key) is not None]
-        if not numbers or any(number.data_type not in INTEGRAL_RANGES for number in numbers):
-            raise unsupported(f"{describe(tree)}: positions that are no integers")
-        start, *length = [widen(number, LONG).sql for number in numbers]
-        # From the end where it is negative; what lies before the first character counts, too.
-        begin = f"CASE WHEN {start} > 0 THEN {start} - 1 WHEN {start} < 0 THEN length({text}) + {start} ELSE 0 END"
-        count = f"({begin}) + {length[0]} - greatest({begin}, 0)" if length else f"length({text})"
-        found = f"substring({text}, greatest({begin}, 0) + 1, greatest({count}, 0))"
-        return Typed(f"CASE WHEN {text} IS NULL OR {' OR '.join(f'{n} IS NULL' for n in (start, *length))} THEN NULL "
-                     f"ELSE {found} END", STRING)  # fmt: skip
+    def cast(self, node: Operation) -> Typed:
+        value, target = self.scalar(node.arguments[0]), cast_target(node.detail)
+        return try_cast(value, target) if node.name == "TRY_CAST" else cast(value, target)
 
-    # --- dates
+    # --- what functions ask for
 
-    def day(self, tree: Tree) -> Typed:
+    def text(self, node: Expression) -> str:
+        """A string operand: numbers, dates and booleans as Spark casts them. Raises UnsupportedExpressionError."""
+        return as_text(self.scalar(node))
+
+    def day(self, node: Expression) -> Typed:
         """What Spark takes for a date: the day of a moment in UTC, text of a date."""
-        value = self.scalar(tree)
+        value = self.scalar(node)
         if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ, STRING):
             raise unsupported(f"a date function on {value.data_type}")
         return value if value.data_type == DATE else cast(value, DATE)
 
-    def as_date(self, tree: Tree) -> Typed:
-        return self.day(tree.this)
 
-    def date_part(self, tree: Tree) -> Typed:
-        part = {"Year": "year", "Month": "month", "Day": "day", "DayOfMonth": "day", "Quarter": "quarter"}
-        return Typed(f"CAST({part[type(tree).__name__]}({self.day(tree.this).sql}) AS INTEGER)", INTEGER)
-
-    def time_part(self, tree: Tree) -> Typed:
-        value = moment(self, tree.this)
-        return Typed(f"CAST({type(tree).__name__.lower()}({value.sql}) AS INTEGER)", INTEGER)
-
-    def date_add(self, tree: Tree) -> Typed:
-        unit = tree.args.get("unit")
-        if unit is not None and unit.name.upper() != "DAY":
-            raise unsupported(describe(tree))
-        amount = self.scalar(tree.expression)
-        if amount.data_type not in INTEGRAL_RANGES or amount.data_type == PrimitiveType("long"):
-            raise unsupported(f"adding {amount.data_type} to a date")
-        return Typed(f"CAST({self.day(tree.this).sql} + {widen(amount, INTEGER).sql} AS DATE)", DATE)
-
-    def date_difference(self, tree: Tree) -> Typed:
-        unit = tree.args.get("unit")
-        if unit is not None and unit.name.upper() != "DAY":
-            raise unsupported(describe(tree))
-        return Typed(f"CAST({self.day(tree.this).sql} - {self.day(tree.expression).sql} AS INTEGER)", INTEGER)
-
-
-def describe(tree: Tree) -> str:
+def describe(node: Expression) -> str:
     """A construct in the user's terms."""
-    text = str(tree.sql(dialect="spark"))
+    text = to_checked_sql(node)
     return text if len(text) <= 100 else text[:97] + "..."
 
 
-_Rule = Callable[[Scalars, Tree], Typed]
-_BINARY = ("this", "expression")
-_PART = ("this",)
-_LISTED = ("this", "expressions")
-# Each node with the arguments its rule looks at; one that has more is refused. `safe`, `typed`, `coalesce`,
-# `ignore_nulls` and `big_int` are flags that sqlglot sets on its own to describe Spark's dialect.
-_RULES: dict[str, tuple[_Rule, tuple[str, ...]]] = {
-    "Column": (Scalars.column, ("this", "table", "db", "catalog")),
-    "Dot": (Scalars.column, _BINARY),
-    "And": (Scalars.logical, _BINARY),
-    "Or": (Scalars.logical, _BINARY),
-    "Not": (Scalars.negation, _PART),
-    "Is": (Scalars.test, _BINARY),
-    "In": (Scalars.membership, _LISTED),
-    "Between": (Scalars.between, ("this", "low", "high")),
-    "Like": (Scalars.like, (*_BINARY, "negate")),
-    "Escape": (Scalars.like, _BINARY),
-    **dict.fromkeys(("StartsWith", "EndsWith", "Contains"), (Scalars.text_test, _BINARY)),
-    "IsNan": (Scalars.is_nan, _PART),
-    "Case": (Scalars.case, ("this", "ifs", "default")),
-    "If": (Scalars.if_else, ("this", "true", "false")),
-    "Coalesce": (Scalars.coalesce, _LISTED),
-    "Greatest": (Scalars.extreme, (*_LISTED, "ignore_nulls")),
-    "Least": (Scalars.extreme, (*_LISTED, "ignore_nulls")),
-    "Nullif": (Scalars.null_if, _BINARY),
-    "Add": (Scalars.arithmetic, _BINARY),
-    "Sub": (Scalars.arithmetic, _BINARY),
-    "Mul": (Scalars.arithmetic, _BINARY),
-    "Div": (Scalars.division, (*_BINARY, "typed", "safe")),
-    "Mod": (Scalars.remainder, _BINARY),
-    "IntDiv": (Scalars.whole_quotient, _BINARY),
-    **dict.fromkeys(("BitwiseAnd", "BitwiseOr", "BitwiseXor"), (Scalars.bitwise, _BINARY)),
-    "BitwiseNot": (sql_operators.complement, _PART),
-    "Struct": (sql_nested.struct, ("expressions",)),
-    "Array": (sql_nested.array, ("expressions",)),
-    "Neg": (sql_operators.minus, _PART),
-    "Abs": (sql_operators.absolute, _PART),
-    "Cast": (Scalars.cast, ("this", "to")),
-    "TryCast": (Scalars.cast, ("this", "to", "safe")),
-    "Length": (Scalars.length, _PART),
-    "Concat": (Scalars.concatenation, ("expressions", "safe", "coalesce")),
-    "DPipe": (Scalars.concatenation, (*_BINARY, "safe")),
-    "Trim": (Scalars.trim, ("this", "position", "expression")),
-    "NullSafeNEQ": (Scalars.distinct, _BINARY),
-    "Floor": (sql_functions.whole_number, _PART),
-    "Ceil": (sql_functions.whole_number, _PART),
-    "StrPosition": (sql_functions.found_position, ("this", "substr")),
-    "Substring": (Scalars.substring, ("this", "start", "length")),
-    "TsOrDsToDate": (Scalars.as_date, ("this", "safe")),
-    **dict.fromkeys(("Year", "Month", "Day", "DayOfMonth", "Quarter"), (Scalars.date_part, _PART)),
-    **dict.fromkeys(("Hour", "Minute", "Second"), (Scalars.time_part, _PART)),
-    "TsOrDsAdd": (Scalars.date_add, (*_BINARY, "unit")),
-    "DateDiff": (Scalars.date_difference, (*_BINARY, "unit")),
-    **dict.fromkeys(("Upper", "Lower"), (sql_text.changed_case, _PART)),
-    "Initcap": (sql_text.initcap, _BINARY),
-    "DateTrunc": (sql_dates.truncated_date, ("this", "unit")),
-    "TimestampTrunc": (sql_dates.truncated_moment, ("this", "unit")),
-    "Nvl2": (sql_functions.second_unless_null, ("this", "true", "false")),
-    "RegexpLike": (sql_text.matches, _BINARY),
-    "ILike": (sql_text.case_blind_like, (*_BINARY, "negate")),
-    "Extract": (sql_dates.extracted, _BINARY),
-    "Bracket": (sql_nested.element, ("this", "expressions", "offset", "safe")),
-    "Anonymous": (sql_functions.named, _LISTED),
+_Rule = Callable[[Scalars, Operation], Typed]
+
+
+def _signed(binary: _Rule, unary: Callable[[Scalars, Expression], Typed]) -> _Rule:
+    return lambda scalars, node: (
+        binary(scalars, node) if len(node.arguments) == 2 else unary(scalars, node.arguments[0])
+    )
+
+
+OPERATIONS: dict[str, _Rule] = {
+    "NOT": Scalars.negation,
+    "IS": Scalars.test,
+    "IN": Scalars.membership,
+    "BETWEEN": Scalars.between,
+    "LIKE": Scalars.like,
+    "ILIKE": Scalars.case_blind_like,
+    "RLIKE": lambda scalars, node: sql_text.regexp_like(scalars, node.arguments),
+    "CASE": Scalars.case,
+    "CASE OF": Scalars.case,
+    "+": _signed(Scalars.arithmetic, sql_operators.plus),
+    "-": _signed(Scalars.arithmetic, sql_operators.minus),
+    "*": Scalars.arithmetic,
+    "/": Scalars.division,
+    "%": Scalars.remainder,
+    "DIV": Scalars.whole_quotient,
+    "&": Scalars.bitwise,
+    "|": Scalars.bitwise,
+    "^": Scalars.bitwise,
+    "~": lambda scalars, node: sql_operators.complement(scalars, node.arguments[0]),
+    "||": lambda scalars, node: sql_text.concatenated(scalars, node.arguments),
+    "CAST": Scalars.cast,
+    "TRY_CAST": Scalars.cast,
+    "[]": lambda scalars, node: sql_nested.element(scalars, node.arguments, 0),
 }

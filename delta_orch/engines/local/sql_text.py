@@ -11,14 +11,16 @@ from delta_orch.engines.local.sql_arguments import (
     constant,
     long_sql,
 )
-from delta_orch.engines.local.sql_casts import error
+from delta_orch.engines.local.sql_casts import error, widen
 from delta_orch.engines.local.sql_types import Typed, unsupported
 from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.parse_literals import Tree
+from delta_orch.expressions.nodes import Call, Expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_string
 from delta_orch.protocol.types import (
     BOOLEAN,
+    INTEGER,
+    LONG,
     STRING,
     ArrayType,
 )
@@ -29,9 +31,9 @@ _SAME_UPPER = r"[\x{01}-\x{DE}\x{E0}-\x{148}\x{14A}-\x{19A}\x{19C}-\x{1EF}\x{1F1
 _SAME_LOWER = r"[\x{01}-\x{12F}\x{131}-\x{24F}\x{400}-\x{52F}]*"
 
 
-def changed_case(scalars: Scalars, tree: Tree) -> Typed:
+def changed_case(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
     """`upper` and `lower`."""
-    return Typed(_cased(type(tree).__name__.lower(), scalars.text(tree.this)), STRING)
+    return lambda scalars, arguments: Typed(_cased(function, scalars.text(arguments[0])), STRING)
 
 
 def _cased(function: str, text: str) -> str:
@@ -42,7 +44,7 @@ def _cased(function: str, text: str) -> str:
     )
 
 
-def concat_ws(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def concat_ws(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     texts = [scalars.text(argument) for argument in arguments]
     return Typed(
         f"concat_ws({', '.join(texts)})" if len(texts) > 1 else f"CASE WHEN {texts[0]} IS NULL THEN NULL ELSE '' END",
@@ -50,8 +52,8 @@ def concat_ws(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     )
 
 
-def padded(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
-    def pad(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def padded(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    def pad(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         width = constant(scalars, arguments[1], int, function)
         filling = constant(scalars, arguments[2], str, function) if len(arguments) > 2 else " "
         if not filling or not 0 <= width <= 65_535:
@@ -61,13 +63,13 @@ def padded(function: str) -> Callable[[Scalars, Sequence[Tree]], Typed]:
     return pad
 
 
-def sha2(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def sha2(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if constant(scalars, arguments[1], int, "sha2") not in (0, 256):
         raise unsupported("sha2 of any length but 256")
     return Typed(f"sha256({bytes_sql(scalars, arguments[0])})", STRING)
 
 
-def split_part(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def split_part(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     delimiter = constant(scalars, arguments[1], str, "split_part")
     index = constant(scalars, arguments[2], int, "split_part")
     if not delimiter or index < 1:
@@ -75,7 +77,7 @@ def split_part(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(f"split_part({scalars.text(arguments[0])}, {quote_duckdb_string(delimiter)}, {index})", STRING)
 
 
-def translate(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def translate(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     old, new = (constant(scalars, argument, str, "translate") for argument in arguments[1:])
     if not (old + new).isascii():
         raise unsupported("translate of letters beyond ASCII")
@@ -84,14 +86,14 @@ def translate(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     )
 
 
-def hexadecimal(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def hexadecimal(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if scalars.scalar(arguments[0]).data_type in INTEGRAL_RANGES:
         return Typed(f"hex({long_sql(scalars, arguments[0])})", STRING)
     return Typed(f"hex({bytes_sql(scalars, arguments[0])})", STRING)
 
 
-def _pattern(scalars: Scalars, tree: Tree, what: str) -> JavaPattern:
-    return java_pattern(constant(scalars, tree, str, what))
+def _pattern(scalars: Scalars, node: Expression, what: str) -> JavaPattern:
+    return java_pattern(constant(scalars, node, str, what))
 
 
 def _searched(pattern: JavaPattern, text: str, found: str) -> str:
@@ -105,17 +107,12 @@ def _searched(pattern: JavaPattern, text: str, found: str) -> str:
     return f"CASE WHEN {ends} THEN {problem} ELSE {found} END"
 
 
-def matches(scalars: Scalars, tree: Tree) -> Typed:
-    """`RLIKE`."""
-    return regexp_like(scalars, [tree.this, tree.expression])
-
-
-def regexp_like(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def regexp_like(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "RLIKE")
     return Typed(_searched(pattern, text, f"regexp_matches({text}, {quote_duckdb_string(pattern.sql)})"), BOOLEAN)
 
 
-def regexp_extract(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def regexp_extract(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "regexp_extract")
     group = constant(scalars, arguments[2], int, "regexp_extract") if len(arguments) > 2 else 1
     if not 0 <= group <= pattern.groups:
@@ -126,7 +123,7 @@ def regexp_extract(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(_searched(pattern, text, found), STRING)
 
 
-def regexp_replace(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def regexp_replace(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "regexp_replace")
     new = constant(scalars, arguments[2], str, "regexp_replace")
     if pattern.is_nullable or "$" in new or "\\" in new:
@@ -135,7 +132,7 @@ def regexp_replace(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(_searched(pattern, text, found), STRING)
 
 
-def split(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def split(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "split")
     if pattern.is_nullable or pattern.groups:
         raise unsupported("split by what may be empty, or has groups")
@@ -143,14 +140,13 @@ def split(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     return Typed(_searched(pattern, text, found), ArrayType(STRING, False))
 
 
-def case_blind_like(scalars: Scalars, tree: Tree) -> Typed:
+def case_blind_like(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`ILIKE` with a constant pattern of plain letters."""
-    pattern = constant(scalars, tree.expression, str, "ILIKE")
+    pattern = constant(scalars, arguments[1], str, "ILIKE")
     if "\\" in pattern:
         raise unsupported("ILIKE with an escape")
-    operator = "NOT LIKE" if tree.args.get("negate") else "LIKE"
-    text = _cased("lower", scalars.text(tree.this))
-    return Typed(f"({text} {operator} {_cased('lower', quote_duckdb_string(pattern))} ESCAPE '\\')", BOOLEAN)
+    text = _cased("lower", scalars.text(arguments[0]))
+    return Typed(f"({text} LIKE {_cased('lower', quote_duckdb_string(pattern))} ESCAPE '\\')", BOOLEAN)
 
 
 def _over(characters: str, text: str, found: str, what: str) -> str:
@@ -160,23 +156,21 @@ def _over(characters: str, text: str, found: str, what: str) -> str:
     return f"CASE WHEN {text} IS NULL OR regexp_full_match({text}, {pattern}) THEN {found} ELSE {problem} END"
 
 
-def reverse(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def reverse(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if scalars.scalar(arguments[0]).data_type != STRING:
         raise unsupported("reverse of what is no text")
     text = scalars.text(arguments[0])
     return Typed(_over(r"\x{00}-\x{7F}", text, f"reverse({text})", "reverse"), STRING)
 
 
-def initcap(scalars: Scalars, tree: Tree) -> Typed:
+def initcap(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """Of words of ASCII letters between blanks; where words end otherwise is a matter of Unicode's version."""
-    if str(tree.expression.this) != " ":
-        raise unsupported("initcap with two arguments")
-    text = scalars.text(tree.this)
+    text = scalars.text(arguments[0])
     words = f"list_transform(string_split(lower({text}), ' '), lambda word: concat(upper(word[1]), substring(word, 2)))"
     return Typed(_over("A-Za-z ", text, f"array_to_string({words}, ' ')", "initcap"), STRING)
 
 
-def substring_index(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
+def substring_index(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     delimiter = constant(scalars, arguments[1], str, "substring_index")
     count = constant(scalars, arguments[2], int, "substring_index")
     if len(delimiter) != 1:
@@ -185,3 +179,49 @@ def substring_index(scalars: Scalars, arguments: Sequence[Tree]) -> Typed:
     bounds = f"1, {count}" if count >= 0 else f"{count}, -1"
     found = f"array_to_string(list_slice(string_split({text}, {quoted}), {bounds}), {quoted})"
     return Typed(f"CASE WHEN {text} IS NOT NULL THEN {found if count else quote_duckdb_string('')} END", STRING)
+
+
+def text_test(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`startswith`, `endswith` and `contains`, as DuckDB calls them."""
+    return lambda scalars, arguments: Typed(f"{function}({', '.join(map(scalars.text, arguments))})", BOOLEAN)
+
+
+def concatenated(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`concat` and `||`."""
+    return Typed("(" + " || ".join(map(scalars.text, arguments)) + ")", STRING)
+
+
+def length(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """In characters."""
+    return Typed(f"CAST(length({scalars.text(arguments[0])}) AS INTEGER)", INTEGER)
+
+
+def trimmed(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`trim`, `ltrim` and `rtrim`: a text, or characters and the text."""
+
+    def trim(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        *characters, text = map(scalars.text, arguments)
+        return Typed(f"{function}({text}, {characters[0] if characters else quote_duckdb_string(' ')})", STRING)
+
+    return trim
+
+
+def trimmed_of(scalars: Scalars, call: Call) -> Typed:
+    """`trim(BOTH characters FROM text)`."""
+    function = {"LEADING": "ltrim", "TRAILING": "rtrim"}.get(call.detail, "trim")
+    return trimmed(function)(scalars, call.arguments[::-1])
+
+
+def substring(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`substring`."""
+    text = scalars.text(arguments[0])
+    numbers = [scalars.scalar(argument) for argument in arguments[1:]]
+    if any(number.data_type not in INTEGRAL_RANGES for number in numbers):
+        raise unsupported("substring with positions that are not integers")
+    start, *count_of = [widen(number, LONG).sql for number in numbers]
+    # From the end where it is negative; what lies before the first character counts, too.
+    begin = f"CASE WHEN {start} > 0 THEN {start} - 1 WHEN {start} < 0 THEN length({text}) + {start} ELSE 0 END"
+    count = f"({begin}) + {count_of[0]} - greatest({begin}, 0)" if count_of else f"length({text})"
+    found = f"substring({text}, greatest({begin}, 0) + 1, greatest({count}, 0))"
+    return Typed(f"CASE WHEN {text} IS NULL OR {' OR '.join(f'{n} IS NULL' for n in (start, *count_of))} THEN NULL "
+                 f"ELSE {found} END", STRING)  # fmt: skip

@@ -38,6 +38,11 @@ _COMPARISONS = {"==": "==", "<=>": "<=>", "<": ">", "<=": ">=", ">": "<", ">=": 
 class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
     """A DataFrame of Spark Connect over a scan. Filters that follow right behind it leave out files by the log."""
 
+    def __new__(cls, *_: object) -> ScanFrame:
+        # Before Spark 4.1, the base class's takes a plan.
+        made: ScanFrame = object.__new__(cls)
+        return made
+
     def __init__(
         self, session: SparkSession, scan: ScanPlan, build: Callable[[ScanPlan], DataFrame], plan_id: int | None = None
     ) -> None:
@@ -111,10 +116,11 @@ def _parsed(text: str, schema: StructType) -> Expression | None:
         return None
     try:
         where = resolve_predicate(text, schema)
+        types = [find_column(column.path, schema)[1] for column in columns_of(where)]
     except DeltaError:
-        return None  # Spark says what is wrong with it, or knows it
-    types = (type_at(schema, column.path) for column in columns_of(where))
-    return None if any(data_type in (TIMESTAMP, TIMESTAMP_NTZ) for data_type in types) else where
+        # Spark says what is wrong with it, or knows it, e.g. a field of all structs in an array.
+        return None
+    return None if TIMESTAMP in types or TIMESTAMP_NTZ in types else where
 
 
 def _node(expression: Any, schema: StructType) -> FilterNode:

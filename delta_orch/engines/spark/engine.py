@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -183,6 +183,9 @@ class SparkEngine:
         ensure_zone_does_not_matter(self.host, [column.value for column in computed], lambda: self.schema(relation))
         grouped = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
         return self.sql(f"SELECT {items} FROM rows{grouped}", {"rows": relation})
+
+    def statement(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
     def evaluated(self, relation: DataFrame) -> AbstractContextManager[DataFrame]:
         """The rows, evaluated once and kept by the executors; see `Engine.evaluated`."""

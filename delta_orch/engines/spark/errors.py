@@ -43,7 +43,9 @@ _DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTA
 _OURS = re.compile(r"\[delta_orch error\] (\w+): (.*)")
 _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
 PACKAGE = "delta-orch"
-_NO_PACKAGE = "No module named 'delta_orch'"
+_NO_PACKAGE = ("delta_orch is not installed on the Spark workers", "No module named 'delta_orch'")
+"""What `on_workers.py` says, and Python where a function cannot be loaded at all."""
+_FOR_FORMAT = "The format delta_orch reads and writes files there"
 _FILE = re.compile(r"(?:File |Path does not exist: |while reading file |path: )([a-z0-9]+:/[^\s\"']+|/[^\s\"']+)")
 
 _MISSING = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND", "java.io.FileNotFoundException", "NoSuchFileException")
@@ -157,7 +159,7 @@ def explained(error: BaseException) -> DeltaError | None:
     """
     if isinstance(error, DeltaError):
         return error
-    return _translate(error, "read the table", (), is_analysis=False, needs_package="Python workers run it")
+    return _translate(error, "read the table", (), is_analysis=False, needs_package=None)
 
 
 def _translate(
@@ -186,10 +188,10 @@ def _translate(
         )
     if connector := _missing_connector(text, action):
         return connector
-    if needs_package is not None and _NO_PACKAGE in text:
+    if sign := next((s for s in _NO_PACKAGE if s in text), None):
         return MissingDependencyError(
-            "delta_orch is not installed on the Spark workers",
-            cause=needs_package,
+            _NO_PACKAGE[0],
+            cause=_FOR_FORMAT if sign == _NO_PACKAGE[0] else needs_package or "Python workers run it",
             remedy="Install delta-orch where the executors run Python",
             package=PACKAGE,
         )

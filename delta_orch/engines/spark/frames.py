@@ -84,6 +84,9 @@ def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -
     target = spark_schema(schema)
     if table.num_rows == 0:
         return session.createDataFrame([], target)
+    if is_connect(session):
+        # A server of Spark 4.0 takes the first batch of a table, and no other.
+        table = table.combine_chunks()
     rows = session.createDataFrame(table, target)
     return rows.coalesce(1) if table.nbytes <= _ONE_TASK_BYTES else rows
 

@@ -110,6 +110,10 @@ class PortableHost(SparkHost):
             empty = StructType((*files.data_schema, *files.partition_schema, *positions))
             return self.session.createDataFrame([], spark_schema(empty))
         paths = _decoded_paths(files)
+        if files.store.uri.startswith("file:"):
+            named = FileTable(files.files).path.to_pylist()
+            here = [path for path in named if "://" not in path or path.startswith("file:")]
+            files.store.ensure_regular([files.store.resolve(path) for path in here])
         reader = self.session.read.schema(spark_schema(files.data_schema)).options(**read_options(files))
         # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
         # latter too, but Connect folds its case on the way and Spark then does not know it.)

@@ -57,6 +57,7 @@ _WORDS = "delta_orch_vector_words"
 _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
 
 _ZONE = "spark.sql.session.timeZone"
+_NULL_STRUCTS = "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing"
 _UTC = {"utc", "etc/utc", "gmt", "z", "+00:00", "+0", "utc+0", "gmt+0", "zulu", "etc/gmt", "universal", "etc/universal"}
 _MAKES_INSTANTS = re.compile("timestamp|unixtime|_unix", re.IGNORECASE)
 
@@ -78,9 +79,10 @@ def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
 
 
 def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame:
+    whole = any(map(_holds_struct, plan.schema)) and _loses_structs(host)
     rows = union_by_name(
         [
-            host.pinned(_live_rows(host, part, by), ANALYSIS_SETTINGS).selectExpr(*_table_columns(part, by))
+            host.pinned(_live_rows(host, part, by), ANALYSIS_SETTINGS).selectExpr(*_table_columns(part, by, whole))
             for part, by in scans_by_name(plan)
         ]
     )
@@ -95,6 +97,16 @@ def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame
         rows = arrow_filtered(host.unpinned(rows), plan.arrow_filter, plan.schema)
         rows = host.pinned(rows, ANALYSIS_SETTINGS)
     return host.unpinned(rows.selectExpr(*selected))
+
+
+def _holds_struct(field: StructField) -> bool:
+    return any(isinstance(part, StructType) for part in types_of(field.data_type))
+
+
+def _loses_structs(host: SparkHost) -> bool:
+    """Whether this Spark reads a struct as null where a file has none of the fields that a query asks for."""
+    version = tuple(map(int, host.session.version.split(".")[:2]))
+    return version < (4, 1) or host.session.conf.get(_NULL_STRUCTS) == "true"
 
 
 def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
@@ -156,10 +168,13 @@ def _words(rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-def _table_columns(plan: ScanPlan, names: StructType) -> Iterator[str]:
+def _table_columns(plan: ScanPlan, names: StructType, whole: bool) -> Iterator[str]:
     """A SELECT list over the rows of the files: every column of the table under its logical name, at every level.
 
     Void columns, which no file holds, are added (PROTOCOL, "Primitive Types").
+
+    Args:
+        whole: Keep Spark from reading some fields of structs only.
     """
     tracking, addresses = plan.row_tracking, plan.row_addresses
     partitions = {name.lower() for name in plan.partition_columns}
@@ -172,6 +187,8 @@ def _table_columns(plan: ScanPlan, names: StructType) -> Iterator[str]:
         elif logical.data_type == VOID:
             value = "NULL"
         elif logical.name.lower() not in partitions:
+            if whole and _holds_struct(by):
+                value = f"coalesce({value}, {value})"
             value = _renamed_sql(value, by.data_type, logical.data_type)
         yield f"{value} AS {quote_identifier(logical.name)}"
 

@@ -147,7 +147,7 @@ def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
 
 
 def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
-    """Refuse paths that lead out of the table, by the store's own rule, and what is no file.
+    """Refuse paths that lead out of the table, by the store's own rule.
 
     Spark itself would open every scheme that Hadoop knows, `http` among them.
     """
@@ -160,9 +160,6 @@ def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
     for path in paths.filter(suspicious).to_pylist():
         if "://" not in path or not lies_in(place_of(path), store.external_paths or ()):
             store.resolve(path)
-    if store.uri.startswith("file:"):
-        plain = [path for path in paths.to_pylist() if "://" not in path or path.startswith("file:")]
-        store.ensure_regular([store.resolve(path) for path in plain])
 
 
 def hadoop_root(store: LogStore) -> str:

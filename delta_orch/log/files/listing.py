@@ -15,11 +15,12 @@ _DIGITS = 20
 
 
 class CheckpointFiles(NamedTuple):
-    """The files of one complete checkpoint, in the order of their parts."""
+    """The files of one complete checkpoint, in the order of their parts. `has_checksum`: as of a `CompactionFile`."""
 
     version: int
     kind: LogFileKind
     files: tuple[FileMeta, ...]
+    has_checksum: bool = False
 
     @property
     def size_bytes(self) -> int:
@@ -27,11 +28,13 @@ class CheckpointFiles(NamedTuple):
 
 
 class CompactionFile(NamedTuple):
-    """A log compaction: commits `start_version` to `end_version`, both inclusive and not the same, in one file."""
+    """A log compaction: commits `start_version` to `end_version`, both inclusive and not the same, in one file.
+    `has_checksum`: whether its last version has a version checksum, as far as the listing shows."""
 
     start_version: int
     end_version: int
     file: FileMeta
+    has_checksum: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +85,7 @@ def build_listing(files: Iterable[FileMeta], start_version: int = 0, end_version
     """The log out of the files of its directory, ascending by name and from `start_version` on. No I/O of its own."""
     commits: dict[int, FileMeta] = {}
     candidates: list[tuple[LogPath, FileMeta]] = []
+    checksums: set[int] = set()
     compactions: list[CompactionFile] = []
     for meta in files:
         name = meta.path.rpartition("/")[2]
@@ -94,6 +98,8 @@ def build_listing(files: Iterable[FileMeta], start_version: int = 0, end_version
             break
         if name[_DIGITS:] == ".json":
             commits[int(digits)] = meta
+        elif name[_DIGITS:] == ".crc":
+            checksums.add(int(digits))
         elif (path := parse_log_path(name)) is None:
             continue
         elif path.is_checkpoint:
@@ -101,7 +107,12 @@ def build_listing(files: Iterable[FileMeta], start_version: int = 0, end_version
         elif path.end_version is not None and path.version < path.end_version and meta.size:
             compactions.append(CompactionFile(path.version, path.end_version, meta))
     complete, incomplete = _group_checkpoints(candidates)
-    return LogListing(start_version, commits, complete, incomplete, tuple(compactions))
+    complete = {
+        version: tuple(c._replace(has_checksum=version in checksums) for c in found)
+        for version, found in complete.items()
+    }
+    known = tuple(c._replace(has_checksum=c.end_version in checksums) for c in compactions)
+    return LogListing(start_version, commits, complete, incomplete, known)
 
 
 _ByVersion = dict[int, tuple[CheckpointFiles, ...]]

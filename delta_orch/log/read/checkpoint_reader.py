@@ -6,34 +6,39 @@ that may refer to sidecars, under a UUID name or the classic one) look the same 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeVar
 
+import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.errors import (
+    ChecksumMismatchError,
     CorruptLogError,
     DeltaError,
     FileMissingInStoreError,
     IncompleteCheckpointError,
     ProtocolViolationError,
+    StorageError,
 )
 from delta_orch.log.files.arrow_building import plain, valid_runs
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.protocol.action_json import PROBE_LEAF, is_below, parse_action
 from delta_orch.protocol.actions import Action, DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
-from delta_orch.protocol.paths import SIDECAR_DIRECTORY, decode_path, is_absolute
+from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checksum_path, decode_path, is_absolute
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 
 if TYPE_CHECKING:
     from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 
+_LOGGER = logging.getLogger(__name__)
 _MAX_THREADS = 8
 # Threads cost more than they save below.
 _QUICK_ROWS = 256 * 1024
@@ -137,6 +142,12 @@ class ParquetPart:
         column = self.leaves.index(probe)
         groups = (RowGroup(self, i) for i in range(self.metadata.num_row_groups))
         return [group for group in groups if group.num_rows and not group.is_all_null(column)]
+
+    def num_actions(self, action: str) -> int | None:
+        """How many such actions there are, going by the footer; None where that does not tell."""
+        counts = [(g.num_rows, g.null_count(f"{action}.{PROBE_LEAF[action]}")) for g in self.row_groups(action)]
+        known = [rows - nulls for rows, nulls in counts if nulls is not None]
+        return sum(known) if len(known) == len(counts) else None
 
 
 @dataclass(frozen=True)
@@ -344,9 +355,54 @@ class Checkpoint:
         return (*self.sidecar_parts, *self.embedded_parts)
 
     def row_groups(self, action: str) -> list[RowGroup]:
-        """The row groups that may hold `add` or `remove` actions, in the order of the files."""
+        """The row groups that may hold `add` or `remove` actions, in the order of the files.
+
+        Raises as `protocol_and_metadata`; ChecksumMismatchError: The version checksum counts other files.
+        """
         _prefetch_footers(self.file_parts)
+        if action == "add":
+            _ = self._agrees_with_checksum
         return [group for part in self.file_parts for group in part.row_groups(action)]
+
+    @cached_property
+    def _agrees_with_checksum(self) -> bool:
+        """Whether the checksum of the version counts the files that the footers count; False where it is not known.
+
+        Raises:
+            ChecksumMismatchError: It counts others.
+        """
+        # Across a network, one more request would cost each first read more than the rest of the check.
+        if not self.files.has_checksum or not self.store.uri.startswith(("file:", "memory:")):
+            return False
+        recorded = _recorded_files(self.store, self.version)
+        counts = [part.num_actions("add") for part in self.file_parts]
+        if recorded is None or None in counts:
+            return False
+        counted = sum(count or 0 for count in counts)
+        counted += 0 if self.json_actions is None else self.json_actions.adds.num_rows
+        if counted != recorded:
+            raise ChecksumMismatchError(
+                f"The checkpoint of version {self.version} does not agree with its version checksum",
+                cause=f"The checkpoint has {counted} files, and the checksum says {recorded}",
+                remedy="Compare both with the commits: delete the checkpoint if these are all there, or the checksum "
+                f"{checksum_path(self.version)} if that is wrong, or restore the log from a backup",
+                version=self.version,
+                path=self.files.files[0].path,
+                recorded=recorded,
+                computed=counted,
+            )
+        return True
+
+
+def _recorded_files(store: LogStore, version: int) -> int | None:
+    """What the checksum of a version says of the number of files; None where it does not tell."""
+    try:
+        checksum = orjson.loads(store.read_bytes(checksum_path(version)))
+    except (ValueError, StorageError) as e:
+        _LOGGER.info("Passing over the version checksum of version %d of %s: %s", version, store.uri, e)
+        return None
+    recorded = checksum.get("numFiles") if isinstance(checksum, dict) else None
+    return recorded if isinstance(recorded, int) else None
 
 
 def child_of(struct: pa.StructArray, name: str) -> pa.Array:

@@ -1,6 +1,8 @@
 """Version checksums of the log, and the replayed state held against them (PROTOCOL, "State Validation").
 
-They are used for nothing else, but for the checksum of the next version (`checksum_writer`). As a shortcut to metadata
+Log compactions (`compactions`) and, where that costs no request across a network, checkpoints (`checkpoint_reader`)
+are held against them as they are read. They are used for nothing else, but for the checksum of the next version
+(`checksum_writer`). As a shortcut to metadata
 or sizes they would not be safe: a checksum that disagrees with its log is exactly the damage it exists to reveal,
 nothing in it proves that it agrees, and published tables have ones that do not.
 """
@@ -121,9 +123,9 @@ def _compare(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> Iterat
     yield "numMetadata", checksum.num_metadata, 1
     yield "numProtocol", checksum.num_protocol, 1
     if checksum.metadata is not None:
-        yield "metadata", _comparable_metadata(checksum.metadata), _comparable_metadata(snapshot.metadata)
+        yield "metadata", comparable_metadata(checksum.metadata), comparable_metadata(snapshot.metadata)
     if checksum.protocol is not None:
-        yield "protocol", _comparable_protocol(checksum.protocol), _comparable_protocol(snapshot.protocol)
+        yield "protocol", comparable_protocol(checksum.protocol), comparable_protocol(snapshot.protocol)
     yield from _compare_commit(snapshot, checksum)
     if checksum.txns is not None:
         yield "setTransactions", *_comparable_txns(snapshot, checksum.txns)
@@ -205,7 +207,8 @@ def _bins(values: Numbers, boundaries: tuple[int, ...]) -> Numbers:
     return np.maximum(np.searchsorted(np.array(boundaries, np.int64), values, side="right") - 1, 0)
 
 
-def _comparable_metadata(metadata: Metadata) -> dict[str, object]:
+def comparable_metadata(metadata: Metadata) -> dict[str, object]:
+    """What makes two metadata actions say the same: the schema counts as JSON, not as text."""
     try:
         schema = json.loads(metadata.schema_string)
     except ValueError:
@@ -222,8 +225,8 @@ def _comparable_metadata(metadata: Metadata) -> dict[str, object]:
     }
 
 
-def _comparable_protocol(protocol: Protocol) -> tuple[object, ...]:
-    # Written or not, an empty list of features says the same.
+def comparable_protocol(protocol: Protocol) -> tuple[object, ...]:
+    """What makes two protocol actions say the same: an empty list of features is one that was not written."""
     return (
         protocol.min_reader_version,
         protocol.min_writer_version,

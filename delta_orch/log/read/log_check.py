@@ -18,7 +18,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.listing import CheckpointFiles, LogListing
 from delta_orch.log.read.checkpoint_reader import Checkpoint
-from delta_orch.log.read.replay import read_compaction
+from delta_orch.log.read.compactions import read_compaction
 from delta_orch.protocol.last_checkpoint import parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, commit_path
 from delta_orch.storage.base import LogStore

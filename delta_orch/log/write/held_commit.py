@@ -18,7 +18,6 @@ import pyarrow as pa
 
 from delta_orch.errors import DeltaError, FileMissingInStoreError, InvalidRequestError, StagedWriteGoneError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.log.files.arrow_building import string_array
@@ -194,6 +193,8 @@ def _txn(value: Mapping[str, Any], schema: StructType) -> TxnId:
 
 
 def _predicate(text: str, schema: StructType) -> Expression:
+    from delta_orch.expressions.parse import parse_expression
+
     return resolve_expression(parse_expression(text), schema)
 
 

@@ -11,6 +11,7 @@ from delta_orch.verbs.merge.clauses import Action, Clause, Kind, assigned, names
 if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.scan.explain import ScanExplanation
 
 
 @checked
@@ -24,16 +25,21 @@ class Merge:
             .execute())
 
     The first clause of the row's kind whose condition is true applies to the row. Null is not true. A row without such
-    a clause does not change. Nothing is read or written before `execute()`, which raises all errors. Each method
-    returns the merge itself.
+    a clause does not change. Nothing is read or written before `execute()`, which raises all errors. `explain()` says
+    what it would open. Every other method returns the merge itself.
 
     Conditions and values are Spark SQL or expressions. They name columns with the alias of their side (`s.amount`). The
     alias is optional where only one side has the name. A `not_matched` clause can use only columns of the source. A
     `not_matched_by_source` clause can use only columns of the table.
     """
 
-    def __init__(self, run: Callable[[Sequence[Clause]], CommitResult]) -> None:
+    def __init__(
+        self,
+        run: Callable[[Sequence[Clause]], CommitResult],
+        explain: Callable[[Sequence[Clause]], ScanExplanation],
+    ) -> None:
         self._run = run
+        self._explain = explain
         self._clauses: list[Clause] = []
 
     def _also(self, clause: Clause) -> Merge:
@@ -94,6 +100,16 @@ class Merge:
     def when_not_matched_by_source_delete(self, condition: str | Expression | None = None) -> Merge:
         """Delete table rows that no source row matches."""
         return self._also(Clause(Kind.NOT_MATCHED_BY_SOURCE, Action.DELETE, condition))
+
+    def explain(self) -> ScanExplanation:
+        """How many files and row groups of the table the merge would open, and what leaves out the others: partition
+        values and statistics, held against the keys of the source. Print the result, or use its `to_dict()`.
+
+        The source is asked for its keys, which uses up a stream. Of the table the log and footers of files are read.
+
+        Raises: As `execute` for what does not fit. MissingFileError, TableError, StorageError: A file cannot be read.
+        """
+        return self._explain(tuple(self._clauses))
 
     def execute(self) -> CommitResult:
         """Run the merge and commit it.

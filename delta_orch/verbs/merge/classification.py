@@ -82,7 +82,10 @@ class Classified:
 def _flat(column: Column, sides: Sides) -> str:
     side, name = column.path[:2]
     schema = sides.target if side == TARGET else sides.source
-    return f"_delta_orch_{side}_{schema.names.index(name)}"
+    # Text of SQL that only an engine evaluates has names as the user wrote them.
+    found = schema.find(name)
+    assert found is not None
+    return f"_delta_orch_{side}_{schema.names.index(found.name)}"
 
 
 def needed_columns(clauses: Clauses, recomputed: Sequence[str], sides: Sides) -> dict[Column, None]:

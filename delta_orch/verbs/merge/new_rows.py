@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Relation
-from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
+from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.expressions.renaming import renamed
-from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import BOOLEAN, INTEGER, LONG, STRING, DataType, StructField, StructType
 from delta_orch.verbs.merge.assignments import Path, ResolvedClause
 from delta_orch.verbs.merge.classification import CLAUSE, Classified
 from delta_orch.verbs.merge.clauses import Action
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
-from delta_orch.writing.assignments import assigned_column, cast_to
+from delta_orch.writing.assignments import assigned_column, ensure_value_fits
 from delta_orch.writing.row_changes import ADDRESS, RowChanges
 
 Types = Mapping[tuple[int, Path], DataType]
@@ -46,34 +45,9 @@ def value_types(
     joined = engine.join(JoinSide(TARGET, target), JoinSide(SOURCE, source), Literal(True, BOOLEAN), "inner", columns)
     types: dict[tuple[int, Path], DataType] = {}
     for field, (clause, path, value) in zip(engine.schema(joined), places, strict=False):
-        _ensure_fits(value, field.data_type, _field_at(path, sides.target), path, fill_nulls=evolves)
+        ensure_value_fits(value, field.data_type, path, sides.target, fill_nulls=evolves)
         types[clause.number, path] = field.data_type
     return types
-
-
-def _field_at(path: Path, schema: StructType) -> StructField:
-    field = schema.find(path[0])
-    for name in path[1:]:
-        assert field is not None and isinstance(field.data_type, StructType)
-        field = field.data_type.find(name)
-    assert field is not None
-    return field
-
-
-def _ensure_fits(value: Expression, have: DataType, field: StructField, path: Path, *, fill_nulls: bool) -> None:
-    cast_to(value, have, field.data_type, ".".join(path))
-    if isinstance(value, Literal) or not _is_nested(have):
-        return
-    name = ".".join(path)
-    ensure_schema_fits(
-        StructType((StructField(name, have),)),
-        StructType((StructField(name, field.data_type),)),
-        fill_nulls=fill_nulls,
-    )
-
-
-def _is_nested(data_type: DataType) -> bool:
-    return hasattr(data_type, "fields") or hasattr(data_type, "element_type") or hasattr(data_type, "key_type")
 
 
 def clause_rows(
@@ -88,6 +62,7 @@ def clause_rows(
     """What the clauses make of their rows, as `RowChanges.apply` takes it.
 
     Args:
+        clauses: At least one.
         keys: Further columns, by their names, that tell the user which row an error is about.
     """
     with_values = any(clause.action is not Action.DELETE for clause in clauses)
@@ -98,8 +73,6 @@ def clause_rows(
     parts = [
         _rows_of(engine, classified, clause, types, columns, changes.address_columns, computed) for clause in clauses
     ]
-    if not parts:
-        parts = [engine.project(classified.rows, [ComputedColumn(CLAUSE, Column((CLAUSE,))), *computed])]
     known = engine.schema(parts[0])
     labels = tuple(StructField(label, found.data_type) for label in shown if (found := known.find(label)) is not None)
     shape = StructType((*columns, *address, StructField(ADDRESS.kind, STRING), *labels))

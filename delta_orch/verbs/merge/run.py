@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,6 +25,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.protocol.types import INTEGER, STRING, StructType
+from delta_orch.scan.scan import scan_of_files
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
 from delta_orch.verbs.merge.assignments import evolution, left_to_table, resolve_clauses, with_defaults
 from delta_orch.verbs.merge.bounds import inside_one, moved_row
@@ -48,6 +49,9 @@ from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
 from delta_orch.writing.sources import open_source
 from delta_orch.writing.target import WriteTarget, evolve_target
+
+if TYPE_CHECKING:
+    from delta_orch.scan.explain import ScanExplanation
 
 _MOST_KEYS = 5
 
@@ -82,6 +86,30 @@ def merge(
 
     Raises: As `Merge.execute`.
     """
+    return _run(log, snapshot, request, clauses, options, _Run.run)
+
+
+def explain_merge(
+    log: TableLog, snapshot: Snapshot, request: MergeRequest, clauses: Sequence[Clause]
+) -> ScanExplanation:
+    """What a merge would open, and nothing more. See `Merge.explain`."""
+    told: list[ScanExplanation] = []
+
+    def explain(run: _Run) -> None:
+        told.append(run.explained())
+
+    _run(log, snapshot, request, clauses, {}, explain)
+    return told[0]
+
+
+def _run(
+    log: TableLog,
+    snapshot: Snapshot,
+    request: MergeRequest,
+    clauses: Sequence[Clause],
+    options: CommitOptions,
+    work: Callable[[_Run], Metrics | None],
+) -> CommitResult:
     ensure_reachable(clauses)
     target_alias, source_alias = aliases(request.target_alias, request.source_alias)
     mode = parse_schema_mode(request.schema_mode)
@@ -96,7 +124,7 @@ def merge(
     engine = select_engine(request.source, request.engine)
 
     def change(write: Write) -> Metrics | None:
-        return _Run(write, request, clauses, mode is SchemaMode.MERGE).run()
+        return work(_Run(write, request, clauses, mode is SchemaMode.MERGE))
 
     parameters = merge_parameters(request.on, clauses)
     within = any_of(request.bounds) if request.bounds else None
@@ -116,9 +144,43 @@ class _Run:
 
     def run(self) -> Metrics | None:
         write, engine = self._write, self._engine
+        before = write.target.table
+        source = self._prepare()
+        changed_schema = write.target.table is not before
+        with ExitStack() as stack:
+            stack.enter_context(engine.statement())
+            rows = stack.enter_context(settled(engine, self._request.source, source))
+            if write.omitted is not None and len(self._request.bounds) > 1:
+                # Rows of the table in these partitions still count: a source row must not match one of them.
+                is_left = resolve_expression(is_not_true(write.omitted), engine.schema(rows))
+                rows = engine.filter(rows, is_left)
+            materialized = time.monotonic()
+            metrics = self._change(rows, stack, is_needed=changed_schema)
+        if metrics is not None:
+            metrics["materializeSourceTimeMs"] = int((materialized - self._started) * 1000)
+        return metrics
+
+    def explained(self) -> ScanExplanation:
+        """The files and row groups that `run` would open, by the keys of the source. No row of the table is read."""
+        from delta_orch.engines.local.scan import count_row_groups
+        from delta_orch.scan.explain import explain_scan
+
+        snapshot = self._write.snapshot
+        assert snapshot is not None
+        source = self._prepare()
+        with settled(self._engine, self._request.source, source) as rows:
+            wanted, where, files = self._select(self._candidates(rows))
+        plan = replace(scan_of_files(snapshot, files, where=where), schema=self._write.target.schema)
+        return replace(explain_scan(snapshot, wanted, None), row_groups=count_row_groups(plan))
+
+    def _prepare(self) -> Relation:
+        """Fit the clauses to both sides. What does not fit is refused before a row is read.
+
+        Returns: The source.
+        """
+        write, engine = self._write, self._engine
         assert write.snapshot is not None
         source = open_source(engine, self._request.source)
-        before = write.target.table
         sides = self._fit_table(engine.schema(source))
         self._on = sides.predicate(self._request.on, "condition of the merge")
         resolved = resolve_clauses(self._given, sides, write.target.table, evolves=self._evolves)
@@ -134,20 +196,8 @@ class _Run:
             # A row has one place in all parts together: another run may put it into a part that it settles.
             write.transaction.read_across_scopes()
         changes = RowChanges(write, NO_FILES)
-        # What does not fit is refused before a row is read.
         self._types = value_types(engine, changes.scan(None), source, self._clauses.all, sides, evolves=self._evolves)
-        changed_schema = write.target.table is not before
-        with ExitStack() as stack:
-            rows = stack.enter_context(settled(engine, self._request.source, source))
-            if write.omitted is not None and len(self._request.bounds) > 1:
-                # Rows of the table in these partitions still count: a source row must not match one of them.
-                is_left = resolve_expression(is_not_true(write.omitted), engine.schema(rows))
-                rows = engine.filter(rows, is_left)
-            materialized = time.monotonic()
-            metrics = self._change(rows, stack, is_needed=changed_schema)
-        if metrics is not None:
-            metrics["materializeSourceTimeMs"] = int((materialized - self._started) * 1000)
-        return metrics
+        return source
 
     def _fit_table(self, source: StructType) -> Sides:
         """The sides, the table as the merge leaves it."""
@@ -170,12 +220,11 @@ class _Run:
     # Which rows
 
     def _change(self, source: Relation, stack: ExitStack, *, is_needed: bool) -> Metrics | None:
-        write, engine, sides = self._write, self._engine, self._sides
+        write, engine = self._write, self._engine
         snapshot = write.snapshot
         assert snapshot is not None
-        stored = replace(sides, target=snapshot.schema)
-        found = find_candidates(engine, source, self._on, stored, snapshot.partition_columns)
-        where, files = self._select(found)
+        found = self._candidates(source)
+        _, where, files = self._select(found)
         # Where nothing changes there are no metrics of the operation.
         write.measured |= {
             "numTargetFilesBeforeSkipping": snapshot.num_files,
@@ -199,12 +248,15 @@ class _Run:
         changing = [clause for clause in self._clauses.all if counts.get(clause.number)]
         if not changing and not is_needed:
             return None
-        relation = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
+        relation = None
+        if changing:
+            made = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
+            relation = self._within_scopes(made)
         result = changes.apply(
-            self._within_scopes(relation),
+            relation,
             recomputed=self._recomputed,
             filled=self._filled,
-            keys=list(self._keys) if changing else (),
+            keys=list(self._keys),
             may_repeat=self._clauses.may_repeat,
         )
         return merge_metrics(
@@ -217,9 +269,15 @@ class _Run:
             since=self._started,
         )
 
-    def _select(self, found: Candidates) -> tuple[Expression | None, pa.Table]:
-        """A condition that rows of the table must meet to matter, and the files that may have such rows. The commit
-        depends on these rows."""
+    def _candidates(self, source: Relation) -> Candidates:
+        snapshot = self._write.snapshot
+        assert snapshot is not None
+        stored = replace(self._sides, target=snapshot.schema)
+        return find_candidates(self._engine, source, self._on, stored, snapshot.partition_columns)
+
+    def _select(self, found: Candidates) -> tuple[Expression | None, Expression | None, pa.Table]:
+        """A condition that rows of the table must meet to matter, a part of it that is cheap for each row, and the
+        files that may have such rows. The commit depends on these rows."""
         write, snapshot = self._write, self._write.snapshot
         assert snapshot is not None
         wanted: Expression | None = found.where
@@ -243,7 +301,7 @@ class _Run:
             write.transaction.read_where(wanted)
         if bounds is not None:
             bounds = resolve_expression(bounds, write.target.schema)
-        return bounds, snapshot.files(ADD_SCHEMA.names, wanted)
+        return wanted, bounds, snapshot.files(ADD_SCHEMA.names, wanted)
 
     def _classify(
         self, changes: RowChanges, source: JoinSide, where: Expression | None, num_rows: int | None

@@ -13,7 +13,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
-from delta_orch.verbs.merge.builder import Merge
+from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.run import MergeRequest, merge
 from delta_orch.verbs.merge.sides import SOURCE, TARGET
 
@@ -39,8 +39,8 @@ def upsert(
         Otherwise as `DeltaTable.upsert`.
     """
     request = MergeRequest(source, key_condition(keys), SOURCE, TARGET, engine, schema_mode, bounds)
-    run = Merge(lambda clauses: merge(log, snapshot, request, clauses, options))
-    return run.when_matched_update_all().when_not_matched_insert_all().execute()
+    clauses = (Clause(Kind.MATCHED, Action.UPDATE), Clause(Kind.NOT_MATCHED, Action.INSERT))
+    return merge(log, snapshot, request, clauses, options)
 
 
 def key_condition(keys: Sequence[str]) -> Expression:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -10,10 +11,18 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
+from unittest import mock
 
+from delta_orch.engines.local.duckdb_session import connect
 from tests.harness.fault_matrix.cases import Case, Fault, MatrixFailure, cases_of, rehearse, run_case
 from tests.harness.fault_matrix.tables import make_templates
 from tests.harness.fault_matrix.verbs import VERBS, Verb
+
+if TYPE_CHECKING:
+    from duckdb import DuckDBPyConnection
+
+_MEMORY = Path("/dev/shm")
 
 
 @dataclass
@@ -62,7 +71,7 @@ def run_matrix(verbs: Sequence[Verb] = VERBS, *, kill_at_reads: bool = False) ->
         kill_at_reads: See `cases_of`.
     """
     templates, report = make_templates(), MatrixReport()
-    with _quiet(), _scratch() as directory:
+    with _quiet(), _one_database(), _scratch() as directory:
         for verb in verbs:
             template = templates[verb.template]
             rehearsal = rehearse(verb, template)
@@ -84,8 +93,26 @@ def run_matrix(verbs: Sequence[Verb] = VERBS, *, kill_at_reads: bool = False) ->
 
 @contextmanager
 def _scratch() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="fault-matrix-") as directory:
+    """Where the tables of killed processes lie: in memory if there is such a place, as nobody waits for a disk there.
+    `tests/faults/test_power_loss.py` has what becomes of what a disk has not yet."""
+    with tempfile.TemporaryDirectory(prefix="fault-matrix-", dir=_MEMORY if _MEMORY.is_dir() else None) as directory:
         yield Path(directory)
+
+
+@contextmanager
+def _one_database() -> Iterator[None]:
+    """All queries of a process share one database of DuckDB: to open it takes longer than most of what is done here."""
+    opened: dict[int, DuckDBPyConnection] = {}
+
+    def connect_again() -> DuckDBPyConnection:
+        if os.getpid() not in opened:
+            opened[os.getpid()] = connect()
+        connection = opened[os.getpid()].cursor()
+        connection.execute("SET TimeZone = 'UTC'")
+        return connection
+
+    with mock.patch("delta_orch.engines.local.duckdb_query.connect", connect_again):
+        yield
 
 
 @contextmanager

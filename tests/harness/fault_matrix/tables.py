@@ -55,7 +55,10 @@ def put_files(uri: str, files: Files) -> None:
 
 
 def take_files(uri: str) -> dict[str, MemoryFile]:
-    """The files of a table in memory."""
+    """The files of a table."""
+    if not uri.startswith("memory://"):
+        found = (file for file in Path(uri).rglob("*") if file.is_file())
+        return {str(file.relative_to(uri)): MemoryFile(file.read_bytes(), 0) for file in found}
     prefix = uri.removeprefix("memory://") + "/"
     return {key.removeprefix(prefix): file for key, file in FILES.copy().items() if key.startswith(prefix)}
 

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, combinations, permutations
 from typing import Any
 
-from delta_orch.errors import ConflictError, InvalidRequestError, TableExistsError
+from delta_orch.errors import ConflictError, LogGapError
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.storage.base import LogStore
 from delta_orch.testing import open_table
 from tests.harness.interleave.schedule import Died, Run, Step, next_prefix, run
-from tests.harness.interleave.verbs import VERBS, Row, new_store, rows_after, rows_in
+from tests.harness.interleave.verbs import READER, REFUSALS, VERBS, Row, new_store, rows_after, rows_in
 
 LEVELS = ("WriteSerializable", "Serializable", "SnapshotIsolation")
 _LOOSE = "SnapshotIsolation"
@@ -129,17 +129,19 @@ def ensure_serial(case: Case, store: LogStore, found: Run) -> None:
 
     done: list[int] = []
     perhaps: list[int] = []
+    seen: list[int] = []
     for number, outcome in enumerate(found.outcomes):
         if isinstance(outcome, Died):
             perhaps.append(number)
         elif not isinstance(outcome, BaseException):
-            done.append(number)
-        elif not isinstance(outcome, ConflictError | InvalidRequestError | TableExistsError):
+            (seen if case.verbs[number] == READER else done).append(number)
+        elif not _is_allowed(case.verbs[number], outcome):
             raise fail("a verb failed") from outcome
     if (
         not done
         and not perhaps
-        and not any(isinstance(o, InvalidRequestError | TableExistsError) for o in found.outcomes)
+        and not seen
+        and not any(isinstance(o, (LogGapError, *REFUSALS)) for o in found.outcomes)
     ):
         raise fail("everybody lost to somebody")
     try:
@@ -148,12 +150,28 @@ def ensure_serial(case: Case, store: LogStore, found: Run) -> None:
         raise fail(f"the table cannot be read: {e}") from e
     if case.level == _LOOSE:
         return
+    for number in seen:
+        if not any(found.outcomes[number] == rows_after(case.table, *order) for order in _orders(case, done + perhaps)):
+            raise fail("a reader saw the rows of no version that there can be")
     some = chain.from_iterable(combinations(perhaps, size) for size in range(len(perhaps) + 1))
     orders = [order for also in some for order in permutations([*done, *also])]
     if case.level == "Serializable":
         orders = [order for order in orders if _is_in_log_order([found.outcomes[number] for number in order])]
     if not any(rows == rows_after(case.table, *(case.verbs[n] for n in order)) for order in orders):
         raise fail(f"the rows are those of no serial order: {_difference(case, rows, orders)}")
+
+
+def _is_allowed(verb: str, outcome: BaseException) -> bool:
+    """Whether a verb may end like that: others came first, or there is nothing to do it to. What is restored may be
+    cleaned up while it is read."""
+    return isinstance(outcome, (ConflictError, *REFUSALS)) or (verb == "restore" and isinstance(outcome, LogGapError))
+
+
+def _orders(case: Case, numbers: Sequence[int]) -> Iterator[tuple[str, ...]]:
+    """Some of the verbs one after the other, in every order."""
+    for size in range(len(numbers) + 1):
+        for order in permutations(numbers, size):
+            yield tuple(case.verbs[number] for number in order)
 
 
 def _is_in_log_order(outcomes: Sequence[Any]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
@@ -11,8 +12,10 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable
-from delta_orch.errors import InvalidRequestError, TableExistsError
+from delta_orch.errors import InvalidRequestError, TableExistsError, VersionNotFoundError
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.memory import FILES, MemoryFile
+from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.testing import open_table
 
 Row = tuple[str, int, str]
@@ -42,6 +45,14 @@ def _upsert(table: DeltaTable, by: str, *ids: int, **options: Any) -> Any:
     return table.upsert(rows(by, *(("a", i) for i in ids)), ["day", "id"], **options)
 
 
+def _read(table: DeltaTable) -> list[Row]:
+    """A reader whose version is decided some time before the files are read."""
+    snapshot = table.snapshot()
+    # Where others take their turns: a listing of all files commutes with no change of them.
+    list(table.store.list_recursive(""))
+    return rows_of(snapshot)
+
+
 VERBS: dict[str, Verb] = {
     "append": lambda t, **o: t.append(rows("append", ("a", 5)), **o),
     "overwrite": lambda t, **o: t.overwrite(rows("overwrite", ("a", 1)), **o),
@@ -59,32 +70,47 @@ VERBS: dict[str, Verb] = {
     "checkpoint": lambda t, **o: t.checkpoint(),
     "cleanup": lambda t, **o: t.cleanup_log(),
     "create": lambda t, **o: t.create(BASE.schema, partition_by=["day"], **o),
+    "read": lambda t, **o: _read(t),
     "restore": lambda t, **o: t.restore(version=0, **o),
 }
 """By its name in a schedule's line. All mean the same whenever they run."""
 
+READER = "read"
+
+REFUSALS = (InvalidRequestError, TableExistsError, VersionNotFoundError)
+"""What a verb may say that changes nothing: the version to restore was cleaned up, for example."""
+
 
 @cache
 def base_files(name: str) -> dict[str, bytes]:
-    """A table of three versions, two days and two files a day."""
+    """A table of four versions, two days and two or three files a day, and a file that no version names."""
     table = DeltaTable(f"memory://{uuid.uuid4()}")
     table.append(BASE, partition_by=["day"], properties=TABLES[name])
     table.append(BASE)
     table.append(rows("more", ("a", 7), ("b", 17)))
+    table.append(rows("last", ("b", 18)))
+    table.store.put("day=a/part-00000-left-over.parquet", b"PAR1")
     table.wait_for_upkeep()
     return {file.path: table.store.read_bytes(file.path) for file in table.store.list_recursive()}
 
 
 def new_store(name: str) -> LogStore:
+    """The table, so old that vacuum and cleanup find something to delete."""
     store = DeltaTable(f"memory://{uuid.uuid4()}").store
-    for path, data in base_files(name).items():
-        store.put_if_absent(path, data)
+    root = store.uri.removeprefix("memory://")
+    old_ms = time.time_ns() // 1_000_000 - 60 * 86_400_000
+    FILES.update({f"{root}/{path}": MemoryFile(data, old_ms) for path, data in base_files(name).items()})
     return store
 
 
 def rows_in(store: LogStore) -> list[Row]:
     """As a reader finds them who starts now: every file that the log names is read."""
-    read = open_table(store).snapshot().scan(["day", "id", "by"]).to_arrow()
+    return rows_of(open_table(store).snapshot())
+
+
+def rows_of(snapshot: TableSnapshot) -> list[Row]:
+    """The rows of a version."""
+    read = snapshot.scan(["day", "id", "by"]).to_arrow()
     return sorted(zip(*(read[name].to_pylist() for name in ("day", "id", "by")), strict=True))
 
 
@@ -94,6 +120,6 @@ def rows_after(name: str, *verbs: str) -> list[Row]:
     store = new_store(name)
     for verb in verbs:
         # What is refused there may also be refused among others.
-        with suppress(InvalidRequestError, TableExistsError):
+        with suppress(*REFUSALS):
             VERBS[verb](open_table(store))
     return rows_in(store)

@@ -48,13 +48,16 @@ def main() -> int:
         from delta_orch.engines.spark.engine import SparkEngine
 
         engines["spark"] = SparkEngine(_spark())
-    wrong = refused = 0
+    wrong = refused = unsupported = 0
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, start_reference(Path(scratch)) as reference:
         for seed in range(asked.first_seed, asked.first_seed + asked.cases):
             with tempfile.TemporaryDirectory() as directory:
                 try:
-                    refused += check_sequence(seed, Path(directory), reference, engines)
+                    done = check_sequence(seed, Path(directory), reference, engines)
+                    refused += done.refused
+                    unsupported += len(done.unsupported)
+                    sys.stdout.writelines(f"unsupported: {text}\n" for text in done.unsupported)
                 except Differs as error:
                     wrong += 1
                     sys.stdout.write(f"--- seed {seed}: {error}\n")
@@ -62,7 +65,8 @@ def main() -> int:
                         break
             sys.stdout.write(f"... seed {seed}, {wrong} wrong, {time.monotonic() - started:.0f} s\n")
             sys.stdout.flush()
-    sys.stdout.write(f"{seed - asked.first_seed + 1} sequences, {wrong} differ, {refused} statements refused by all\n")
+    sys.stdout.write(f"{seed - asked.first_seed + 1} sequences, {wrong} differ, {refused} statements refused by all, ")
+    sys.stdout.write(f"{unsupported} not evaluated by {next(iter(engines))}\n")
     return min(wrong, 1)
 
 

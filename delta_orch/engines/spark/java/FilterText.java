@@ -8,6 +8,7 @@ import java.util.List;
 import org.apache.spark.sql.catalyst.expressions.And;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.expressions.CaseWhen;
+import org.apache.spark.sql.catalyst.expressions.Coalesce;
 import org.apache.spark.sql.catalyst.expressions.EqualNullSafe;
 import org.apache.spark.sql.catalyst.expressions.EqualTo;
 import org.apache.spark.sql.catalyst.expressions.Expression;
@@ -190,7 +191,8 @@ public final class FilterText {
       }
       return names;
     }
-    if (e instanceof NaNvl && isNaN(child(e, 1))) {
+    boolean isItself = e instanceof Coalesce && child(e, 0).semanticEquals(child(e, 1));
+    if (isItself || (e instanceof NaNvl && isNaN(child(e, 1)))) {
       return path(child(e, 0));
     }
     return guarded(e);

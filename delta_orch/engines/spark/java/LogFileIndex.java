@@ -150,7 +150,18 @@ public final class LogFileIndex implements FileIndex {
     int path = indexOf('\t', time) + 1;
     long modificationTime = Long.parseLong(text(time, path - 1));
     Path resolved = resolve(text(path, starts[file + 1] - 1));
+    if ("file".equals(resolved.toUri().getScheme())) {
+      ensureFile(new java.io.File(resolved.toUri().getPath()));
+    }
     return new FileStatus(sizes[file], false, 1, 128L << 20, modificationTime, resolved);
+  }
+
+  /** Refuses what Spark would wait for. `errors.py` reads the message. Nothing is said where nothing is there. */
+  private static void ensureFile(java.io.File file) {
+    if (!file.isFile() && !file.isDirectory() && file.exists()) {
+      throw new IllegalArgumentException(
+          "[delta_orch error] StorageError: Cannot read " + file + ": it is not a file, but a pipe, a device or a socket");
+    }
   }
 
   /**

@@ -1,0 +1,188 @@
+"""Constants of Spark SQL: numbers with a suffix, and what is computed of constants alone."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from datetime import date, datetime
+from decimal import Context, Decimal
+
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.nodes import Call, Expression, Literal, Operation
+from delta_orch.expressions.spark_literals import (
+    INTEGRAL_RANGES,
+    decimal_type_of,
+    parse_spark_boolean,
+    parse_spark_date,
+    parse_spark_double,
+    parse_spark_long,
+    parse_spark_timestamp,
+    parse_spark_timestamp_ntz,
+    round_to_float,
+)
+from delta_orch.expressions.tokens import Unreadable
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+)
+
+# Python's default context would round to 28 digits.
+_EXACT = Context(prec=100)
+_MAX_NUMBER_CHARACTERS = 1000
+_TYPES: dict[str, DataType] = {
+    "BOOLEAN": BOOLEAN, "TINYINT": BYTE, "BYTE": BYTE, "SMALLINT": SHORT, "SHORT": SHORT, "INT": INTEGER,
+    "INTEGER": INTEGER, "BIGINT": LONG, "LONG": LONG, "FLOAT": FLOAT, "REAL": FLOAT, "DOUBLE": DOUBLE,
+    "STRING": STRING, "BINARY": BINARY, "DATE": DATE, "TIMESTAMP": TIMESTAMP, "TIMESTAMP_LTZ": TIMESTAMP,
+    "TIMESTAMP_NTZ": TIMESTAMP_NTZ,
+}  # fmt: skip
+CASTS = {
+    "bigint": "BIGINT", "boolean": "BOOLEAN", "date": "DATE", "double": "DOUBLE", "float": "FLOAT", "int": "INT",
+    "smallint": "SMALLINT", "string": "STRING", "timestamp": "TIMESTAMP", "tinyint": "TINYINT",
+    "to_timestamp": "TIMESTAMP",
+}  # fmt: skip
+"""Functions of one argument that cast it to a type."""
+_SUFFIXES: dict[str, DataType] = {"L": LONG, "S": SHORT, "Y": BYTE}
+_TEMPORAL: dict[DataType, Callable[[str], date | datetime]] = {
+    DATE: parse_spark_date, TIMESTAMP: parse_spark_timestamp, TIMESTAMP_NTZ: parse_spark_timestamp_ntz,
+}  # fmt: skip
+
+
+def type_of(name: str) -> DataType | None:
+    """An atomic type by its name in Spark SQL, None for any other."""
+    decimal = re.fullmatch(r"(?:DECIMAL|DEC|NUMERIC)(?:\((\d{1,9})(?:,(\d{1,9}))?\))?", name)
+    if decimal is not None:
+        return DecimalType(int(decimal[1] or 10), int(decimal[2] or 0))
+    return _TYPES.get(name)
+
+
+def number_of(text: str) -> Literal:
+    """A number as it is written. Integers and decimals without a suffix stay untyped (`data_type` None), doubles not.
+
+    Raises:
+        InvalidExpressionError: It does not fit its type.
+        Unreadable: It is not a number.
+    """
+    if len(text) > _MAX_NUMBER_CHARACTERS:
+        raise InvalidExpressionError(
+            f"The number {text[:20]}… has {len(text)} characters", cause="A decimal has 38 digits at most"
+        )
+    suffix = "BD" if text[-2:].upper() == "BD" else text[-1:].upper() if text[-1:].isalpha() else ""
+    digits = text.removesuffix(text[len(text) - len(suffix) :]) if suffix else text
+    is_whole = digits.removeprefix("-").isdigit()
+    if suffix in _SUFFIXES:
+        if not is_whole:
+            raise Unreadable(f"{text[:40]} is not a number")
+        return _integral(int(digits), _SUFFIXES[suffix])
+    if suffix in ("D", "F") or (not suffix and "e" in digits.lower()):
+        kind = FLOAT if suffix == "F" else DOUBLE
+        number = float(digits) if kind == DOUBLE else round_to_float(float(digits))
+        if math.isinf(number):
+            raise InvalidExpressionError(f"The number {text[:40]} does not fit {kind}", value=text, type=str(kind))
+        return Literal(number, kind)
+    value = Decimal(digits)
+    data_type = decimal_type_of(value)
+    return Literal(int(digits)) if is_whole and not suffix else Literal(value, data_type)
+
+
+def binary_of(text: str) -> Literal:
+    """`X'…'`."""
+    return Literal(bytes.fromhex(text if len(text) % 2 == 0 else "0" + text), BINARY)
+
+
+def constant_of(node: Expression) -> Literal | None:
+    """The constant that a node stands for. None where it is not a constant, or not one that can be known here.
+
+    Raises InvalidExpressionError for a constant that Spark refuses, such as `DATE '2013-02-30'`.
+    """
+    match node:
+        case Literal():
+            return node
+        case Operation("-" | "+" as sign, (child,)):
+            return _signed(sign, constant_of(child))
+        case Operation("CAST", (child,), name):
+            data_type = type_of(name)
+        case Operation(name, (child,)) if name in _TYPES:
+            data_type = _TYPES[name]
+        case Call(name, (child,), "") if name in CASTS and not isinstance(node, Operation):
+            data_type = _TYPES[CASTS[name]]
+        case _:
+            return None
+    literal = constant_of(child) if isinstance(child, Literal | Call) else None
+    return None if literal is None or data_type is None else _cast(literal, data_type)
+
+
+def _signed(sign: str, literal: Literal | None) -> Literal | None:
+    if literal is None or isinstance(literal.value, bool) or not isinstance(literal.value, int | float | Decimal):
+        return None
+    if sign == "+":
+        return literal
+    if isinstance(literal.value, int) and literal.data_type is not None:
+        return _integral(-literal.value, literal.data_type)
+    negated = literal.value.copy_negate() if isinstance(literal.value, Decimal) else -literal.value
+    return Literal(negated, literal.data_type)
+
+
+def _cast(literal: Literal, data_type: DataType) -> Literal | None:
+    value = literal.value
+    if value is None:
+        return Literal(None, data_type)
+    if isinstance(value, str):
+        return _cast_text(value, data_type)
+    if isinstance(value, bool) or not isinstance(value, int | Decimal | float) or literal.data_type in INTEGRAL_RANGES:
+        return None
+    return _cast_number(f"{value:f}" if isinstance(value, Decimal) else repr(value), data_type)
+
+
+def _cast_text(text: str, data_type: DataType) -> Literal | None:
+    if data_type in _TEMPORAL:
+        return Literal(_TEMPORAL[data_type](text), data_type)
+    if data_type == STRING:
+        return Literal(text, STRING)
+    if data_type == BOOLEAN:
+        return Literal(parse_spark_boolean(text), BOOLEAN)
+    if data_type in INTEGRAL_RANGES:
+        return _integral(parse_spark_long(text), data_type)
+    if data_type == DOUBLE:
+        return Literal(parse_spark_double(text), DOUBLE)
+    if data_type == FLOAT:
+        return Literal(round_to_float(parse_spark_double(text)), FLOAT)
+    return _cast_number(text, data_type) if isinstance(data_type, DecimalType) else None
+
+
+def _cast_number(text: str, data_type: DataType) -> Literal | None:
+    if len(text) > _MAX_NUMBER_CHARACTERS or not re.fullmatch(r"-?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?", text):
+        return None
+    if data_type in INTEGRAL_RANGES and re.fullmatch(r"-?\d+", text):
+        return _integral(int(text), data_type)
+    if data_type == DOUBLE:
+        return Literal(float(text), DOUBLE)
+    if data_type == FLOAT:
+        return Literal(round_to_float(float(text)), FLOAT)
+    return _decimal(Decimal(text), data_type) if isinstance(data_type, DecimalType) else None
+
+
+def _integral(value: int, data_type: DataType) -> Literal:
+    low, high = INTEGRAL_RANGES[data_type]
+    if not low <= value <= high:
+        raise InvalidExpressionError(f"The number {value} does not fit {data_type}", value=value, type=str(data_type))
+    return Literal(value, data_type)
+
+
+def _decimal(value: Decimal, data_type: DecimalType) -> Literal | None:
+    precision, scale = data_type.precision, data_type.scale
+    needed = decimal_type_of(value.normalize(_EXACT))
+    fits = needed.scale <= scale and needed.precision - needed.scale <= precision - scale
+    return Literal(value.quantize(Decimal(1).scaleb(-scale), context=_EXACT), data_type) if fits else None

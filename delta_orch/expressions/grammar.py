@@ -1,0 +1,304 @@
+"""The grammar of Spark SQL's expressions: the one way in which text becomes nodes.
+
+It binds as Spark's own grammar does. What the planner can reason about becomes a node of its own; all else becomes a
+`Call` or an `Operation`, over which the text is read the same way by all who evaluate it.
+"""
+
+from __future__ import annotations
+
+from decimal import Decimal
+
+from delta_orch.expressions.grammar_parts import Parts
+from delta_orch.expressions.nodes import (
+    And,
+    Call,
+    Column,
+    Comparison,
+    Expression,
+    In,
+    IsNull,
+    Literal,
+    Not,
+    Or,
+    StartsWith,
+)
+from delta_orch.expressions.spark_literals import decimal_type_of, like_prefix, quote_identifier
+from delta_orch.expressions.tokens import Refused, Unreadable
+from delta_orch.expressions.tree import COMPARISONS, LEVELS, children_of, conjunction, disjunction
+from delta_orch.protocol.types import BOOLEAN
+
+_LISTED_NUMBERS = r"\s*-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*+\s*\)"
+_LISTED_STRINGS = r"\s*'[^'\\]*+'(?:\s*,\s*'[^'\\]*+')*+\s*\)"
+_POSTFIX = frozenset({".", "[", "::", ":", "COLLATE"})
+
+
+class Reader(Parts):
+    """Recursive descent over one text."""
+
+    def whole(self) -> Expression:
+        """The one expression that the text is."""
+        if self.kind == "end":
+            raise Refused("is empty")
+        found = self.expression()
+        if self.kind != "end":
+            raise self.unexpected()
+        return found
+
+    # From loose to tight
+
+    def expression(self) -> Expression:
+        """A condition or a value."""
+        self.enter()
+        parts = [self._conjunction()]
+        while self.take("OR"):
+            parts.append(self._conjunction())
+        self.depth -= 1
+        return disjunction(*parts) if len(parts) > 1 else parts[0]
+
+    def _conjunction(self) -> Expression:
+        parts = [self._negation()]
+        while self.take("AND"):
+            parts.append(self._negation())
+        return conjunction(*parts) if len(parts) > 1 else parts[0]
+
+    def _negation(self) -> Expression:
+        before = self.depth
+        while self.take("NOT", "!"):
+            self.enter()
+        found = self._predicate()
+        for _ in range(self.depth - before):
+            found = Not(found)
+        self.depth = before
+        return found
+
+    def _predicate(self) -> Expression:
+        start = self.start
+        left = self.value()
+        if self.kind != "word":
+            return left
+        if self.take("IS"):
+            negated = self.take("NOT")
+            if self.take("DISTINCT"):
+                self.expect("FROM")
+                return self._negated(not negated, self._comparison("<=>", left, self.value(), start), start)
+            return self._negated(negated, self._test(left, start), start)
+        negated = self.take("NOT")
+        if self.take("IN"):
+            return self._negated(negated, self._in(left, start), start)
+        if self.take("BETWEEN"):
+            low = self.value()
+            self.expect("AND")
+            return self._negated(negated, self._between(left, low, self.value(), start), start)
+        if self.word in ("LIKE", "ILIKE", "RLIKE", "REGEXP"):
+            return self._negated(negated, self._like(self.advance().upper(), left, start), start)
+        if negated:
+            raise self.unexpected()
+        return left
+
+    def _negated(self, is_negated: bool, found: Expression, start: int) -> Expression:
+        if not is_negated:
+            return found
+        return self.operation("NOT", start, found) if isinstance(found, Call) else Not(found)
+
+    def _test(self, child: Expression, start: int) -> Expression:
+        if self.word not in ("NULL", "TRUE", "FALSE", "UNKNOWN"):
+            raise self.unexpected()
+        word = self.advance().upper()
+        plain = _operand(child) or child
+        if not _is_plain(plain):
+            return self.operation("IS", start, child, detail="NULL" if word == "UNKNOWN" else word)
+        if word in ("NULL", "UNKNOWN"):
+            return IsNull(plain)
+        if isinstance(plain, Literal):
+            return self.operation("IS", start, child, detail=word)
+        return Comparison("<=>", plain, Literal(word == "TRUE", BOOLEAN))
+
+    def _comparison(self, op: str, left: Expression, right: Expression, start: int) -> Expression:
+        plain: Expression | None = _operand(left)
+        other = _operand(right)
+        if plain is None and isinstance(other, Literal) and isinstance(other.value, bool) and _is_plain(left):
+            plain = left  # (a < 5) <=> TRUE
+        if plain is None or other is None:
+            return self.operation(op, start, left, right)
+        return Comparison(op, plain, other)
+
+    def _between(self, child: Expression, low: Expression, high: Expression, start: int) -> Expression:
+        plain = [_operand(part) for part in (child, low, high)]
+        if None in plain:
+            return self.operation("BETWEEN", start, child, low, high)
+        return conjunction(self._comparison(">=", child, low, start), self._comparison("<=", child, high, start))
+
+    def _in(self, child: Expression, start: int) -> Expression:
+        self.expect("(")
+        plain = _operand(child)
+        if plain is not None and (listed := self._listed()) is not None:
+            return In(plain, listed)
+        self.ensure_no_subquery()
+        values = self.expressions(")")
+        if not values:
+            raise Unreadable("A list is empty")
+        literals = tuple(literal for value in values if isinstance(literal := _operand(value), Literal))
+        if plain is None or len(literals) < len(values):
+            return self.operation("IN", start, child, *values)
+        return In(plain, literals)
+
+    def _listed(self) -> tuple[Literal, ...] | None:
+        """The constants up to the parenthesis that closes a list, where all are plain numbers or plain strings."""
+        if self.kind == "string":
+            pattern = _LISTED_STRINGS
+        elif self.kind == "number" or self.word == "-":
+            pattern = _LISTED_NUMBERS
+        else:
+            return None
+        match = self.match_here(pattern)
+        if match is None:
+            return None
+        self.go_to(match.end())
+        text = match[0][:-1]
+        if pattern == _LISTED_NUMBERS:
+            return tuple([Literal(int(number)) for number in text.split(",")])
+        return tuple([Literal(string) for string in text.split("'")[1::2]])
+
+    def _like(self, operator: str, left: Expression, start: int) -> Expression:
+        operator = "RLIKE" if operator == "REGEXP" else operator
+        if self.word in ("ANY", "SOME", "ALL"):
+            which = "ALL" if self.advance().upper() == "ALL" else "ANY"
+            self.expect("(")
+            self.ensure_no_subquery()
+            return self.operation(f"{operator} {which}", start, left, *self.expressions(")"))
+        pattern = self.value()
+        escape = ""
+        if operator in ("LIKE", "ILIKE") and self.take("ESCAPE"):
+            escape = self.string() if self.kind == "string" else ""
+            if len(escape) != 1:
+                raise Unreadable("One character in quotes comes after ESCAPE")
+        if operator == "LIKE" and isinstance(left, Column) and isinstance(pattern, Literal):
+            prefix = like_prefix(pattern.value, escape or "\\") if isinstance(pattern.value, str) else None
+            if prefix is not None:
+                return StartsWith(left, prefix)
+        return self.operation(operator, start, left, pattern, detail=escape)
+
+    def value(self, least: int = 1) -> Expression:
+        """A value, with the operators that bind at least so tight."""
+        start = self.start
+        left = self._unary()
+        while (level := LEVELS.get(self.word, 0)) >= least:
+            operator = self.advance().upper()
+            right = self.value(level + 1)
+            if level == 1:
+                left = self._comparison(COMPARISONS[operator], left, right, start)
+            else:
+                left = self.operation(operator, start, left, right)
+        return left
+
+    def _unary(self) -> Expression:
+        signs: list[tuple[str, int]] = []
+        while self.word in ("-", "+", "~") and self.word:
+            signs.append((self.word, self.start))
+            self.advance()
+        if not signs:
+            return self._primary()
+        if signs[-1][0] == "-" and self.kind == "number":
+            # The least long is one constant: its sign cannot be apart from its digits.
+            found = self._postfix(self._number("-"), signs.pop()[1])
+        else:
+            found = self._primary()
+        for sign, start in reversed(signs):
+            found = self.operation(sign, start, found)
+        return found
+
+    def _number(self, sign: str = "") -> Literal:
+        text = sign + self.advance()
+        digits = text.removeprefix("-")
+        if digits.isdigit() and len(digits) < 19:
+            return Literal(int(text))
+        if digits.replace(".", "", 1).isdigit() and "." in digits and len(digits) < 40:
+            value = Decimal(text)
+            return Literal(value, decimal_type_of(value))
+        from delta_orch.expressions.constants import number_of
+
+        return number_of(text)
+
+    def _primary(self) -> Expression:
+        start = self.start
+        match self.kind:
+            case "number":
+                found: Expression = self._number()
+            case "string" | "raw":
+                texts = [self.string()]
+                while self.kind in ("string", "raw"):
+                    texts.append(self.string())
+                found = Literal("".join(texts))
+            case "word" | "quoted":
+                found = self.named()
+            case "hex":
+                from delta_orch.expressions.constants import binary_of
+
+                found = binary_of(self.advance()[2:-1])
+            case _:
+                found = self._enclosed()
+        return self._postfix(found, start) if self.word in _POSTFIX else found
+
+    def _enclosed(self) -> Expression:
+        start = self.start
+        if not self.take("("):
+            if self.word in ("?", ":"):
+                self.foreign("a parameter")
+            if self.word == "*":
+                return self.star()
+            raise Unreadable("An operand is missing") if self.kind == "end" or self.word == ")" else self.unexpected()
+        self.ensure_no_subquery()
+        values = self.expressions(")")
+        if not values:
+            raise Unreadable("An operand is missing")
+        return values[0] if len(values) == 1 else self.operation("()", start, *values)
+
+    def _postfix(self, found: Expression, start: int) -> Expression:
+        while self.word in _POSTFIX:
+            match self.advance():
+                case ".":
+                    found = self.operation(".", start, found, detail=self.name())
+                case "[":
+                    index = self.value()
+                    self.expect("]")
+                    found = self.operation("[]", start, found, index)
+                case "::":
+                    found = self.operation("CAST", start, found, detail=self.type_name())
+                case ":":
+                    found = self.operation(":", start, found, detail=self.json_path())
+                case _:
+                    found = self.operation("COLLATE", start, found, detail=quote_identifier(self.name()))
+        return found
+
+    # What was read
+
+    def predicate(self, found: Expression) -> Expression:
+        """What was read, as the planner takes it: a part that has no node of its own becomes its text."""
+        match found:
+            case Call():
+                return _operand(found) or self.opaque(found.start, found.end)
+            case And(children):
+                return conjunction(*map(self.predicate, children))
+            case Or(children):
+                return disjunction(*map(self.predicate, children))
+            case Not(child):
+                return Not(self.predicate(child))
+        return found
+
+
+def _is_plain(node: Expression) -> bool:
+    match node:
+        case And() | Or() | Not():
+            return all(map(_is_plain, children_of(node)))
+    return not isinstance(node, Call)
+
+
+def _operand(node: Expression) -> Column | Literal | None:
+    """A column or a constant that can be known here, None for all else."""
+    if isinstance(node, Column | Literal):
+        return node
+    if isinstance(node, Call):
+        from delta_orch.expressions.constants import constant_of
+
+        return constant_of(node)
+    return None

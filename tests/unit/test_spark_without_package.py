@@ -1,0 +1,48 @@
+"""A Spark worker without this package says so, in words that the driver knows again."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from delta_orch.errors import MissingDependencyError
+
+pytest.importorskip("pyspark", reason="pyspark is not installed")
+
+WORKER = """
+import pickle, sys
+
+class Hidden:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "delta_orch":
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Hidden())
+read, partition = pickle.loads(sys.stdin.buffer.read())
+list(read(partition))
+"""
+
+
+def test_the_error_names_the_remedy_and_nothing_before_it(tmp_path: Path) -> None:
+    from pyspark import cloudpickle
+    from pyspark.errors import PySparkException
+
+    from delta_orch.spark_source.errors import explained
+    from delta_orch.spark_source.on_workers import RowReader, TaskPartition
+
+    partition = TaskPartition.__new__(TaskPartition)
+    partition.value = b""
+    partition.num_files = 1
+    sent = cloudpickle.dumps((RowReader("{}", None).read, partition))
+    done = subprocess.run([sys.executable, "-c", WORKER], input=sent, capture_output=True, cwd=tmp_path, check=False)
+    said = done.stderr.decode()
+    assert "Install delta-orch where the executors run Python" in said
+    assert "No module named" not in said
+    for text in (said, "ModuleNotFoundError: No module named 'delta_orch'"):
+        error = explained(PySparkException(text))
+        assert isinstance(error, MissingDependencyError)
+        assert error.remedy == "Install delta-orch where the executors run Python"
+    assert explained(PySparkException("No module named 'other'")) is None
