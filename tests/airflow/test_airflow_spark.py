@@ -117,7 +117,7 @@ SCRIPT = textwrap.dedent(
 
     def waits(batches):
         yield from batches
-        time.sleep(120)
+        time.sleep(600)  # longer than this script may take
 
 
     def slow(spark, ti):
@@ -137,10 +137,8 @@ SCRIPT = textwrap.dedent(
             task_id="slow", table_uri=str(home / "gold"), python_callable=slow, spark_conn_id="here",
             spark_conf=settings, retries=1, retry_delay=timedelta(0),
         )
-    started = time.monotonic()
     run = runs.run(killed)
     assert (runs.state(run, "slow"), runs.tries(run, "slow")) == ("success", 2)
-    assert time.monotonic() - started < 90
     assert rows("gold") == [(day_1, 6), (day_2, 6), (date(2024, 1, 9), 0)]
     assert running_spark_session() is None
     print("all of it")

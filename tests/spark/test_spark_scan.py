@@ -21,6 +21,7 @@ from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
+from tests.bounded import tries
 from tests.harness.table_builder import file_table
 from tests.spark.spark_files import Files, rows_of
 
@@ -386,13 +387,11 @@ def test_a_store_out_of_sparks_reach_is_refused(engine: SparkEngine) -> None:
 
 
 def test_many_files_are_one_call(classic: SparkEngine, files: Files) -> None:
-    import time
-
     n = 20_000
     names = [f"part-{i:05d}.parquet" for i in range(n)]
     table = adds(*[add(f"p={i % 365}/{name}", 1000, p=str(i % 365)) for i, name in enumerate(names)])
     schema = schema_from_arrow(pa.schema([("id", pa.int64()), ("p", pa.int32())]))
-    start = time.perf_counter()
-    rows = files.scan(classic, table, schema, ("p",))
-    assert time.perf_counter() - start < 5
+    for one in tries(5):
+        with one.timed():
+            rows = files.scan(classic, table, schema, ("p",))
     assert len(rows.inputFiles()) == n

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.spark_literals import quote_string
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from tests.bounded import tries
 from tests.handmade import HandmadeTable
 from tests.harness.gate_samples import ALLOWED, hostile
 
@@ -32,13 +32,12 @@ COLUMN_NAMES = ("id", "g")
 @pytest.mark.parametrize("is_default", [False, True])
 def test_hostile_texts_are_refused_quickly_and_by_name(is_default: bool) -> None:
     for text in HOSTILE:
-        started = time.process_time()
         if "_metadata" in text or "x y" in text:
             continue  # Columns that no table has: the write refuses them.
-        with pytest.raises(InvalidExpressionError) as caught:
-            checked = check_expression(text, "CHECK constraint c", columns=COLUMN_NAMES, is_default=is_default)
-            raise AssertionError(f"{text[:200]!r} passed as {checked.sql[:200]!r}")
-        assert time.process_time() - started < 1, text[:100]
+        for one in tries(1, text[:100]):
+            with one.timed(), pytest.raises(InvalidExpressionError) as caught:
+                checked = check_expression(text, "CHECK constraint c", columns=COLUMN_NAMES, is_default=is_default)
+                raise AssertionError(f"{text[:200]!r} passed as {checked.sql[:200]!r}")
         assert len(str(caught.value)) < 2000 and caught.value.remedy
         for name in ("java_method", "reflect", "input_file_name", "my_udf", "assert_true"):
             if text.startswith(f"{name}("):
@@ -202,10 +201,9 @@ def test_a_write_refuses_and_a_read_does_not(tmp_path: Path, place: str) -> None
         if place not in ("default", "generated"):
             data["g"] = pa.array(["y"])
         for write in (table.append, table.overwrite):
-            started = time.process_time()
-            with pytest.raises((InvalidExpressionError, ProtocolViolationError)) as caught:
-                write(pa.table(data), engine="local")
-            assert time.process_time() - started < 1, text[:100]
+            for one in tries(1, text[:100]):
+                with one.timed(), pytest.raises((InvalidExpressionError, ProtocolViolationError)) as caught:
+                    write(pa.table(data), engine="local")
             assert len(str(caught.value)) < 2000
         assert table.version() == version
         assert sorted(p.name for p in (tmp_path / str(number)).glob("*.parquet")) == ["a.parquet"]
@@ -233,10 +231,9 @@ def test_an_alteration_refuses(tmp_path: Path, way: str) -> None:
     table = DeltaTable(tmp_path / "t")
     table.append(pa.table({"id": pa.array([7], pa.int64()), "g": ["y"]}))
     for text in HOSTILE[:: 3 if way == "add_constraint" else 9]:
-        started = time.process_time()
-        with pytest.raises(DeltaError) as caught:
-            ALTERATIONS[way](table, text).commit()
-        assert time.process_time() - started < 1, text[:100]
+        for one in tries(1, text[:100]):
+            with one.timed(), pytest.raises(DeltaError) as caught:
+                ALTERATIONS[way](table, text).commit()
         assert len(str(caught.value)) < 2000, text[:100]
     assert table.version() == 0
 

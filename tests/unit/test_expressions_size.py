@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import operator
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
+from tests.bounded import tries
 
 ROWS = 1000
 SIZES = (30, 1_000, 10_000)
@@ -131,12 +131,12 @@ CASES = [
 @pytest.mark.parametrize(("shape", "size"), CASES)
 def test_any_size_works_or_is_refused_by_name(table: DeltaTable, shape: Shape, size: int) -> None:
     where = shape(size)
-    before = time.process_time()
-    try:
-        assert 0 <= count(table, where) <= ROWS
-    except DeltaError as e:
-        assert len(str(e)) < 2000
-    assert time.process_time() - before < SECONDS
+    for one in tries(SECONDS):
+        try:
+            with one.timed():
+                assert 0 <= count(table, where) <= ROWS
+        except DeltaError as e:
+            assert len(str(e)) < 2000
 
 
 @pytest.mark.parametrize(
