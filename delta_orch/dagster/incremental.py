@@ -95,7 +95,8 @@ def delta_asset(
         write: `append` adds the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others;
             `dynamic` replaces the partitions the rows lie in; `touched_partitions` replaces exactly the partitions of
             the batch, by columns of the same names, which also removes rows that were deleted from the source;
-            `overwrite` replaces all; `scd2` keeps a version for each change of a key (`pipeline.scd2`).
+            `overwrite` replaces all, and there `batch.scan()` reads the whole source; `scd2` keeps a version for each
+            change of a key (`pipeline.scd2`).
         merge_keys: The columns that identify a row, for `merge` and `scd2`.
         sequence_by: The column that orders the versions, for `scd2`.
         consumer: See `IncrementalReader`, as `bootstrap`, `on_recreated` and `max_versions`.
@@ -120,7 +121,7 @@ def delta_asset(
             for, or a function that is a generator or takes no batch.
     """
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
-    ensure_sound(sources, table, write, merge_keys, sequence_by, asset_arguments)
+    ensure_sound(sources, table, write, merge_keys, sequence_by, asset_arguments, on_recreated)
     mode = parse_schema_mode(schema_mode)
     keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
     audits = as_audits(audit)
@@ -151,8 +152,8 @@ def delta_asset(
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
                 nonlocal returned
-                guarded = {name: replace(batch, is_appended=write == "append") for name, batch in batches.items()}
-                returned = called(context, guarded.get("", guarded), arguments)
+                given = {name: replace(batch, is_appended=write == "append") for name, batch in batches.items()}
+                returned = called(context, given.get("", given), arguments)
                 return returned.rows
 
             started = time.perf_counter()
@@ -219,6 +220,7 @@ def ensure_sound(
     merge_keys: Sequence[str] | None,
     sequence_by: str | None,
     asset_arguments: Mapping[str, object],
+    on_recreated: OnRecreated,
 ) -> None:
     if write not in MODES:
         raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(MODES)}")
@@ -226,6 +228,12 @@ def ensure_sound(
         raise InvalidRequestError(
             "write='merge' or 'scd2' and merge_keys go together",
             remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'scd2'",
+        )
+    if write == "append" and on_recreated == "bootstrap":
+        raise InvalidRequestError(
+            "write='append' cannot start again when a source is recreated",
+            cause="All rows of the new source would be added to those that came from the old one",
+            remedy="Leave on_recreated='error', or write by merge, touched_partitions or overwrite",
         )
     if (write == "scd2") != (sequence_by is not None):
         raise InvalidRequestError(

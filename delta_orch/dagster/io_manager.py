@@ -18,6 +18,7 @@ from delta_orch.dagster.output_place import (
     asset_place,
     ensure_no_table_around,
     ensure_own_folder,
+    ensure_own_table,
     output_parts,
     table_place,
 )
@@ -149,6 +150,11 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         refuse_slips(context.definition_metadata, DEFINED_KEYS, "the definition")
         refuse_slips(context.output_metadata, WRITTEN_KEYS, "the output")
         settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode, self.merge_keys)
+        if context.has_asset_key and settings.table is not None:
+            raise InvalidRequestError(
+                "The metadata 'table' is for outputs of ops; the last part of an asset's key names its table",
+                remedy="Name the asset so, or its folder with 'schema'",
+            )
         place = table_place(context, settings)
         if obj is None:
             _report_nothing(context, place)
@@ -186,6 +192,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         before = snapshot_or_none(table)
         if before is None:
             ensure_no_table_around(table, [self._table(place[:depth]) for depth in range(len(place))])
+        else:
+            ensure_own_table(context, table, before, replaces_all=settings.mode == "overwrite")
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
         if before is None and partition_by is None:
@@ -193,6 +201,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         partition_columns = (partition_by or ()) if before is None else before.partition_columns
         if selection is not None:
             selection.ensure_one_to_one(schema)
+            if before is not None:
+                selection.ensure_same_windows(before)
         scopes = {} if selection is None else selection.scopes(schema)
         tied = selection is not None and _names(selection.columns) <= _names(partition_columns)
         if selection is not None:
@@ -238,7 +248,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if not context.has_asset_key and idempotency != "partition":
             return (own_txn(run, context, idempotency),)
         scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
-        return run.identity(output_parts(context)).txns(
+        return run.identity(output_parts(context), is_op=not context.has_asset_key).txns(
             idempotency,
             scopes=None if _adds(settings, idempotency) else scopes,
             # A step that adds what it found; an older run that ends later must not lose it.

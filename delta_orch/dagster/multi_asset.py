@@ -31,6 +31,7 @@ from delta_orch.pipeline.audit import AuditLike, as_audits
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
 from delta_orch.pipeline.step import Step
 from delta_orch.table.schema_evolution import parse_schema_mode
+from delta_orch.writing.target import WriteOptions
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,10 +100,11 @@ def delta_multi_asset(
     if len(set(places)) < len(places):
         raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
     for out in outs.values():
-        ensure_sound(sources, out.table, out.write, out.merge_keys, out.sequence_by, multi_asset_arguments)
+        ensure_sound(
+            sources, out.table, out.write, out.merge_keys, out.sequence_by, multi_asset_arguments, on_recreated
+        )
     keys = {name: dg.AssetKey.from_coercible(out.key or name) for name, out in outs.items()}
     audits = {name: as_audits(out.audit) for name, out in outs.items()}
-    is_appended = any(out.write == "append" for out in outs.values())
 
     def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
         called = BatchFunction(function)
@@ -113,7 +115,13 @@ def delta_multi_asset(
             def rows_of(name: str, batches: Mapping[str, ChangeBatch]) -> object:
                 place = tuple((n, b.starting_version, b.ending_version) for n, b in batches.items())
                 if place not in results:
+                    # One call gives the rows of all tables, so the batch is what is exact for each of them.
+                    is_appended = any(out.write == "append" for out in outs.values())
                     guarded = {n: replace(batch, is_appended=is_appended) for n, batch in batches.items()}
+                    for out in outs.values():
+                        options: WriteOptions = {"partition_by": out.partition_by}
+                        step = Step("", table_of(context, out.table), MODES[out.write], options=options)
+                        guarded = {n: step.guarded(batch) for n, batch in guarded.items()}
                     results[place] = called(context, guarded.get("", guarded), arguments)
                 rows = results[place].rows
                 if not isinstance(rows, Mapping) or set(rows) != set(outs):

@@ -11,6 +11,8 @@ from delta_orch.dagster.run import is_in_run
 from delta_orch.dagster.settings import AssetSettings, plain_metadata
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.pipeline.run_identity import read_dagster_writer
 
 Place = tuple[str, ...]
 """The folders of a table below the root."""
@@ -124,6 +126,46 @@ def ensure_no_table_around(table: DeltaTable, above: Sequence[DeltaTable]) -> No
         folder, found, _ = file.path.partition("/_delta_log/")
         if found:
             raise _shared(table, f"{table.uri}/{folder}")
+
+
+def ensure_own_table(context: dg.OutputContext, table: DeltaTable, before: Snapshot, *, replaces_all: bool) -> None:
+    """Check who has written a table that is there already. Its transactions name them.
+
+    Args:
+        replaces_all: The output of an op replaces all rows: then the table must be one that ops write.
+
+    Raises:
+        InvalidRequestError: Another asset did; or the output is of an op and the table is none of an op, or the other
+            way round.
+    """
+    writers = {found for app_id in before.every_txn if (found := read_dagster_writer(app_id)) is not None}
+    own = (not context.has_asset_key, output_parts(context))
+    by_ops = [parts for is_op, parts in writers if is_op]
+    if context.has_asset_key:
+        others = by_ops
+    else:
+        may_expire = "delta.setTransactionRetentionDuration" in before.metadata.configuration
+        if replaces_all and before.num_files and not by_ops and not may_expire:
+            raise _not_own(context, table, "It was not written by ops")
+        others = []
+    known = [dg.AssetKey(parts) for is_op, parts in writers if not is_op and (is_op, parts) != own]
+    # An asset that was renamed, and wiped from the instance, leaves its table to its successor.
+    others += [
+        tuple(key.path) for key in known if is_in_run(context) and context.step_context.instance.has_asset_key(key)
+    ]
+    if others:
+        raise _not_own(context, table, f"It is written by {'/'.join(sorted(others)[0])}")
+
+
+def _not_own(context: dg.OutputContext, table: DeltaTable, cause: str) -> InvalidRequestError:
+    kind = "asset" if context.has_asset_key else "op output"
+    return InvalidRequestError(
+        f"The table at {table.uri} is not that of the {kind} {'/'.join(output_parts(context))}",
+        cause=f"{cause}, and the rows of one would replace those of the other",
+        remedy="Give one of them another key or name, or a folder of its own with the metadata 'schema'. If an asset "
+        "was renamed, wipe the old one from the instance",
+        uri=table.uri,
+    )
 
 
 def _shared(table: DeltaTable, other: str) -> InvalidRequestError:

@@ -28,7 +28,7 @@ _ATTEMPTS = 30
 
 def own_txn(run: DagsterRun, output: dg.OutputContext, idempotency: Idempotency) -> TxnId:
     """The transaction id of an output of an op: one a root run."""
-    (txn,) = run.identity(output_parts(output)).txns("run", by_run=True)
+    (txn,) = run.identity(output_parts(output), is_op=True).txns("run", by_run=True)
     if idempotency == "off":
         # Every attempt writes, and the last one is what the run reads.
         return TxnId(txn.app_id, time.time_ns() // 1_000_000, exact=True)

@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
-from delta_orch.dagster.partition_keys import ensure_one_to_one, no_keys, partition_of
+from delta_orch.dagster.partition_keys import ensure_one_to_one, is_window, no_keys, partition_of
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import conjunction, disjunction
+from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
+from delta_orch.pipeline.tail import live_partitions
 from delta_orch.protocol.types import StructField, StructType
 
 ByDimension = str | Mapping[str, str] | None
+
+
+_LOOKED_AT = 16
+"""So many values of a table on either side of a run's own show whether they are keys of its definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,37 @@ class PartitionSelection:
         """
         for definition, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
             ensure_one_to_one(definition, field, dimension.text_format, self.known_keys)
+
+    def ensure_same_windows(self, snapshot: Snapshot) -> None:
+        """Check that the texts and numbers of a partition column stand for windows of this definition. Dates and
+        timestamps lie in windows of any length.
+
+        Raises:
+            InvalidRequestError: One stands for a shorter window, or a longer one: the definition was another when it
+                was written. No run would ever replace its rows, which would stay beside those of the new windows.
+        """
+        fields = self._fields(snapshot.schema)
+        for index, (made, dimension, field) in enumerate(zip(self.definitions, self.dimensions, fields, strict=False)):
+            is_text = str(field.data_type) in ("string", "byte", "short", "integer", "long")
+            if not isinstance(made, dg.TimeWindowPartitionsDefinition) or not is_text:
+                continue
+            if field.name not in snapshot.partition_columns:
+                continue
+            found = {value for value in live_partitions(snapshot)[field.name].to_pylist() if value is not None}
+            values = sorted(found, key=str)
+            place = bisect_left(
+                values, min(str(partitions[index].key) for partitions in self.partitions.values()), key=str
+            )
+            for value in values[max(0, place - _LOOKED_AT) : place + _LOOKED_AT]:
+                if not is_window(made, field, value, dimension.text_format):
+                    raise InvalidRequestError(
+                        f"The value {value!r} of {field.name} in the table is no partition of the asset",
+                        cause="It stands for a shorter or a longer time: the asset had other partitions when it was "
+                        "written, and its rows would stay beside the new ones",
+                        remedy="Give the asset a table of its own, or a column of dates or timestamps; or delete the "
+                        "rows of the old partitions first",
+                        column=field.name,
+                    )
 
     @property
     def keys(self) -> tuple[str, ...]:

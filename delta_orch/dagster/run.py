@@ -36,13 +36,14 @@ class DagsterRun:
     root_run_created: datetime
     step_key: str
 
-    def identity(self, step: Sequence[str]) -> RunIdentity:
+    def identity(self, step: Sequence[str], *, is_op: bool = False) -> RunIdentity:
         """Who writes.
 
         Args:
             step: The asset key's parts, or the parts that name the output of an op.
+            is_op: They do the latter.
         """
-        writer = dagster_writer(self.code_location, step)
+        writer = dagster_writer(self.code_location, step, is_op=is_op)
         return RunIdentity(writer, dagster_version(self.root_run_created), self.root_run_id)
 
     def user_metadata(self, asset_key: str, partitions: Mapping[str, str] | None = None) -> str:

@@ -60,6 +60,23 @@ INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_t
 _WORDS_OF_THEIR_OWN = {"model", "models", "node", "nodes", "code", "tables", "schemas", "versions", "timestamps"}
 """Close to a key and common in metadata; none of them is a slip."""
 _SLIP = 0.84
+_ELSEWHERE = {
+    "commit_properties": "commit_metadata",
+    "custom_metadata": "commit_metadata",
+    "merge_config": "merge_keys",
+    "merge_predicate": "merge_keys",
+    "overwrite_schema": "schema_mode",
+    "partition_columns": "partition_by",
+    "partition_expression": "partition_expr",
+    "primary_key": "merge_keys",
+    "primary_keys": "merge_keys",
+    "save_mode": "mode",
+    "schema_evolution": "schema_mode",
+    "table_config": "table_properties",
+    "table_configuration": "table_properties",
+    "write_mode": "mode",
+}
+"""What other IO managers and engines call a key of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,10 +187,12 @@ def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
         if name in known.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
             continue
         near = known.get(_bare(name)) or _nearest(_bare(name), known)
+        if near is None and _ELSEWHERE.get(name) in known.values():
+            near = _ELSEWHERE[name]
         if near is not None:
             raise InvalidRequestError(
                 f"The metadata key {name!r} of {where} does not exist",
-                cause=f"It is close to {near!r}, and ignoring it could change what is written or read",
+                cause=f"It looks like {near!r}, and ignoring it could change what is written or read",
                 remedy=f"Write {near!r}; a key of your own that only looks like it takes a prefix, as in 'my/{name}'",
                 key=name,
             )

@@ -55,6 +55,8 @@ class ChangeBatch:
             workers that process overlapping batches at once one commits; the other's commit is skipped, or ends in
             ConcurrentTransactionError where its batch is longer: then ask for the next batch.
         is_appended: What is made of the batch is added to the rows that are there.
+        is_whole: It replaces all rows that are there.
+        replaces: It replaces partitions; the partition columns of each table that it does so in.
     """
 
     source: DeltaTable
@@ -66,6 +68,8 @@ class ChangeBatch:
     feed: ChangeFeed | None
     txn: TxnId
     is_appended: bool = False
+    is_whole: bool = False
+    replaces: tuple[tuple[str, ...], ...] = ()
 
     @property
     def changes(self) -> ChangeFeed:
@@ -98,10 +102,12 @@ class ChangeBatch:
         return partitions_as_predicate(self.partitions(), self.snapshot.schema) if columns else None
 
     def scan(self, columns: Sequence[str] | None = None) -> Scan:
-        """All rows of the touched partitions as of `ending_version`: what a step reads that recomputes partitions.
+        """All rows of the touched partitions as of `ending_version`: what a step reads that recomputes partitions. All
+        rows of the source, where the step replaces all of its own.
 
         Raises:
-            InvalidRequestError: The rows are to be added to those of earlier batches, which would double them.
+            InvalidRequestError: The rows are to be added to those of earlier batches, which would double them; or they
+                replace partitions that hold rows of other partitions of the source, which would be lost.
         """
         if self.is_appended and self.feed is not None:
             raise InvalidRequestError(
@@ -111,7 +117,25 @@ class ChangeBatch:
                 "dynamic, touched_partitions or overwrite",
                 source=self.source.uri,
             )
-        return self.snapshot.scan(columns=columns, where=self.partition_predicate())
+        if self.feed is not None:
+            self._ensure_whole_partitions()
+        return self.snapshot.scan(columns=columns, where=None if self.is_whole else self.partition_predicate())
+
+    def _ensure_whole_partitions(self) -> None:
+        """A partition that is replaced must not hold rows of partitions of the source that are not read."""
+        needed = self.snapshot.partition_columns
+        for given in self.replaces:
+            if not {name.lower() for name in needed} <= {name.lower() for name in given}:
+                raise InvalidRequestError(
+                    f"batch.scan() has rows of some {', '.join(needed)}; the partitions that they would replace can "
+                    "hold rows of others, which would be lost",
+                    cause=f"The table is partitioned by {', '.join(given) or 'nothing'}, the source by "
+                    f"{', '.join(needed)}",
+                    remedy="Partition the table by the columns of the source (and more, if need be), or write by "
+                    "merge, touched_partitions or overwrite. Where each partition of the source is one of the table "
+                    "under another name, read batch.snapshot.scan(where=batch.partition_predicate())",
+                    source=self.source.uri,
+                )
 
 
 class IncrementalReader:

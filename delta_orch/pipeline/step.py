@@ -181,7 +181,7 @@ class Step:
         reports: list[StepReport] = []
         batches: list[ChangeBatch] = []
         while batch is not None:
-            reports.append(self._for_batch(batch)._commit(rows(batch)))
+            reports.append(self._for_batch(batch)._commit(rows(self.guarded(batch))))
             batches.append(batch)
             batch = reader.next_batch() if batch.ending_version < goal else None
         return replace(reports[-1], skipped=all(report.skipped for report in reports), batches=tuple(batches))
@@ -221,7 +221,18 @@ class Step:
             return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
         steps = [self._for_batch(batch) for batch in batches.values()]
         step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
-        return replace(step._commit(rows(batches)), batches=tuple(batches.values()))
+        given = {name: self.guarded(batch) for name, batch in batches.items()}
+        return replace(step._commit(rows(given)), batches=tuple(batches.values()))
+
+    def guarded(self, batch: ChangeBatch) -> ChangeBatch:
+        """The batch, which offers only what is exact for this step's mode."""
+        if self.mode == "overwrite":
+            return replace(batch, is_whole=True)
+        if self.mode != "overwrite_partitions":
+            return batch
+        before = snapshot_or_none(self.table)
+        columns = (self.options.get("partition_by") or ()) if before is None else before.partition_columns
+        return replace(batch, replaces=(*batch.replaces, tuple(columns)))
 
     def _found_done(self, before: TableSnapshot) -> StepReport | None:
         """The report of a step that has nothing to compute. The commit looks at the identifiers once more."""
@@ -256,7 +267,8 @@ class Step:
 
     def _for_batch(self, batch: ChangeBatch) -> Step:
         where = None
-        if self.mode == "overwrite_touched":
+        # All that is there came from the table that was there before the source was recreated.
+        if self.mode == "overwrite_touched" and not batch.is_recreated:
             where = batch.partition_predicate()
             if where is None and self.table.exists():
                 raise InvalidRequestError(

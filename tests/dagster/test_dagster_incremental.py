@@ -1,3 +1,4 @@
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -5,7 +6,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
+from delta_orch.dagster import ChangeBatch, DeltaOut, DeltaTableResource, delta_asset, delta_multi_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.pipeline.incremental import IncrementalReader
@@ -451,3 +452,79 @@ def test_a_step_that_another_worker_overtook_runs_again(tmp_path: Path) -> None:
     assert dg.materialize([silver], instance=dg.DagsterInstance.ephemeral()).success
     assert ends == [0, 1]
     assert sorted(target.snapshot().scan().to_arrow().column("day").to_pylist()) == ["a", "b"]
+
+
+# What a batch offers is exact for what is made of it
+
+
+@pytest.mark.parametrize(
+    ("write", "partition_by", "is_exact"),
+    [
+        ("overwrite", ["day"], True),
+        ("overwrite", None, True),
+        ("dynamic", ["day", "value"], True),
+        ("dynamic", ["value"], False),
+        ("touched_partitions", ["value"], True),
+    ],
+)
+def test_rows_of_partitions_that_were_not_touched_stay(
+    tmp_path: Path, write: str, partition_by: list[str] | None, is_exact: bool
+) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(pa.concat_tables([rows("a", "b"), rows("b", value=2)]), partition_by=["day"])
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=pipeline.source.uri),
+        table=DeltaTableResource(table_uri=pipeline.target.uri),
+        write=write,  # type: ignore[arg-type]
+        partition_by=partition_by,
+    )
+    def copy(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow().append_column("n", pa.nulls(batch.scan().count(), pa.int64()))
+
+    assert dg.materialize([copy]).success
+    pipeline.source.append(rows("b", value=3))
+    if is_exact:
+        assert dg.materialize([copy]).success
+        assert pipeline.silver() == [("a", 1), ("b", 1), ("b", 2), ("b", 3)]
+        return
+    with pytest.raises(InvalidRequestError, match="would be lost"):
+        dg.materialize([copy])
+    assert pipeline.silver() == [("a", 1), ("b", 1), ("b", 2)]
+
+
+def test_several_tables_of_one_function_get_what_is_exact_for_each(tmp_path: Path) -> None:
+    source = DeltaTable(tmp_path / "bronze")
+    source.append(rows("a", "b"), partition_by=["day"])
+    tables = {name: DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("whole", "days")}
+
+    @delta_multi_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        outs={
+            "whole": DeltaOut(tables["whole"], write="overwrite"),
+            "days": DeltaOut(tables["days"], partition_by=["day"]),
+        },
+    )
+    def both(batch: ChangeBatch) -> dict[str, pa.Table]:
+        return dict.fromkeys(("whole", "days"), batch.scan().to_arrow())
+
+    for _ in range(2):
+        assert dg.materialize([both]).success
+        for name in tables:
+            found = DeltaTable(tmp_path / name).snapshot().scan().to_arrow()
+            assert sorted(found.column("day").to_pylist()) == sorted(
+                source.snapshot().scan().to_arrow().column("day").to_pylist()
+            )
+        source.append(rows("b"))
+
+
+def test_a_recreated_source_leaves_no_row_of_the_old_one(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, write="touched_partitions", on_recreated="bootstrap")
+    pipeline.source.append(rows("a", "b"), partition_by=["day"])
+    pipeline.run()
+    shutil.rmtree(tmp_path / "bronze")
+    pipeline.source.append(rows("b", value=4), partition_by=["day"])
+    pipeline.run()
+    assert pipeline.silver() == [("b", 8)]
+    with pytest.raises(InvalidRequestError, match="recreated"):
+        Pipeline(tmp_path, write="append", on_recreated="bootstrap")

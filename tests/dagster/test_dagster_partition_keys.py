@@ -6,9 +6,11 @@ The model enumerates windows around changes of clocks and asks nothing but wheth
 from collections.abc import Sequence
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise, product
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
+import pyarrow as pa
 import pytest
 
 from delta_orch.dagster.partition_keys import ensure_one_to_one, keys_of_value, no_keys, partition_of
@@ -17,6 +19,7 @@ from delta_orch.expressions.nodes import And, Comparison, Literal
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
 from delta_orch.protocol.schema import data_type_from_json
 from delta_orch.protocol.types import StructField
+from tests.dagster.lake import Lake
 
 ZONES = ["UTC", "America/New_York", "Europe/Berlin", "Australia/Lord_Howe", "America/Havana", "Asia/Kolkata"]
 CADENCES = ["0 * * * *", "0 */6 * * *", "0 0 * * *", "0 0 * * 0", "0 0 1 * *"]
@@ -120,3 +123,36 @@ def test_spellings_of_one_timestamp(name: str) -> None:
 def test_outside(value: Any, where: str) -> None:
     days = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
     assert keys_of_value(days, "c", data_type_from_json("string"), value).where == where
+
+
+@pytest.mark.parametrize("column", ["string", "date"])
+def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None:
+    """Texts would keep the rows of the old windows beside the new ones; dates lie in windows of any length."""
+    lake = Lake(tmp_path)
+
+    def events(partitions_def: Any) -> Any:
+        @dg.asset(partitions_def=partitions_def, metadata={"partition_expr": "day"})
+        def events(context: dg.AssetExecutionContext) -> pa.Table:
+            key = context.partition_key
+            return pa.table({"day": [date.fromisoformat(key) if column == "date" else key], "n": [1]})
+
+        return events
+
+    daily = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-20")
+    weekly = dg.WeeklyPartitionsDefinition("2013-01-01", end_date="2013-01-20")
+    for key in ("2013-01-06", "2013-01-08"):
+        lake.run(events(daily), partition=key)
+    # Another start or end changes nothing.
+    lake.run(events(dg.DailyPartitionsDefinition("2012-01-01")), partition="2013-01-08")
+    if column == "date":
+        lake.run(events(weekly), partition="2013-01-06")
+        assert [row["day"] for row in lake.rows("events")] == [date(2013, 1, 6)]
+        return
+    assert "is no partition of the asset" in str(lake.fails(events(weekly), partition="2013-01-06"))
+    assert len(lake.rows("events")) == 2
+    lake.table("events").delete("day = '2013-01-08'")
+    # Rows that stand for no time are those of others.
+    lake.table("events").append(pa.table({"day": ["unknown"], "n": [0]}))
+    assert lake.run(events(weekly), partition="2013-01-06").success
+    hourly = dg.HourlyPartitionsDefinition("2013-01-06-00:00", end_date="2013-01-07-00:00")
+    assert "is no partition" in str(lake.fails(events(hourly), partition="2013-01-06-03:00"))

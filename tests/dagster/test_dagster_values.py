@@ -391,11 +391,69 @@ def test_neighbors_share_nothing(lake: Lake) -> None:
     assert lake.rows("a", "c", "d") == [{"n": 1}]
 
 
+def op_job(lake: Lake, **out: Any) -> dg.JobDefinition:
+    @dg.op(out=dg.Out(metadata=out))
+    def load() -> pa.Table:
+        return pa.table({"n": [2]})
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        load()
+
+    return etl
+
+
+@pytest.mark.parametrize("idempotency", ["run", "off"])
+@pytest.mark.parametrize("key", [("etl", "load", "result"), ("a",)])
+def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...], idempotency: str) -> None:
+    named = {} if len(key) > 1 else {"table": key[0]}
+    lake, asset = Lake(tmp_path / "1", idempotency=idempotency), writer(*key)
+    lake.run(asset)
+    with pytest.raises(InvalidRequestError, match="not that of the op output"):
+        op_job(lake, **named).execute_in_process(instance=lake.instance)
+    assert lake.rows(*key) == [{"n": 1}]
+    lake = Lake(tmp_path / "2", idempotency=idempotency)
+    for _ in range(2):
+        op_job(lake, **named).execute_in_process(instance=lake.instance)
+    assert "not that of the asset" in str(lake.fails(asset))
+    assert lake.rows(*key) == [{"n": 2}]
+    with pytest.raises(InvalidRequestError, match="not that of the asset"):
+        lake.run(asset)
+
+
+def test_assets_of_other_jobs_and_managers_share_no_table(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.run(writer("a", "t"))
+    assert "It is written by a/t" in str(lake.fails(writer("b", "t", metadata={"schema": "a"})))
+    inner = Lake(tmp_path / "a")
+    inner.instance = lake.instance
+    assert "It is written by a/t" in str(inner.fails(writer("t")))
+    assert lake.rows("a", "t") == [{"n": 1}]
+    # Renamed: the old one is gone from the instance.
+    lake.instance.wipe_assets([dg.AssetKey(["a", "t"])])
+    assert lake.run(writer("b", "t", metadata={"schema": "a"})).success
+
+
 # Settings
 
 
+def test_the_table_of_an_asset_is_named_by_its_key(lake: Lake) -> None:
+    assert "'table' is for outputs of ops" in str(lake.fails(writer("t", metadata={"table": "other"})))
+
+
 @pytest.mark.parametrize(
-    "key", ["mod", "Mode", "modes", "partitionexpr", "partition-by", "schemamode", "commit_metdata"]
+    "key",
+    [
+        "mod",
+        "Mode",
+        "modes",
+        "partitionexpr",
+        "partition-by",
+        "schemamode",
+        "commit_metdata",
+        "write_mode",
+        "table_config",
+    ],
 )
 def test_a_misspelled_key_is_refused(lake: Lake, key: str) -> None:
     assert "does not exist" in str(lake.fails(writer("t", metadata={key: "append"})))
