@@ -355,7 +355,9 @@ def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequenc
                 # Gone with the log before the range. What then does not fit is found when the rows are read.
                 continue
             raise
-        problems = schema_differences(state.schema, snapshot.schema, allow_dropped=is_chosen)
+        # Of what the first commit removes, the feed tells the columns that this commit kept.
+        is_before = version < commits[0].version
+        problems = schema_differences(state.schema, snapshot.schema, allow_dropped=is_chosen or is_before)
         if _physical_partitions(state) != _physical_partitions(snapshot):
             problems.append("the partition columns changed")
         if problems:

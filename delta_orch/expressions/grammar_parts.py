@@ -21,6 +21,11 @@ from delta_orch.expressions.tree import (
 from delta_orch.protocol.types import BOOLEAN
 
 _TYPED = frozenset({"DATE", "TIMESTAMP", "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIME"})
+SUBQUERY = "a subquery"
+JOIN_INSTEAD = (
+    "Merge with what the subquery reads, each key once: table.merge(source, 't.id = s.id') and when_matched_delete() "
+    "or when_matched_update(…); for NOT IN, when_not_matched_by_source_delete()"
+)
 _SUBQUERY = frozenset({"SELECT", "WITH", "FROM", "VALUES", "TABLE"})
 _INTERVAL = r"(?i)INTERVAL\s*(?:['\"]|[-+]?\s*(?:\.?[0-9][0-9.]*|'[^']*'|\"[^\"]*\")\s*[A-Z])"
 _INTERVAL_PART = r"(?i)[-+]?\s*(?:\.?[0-9][0-9.]*|'[^']*'|\"[^\"]*\")\s*([A-Z]+)"
@@ -81,7 +86,7 @@ class Parts(Tokens):
 
     def foreign(self, what: str) -> NoReturn:
         """What Spark SQL has, but not in a row's expression."""
-        raise Refused(f"holds {what}")
+        raise Refused(f"holds {what}", JOIN_INSTEAD) if what == SUBQUERY else Refused(f"holds {what}")
 
     def enter(self) -> None:
         self.depth += 1
@@ -117,7 +122,7 @@ class Parts(Tokens):
         if self.word in _SUBQUERY and self.match_here(
             r"(?i)(?:SELECT|WITH|FROM|VALUES|TABLE)\b\s*[^\s=<>!.,)\[+\-*/%|&^]"
         ):
-            self.foreign("a subquery")
+            self.foreign(SUBQUERY)
 
     # Names, and what begins with one
 
@@ -135,7 +140,7 @@ class Parts(Tokens):
             case "INTERVAL" if self.match_here(_INTERVAL) is not None:
                 return self._interval()
             case "EXISTS" if self.match_here(r"(?i)EXISTS\s*\(\s*(?:SELECT|WITH|FROM|VALUES|TABLE)\b"):
-                self.foreign("a subquery")
+                self.foreign(SUBQUERY)
         path, spans = [name_of(self.advance())], [(start, self.ended)]
         if self.kind == "string" and word in _TYPED:
             self.has_calls = True
@@ -238,10 +243,15 @@ class Parts(Tokens):
         self.depth -= 1
         self.expect(")")
         self.functions.append((name, len(arguments)))
-        if self.word in ("OVER", "FILTER", "WITHIN", "IGNORE", "RESPECT"):
-            self.foreign("a window function" if self.word == "OVER" else "an aggregate function")
+        if self.word in ("FILTER", "WITHIN", "IGNORE", "RESPECT"):
+            self.foreign("an aggregate function")
         depth = self._depth_over(arguments)
-        return Call(name, tuple(arguments), detail, start=start, end=self.ended, depth=depth)
+        found = Call(name, tuple(arguments), detail, start=start, end=self.ended, depth=depth)
+        return self.over(found) if self.word == "OVER" else found
+
+    def over(self, call: Call) -> Expression:
+        """A window function, of which `OVER` comes next."""
+        self.foreign("a window function")
 
     def _arguments(self, name: str) -> tuple[list[Expression], str]:
         """The arguments up to the parenthesis, in the order in which the function takes them, and a word of theirs."""

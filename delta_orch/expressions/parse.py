@@ -127,7 +127,7 @@ def reading(text: str, what: str, remedy: str) -> Iterator[None]:
         raise InvalidExpressionError(
             f"The {what} {_shorten(text)} {e.problem}",
             cause="A predicate on a table looks at one row at a time",
-            remedy="Use columns, constants and scalar functions only",
+            remedy=e.remedy,
             expression=text,
         ) from None
     except RecursionError:

@@ -13,7 +13,17 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.parse import parse_row_value, parse_value
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
-from delta_orch.protocol.types import STRING, ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import (
+    DOUBLE,
+    FLOAT,
+    VOID,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    StructField,
+    StructType,
+)
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.queries import Query, parse_query
 from delta_orch.statements.rows import Statement, ensure_count, values
@@ -81,7 +91,9 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         else:
             fields = _fields(columns, schema, given)
             if (queries := _as_queries(rows, fields)) is None:
-                data = _constants(rows, fields, given, schema)
+                named, constants = _constants(rows, fields)
+                further = [*given, *_nulls(named, given, schema)]
+                data = _renamed(engine, session.relation(engine, constants), named, further)
             else:
                 parts = [query.relation(session, engine, named=False) for query in queries]
                 further = [*given, *_nulls(fields, given, schema)]
@@ -226,7 +238,8 @@ def _as_queries(rows: list[list[str]], fields: Sequence[StructField]) -> list[Qu
     return [parse_query(Cursor(text, tokens_of(text)), frozenset()) for text in selects]
 
 
-def _constants(rows: list[list[str]], fields: list[StructField], given: _Given, schema: StructType) -> pa.Table:
+def _constants(rows: list[list[str]], fields: list[StructField]) -> tuple[list[StructField], pa.Table]:
+    """The columns that rows have values for, and the values, in types of their own."""
     import pyarrow as pa
 
     for row in rows:
@@ -235,47 +248,59 @@ def _constants(rows: list[list[str]], fields: list[StructField], given: _Given, 
     named = []
     for index, field in enumerate(fields):
         texts = [row[index] for row in rows]
-        if any(text.strip().upper() == "DEFAULT" for text in texts):
-            if not all(text.strip().upper() == "DEFAULT" for text in texts):
-                raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
-            continue
-        named.append(field)
-        columns[field.name] = _column(texts, field)
-    for field, value in (*given, *_nulls(named, given, schema)):
-        columns[field.name] = pa.concat_arrays([_literal_column(value, field, repr(value.value))] * len(rows))
-    return pa.table(columns)
+        defaults = [text.strip().upper() == "DEFAULT" for text in texts]
+        if not any(defaults):
+            named.append(field)
+            columns[field.name] = _column(texts, field)
+        elif not all(defaults):
+            raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
+    return named, pa.table(columns) if columns else pa.table({"rows": pa.nulls(len(rows))})
 
 
 def _column(texts: Sequence[str], field: StructField) -> pa.Array:
     import pyarrow as pa
 
-    parts = []
-    for text in texts:
-        literal = parse_row_value(text)
-        if not isinstance(literal, Literal):
-            raise unsupported(f"VALUES with {text[:100]!r}, which is no constant", "Write INSERT … SELECT …")
-        parts.append(_literal_column(literal, field, text))
-    return pa.concat_arrays(parts)
-
-
-def _literal_column(literal: Literal, field: StructField, text: str) -> pa.Array:
-    import pyarrow as pa
-
-    from delta_orch.engines.conform import conform_column
     from delta_orch.expressions.spark_literals import natural_type
     from delta_orch.expressions.to_arrow import literal_array
     from delta_orch.protocol.arrow_types import type_to_arrow
 
-    target = type_to_arrow(field.data_type)
-    if literal.value is None:
-        return pa.nulls(1, target)
-    kind = literal.data_type or natural_type(literal.value)
-    if field.data_type == STRING and type(literal.value) is int:
-        return pa.array([str(literal.value)])
-    if (kind == STRING) != (field.data_type == STRING):
-        raise InvalidRequestError(
-            f"The value {text[:100]} is a {kind}, the column {field.name} has {field.data_type}",
-            remedy=f"Write CAST({text[:100]} AS {field.data_type}), or a constant of that type",
-            column=field.name,
-        )
-    return conform_column(literal_array([literal.value], kind), target, lossless=True, path=field.name)
+    values = [parse_row_value(text) for text in texts]
+    kinds: list[DataType] = []
+    for value, text in zip(values, texts, strict=True):
+        if not isinstance(value, Literal):
+            raise unsupported(f"VALUES with {text[:100]!r}, which is no constant", "Write INSERT … SELECT …")
+        kinds.append(VOID if value.value is None else value.data_type or natural_type(value.value))
+    found = {*kinds} - {VOID}
+    if not found:
+        return pa.nulls(len(texts), type_to_arrow(field.data_type))
+    kind = _common_kind(found, field)
+    arrays = [
+        literal_array([value.value], kind if own == VOID else own).cast(type_to_arrow(kind))
+        for value, own in zip(values, kinds, strict=True)
+        if isinstance(value, Literal)
+    ]
+    return pa.concat_arrays(arrays)
+
+
+def _common_kind(kinds: set[DataType], field: StructField) -> DataType:
+    """The type of the constants of a column, as Spark finds one for an inline table."""
+    from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
+
+    if len(kinds) == 1:
+        return next(iter(kinds))
+    decimals = [kind for kind in kinds if isinstance(kind, DecimalType)]
+    integrals = [kind for kind in kinds if kind in INTEGRAL_RANGES]
+    others = kinds - {*decimals, *integrals}
+    if others and others <= {FLOAT, DOUBLE}:
+        return DOUBLE
+    if not others and not decimals:
+        return max(integrals, key=lambda kind: INTEGRAL_RANGES[kind][1])
+    if not others:
+        decimals += [DecimalType(len(str(INTEGRAL_RANGES[kind][1])), 0) for kind in integrals]
+        scale = max(kind.scale for kind in decimals)
+        return DecimalType(min(max(kind.precision - kind.scale for kind in decimals) + scale, 38), scale)
+    raise InvalidRequestError(
+        f"The values for the column {field.name} have the types {', '.join(sorted(map(str, kinds)))}",
+        remedy=f"Write all of them in one type, for example {field.data_type}",
+        column=field.name,
+    )

@@ -16,7 +16,8 @@ from delta_orch.statements.session import Session, TableName, table_name, unsupp
 
 _AT = re.compile(r"[vV][0-9]{1,18}|[0-9]{17}", re.ASCII)
 _PATH_AT = re.compile(rf"(?s)(?P<path>.+)@(?P<at>{_AT.pattern})")
-_AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT", "WINDOW"}
+_AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
+               "WINDOW", "QUALIFY"}  # fmt: skip
 _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "USING", "NATURAL",
               "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "QUALIFY", "PIVOT", "TABLESAMPLE"}  # fmt: skip
 

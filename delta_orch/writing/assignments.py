@@ -18,6 +18,7 @@ from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, I
 from delta_orch.protocol.schema_check import ensure_schema_fits, is_lossless_cast
 from delta_orch.protocol.table_properties import parse_column_list
 from delta_orch.protocol.types import (
+    BOOLEAN,
     DATE,
     DOUBLE,
     FLOAT,
@@ -208,10 +209,10 @@ def _assigned(
 
 
 def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Expression:
-    """A value in its column's type. A constant must fit exactly. Else, where not every value fits, one that does not
-    raises while the rows are computed, as Spark's store assignment under ANSI has it.
+    """A value in its column's type, by CAST under ANSI as Delta on Spark has it: where not every value fits, one that
+    does not raises while the rows are computed.
 
-    Raises SchemaMismatchError: Types that are not assigned to each other, or a constant that does not fit.
+    Raises SchemaMismatchError: Types that are not cast to each other, or a constant that is no value of the type.
     """
     if have == want:
         return value
@@ -259,20 +260,24 @@ def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expr
             found = fitted.right
             if found.data_type == want:
                 return found
-            if want == FLOAT and not isinstance(literal.value, Decimal):
-                return Cast(literal, want)
+        number = literal.value if isinstance(literal.value, int | Decimal) else 0
+        low, high = INTEGRAL_RANGES.get(want, (number, number))
+        if _is_assignable(have, want) and low <= number < high + 1:
+            return Cast(literal, want)
     raise _unfit(f"the constant {literal.value!r} of type {have}", want, name, "Give a constant of that type")
 
 
 def _is_assignable(have: DataType, want: DataType) -> bool:
-    """Spark's store assignment under ANSI, between atomic types."""
+    """What CAST takes under ANSI, between atomic types."""
     if not (_is_atomic(have) and _is_atomic(want)):
         return False
-    if want == STRING:
+    if STRING in (have, want):
         return True
     if have in _MOMENTS:
-        return want in _MOMENTS
-    return _is_number(have) and _is_number(want)
+        return want in _MOMENTS or (have == TIMESTAMP and _is_number(want))
+    if want in _MOMENTS:
+        return want == TIMESTAMP and _is_number(have)
+    return all(kind == BOOLEAN or _is_number(kind) for kind in (have, want))
 
 
 def _is_number(data_type: DataType) -> bool:

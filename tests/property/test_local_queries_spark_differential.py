@@ -12,8 +12,9 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.local.sql_aggregates import AGGREGATES as AGGREGATE_FUNCTIONS
+from delta_orch.engines.local.sql_aggregates import WINDOW_FUNCTIONS
 from delta_orch.engines.local.sql_functions import _NAMED, _TEMPLATES, _WITH_WORD
-from delta_orch.engines.local.sql_query import _AGGREGATES
 from delta_orch.engines.local.sql_scalars import OPERATIONS
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.protocol.schema import parse_schema, serialize_schema
@@ -35,6 +36,17 @@ SCALARS: dict[str, list[str]] = {
     "BETWEEN": ["length(S) BETWEEN 1 AND 2", "i BETWEEN b AND l", "day NOT BETWEEN '2013-01-01' AND '2013-01-02'"],
     "LIKE": ["S LIKE 'a%'", "S LIKE '%b%'", "S LIKE 'a_b'", "S LIKE '_'", "S LIKE 'a\\\\_b'", "S LIKE '\\\\\\\\%'",
              "S LIKE ''", "S NOT LIKE 'a%'"],
+    "LIKE ANY": ["S LIKE ANY ('a%', '%b')", "S NOT LIKE ANY ('a%', NULL)"],
+    "LIKE ALL": ["S LIKE ALL ('a%', '%b')", "S NOT LIKE ALL ('a%')"],
+    "ILIKE ANY": ["`we``ird` ILIKE ANY ('A%', 'b_')"],
+    "ILIKE ALL": ["`we``ird` ILIKE SOME ('A%')", "`we``ird` ILIKE ALL ('A%', '%S')"],
+    "Equality": [
+        "st = st", "st <=> named_struct('A', i, 'b.c', S)", "struct(i, S) <> struct(3 AS i, S)",
+        "array(i, b) = array(l)",
+        "array(x) = array(x)", "struct(x, f) <=> struct(x, f)", "st IN (named_struct('A', 5L, 'b.c', 'x'))",
+        "array(struct(i, day)) <=> array(struct(l AS i, day))", "split(S, 'b') = array('a', NULL)",
+    ],
+    ".": ["array(st)[0].A", "(named_struct('q', i)).q", "array(struct(i, S))[0].i"],
     "Escape": ["S LIKE 'a/_%' ESCAPE '/'", "S LIKE 'a%%b' ESCAPE '%'", "S NOT LIKE '/%%' ESCAPE '/'"],
     "StartsWith": ["startswith(S, 'a')", "startswith(S, `we``ird`)"],
     "EndsWith": ["endswith(S, 'b')"],
@@ -200,6 +212,8 @@ FUNCTIONS: dict[str, list[str]] = {
     "tinyint": ["tinyint(b)"],
     "float": ["float(x)"],
     "get": ["get(split(S, 'b'), 1)", "get(split(S, 'b'), -1)", "get(split(S, 'b'), b)"],
+    "map": ["map('a', i, S, 5L)['a']", "map(1, st)[1]",
+            "map_keys(map(coalesce(day, DATE '1998-01-01'), S, DATE '1999-01-01', 'x'))"],
     "map_keys": [],
     "map_values": [],
     "map_contains_key": [],
@@ -255,7 +269,39 @@ AGGREGATES: dict[str, list[str]] = {
     "max": ["max(i)", "max(x)", "max(S)", "max(n)", "max(bo)", "max(f)", "max(bin)"],
 }
 
+# Window functions, over `t`, whose `id` is unique.
+_BY_I = "PARTITION BY bo ORDER BY i DESC, id"
+WINDOWS: dict[str, list[str]] = {
+    "row_number": ["row_number() OVER (ORDER BY i, id)", "row_number() OVER (PARTITION BY bo, f ORDER BY x DESC, id)"],
+    "rank": ["rank() OVER (ORDER BY S)", "rank() OVER (PARTITION BY x ORDER BY day DESC NULLS FIRST)"],
+    "dense_rank": ["dense_rank() OVER (ORDER BY f)", "dense_rank() OVER (ORDER BY x DESC)"],
+    "ntile": [f"ntile(4) OVER ({_BY_I})"],
+    "percent_rank": ["percent_rank() OVER (ORDER BY b)"],
+    "cume_dist": ["cume_dist() OVER (PARTITION BY bo ORDER BY ts NULLS LAST)"],
+    "lag": [f"lag(S) OVER ({_BY_I})", f"lag(i, 2) OVER ({_BY_I})", f"lag(l, 1, 0) OVER ({_BY_I})"],
+    "lead": [f"lead(st) OVER ({_BY_I})", f"lead(day, 1, DATE '2000-01-01') OVER ({_BY_I})"],
+    "first_value": [f"first_value(S) OVER ({_BY_I})"],
+    "first": [f"first(i) OVER ({_BY_I} ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)"],
+    "last_value": ["last_value(x) OVER (PARTITION BY bo ORDER BY x)"],
+    "last": [f"last(b) OVER ({_BY_I} ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)"],
+    "count": ["count(*) OVER ()", "count(i) OVER (ORDER BY b)", "count(1) OVER (PARTITION BY i) > 1"],
+    "sum": ["sum(i % 100) OVER (ORDER BY b)", f"sum(d5) OVER ({_BY_I} ROWS 2 PRECEDING)",
+            "sum(b) OVER (PARTITION BY x)"],
+    "avg": [f"avg(b) OVER ({_BY_I} ROWS BETWEEN UNBOUNDED PRECEDING AND 1 FOLLOWING)"],
+    "min": ["min(x) OVER (PARTITION BY bo ORDER BY i)", "min(S) OVER (PARTITION BY l % 2)"],
+    "max": ["max(f) OVER (ORDER BY i RANGE BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)",
+            "max(ts) OVER (ORDER BY day)"],
+}  # fmt: skip
+
 QUERIES = [
+    "SELECT * EXCEPT (r) FROM (SELECT *, row_number() OVER (PARTITION BY i ORDER BY id DESC) AS r FROM t) WHERE r = 1",
+    "SELECT id, i FROM t QUALIFY row_number() OVER (PARTITION BY i ORDER BY id) = 1",
+    "SELECT id, i, row_number() OVER (PARTITION BY i ORDER BY id) AS rn FROM t WHERE b > 0 QUALIFY rn < 3 ORDER BY id",
+    "SELECT id, dense_rank() OVER (ORDER BY b) AS i FROM t QUALIFY i > 5",
+    "SELECT bo, b % 2 AS p, rank() OVER (PARTITION BY bo ORDER BY count(*) DESC, b % 2) AS r FROM t GROUP BY bo, b % 2",
+    "SELECT bo, sum(count(*)) OVER () AS c FROM t GROUP BY bo HAVING count(*) > 1",
+    "SELECT id, row_number() OVER (PARTITION BY bo ORDER BY id) AS r FROM t ORDER BY r, bo, id LIMIT 9",
+    "SELECT t.* EXCEPT (st), u.word FROM t JOIN u ON t.b = u.n",
     "SELECT * FROM t",
     "SELECT * FROM t WHERE i > 0 AND S LIKE 'a%'",
     "SELECT * FROM t WHERE NOT ((`day` >= DATE '2013-01-01') <=> TRUE)",
@@ -270,6 +316,8 @@ QUERIES = [
     "SELECT bo AS k, sum(i) AS c FROM t WHERE id < 0 GROUP BY bo",
     "SELECT id FROM t ORDER BY i, id LIMIT 7",
     "SELECT id, x FROM t ORDER BY x DESC, id",
+    "SELECT id, x FROM t ORDER BY id LIMIT 7 OFFSET 3",
+    "SELECT count(1), sum(2) FROM t",
     "SELECT id, S FROM t ORDER BY S, id",
     "SELECT id, x AS y FROM t ORDER BY y ASC NULLS LAST, id DESC LIMIT 50",
     "SELECT t.id, u.word FROM t JOIN u ON t.b = u.n",
@@ -319,7 +367,7 @@ def relations(spark: Any) -> dict[str, Any]:
 
 
 def compare(spark: Any, relations: dict[str, Any], query: str) -> None:
-    ordered = " ORDER BY " in query
+    ordered = re.search(r" ORDER BY [^()]+$", query) is not None
     engine = LocalEngine()
     relation = engine.sql(query, relations)
     frame = spark.sql(query)
@@ -371,11 +419,22 @@ def test_scalar(spark: Any, relations: dict[str, Any], table: str, texts: list[s
         assert columns[0] == columns[1], text
 
 
-@pytest.mark.parametrize("construct", sorted(_AGGREGATES))
+@pytest.mark.parametrize("construct", sorted(AGGREGATE_FUNCTIONS))
 def test_aggregate(spark: Any, relations: dict[str, Any], construct: str) -> None:
     listed = ", ".join(f"{text} AS c{i}" for i, text in enumerate(AGGREGATES[construct]))
     compare(spark, relations, f"SELECT bo AS k, {listed} FROM t GROUP BY bo")
     compare(spark, relations, f"SELECT {listed} FROM t")
+
+
+@pytest.mark.parametrize("function", sorted(WINDOW_FUNCTIONS))
+def test_window_function(spark: Any, relations: dict[str, Any], function: str) -> None:
+    listed = ", ".join(f"{text} AS c{i}" for i, text in enumerate(WINDOWS[function]))
+    compare(spark, relations, f"SELECT id, {listed} FROM t")
+
+
+def test_a_rank_needs_an_order(relations: dict[str, Any]) -> None:
+    with pytest.raises(InvalidExpressionError, match="rank needs a window with an order"):
+        LocalEngine().sql("SELECT rank() OVER (PARTITION BY i) AS r FROM t", relations)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -386,6 +445,7 @@ def test_query(spark: Any, relations: dict[str, Any], query: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
+        "map('a', 1, if(i = 5, 'a', 'b'), 2)", "map(nullif(i, 5), 1)",
         "i / 0", "i % 0", "x / 0", "CAST(2147483647 AS INT) + i * 0 + 1", "CAST(300 + i * 0 AS TINYINT)",
         "-(-128Y - b * 0Y)",
         "CAST(x * 0 + 1e300 AS INT)", "abs(-128Y - b * 0Y)", "CAST(12345 + i * 0 AS DECIMAL(4,0))",
@@ -396,7 +456,7 @@ def test_what_fails_in_spark_fails_here(spark: Any, relations: dict[str, Any], e
     rows = pa.table({"i": pa.array([5], pa.int32()), "x": [1.5], "b": pa.array([5], pa.int8())})
     spark.createDataFrame(rows).createOrReplaceTempView("one")
     query = f"SELECT {expression} AS c FROM one"
-    with pytest.raises(Exception, match=r"DIVIDE_BY_ZERO|OVERFLOW|OUT_OF_RANGE|REMAINDER_BY_ZERO"):
+    with pytest.raises(Exception, match=r"MAP_KEY|DIVIDE_BY_ZERO|OVERFLOW|OUT_OF_RANGE|REMAINDER_BY_ZERO"):
         spark.sql(query).collect()
     engine = LocalEngine()
     with pytest.raises(InvalidExpressionError):
@@ -423,8 +483,11 @@ def test_letters_that_change_otherwise_are_refused_while_the_query_runs(relation
     "text",
     [
         "hash(i)", "crc32(S)", "reverse(split(S, 'b'))", "exp(x)", "sha2(S, 512)", "d38 * d38",
-        "S LIKE `we``ird`", "try_cast(S AS DATE)", "array(st)", "st = st",
-        "row_number() OVER (ORDER BY i)", "(SELECT 1)", "rand()", "d38 / d38", "round(x, -1)", "greatest(S, 1)",
+        "S LIKE `we``ird`", "try_cast(S AS DATE)", "array(NULL)", "st < st",
+        "map('a', 1) = map('a', 1)", "map()", "struct(i) = struct(S AS i)",
+        "(SELECT 1)", "count(DISTINCT i) OVER ()", "sum(i) OVER (ORDER BY i RANGE 1 PRECEDING)", "rank() OVER w",
+        "lag(i, 1, 1.5) OVER (ORDER BY i)", "row_number() OVER (ORDER BY i ROWS 1 PRECEDING)", "first(i, true) OVER ()",
+        "nth_value(i, 2) OVER (ORDER BY i)", "rand()", "d38 / d38", "round(x, -1)", "greatest(S, 1)",
         "date_format(day, 'YYYY')", "date_format(ts, 'zzz')", "to_date(S, 'MM')", "d5 % 2", "day - day",
         r"S RLIKE 'a\\b'", "S RLIKE '(?=a)b'", "S RLIKE 'a*+'", "S RLIKE '(a*)*'", "S RLIKE '[a&&[b]]'",
         r"S RLIKE '(a)\\1'", "regexp_replace(S, 'a*', 'x')", "regexp_replace(S, '(a)', '$1')", "split(S, '')",

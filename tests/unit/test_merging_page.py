@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+import delta_orch
 from delta_orch import DeltaTable
 
 PAGE = Path(__file__).parents[2] / "docs" / "merging.md"
@@ -37,6 +38,7 @@ def test_every_recipe_is_tested() -> None:
     assert set(RECIPES) == {
         "Upsert",
         "Deduplicating insert",
+        "Deduplicating insert of the newest rows",
         "Slowly changing dimension (type 2)",
         "Erase a person",
         "Replay a change feed into a copy",
@@ -55,6 +57,19 @@ def test_deduplicating_insert(tmp_path: Path) -> None:
     events.append(pa.table({"day": ["a", "b"], "id": [1, 2]}), partition_by=["day"])
     run("Deduplicating insert", events=events, arrived=pa.table({"day": ["b", "b"], "id": [2, 3]}))
     assert [row["id"] for row in rows(events)] == [1, 2, 3]
+
+
+def test_deduplicating_insert_of_the_newest_rows(tmp_path: Path) -> None:
+    events = DeltaTable(tmp_path / "events")
+    events.append(pa.table({"day": ["a", "b"], "id": [1, 2], "seen": [5, 5]}), partition_by=["day"])
+    arrived = pa.table({"day": ["b", "b", "b", "c"], "id": [2, 3, 3, 3], "seen": [9, 8, 7, None]})
+    run("Deduplicating insert of the newest rows", events=events, arrived=arrived, delta_orch=delta_orch)
+    assert [(row["day"], row["id"], row["seen"]) for row in rows(events)] == [
+        ("a", 1, 5),
+        ("b", 2, 5),
+        ("b", 3, 8),
+        ("c", 3, None),
+    ]
 
 
 def test_slowly_changing_dimension(tmp_path: Path) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -57,9 +58,28 @@ def test_insert_keeps_text_and_types(table: DeltaTable) -> None:
     assert ids(table) == [9]
 
 
+def test_insert_casts_constants_as_delta_on_spark_does(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    sql("CREATE TABLE t (i INT, d DECIMAL(5, 2), day DATE, b BOOLEAN, f DOUBLE, s STRING) USING delta", t=table)
+    sql("INSERT INTO t VALUES ('1', 2, '2024-01-01', 1, 3, true), (NULL, 1.255, NULL, 0, 1e3, NULL)", t=table)
+    sql("INSERT INTO t (i, d, f) VALUES (2.7, -3.1, 0.5), (3, 4, 2)", t=table)
+    day = date(2024, 1, 1)
+    assert table.snapshot().scan().to_arrow().sort_by("f").to_pylist() == [
+        dict(zip(["i", "d", "day", "b", "f", "s"], row, strict=True))
+        for row in [
+            (2, Decimal("-3.10"), None, None, 0.5, None),
+            (3, Decimal("4.00"), None, None, 2.0, None),
+            (1, Decimal("2.00"), day, True, 3.0, "true"),
+            (None, Decimal("1.26"), None, False, 1000.0, None),
+        ]
+    ]
+
+
 @pytest.mark.parametrize(
-    "values", ["(1, 'a')", "('1', 'a', NULL)", "(1, 'a', '2024-01-01')", "(1.5, 'a', NULL)", "('x' || 'y', 'a', NULL)"]
-)
+    "values",
+    ["(1, 'a')", "('one', 'a', NULL)", "(1, 'a', '2024-13-01')", "(1, 'a', NULL), ('1', 'a', NULL)", "(1, 'a', 5)",
+     "('x' || 'y', 'a', NULL)", "(1e30, 'a', NULL)"],
+)  # fmt: skip
 def test_insert_refuses_what_does_not_fit(table: DeltaTable, values: str) -> None:
     with pytest.raises(DeltaError):
         sql(f"INSERT INTO t VALUES {values}", t=table)

@@ -456,6 +456,17 @@ def test_files_removed_by_the_commit_that_changes_the_schema(tmp_path: Path) -> 
     assert changed(made.open().changes(starting_version=1, ending_version=1)) == [(1, "insert", 1)]
 
 
+def test_columns_that_the_first_commit_takes_away_are_not_told(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1]}), properties=ON)
+    table.append(pa.table({"id": [2], "gone": ["x"]}), schema_mode="merge")
+    table.restore(0)
+    found = table.changes(starting_version=2).to_arrow()
+    assert found.select(["id", "_change_type"]).to_pylist() == [{"id": 2, "_change_type": "delete"}]
+    with pytest.raises(UnsupportedFeatureError, match="column gone was string and is gone"):
+        table.changes(starting_version=1)
+
+
 def test_deltalake_agrees_on_its_own_feed(tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     uri = str(tmp_path / "theirs")

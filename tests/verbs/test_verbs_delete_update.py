@@ -171,12 +171,12 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.update({"st.b": "st.b", "st.b.c": "'2'"}), InvalidRequestError, "assigned twice"),
     (lambda t: t.update({"small": "1000"}), SchemaMismatchError, "1000"),
     (lambda t: t.update({"small": "'x'"}), SchemaMismatchError, "'x'"),
-    (lambda t: t.update({"small": literal(1.5)}), SchemaMismatchError, "1.5"),
-    (lambda t: t.update({"small": "name"}), SchemaMismatchError, "string"),
-    (lambda t: t.update({"at": "id"}), SchemaMismatchError, "long"),
+    (lambda t: t.update({"small": literal(128.5)}), InvalidExpressionError, "."),
+    (lambda t: t.update({"small": "name"}), InvalidExpressionError, "no byte"),
+    (lambda t: t.update({"small": "DATE '2024-01-01'"}), SchemaMismatchError, "date"),
     (lambda t: t.update({"st": "named_struct('a', 1)"}), SchemaMismatchError, "st.b is missing"),
     (lambda t: t.update({"st.b": "named_struct('c', 'x', 'd', 1)"}), SchemaMismatchError, "d"),
-    (lambda t: t.update({"price": literal(Decimal("1.234"))}), SchemaMismatchError, "1.234"),
+    (lambda t: t.update({"price": literal(Decimal("1e30"))}), SchemaMismatchError, "constant"),
     (lambda t: t.update({"id": "rand()"}), InvalidExpressionError, "rand"),
     (lambda t: t.update({"id": "(SELECT 1)"}), InvalidExpressionError, "subquery"),
     (lambda t: t.update({"id": "max(id)"}), InvalidExpressionError, "aggregate"),
@@ -189,6 +189,20 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.update({"small": "small + 126"}), InvalidExpressionError, "."),
     (lambda t: t.update({"id": "id % 0"}), InvalidExpressionError, "."),
 ]
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "expected"),
+    [("small", "2.7", 2), ("small", "'7'", 7), ("small", "substring(name, 2)", 1), ("small", "id = 1", 1),
+     ("price", "1.235", Decimal("1.24")), ("price", "'1.5'", Decimal("1.50")), ("name", "id = 1", "true"),
+     ("at", "5", datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)), ("at", "'2024-02-29'", datetime(2024, 2, 29, tzinfo=UTC))],
+)  # fmt: skip
+def test_values_are_cast_as_delta_on_spark_casts_them(
+    tmp_path: Path, column: str, value: str, expected: object
+) -> None:
+    table = made(tmp_path, files=1)
+    table.update({column: value}, "id = 1")
+    assert table.snapshot().scan([column], where="id = 1").to_arrow()[column].to_pylist() == [expected]
 
 
 @pytest.mark.parametrize(("act", "error", "text"), REFUSED)

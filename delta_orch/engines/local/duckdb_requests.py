@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, join_schema
 from delta_orch.engines.local.duckdb_query import BATCH, DuckDBQuery, QueryInput, on_batches, query_relation
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_query import count_of, extreme_of, sum_of
+from delta_orch.engines.local.sql_aggregates import count_of, extreme_of, sum_of
 from delta_orch.engines.local.sql_scalars import Scalars
 from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, unsupported
 from delta_orch.engines.scan_plan import ensure_distinct

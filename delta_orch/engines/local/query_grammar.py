@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import NoReturn
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import NoReturn, TypeVar
 
 from delta_orch.engines.local.sql_types import unsupported
 from delta_orch.expressions.grammar import Reader
-from delta_orch.expressions.nodes import Expression, Operation
+from delta_orch.expressions.nodes import Call, Expression, Operation
 from delta_orch.expressions.parse import reading
 from delta_orch.expressions.tokens import Unreadable, name_of
 
@@ -44,6 +45,19 @@ class OrderKey:
     nulls_first: bool
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Over(Operation):
+    """A window function. Its arguments are the call of the function, and what the window is partitioned and ordered by.
+
+    Attributes:
+        frame: Empty, or as DuckDB writes it, too.
+    """
+
+    partition: tuple[Expression, ...] = field(default=(), kw_only=True)
+    order: tuple[OrderKey, ...] = field(default=(), kw_only=True)
+    frame: str = field(default="", kw_only=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Select:
     items: tuple[Item, ...]
@@ -53,8 +67,10 @@ class Select:
     where: Expression | None = None
     group: tuple[Expression, ...] = ()
     having: Expression | None = None
+    qualify: Expression | None = None
     order: tuple[OrderKey, ...] = ()
     limit: str | None = None
+    offset: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +90,7 @@ class With:
 
 Query = Select | Union | With
 
+_Part = TypeVar("_Part")
 _JOINS = {
     "JOIN": "INNER JOIN", "INNER JOIN": "INNER JOIN", "LEFT JOIN": "LEFT JOIN", "LEFT OUTER JOIN": "LEFT JOIN",
     "RIGHT JOIN": "RIGHT JOIN", "RIGHT OUTER JOIN": "RIGHT JOIN", "FULL JOIN": "FULL JOIN",
@@ -127,16 +144,63 @@ class _QueryReader(Reader):
         raise self.unexpected()
 
     def star(self) -> Expression:
-        start = self.start
-        self.expect("*")
-        return self.operation("*", start)
+        return self.star_of([])
 
     def star_of(self, path: list[str]) -> Expression:
         start = self.start
         self.expect("*")
         if len(path) > 1:
             self.refuse()
-        return self.operation("*", start, detail=path[0])
+        left_out: list[Expression] = []
+        if self.take("EXCEPT"):
+            self.expect("(")
+            left_out = self.expressions(")")
+        return self.operation("* EXCEPT" if left_out else "*", start, *left_out, detail="".join(path))
+
+    def over(self, call: Call) -> Expression:
+        self.expect("OVER")
+        if self.word != "(":
+            raise unsupported("a window by its name")
+        self.advance()
+        partition: list[Expression] = []
+        if self.take("PARTITION", "DISTRIBUTE"):
+            self.expect("BY")
+            partition = self._list_of(self.expression)
+        order = self._order() if self.take("ORDER", "SORT") else ()
+        frame = self._frame() if self.word in ("ROWS", "RANGE") else ""
+        self.expect(")")
+        arguments = (call, *partition, *(key.node for key in order))
+        plain = self.operation("OVER", call.start, *arguments)
+        return Over(plain.name, plain.arguments, start=plain.start, end=plain.end, depth=plain.depth,
+                    partition=tuple(partition), order=order, frame=frame)  # fmt: skip
+
+    def _frame(self) -> str:
+        unit = self.advance().upper()
+        if not self.take("BETWEEN"):
+            return f"{unit} {self._bound(unit)}"
+        first = self._bound(unit)
+        self.expect("AND")
+        return f"{unit} BETWEEN {first} AND {self._bound(unit)}"
+
+    def _bound(self, unit: str) -> str:
+        if self.take("CURRENT"):
+            self.expect("ROW")
+            return "CURRENT ROW"
+        if not self.take("UNBOUNDED"):
+            if unit == "RANGE" or self.kind != "number" or not self.text.isdigit():
+                self.refuse()
+            return f"{self.advance()} {self._one_of(('PRECEDING', 'FOLLOWING'))}"
+        return f"UNBOUNDED {self._one_of(('PRECEDING', 'FOLLOWING'))}"
+
+    def _list_of(self, read: Callable[[], _Part]) -> list[_Part]:
+        found = [read()]
+        while self.take(","):
+            found.append(read())
+        return found
+
+    def _order(self) -> tuple[OrderKey, ...]:
+        self.expect("BY")
+        return tuple(self._list_of(self._order_key))
 
     def distinct(self) -> str:
         return self.advance().upper()
@@ -153,7 +217,7 @@ class _QueryReader(Reader):
             distinct = not self.take("ALL")
             self.take("DISTINCT")
             found = Union(found, self._term(), distinct)
-        if self.word in ("ORDER", "LIMIT") and not isinstance(found, Select):
+        if self.word in ("ORDER", "LIMIT", "OFFSET") and not isinstance(found, Select):
             self.refuse()
         if isinstance(found, Select):
             found = self._ordered(found)
@@ -184,10 +248,7 @@ class _QueryReader(Reader):
             self.take("ALL")
         if self.kind == "end":
             raise Unreadable("It ends too early")
-        items = [self._item()]
-        while self.take(","):
-            items.append(self._item())
-        found = Select(tuple(items), distinct)
+        found = Select(tuple(self._list_of(self._item)), distinct)
         if self.take("FROM"):
             source = self._source()
             found = replace(found, source=source, joins=tuple(self._joins()))
@@ -195,26 +256,26 @@ class _QueryReader(Reader):
             found = replace(found, where=self.expression())
         if self.take("GROUP"):
             self.expect("BY")
-            keys = [self.expression()]
-            while self.take(","):
-                keys.append(self.expression())
-            found = replace(found, group=tuple(keys))
+            found = replace(found, group=tuple(self._list_of(self.expression)))
         if self.take("HAVING"):
             found = replace(found, having=self.expression())
+        if self.take("QUALIFY"):
+            found = replace(found, qualify=self.expression())
         return found
 
     def _ordered(self, found: Select) -> Select:
         if self.take("ORDER"):
-            self.expect("BY")
-            keys = [self._order_key()]
-            while self.take(","):
-                keys.append(self._order_key())
-            found = replace(found, order=tuple(keys))
+            found = replace(found, order=self._order())
         if self.take("LIMIT"):
-            if self.kind != "number" or not self.text.isdigit():
-                raise unsupported("LIMIT with anything but a number")
-            found = replace(found, limit=self.advance())
+            found = replace(found, limit=self._count("LIMIT"))
+        if self.take("OFFSET"):
+            found = replace(found, offset=self._count("OFFSET"))
         return found
+
+    def _count(self, word: str) -> str:
+        if self.kind != "number" or not self.text.isdigit():
+            raise unsupported(f"{word} with anything but a number")
+        return self.advance()
 
     def _order_key(self) -> OrderKey:
         node = self.expression()
@@ -287,5 +348,5 @@ class _QueryReader(Reader):
 
 
 def is_star(node: Expression) -> bool:
-    """Whether it is `*` or `relation.*`."""
-    return isinstance(node, Operation) and node.name == "*" and not node.arguments
+    """Whether it is `*` or `relation.*`, with or without EXCEPT."""
+    return isinstance(node, Operation) and (node.name == "* EXCEPT" or (node.name == "*" and not node.arguments))

@@ -63,7 +63,8 @@ def widen(value: Typed, target: DataType) -> Typed:
     if target == DOUBLE and value.literal is not None and is_number(source):
         number = float(value.literal.value)
         return Typed(duckdb_literal(number, DOUBLE), DOUBLE, Literal(number, DOUBLE))
-    return Typed(f"CAST({value.sql} AS {duckdb_type(target)})", target)
+    literal = value.literal if source in INTEGRAL_RANGES and target in INTEGRAL_RANGES else None
+    return Typed(f"CAST({value.sql} AS {duckdb_type(target)})", target, literal and Literal(literal.value, target))
 
 
 def null_of(data_type: DataType) -> str:

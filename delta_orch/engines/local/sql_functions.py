@@ -310,6 +310,7 @@ _NAMED: dict[str, _Function] = {
     "size": _taking(1, 1, sql_nested.size),
     "array_contains": _taking(2, 2, sql_nested.array_contains),
     "get": _taking(2, 2, sql_nested.get),
+    "map": _taking(2, _MANY, sql_nested.make_map),
     "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),
     "map_values": _taking(1, 1, sql_nested.map_parts("map_values")),
     "map_contains_key": _taking(2, 2, sql_nested.map_contains_key),

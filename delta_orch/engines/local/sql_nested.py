@@ -149,6 +149,18 @@ def array(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`array`."""
     values = [scalars.scalar(part) for part in arguments]
     kind: DataType = common_type_of([value.data_type for value in values])
-    if not is_atomic(kind) or kind == VOID:
+    if kind == VOID:
         raise unsupported(f"an array of {kind}")
     return Typed(f"[{', '.join(widen(value, kind).sql for value in values)}]", ArrayType(kind, True))
+
+
+def make_map(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`map`. A key that is null or there twice raises, as in Spark."""
+    values = [scalars.scalar(part) for part in arguments]
+    if len(values) % 2:
+        raise unsupported("a map with a key without a value")
+    key, kind = (common_type_of([value.data_type for value in values[i::2]]) for i in (0, 1))
+    if not is_atomic(key) or key in (FLOAT, DOUBLE, VOID) or kind == VOID:
+        raise unsupported(f"a map of {key} and {kind}")
+    keys, found = ([widen(v, k).sql for v in values[i::2]] for i, k in ((0, key), (1, kind)))
+    return Typed(f"MAP([{', '.join(keys)}], [{', '.join(found)}])", MapType(key, kind, True))

@@ -50,6 +50,8 @@ def compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
 
 def guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:
     """Division as in ANSI: by zero raises, unless an operand is null."""
+    if right.literal is not None and right.literal.value:
+        return Typed(f"CAST({left.sql} {operator} {right.sql} AS {duckdb_type(kind)})", kind)
     zero = "error('[DIVIDE_BY_ZERO] Division by zero')"
     return Typed(
         f"CASE WHEN {left.sql} IS NULL OR {right.sql} IS NULL THEN NULL WHEN {right.sql} = 0 THEN {zero} "

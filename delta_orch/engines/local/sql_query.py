@@ -1,17 +1,19 @@
 """SELECT statements of Spark SQL in DuckDB's SQL, typed, from an allow-list.
 
 One query over named relations: projection, WHERE, inner, outer, semi and anti joins with ON, GROUP BY with `count`,
-`sum`, `min`, `max` and `avg`, HAVING, DISTINCT, UNION [ALL], ORDER BY, LIMIT, subqueries in FROM and WITH.
+`sum`, `min`, `max` and `avg`, HAVING, window functions, QUALIFY, DISTINCT, UNION [ALL], ORDER BY, LIMIT, subqueries in
+FROM and WITH.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
 from delta_orch.engines.local.query_grammar import From, Join, OrderKey, Query, Select, Union, With, is_star, read_query
 from delta_orch.engines.local.relation import LocalRelation
+from delta_orch.engines.local.sql_aggregates import AGGREGATES, Aggregates, Windows, sort_key
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_scalars import Scalars, describe
 from delta_orch.engines.local.sql_types import (
@@ -19,16 +21,15 @@ from delta_orch.engines.local.sql_types import (
     Typed,
     common_type_of,
     is_atomic,
-    is_number,
     qualified,
     unsupported,
 )
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
-from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
-from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, VOID, DecimalType, StructField, StructType
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
+from delta_orch.expressions.to_sql import quote_duckdb_identifier
+from delta_orch.protocol.types import VOID, StructField, StructType
 
 
 @dataclass(slots=True)
@@ -91,68 +92,21 @@ class _SourceColumns:
         return matches[0].find(path)
 
 
-class _Aggregates(Scalars):
-    """Scalars in a SELECT list or HAVING, where aggregate functions may stand."""
+class _OutputColumns:
+    """Columns of the SELECT list, and of the relations in FROM where it has none of that name."""
 
-    def scalar(self, node: Expression) -> Typed:
-        if not isinstance(node, Call) or isinstance(node, Operation) or node.name not in _AGGREGATES:
-            return super().scalar(node)
-        if len(node.arguments) != 1 or node.detail not in ("", "DISTINCT"):
-            raise unsupported(describe(node))
-        (argument,) = node.arguments
-        if is_star(argument) and node.name == "count" and not node.detail and argument == Operation("*", ()):
-            return Typed("count(*)", LONG)
-        # An aggregate in an aggregate is not Spark SQL.
-        return _AGGREGATES[node.name](Scalars(self._columns).scalar(argument), f"{node.detail} ".lstrip())
+    def __init__(self, columns: _SourceColumns, texts: Sequence[str], fields: Sequence[StructField]) -> None:
+        self._columns = columns
+        self._outputs = {f.name.lower(): Typed(text, f.data_type) for text, f in zip(texts, fields, strict=True)}
 
-
-def count_of(value: Typed, distinct: str = "") -> Typed:
-    """How many values are not null. `distinct` is empty or `DISTINCT `."""
-    return Typed(f"count({distinct}{value.sql})", LONG)
-
-
-def sum_of(value: Typed, distinct: str = "") -> Typed:
-    """The sum in Spark's type. Raises UnsupportedExpressionError for what is not a number."""
-    if value.data_type in INTEGRAL_RANGES:
-        return Typed(f"CAST(sum({distinct}{value.sql}) AS BIGINT)", LONG)
-    if value.data_type in (FLOAT, DOUBLE):
-        return Typed(f"sum({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
-    if isinstance(value.data_type, DecimalType):
-        kind = DecimalType(min(value.data_type.precision + 10, MAX_DECIMAL_DIGITS), value.data_type.scale)
-        return Typed(f"CAST(sum({distinct}{value.sql}) AS {duckdb_type(kind)})", kind)
-    raise unsupported(f"a sum of {value.data_type}")
-
-
-def extreme_of(function: str, value: Typed) -> Typed:
-    """`min` or `max`. Raises UnsupportedExpressionError for arrays, maps, structs and variants."""
-    if not is_atomic(value.data_type):
-        raise unsupported(f"{function} of {value.data_type}")
-    return Typed(f"{function}({value.sql})", value.data_type)
-
-
-def _count(value: Typed, distinct: str) -> Typed:
-    if distinct and not is_atomic(value.data_type):
-        raise unsupported(f"count(DISTINCT) of {value.data_type}")
-    return count_of(value, distinct)
-
-
-def _average(value: Typed, distinct: str) -> Typed:
-    if not is_number(value.data_type) or isinstance(value.data_type, DecimalType):
-        raise unsupported(f"avg of {value.data_type}")
-    return Typed(f"avg({distinct}{widen(value, DOUBLE).sql})", DOUBLE)
-
-
-_AGGREGATES: dict[str, Callable[[Typed, str], Typed]] = {
-    "count": _count,
-    "sum": sum_of,
-    "avg": _average,
-    "min": lambda value, _: extreme_of("min", value),
-    "max": lambda value, _: extreme_of("max", value),
-}
+    def find(self, path: tuple[str, ...]) -> Typed:
+        output = self._outputs.get(path[0].lower()) if len(path) == 1 else None
+        return self._columns.find(path) if output is None else output
 
 
 def _own_name(node: Expression) -> str | None:
-    """What Spark calls a column without AS: a constant, an aggregate of a column or of all rows. None for all else."""
+    """What Spark calls a column without AS: a constant, an aggregate of a column, a number or all rows. None for all
+    else."""
     match node:
         case Literal(str(text), None):
             return text
@@ -160,11 +114,13 @@ def _own_name(node: Expression) -> str | None:
             return str(number)
         case Operation():
             return None
-        case Call(name, (argument,), detail) if name in _AGGREGATES:
+        case Call(name, (argument,), detail) if name in AGGREGATES:
             if is_star(argument):
                 return f"{name}(1)"
             if isinstance(argument, Column):
                 return f"{name}({detail}{' ' if detail else ''}{argument.path[-1]})"
+            if isinstance(argument, Literal) and type(argument.value) is int and not detail:
+                return f"{name}({argument.value})"
     return None
 
 
@@ -228,22 +184,27 @@ class _Select:
         select = self._select
         parts = self._from()
         columns = _SourceColumns(self._sources)
-        scalars, aggregates = Scalars(columns), _Aggregates(columns)
-        projection, fields = self._projection(aggregates)
+        scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns)
+        projection, fields = self._projection(outputs)
         if select.where is not None:
             parts.append(f"WHERE {scalars.boolean(select.where)}")
         if select.group:
             parts.append(f"GROUP BY {', '.join(_group_key(key, scalars) for key in select.group)}")
         if select.having is not None:
             parts.append(f"HAVING {aggregates.boolean(select.having)}")
+        if select.qualify is not None:
+            parts.append(f"QUALIFY {Windows(_OutputColumns(columns, projection, fields)).boolean(select.qualify)}")
         if select.order:
             names = {f.name.lower(): f for f in fields}
             parts.append(f"ORDER BY {', '.join(_order_key(key, aggregates, names) for key in select.order)}")
         if select.limit is not None:
             parts.append(f"LIMIT {select.limit}")
+        if select.offset is not None:
+            parts.append(f"OFFSET {select.offset}")
         if select.distinct and not all(is_atomic(f.data_type) for f in fields):
             raise unsupported("DISTINCT over arrays, maps or structs")
-        sql = " ".join([f"SELECT {'DISTINCT ' if select.distinct else ''}{', '.join(projection)}", *parts])
+        named = (f"{text} AS {quote_duckdb_identifier(f.name)}" for text, f in zip(projection, fields, strict=True))
+        sql = " ".join([f"SELECT {'DISTINCT ' if select.distinct else ''}{', '.join(named)}", *parts])
         return DuckDBQuery(sql, StructType(tuple(fields)), self._context.inputs)
 
     def _from(self) -> list[str]:
@@ -296,7 +257,7 @@ class _Select:
         fields: list[StructField] = []
         for item in self._select.items:
             for text, output in self._output(item.node, item.alias, scalars):
-                texts.append(f"{text} AS {quote_duckdb_identifier(output.name)}")
+                texts.append(text)
                 fields.append(output)
         names = [output.name.lower() for output in fields]
         if self._is_named and len(set(names)) < len(names):
@@ -309,7 +270,7 @@ class _Select:
 
     def _output(self, node: Expression, alias: str | None, scalars: Scalars) -> list[tuple[str, StructField]]:
         if is_star(node) and isinstance(node, Operation) and alias is None:
-            return self._star(node.detail)
+            return self._star(node.detail, node.arguments)
         name = alias
         if name is None:
             name = node.path[-1] if isinstance(node, Column) else _own_name(node)
@@ -318,7 +279,7 @@ class _Select:
         value = scalars.scalar(node)
         return [(value.sql, StructField(name or "unnamed", value.data_type))]
 
-    def _star(self, alias: str) -> list[tuple[str, StructField]]:
+    def _star(self, alias: str, left_out: Sequence[Expression]) -> list[tuple[str, StructField]]:
         sources = [s for s in self._visible if not alias or s.alias.lower() == alias.lower()]
         if not sources:
             known = ", ".join(source.alias for source in self._visible)
@@ -327,13 +288,20 @@ class _Select:
                 remedy=f"FROM has {known}" if known else "Name a relation in FROM",
             )
         outer = len(self._sources) > 1
-        for source in sources:
-            source.used.update(source.schema.names)
-        return [
-            (qualified(source.alias, f.name), StructField(f.name, f.data_type, f.nullable or outer))
+        dropped = set()
+        for column in left_out:
+            if not isinstance(column, Column) or len(column.path) > 1:
+                raise unsupported(f"* EXCEPT ({describe(column)})")
+            dropped.add(_SourceColumns(sources).find(column.path).sql)
+        found = [
+            (qualified(source.alias, f.name), source, StructField(f.name, f.data_type, f.nullable or outer))
             for source in sources
             for f in source.schema
         ]
+        for sql, source, output in found:
+            if sql not in dropped:
+                source.used.add(output.name)
+        return [(sql, output) for sql, _, output in found if sql not in dropped]
 
 
 def _group_key(node: Expression, scalars: Scalars) -> str:
@@ -348,7 +316,6 @@ def _group_key(node: Expression, scalars: Scalars) -> str:
 def _order_key(key: OrderKey, scalars: Scalars, outputs: Mapping[str, StructField]) -> str:
     own = outputs.get(key.node.path[0].lower()) if isinstance(key.node, Column) and len(key.node.path) == 1 else None
     value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(key.node)
-    if not is_atomic(value.data_type) or value.literal is not None:
+    if value.literal is not None:
         raise unsupported(f"ORDER BY {describe(key.node)}")
-    nulls = "FIRST" if key.nulls_first else "LAST"
-    return f"{value.sql} {'DESC' if key.descending else 'ASC'} NULLS {nulls}"
+    return sort_key(value, key)

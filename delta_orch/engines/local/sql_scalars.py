@@ -35,8 +35,10 @@ from delta_orch.engines.local.sql_types import (
     arithmetic_type,
     common_type,
     common_type_of,
+    has_equality,
     is_atomic,
     is_number,
+    struct_field,
     struct_of,
     unsupported,
 )
@@ -195,7 +197,7 @@ class Scalars:
         kind = common_type(left.data_type, right.data_type)
         if kind == VOID:
             return Typed(null_of(BOOLEAN), BOOLEAN)
-        if not is_atomic(kind):
+        if not is_atomic(kind) and (op not in ("=", "!=", "<=>") or not has_equality(kind)):
             raise unsupported(f"a comparison of {kind}")
         operator = "IS NOT DISTINCT FROM" if op == "<=>" else op
         return Typed(f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})", BOOLEAN)
@@ -235,11 +237,20 @@ class Scalars:
     def like(self, node: Operation) -> Typed:
         subject, pattern = node.arguments
         literal, escape = constant_of(pattern), node.detail or "\\"
+        if literal is not None and literal.value is None:
+            return Typed(null_of(BOOLEAN), BOOLEAN)
         if literal is None or not isinstance(literal.value, str):
             raise unsupported(f"{describe(node)}: the pattern is not a constant")
         ensure_valid_pattern(literal.value, escape)
         quoted = f"{quote_duckdb_string(literal.value)} ESCAPE {quote_duckdb_string(escape)}"
         return Typed(f"({self.text(subject)} LIKE {quoted})", BOOLEAN)
+
+    def like_several(self, node: Operation) -> Typed:
+        """`LIKE ANY (…)` and `LIKE ALL (…)`, and so ILIKE."""
+        operator, which = node.name.split(" ")
+        subject, *patterns = node.arguments
+        tests = [self.scalar(Operation(operator, (subject, pattern))).sql for pattern in patterns]
+        return Typed(f"({(' OR ' if which == 'ANY' else ' AND ').join(tests)})", BOOLEAN)
 
     def case_blind_like(self, node: Operation) -> Typed:
         if node.detail:
@@ -356,6 +367,7 @@ OPERATIONS: dict[str, _Rule] = {
     "BETWEEN": Scalars.between,
     "LIKE": Scalars.like,
     "ILIKE": Scalars.case_blind_like,
+    **{f"{name} {which}": Scalars.like_several for name in ("LIKE", "ILIKE") for which in ("ANY", "ALL")},
     "RLIKE": lambda scalars, node: sql_text.regexp_like(scalars, node.arguments),
     "CASE": Scalars.case,
     "CASE OF": Scalars.case,
@@ -372,5 +384,6 @@ OPERATIONS: dict[str, _Rule] = {
     "||": lambda scalars, node: sql_text.concatenated(scalars, node.arguments),
     "CAST": Scalars.cast,
     "TRY_CAST": Scalars.cast,
+    ".": lambda scalars, node: struct_field(scalars.scalar(node.arguments[0]), node.detail),
     "[]": lambda scalars, node: sql_nested.element(scalars, node.arguments, 0),
 }

@@ -24,6 +24,7 @@ from delta_orch.protocol.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
+    ArrayType,
     DataType,
     DecimalType,
     PrimitiveType,
@@ -76,7 +77,31 @@ def common_type(left: DataType, right: DataType) -> DataType:
     if STRING in (left, right) and is_atomic(left) and is_atomic(right):
         other = right if left == STRING else left
         return LONG if other in _DIGITS else DOUBLE if is_number(other) else other
+    match left, right:
+        case ArrayType(), ArrayType():
+            return ArrayType(_common_part(left.element_type, right.element_type), True)
+        case StructType(), StructType() if left.names == right.names:
+            kinds = (_common_part(a.data_type, b.data_type) for a, b in zip(left, right, strict=True))
+            return StructType(tuple(StructField(name, kind) for name, kind in zip(left.names, kinds, strict=True)))
     raise unsupported(f"an expression that mixes {left} and {right}")
+
+
+def _common_part(left: DataType, right: DataType) -> DataType:
+    """Inside arrays and structs, whose parts DuckDB casts: only integers become wider, and nulls anything."""
+    is_cast = str(left) == str(right) or VOID in (left, right) or (left in _DIGITS and right in _DIGITS)
+    if not is_cast and (is_atomic(left) or is_atomic(right)):
+        raise unsupported(f"an expression that mixes {left} and {right} in arrays or structs")
+    return common_type(left, right)
+
+
+def has_equality(data_type: DataType) -> bool:
+    """Whether values compare as in Spark: not maps and variants, nor what holds some."""
+    match data_type:
+        case ArrayType():
+            return has_equality(data_type.element_type)
+        case StructType():
+            return all(has_equality(field.data_type) for field in data_type)
+    return is_atomic(data_type)
 
 
 def common_type_of(data_types: Sequence[DataType]) -> DataType:

@@ -1,0 +1,161 @@
+"""Aggregate and window functions of Spark SQL in DuckDB's SQL, typed, from an allow-list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from delta_orch.engines.local.query_grammar import OrderKey, Over, is_star
+from delta_orch.engines.local.sql_casts import widen
+from delta_orch.engines.local.sql_scalars import Scalars, describe
+from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
+from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.nodes import Call, Expression, Operation
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
+from delta_orch.expressions.to_sql import duckdb_type
+from delta_orch.protocol.types import DOUBLE, FLOAT, INTEGER, LONG, DataType, DecimalType
+
+
+class Aggregates(Scalars):
+    """Scalars where aggregate functions may stand: in HAVING."""
+
+    def scalar(self, node: Expression) -> Typed:
+        if not isinstance(node, Call) or isinstance(node, Operation) or node.name not in AGGREGATES:
+            return super().scalar(node)
+        # An aggregate in an aggregate is not Spark SQL.
+        return _aggregate(node, Scalars(self._columns), "")
+
+
+class Windows(Aggregates):
+    """Scalars where window functions may stand, too: in a SELECT list and in QUALIFY."""
+
+    def scalar(self, node: Expression) -> Typed:
+        return _windowed(node, Aggregates(self._columns)) if isinstance(node, Over) else super().scalar(node)
+
+
+def _aggregate(call: Call, scalars: Scalars, over: str) -> Typed:
+    if len(call.arguments) != 1 or call.detail not in ("", "DISTINCT"):
+        raise unsupported(describe(call))
+    (argument,) = call.arguments
+    if is_star(argument) and call.name == "count" and not call.detail and not argument.detail:  # type: ignore[attr-defined]
+        return Typed(f"count(*){over}", LONG)
+    return AGGREGATES[call.name](scalars.scalar(argument), f"{call.detail} ".lstrip(), over)
+
+
+def count_of(value: Typed, distinct: str = "", over: str = "") -> Typed:
+    """How many values are not null. `distinct` is empty or `DISTINCT `, `over` empty or a window."""
+    return Typed(f"count({distinct}{value.sql}){over}", LONG)
+
+
+def sum_of(value: Typed, distinct: str = "", over: str = "") -> Typed:
+    """The sum in Spark's type. Raises UnsupportedExpressionError for what is not a number."""
+    if value.data_type in INTEGRAL_RANGES:
+        return Typed(f"CAST(sum({distinct}{value.sql}){over} AS BIGINT)", LONG)
+    if value.data_type in (FLOAT, DOUBLE):
+        return Typed(f"sum({distinct}{widen(value, DOUBLE).sql}){over}", DOUBLE)
+    if isinstance(value.data_type, DecimalType):
+        kind = DecimalType(min(value.data_type.precision + 10, MAX_DECIMAL_DIGITS), value.data_type.scale)
+        return Typed(f"CAST(sum({distinct}{value.sql}){over} AS {duckdb_type(kind)})", kind)
+    raise unsupported(f"a sum of {value.data_type}")
+
+
+def extreme_of(function: str, value: Typed, over: str = "") -> Typed:
+    """`min` or `max`. Raises UnsupportedExpressionError for arrays, maps, structs and variants."""
+    if not is_atomic(value.data_type):
+        raise unsupported(f"{function} of {value.data_type}")
+    return Typed(f"{function}({value.sql}){over}", value.data_type)
+
+
+def _count(value: Typed, distinct: str, over: str) -> Typed:
+    if distinct and not is_atomic(value.data_type):
+        raise unsupported(f"count(DISTINCT) of {value.data_type}")
+    return count_of(value, distinct, over)
+
+
+def _average(value: Typed, distinct: str, over: str) -> Typed:
+    if not is_number(value.data_type) or isinstance(value.data_type, DecimalType):
+        raise unsupported(f"avg of {value.data_type}")
+    return Typed(f"avg({distinct}{widen(value, DOUBLE).sql}){over}", DOUBLE)
+
+
+AGGREGATES: dict[str, Callable[[Typed, str, str], Typed]] = {
+    "count": _count,
+    "sum": sum_of,
+    "avg": _average,
+    "min": lambda value, _, over: extreme_of("min", value, over),
+    "max": lambda value, _, over: extreme_of("max", value, over),
+}
+
+# Window functions. By their names: the least and the most arguments, and Spark's type, None for the first argument's.
+_RANKS: dict[str, tuple[int, DataType]] = {
+    "row_number": (0, INTEGER), "rank": (0, INTEGER), "dense_rank": (0, INTEGER), "ntile": (1, INTEGER),
+    "percent_rank": (0, DOUBLE), "cume_dist": (0, DOUBLE),
+}  # fmt: skip
+_NEIGHBORS = ("lag", "lead")
+_ENDS = {"first_value": "first_value", "first": "first_value", "last_value": "last_value", "last": "last_value"}
+WINDOW_FUNCTIONS = frozenset({*_RANKS, *_NEIGHBORS, *_ENDS, *AGGREGATES})
+
+
+def _windowed(node: Over, scalars: Scalars) -> Typed:
+    call = node.arguments[0]
+    assert isinstance(call, Call)
+    if call.name not in WINDOW_FUNCTIONS or call.detail:
+        raise unsupported(describe(node))
+    is_ordered = call.name in _RANKS or call.name in _NEIGHBORS
+    if is_ordered and not node.order:
+        raise InvalidExpressionError(
+            f"{call.name} needs a window with an order", remedy="Write ORDER BY in OVER (…)", function=call.name
+        )
+    if (is_ordered and node.frame) or (node.frame.startswith("RANGE") and not node.order):
+        raise unsupported(f"{node.frame} of {call.name}")
+    over = f" OVER ({_window(node, scalars)})"
+    if call.name in AGGREGATES:
+        return _aggregate(call, scalars, over)
+    values = [scalars.scalar(argument) for argument in call.arguments]
+    if call.name in _RANKS:
+        count, kind = _RANKS[call.name]
+        if len(values) != count or not all(map(_is_count, values)):
+            raise unsupported(describe(node))
+        return Typed(f"CAST({call.name}({''.join(value.sql for value in values)}){over} AS {duckdb_type(kind)})", kind)
+    if call.name in _ENDS:
+        if len(values) != 1:
+            raise unsupported(describe(node))
+        return Typed(f"{_ENDS[call.name]}({values[0].sql}){over}", values[0].data_type)
+    return _neighbor(call, values, over)
+
+
+def _neighbor(call: Call, values: Sequence[Typed], over: str) -> Typed:
+    """`lag` and `lead`."""
+    first, *others = values
+    if not 1 <= len(values) <= 3 or (others and not _is_count(others[0])):
+        raise unsupported(describe(call))
+    if len(values) == 3:
+        if common_type(first.data_type, others[1].data_type) != first.data_type:
+            raise unsupported(f"{call.name} of {first.data_type} with a default of {others[1].data_type}")
+        others[1] = widen(others[1], first.data_type)
+    return Typed(f"{call.name}({', '.join(value.sql for value in (first, *others))}){over}", first.data_type)
+
+
+def _is_count(value: Typed) -> bool:
+    return value.literal is not None and type(value.literal.value) is int and value.literal.value > 0
+
+
+def _window(node: Over, scalars: Scalars) -> str:
+    parts = []
+    keys = [scalars.scalar(key) for key in node.partition]
+    for key in keys:
+        if not is_atomic(key.data_type):
+            raise unsupported(f"PARTITION BY {key.data_type}")
+        if "error(" in key.sql:
+            raise unsupported("PARTITION BY a value that may fail (compute it in a query in FROM)")
+    if keys:
+        parts.append(f"PARTITION BY {', '.join(key.sql for key in keys)}")
+    if node.order:
+        parts.append(f"ORDER BY {', '.join(sort_key(scalars.scalar(key.node), key) for key in node.order)}")
+    return " ".join([*parts, node.frame]).rstrip()
+
+
+def sort_key(value: Typed, key: OrderKey) -> str:
+    """A key of ORDER BY. Raises UnsupportedExpressionError for what has no order."""
+    if not is_atomic(value.data_type):
+        raise unsupported(f"ORDER BY {describe(key.node)}")
+    return f"{value.sql} {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
