@@ -90,7 +90,7 @@ class Reader(Parts):
             self.expect("AND")
             return self._negated(negated, self._between(left, low, self.value(), start), start)
         if self.word in ("LIKE", "ILIKE", "RLIKE", "REGEXP"):
-            return self._negated(negated, self._like(self.advance().upper(), left, start), start)
+            return self._negated(negated, self._like(self.advance().upper(), left, start, negated), start)
         if negated:
             raise self.unexpected()
         return left
@@ -159,10 +159,11 @@ class Reader(Parts):
             return tuple([Literal(int(number)) for number in text.split(",")])
         return tuple([Literal(string) for string in text.split("'")[1::2]])
 
-    def _like(self, operator: str, left: Expression, start: int) -> Expression:
+    def _like(self, operator: str, left: Expression, start: int, is_negated: bool) -> Expression:
         operator = "RLIKE" if operator == "REGEXP" else operator
         if self.word in ("ANY", "SOME", "ALL"):
-            which = "ALL" if self.advance().upper() == "ALL" else "ANY"
+            # NOT LIKE ANY is true where any pattern does not match.
+            which = "ALL" if (self.advance().upper() == "ALL") != is_negated else "ANY"
             self.expect("(")
             self.ensure_no_subquery()
             return self.operation(f"{operator} {which}", start, left, *self.expressions(")"))

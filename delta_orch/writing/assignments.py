@@ -252,10 +252,12 @@ def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expr
     if want == STRING:
         return Cast(literal, want)
     if _is_atomic(want):
+        fitted: Expression | None = None
         try:
             fitted = fit_comparison("=", Column((name,)), want, literal)
         except InvalidExpressionError as e:
-            raise _unfit(f"the constant {literal.value!r}", want, name, "Give a constant of that type") from e
+            if have == STRING:
+                raise _unfit(f"the constant {literal.value!r}", want, name, "Give a constant of that type") from e
         if isinstance(fitted, Comparison) and fitted.op == "=" and isinstance(fitted.right, Literal):
             found = fitted.right
             if found.data_type == want:

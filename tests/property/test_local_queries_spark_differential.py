@@ -212,8 +212,8 @@ FUNCTIONS: dict[str, list[str]] = {
     "tinyint": ["tinyint(b)"],
     "float": ["float(x)"],
     "get": ["get(split(S, 'b'), 1)", "get(split(S, 'b'), -1)", "get(split(S, 'b'), b)"],
-    "map": ["map('a', i, S, 5L)['a']", "map(1, st)[1]",
-            "map_keys(map(coalesce(day, DATE '1998-01-01'), S, DATE '1999-01-01', 'x'))"],
+    "map": ["map('a', i, 'b', 5L)['a']", "map(1, st)[1]",
+            "map_keys(map('x', S, 'y', 'z'))"],
     "map_keys": [],
     "map_values": [],
     "map_contains_key": [],
@@ -259,6 +259,8 @@ FURTHER = [
     "concat(b / 4D, '|', b * 12345678.5D)", "concat(i * 100D, '')", "CAST(CAST(NULL AS DOUBLE) AS STRING)",
     "concat(CAST('-Infinity' AS DOUBLE), CAST('nan' AS FLOAT), -0.0D)",
     "CAST(CAST(b % 2 * 0.5 - 0.2 AS DECIMAL(2,2)) AS STRING)", "CAST(d5 AS DECIMAL(30,10)) / 3",
+    "CAST(if(abs(f) < 1000 OR isnan(f), f, CAST('Infinity' AS FLOAT)) AS DECIMAL(9,3))",
+    "CAST(if(abs(x) < 1000 OR isnan(x), x, CAST('-Infinity' AS DOUBLE)) AS DECIMAL(9,3))",
 ]  # fmt: skip
 
 AGGREGATES: dict[str, list[str]] = {

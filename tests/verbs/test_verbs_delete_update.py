@@ -197,9 +197,7 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
      ("price", "1.235", Decimal("1.24")), ("price", "'1.5'", Decimal("1.50")), ("name", "id = 1", "true"),
      ("at", "5", datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)), ("at", "'2024-02-29'", datetime(2024, 2, 29, tzinfo=UTC))],
 )  # fmt: skip
-def test_values_are_cast_as_delta_on_spark_casts_them(
-    tmp_path: Path, column: str, value: str, expected: object
-) -> None:
+def test_values_are_cast_under_ansi(tmp_path: Path, column: str, value: str, expected: object) -> None:
     table = made(tmp_path, files=1)
     table.update({column: value}, "id = 1")
     assert table.snapshot().scan([column], where="id = 1").to_arrow()[column].to_pylist() == [expected]

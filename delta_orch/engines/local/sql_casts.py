@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from delta_orch.engines.local.duckdb_columns import type_name
 from delta_orch.engines.local.sql_types import (
     MOMENTS,
     Typed,
@@ -53,6 +54,10 @@ def widen(value: Typed, target: DataType) -> Typed:
     source = value.data_type
     if source == target:
         return value
+    if not is_atomic(target):
+        # Types that differ in what may be null are printed alike.
+        sql = value.sql if str(source) == str(target) or source == VOID else f"CAST({value.sql} AS {type_name(target)})"
+        return Typed(sql, target)
     if source == VOID:
         return Typed(null_of(target), target)
     if source == STRING:
@@ -102,8 +107,10 @@ def cast(value: Typed, target: DataType) -> Typed:
         )
     if isinstance(target, DecimalType) and (source in INTEGRAL_RANGES or isinstance(source, DecimalType)):
         return Typed(plain, target)
-    if isinstance(target, DecimalType) and source == DOUBLE:
-        return Typed(f"CAST(CAST({value.sql} AS VARCHAR) AS {to})", target)
+    if isinstance(target, DecimalType) and source in (FLOAT, DOUBLE):
+        # Spark has a null for what is no number, and for the infinite.
+        number = widen(value, DOUBLE).sql
+        return Typed(f"CASE WHEN isfinite({number}) THEN CAST(CAST({number} AS VARCHAR) AS {to}) END", target)
     if isinstance(source, DecimalType) and target == DOUBLE:
         return widen(value, target)
     if isinstance(source, DecimalType) and target == STRING:

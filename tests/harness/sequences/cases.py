@@ -77,7 +77,7 @@ _ODD = (
     "#?&",
     "\\",
     "\U0001f40d",
-    "__HIVE_DEFAULT_PARTITION__",
+    "null",
 )
 _ALTERATIONS = (
     "SET TBLPROPERTIES ('delta.enableDeletionVectors' = 'true')",
