@@ -22,9 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
     pairs = [tuple(given.verbs.split(","))] if given.verbs else list(combinations_with_replacement(VERBS, 2))
     report, started = Report(), time.monotonic()
     done = _read_done(given.done)
-    cases = [Case(verbs, table, level) for verbs in pairs for table in tables for level in levels]
-    # A run that ends early has seen something of every pair.
-    random.Random(given.seed).shuffle(cases)
+    cases = _in_rounds([[Case(verbs, table, level) for table in tables for level in levels] for verbs in pairs], given)
     for number, case in enumerate(cases, start=1):
         if given.seconds is not None and time.monotonic() - started > given.seconds:
             break
@@ -45,6 +43,15 @@ def main(arguments: list[str] | None = None) -> int:
         f"conflict, {len(report.violations)} violations, {time.monotonic() - started:.0f} s, seed {given.seed}\n"
     )
     return bool(report.violations)
+
+
+def _in_rounds(cases_of_pairs: list[list[Case]], given: argparse.Namespace) -> list[Case]:
+    """One case of each pair, then a second one of each: a run that ends early has seen something of every pair."""
+    rng = random.Random(given.seed)
+    for cases in cases_of_pairs:
+        rng.shuffle(cases)
+    rng.shuffle(cases_of_pairs)
+    return [case for cases in zip(*cases_of_pairs, strict=True) for case in cases]
 
 
 def _read_done(path: Path | None) -> set[str]:

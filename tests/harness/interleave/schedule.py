@@ -40,6 +40,10 @@ class Call:
     def writes(self) -> bool:
         return self.method in _WRITES
 
+    @property
+    def cuts_log(self) -> bool:
+        return self.method == "delete" and self.path.startswith(_LOG)
+
     def commutes_with(self, other: Call) -> bool:
         """Whether nobody can tell in which order the two came."""
         if not self.writes and not other.writes:

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable
-from delta_orch.errors import InvalidRequestError, TableExistsError, VersionNotFoundError
+from delta_orch.errors import DeltaError, InvalidRequestError, LogGapError, TableExistsError, VersionNotFoundError
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.memory import FILES, MemoryFile
 from delta_orch.table_snapshot import TableSnapshot
@@ -77,8 +77,11 @@ VERBS: dict[str, Verb] = {
 
 READER = "read"
 
-REFUSALS = (InvalidRequestError, TableExistsError, VersionNotFoundError)
-"""What a verb may say that changes nothing: the version to restore was cleaned up, for example."""
+REFUSALS: dict[str, type[DeltaError]] = {"create": TableExistsError, "add_column": InvalidRequestError}
+"""What a verb may say that changes nothing, on its own or behind others."""
+
+CUT_OFF = (VersionNotFoundError, LogGapError)
+"""What is said of a version that was cleaned up, before it is read or while it is."""
 
 
 @cache
@@ -120,6 +123,6 @@ def rows_after(name: str, *verbs: str) -> list[Row]:
     store = new_store(name)
     for verb in verbs:
         # What is refused there may also be refused among others.
-        with suppress(*REFUSALS):
+        with suppress(*CUT_OFF, *REFUSALS.values()):
             VERBS[verb](open_table(store))
     return rows_in(store)
