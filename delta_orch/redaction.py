@@ -18,15 +18,34 @@ _SHORTEST = 8
 _USER = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/{1,3})[^/\s'\":]*:(?!\d+/)[^\s'\"]*@")
 # Of `http:` nothing behind the question mark is worth showing.
 _QUERY = re.compile(r"(https?:/{1,3}[^\s'\"?#]*)[?#][^\s'\"]*", re.IGNORECASE)
+_SECRET = (
+    r"(?:signature|secret|password|passwd|pwd|credential|token|access_?key|account_?key|sas_?key|api[_-]?key|private_?key"
+    r"|authorization)"
+)
+# What is longer names nothing: a pattern that looked at more would take for ever over a text of such words.
+_NAME = rf"[\w.%-]{{0,40}}{_SECRET}[\w.%-]{{0,40}}"
 # Signatures and keys of queries, connection strings and command lines, also where a URI escapes them. `/key=1/` is a
 # partition.
 _NAMED = re.compile(
-    r"((?:[?&;]|%3[BF]|%26|(?<!\S)--?)(?:[\w.-]*(?:signature|secret|password|passwd|pwd|credential|token|accesskey|access_key|account_?key|sas_?key"
-    r"|api_?key)[\w.-]*|sig|key)(?:=|%3D)"
+    rf"((?:[?&;]|%3[BF]|%26|(?<!\S)--?)(?:{_NAME}|sig|key)(?:=|%3D)"
     r"|(?:\b|%3B)(?:AccountKey|SharedAccessSignature|SharedAccessKey)(?:=|%3D))[^\s&;,'\"]+",
     re.IGNORECASE,
 )
-_MAY_HOLD = re.compile(r"[@?#&;=]|%3D", re.IGNORECASE)
+# JSON and headers: what names a secret, and its value behind a colon.
+_TOLD = re.compile(
+    rf"""((?:["']{_NAME}\\?["']\s?:\s?\\?["']|(?<![\w-])(?:proxy-)?authorization\s?[:=]\s?["']?"""
+    rf"""|(?<![\w-])x-{_NAME}\s?:\s?)(?:(?:bearer|basic|sharedkey)\s)?|\bbearer\s(?=\S{{8}}))"""
+    r"""(?!\*\*\*)[^\s"'\\,;]+""",
+    re.IGNORECASE,
+)
+# Settings, in whatever spelling. Only of what a caller tells: a path in an error may be of a partition by that name.
+_SET = re.compile(
+    rf"""((?<![/\w.%-]){_NAME}["'`]?\s?(?:[:=]|%3[AD])\s?["']?|(?<!\S)--?{_NAME}\s["']?)"""
+    r"""(?!\*\*\*)[^\s"'\\,;&)]+""",
+    re.IGNORECASE,
+)
+_NAME_OF_SECRET = re.compile(_SECRET, re.IGNORECASE)
+_MAY_HOLD = re.compile(r"[@?#&;=:]|%3D|bearer |--?\w", re.IGNORECASE)
 
 _SECRETS: dict[str, None] = {}
 """Values that must not be shown. Only ever added to, one atomic operation each: no lock can be held across a fork."""
@@ -44,7 +63,9 @@ def is_hidden(secret: str) -> bool:
 
 
 def without_secrets(text: str, shortest: int = 1) -> str:
-    """A text without the values that `hide` was given, but for those shorter than `shortest`."""
+    """A text without what headers and JSON name as secret, and without the values that `hide` was given, but for those
+    shorter than `shortest`."""
+    text = _TOLD.sub(rf"\1{_HIDDEN}", text)
     # The longest first: one may be a part of another.
     for secret in sorted(_SECRETS.copy(), key=len, reverse=True):
         if len(secret) >= shortest and secret in text:
@@ -54,22 +75,27 @@ def without_secrets(text: str, shortest: int = 1) -> str:
 
 def redacted(text: str) -> str:
     """A text that may be shown."""
-    if _SECRETS:
-        text = without_secrets(text, _SHORTEST)
-    if _MAY_HOLD.search(text) is None:
+    if _MAY_HOLD.search(text) is None and not _SECRETS:
         return text
+    text = without_secrets(text, _SHORTEST)
     text = _USER.sub(rf"\1{_HIDDEN}@", text)
     text = _QUERY.sub(rf"\1?{_HIDDEN}", text)
     return _NAMED.sub(rf"\1{_HIDDEN}", text)
 
 
 def kept(value: Any) -> Any:
-    """A value of JSON that a commit may keep: as `redacted`, but queries without a signature, key or token stay."""
+    """A value of JSON that a commit may keep: as `redacted`, but queries without a signature, key or token stay, and
+    passwords, keys and tokens go in whatever spelling they are set."""
     if isinstance(value, str):
-        text = without_secrets(value, _SHORTEST) if _SECRETS else value
-        return _NAMED.sub(rf"\1{_HIDDEN}", _USER.sub(rf"\1{_HIDDEN}@", text)) if _MAY_HOLD.search(text) else text
+        if _MAY_HOLD.search(value) is None and not _SECRETS:
+            return value
+        text = _USER.sub(rf"\1{_HIDDEN}@", without_secrets(value, _SHORTEST))
+        return _SET.sub(rf"\1{_HIDDEN}", _NAMED.sub(rf"\1{_HIDDEN}", text))
     if isinstance(value, dict):
-        return {key: kept(item) for key, item in value.items()}
+        return {
+            kept(key): _HIDDEN if isinstance(item, str) and _NAME_OF_SECRET.search(key) else kept(item)
+            for key, item in value.items()
+        }
     return [kept(item) for item in value] if isinstance(value, list) else value
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
-from delta_orch.redaction import redacted
+from delta_orch.redaction import kept, redacted
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -116,7 +116,7 @@ ISOLATION = argument("--isolation", "LEVEL", _LEVELS)
 
 class _Parser(ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise UsageError(redacted(message))
+        raise UsageError(kept(redacted(message)))
 
 
 @dataclass(frozen=True, slots=True)

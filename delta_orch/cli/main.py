@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from delta_orch.cli.arguments import PROGRAM, UsageError
 from delta_orch.cli.output import print_error, print_line
 from delta_orch.errors import DeltaError, MissingDependencyError
-from delta_orch.redaction import redacted
+from delta_orch.redaction import kept, redacted
 
 if TYPE_CHECKING:
     from delta_orch.cli.arguments import Command, Commands
@@ -98,7 +98,7 @@ def _run(arguments: list[str]) -> int:
         print_error(e.code, str(e), e.context, as_json=as_json)
         return 1
     except UsageError as e:
-        print_error("USAGE", redacted(str(e)), {}, as_json=as_json)
+        print_error("USAGE", kept(redacted(str(e))), {}, as_json=as_json)
         return 2
     except KeyboardInterrupt:
         print_error("ABORTED", "Interrupted", {}, as_json=as_json)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import LONG, DataType, StructField, StructType
@@ -138,6 +138,23 @@ class FilePruning(Protocol):
         """The `path` of each file, and what `exact_bounds.exact_extremes` says; None if nobody knows."""
 
 
+_MOST_ROW_ID = (1 << 63) - (1 << 40)
+"""No file has as many rows as there are numbers above it."""
+
+
+def _ensure_row_ids_fit(files: pa.Table) -> None:
+    """Raises ProtocolViolationError where the ids of a file's rows would not be numbers from 0 to 2**63."""
+    bases = FileTable(files).base_row_id.to_pylist()
+    for path, base in zip(FileTable(files).path.to_pylist(), bases, strict=True):
+        if base is not None and not 0 <= base <= _MOST_ROW_ID:
+            raise ProtocolViolationError(
+                f"The rows of {path} can have no ids",
+                cause=f"Its baseRowId is {base}",
+                remedy="Find the commit that added the file; read without row_tracking",
+                path=path,
+            )
+
+
 @dataclass(frozen=True, slots=True)
 class ScanPlan:
     """Which rows to read: everything an engine needs, nothing it must look up in the log.
@@ -175,6 +192,10 @@ class ScanPlan:
     prune: FilePruning | None = field(default=None, compare=False, repr=False)
     row_addresses: RowAddresses | None = None
     opened: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.row_tracking is not None and self.files.num_rows:
+            _ensure_row_ids_fit(self.files)
 
     @property
     def has_deletion_vectors(self) -> bool:

@@ -25,6 +25,7 @@ FILE_FORMAT_VERSION = 1
 FIRST_OFFSET = 1
 """Where the first vector of a file begins."""
 MAGIC = 1681511377
+_MOST_MARKED = 1 << 28
 _HEADER_BYTES = 4
 _CHECKSUM_BYTES = 4
 _UUID_CHARS = 20
@@ -168,6 +169,9 @@ class DeletionVector:
 
         An index beyond the file's end deletes nothing: a vector may mark all rows but a few of a file whose length its
         writer did not know. That also bounds the memory: a few bytes of bitmap can stand for billions of rows.
+
+        Raises:
+            CorruptDeletionVectorError: It marks more rows than are read.
         """
         import numpy as np
         from pyroaring import BitMap64
@@ -175,6 +179,12 @@ class DeletionVector:
         inside = self.bitmap
         if inside and inside.max() >= num_records:
             inside = inside & BitMap64(range(num_records))
+        if len(inside) > _MOST_MARKED:
+            raise CorruptDeletionVectorError(
+                f"A deletion vector marks {len(inside)} rows of one file",
+                cause=f"A few bytes can stand for more rows than fit into memory; {_MOST_MARKED} are read",
+                remedy="Find the commit that wrote it",
+            )
         return np.frombuffer(inside.to_array(), dtype=np.uint64)
 
     def inline_descriptor(self) -> DeletionVectorDescriptor:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from delta_orch.errors import InvalidPropertyError
 
 _DAY_MS = 24 * 60 * 60 * 1000
+_LONGEST_PREFIX = 64
 
 _UNIT_MS: Mapping[str, float] = {
     "nanosecond": 1e-6,
@@ -88,6 +89,13 @@ def _positive(text: str) -> int:
     n = int(text)
     if n <= 0:
         raise ValueError(f"{text!r} is not positive")
+    return n
+
+
+def _prefix_length(text: str) -> int:
+    n = _positive(text)
+    if n > _LONGEST_PREFIX:
+        raise ValueError(f"{text!r} is more than {_LONGEST_PREFIX}")
     return n
 
 
@@ -183,7 +191,7 @@ class TableProperties:
     page_checksums: bool = _property("delta_orch.pageChecksums", parse_boolean, False)
     parquet_format_version: str = _property("delta.parquet.format.version", _format_version, "1.0.0")
     randomize_file_prefixes: bool = _property("delta.randomizeFilePrefixes", parse_boolean, False)
-    random_prefix_length: int = _property("delta.randomPrefixLength", _positive, 2)
+    random_prefix_length: int = _property("delta.randomPrefixLength", _prefix_length, 2)
     require_checkpoint_protection_before_version: int | None = _property(
         "delta.requireCheckpointProtectionBeforeVersion", _at_least(0)
     )

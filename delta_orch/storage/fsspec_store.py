@@ -167,13 +167,15 @@ class FsspecStore(LogStore):
         try:
             return make(**self._options)
         except (TypeError, ValueError, OSError) as e:
-            # The library's own text may repeat an option, and options hold secrets: only its kind is shown.
-            raise StorageError(
-                f"Cannot open the store of {self.uri}",
-                cause=f"{type(e).__name__} from fsspec's {self._protocol} file system",
-                remedy="Check the storage options that file system takes, and that it can be reached",
-                store=self._protocol,
-            ) from None
+            failed = type(e).__name__
+        # The library's own text may repeat an option, and options hold secrets: only its kind is shown. Raised here,
+        # the error does not carry the other one as its context.
+        raise StorageError(
+            f"Cannot open the store of {self.uri}",
+            cause=f"{failed} from fsspec's {self._protocol} file system",
+            remedy="Check the storage options that file system takes, and that it can be reached",
+            store=self._protocol,
+        )
 
     def _ask(self, action: str, path: str, request: Callable[[], Fsspec]) -> Fsspec:
         """A request that may be made again, which it is for `retry_seconds` where it failed for a moment."""

@@ -190,6 +190,7 @@ class LocalStore(LogStore):
 
     def put(self, path: str, data: bytes) -> FileMeta:
         full = self._full(path)
+        self._ensure_below(path)
         temporary, status = _write_temporary(os.path.dirname(full), data)
         try:
             os.replace(temporary, full)
@@ -205,12 +206,12 @@ class LocalStore(LogStore):
             os.unlink(full)
 
     def _ensure_below(self, path: str) -> None:
-        """Check that no directory on the way is a link: what lies behind one is not this table's to delete."""
+        """Check that no directory on the way is a link: what lies behind one is not this table's to change."""
         directory = os.path.dirname(path)
         while directory and directory != LOG_DIRECTORY:
-            if stat.S_ISLNK(os.lstat(self._full(directory)).st_mode):
+            if Path(self._full(directory)).is_symlink():
                 raise StorageError(
-                    f"{self._full(path)} was not deleted",
+                    f"{self._full(path)} stays as it is",
                     cause=f"{directory} is a symbolic link, and its target does not belong to the table",
                     remedy="Find out who has put the link into the table's directory",
                     path=path,

@@ -1,7 +1,7 @@
 """Credentials stay out of the logs of the stores' libraries.
 
-At DEBUG level the SDKs log the requests they sign, including session tokens. Known secrets are removed from their log
-records before any handler sees them.
+At DEBUG level the SDKs log the requests they sign, including session tokens. They are removed from their log records
+before any handler sees them.
 """
 
 from __future__ import annotations
@@ -80,12 +80,11 @@ _REDACTION = _Redaction()
 
 
 def hide_in_logs(secrets: Iterable[str]) -> None:
-    """Cut these values out of what the stores' libraries log from now on, in this process, and out of errors."""
-    new = [secret for secret in secrets if not is_hidden(secret)]
-    if not new:
-        return
-    for secret in new:
-        hide(secret)
+    """Cut these values out of what the stores' libraries log from now on, in this process, and out of errors; out
+    of the logs also what headers and JSON name as secret, e.g. the session token of the environment."""
+    for secret in secrets:
+        if not is_hidden(secret):
+            hide(secret)
     for name in _LOGGERS:
         logging.getLogger(name).addFilter(_REDACTION)
 

@@ -323,13 +323,16 @@ class ObjectStore(FlatStore):
             except Exception as e:
                 if not isinstance(e, (TypeError, ValueError, LookupError, *self.sdk_errors)):
                     raise
-                # The library's own text may repeat an option, and options hold secrets: only its kind is shown.
+                failed = type(e).__name__
+            if made is None:
+                # The library's own text may repeat an option, and options hold secrets: only its kind is shown. Raised
+                # here, the error does not carry the other one as its context.
                 raise StorageError(
                     f"Cannot open the store of {self.uri}",
-                    cause=f"{type(e).__name__} from the {self.label} library",
+                    cause=f"{failed} from the {self.label} library",
                     remedy="Check the storage options and the credentials in the environment",
                     store=self.label,
-                ) from None
+                )
             while len(_MADE) >= _MOST_CLIENTS:
                 _MADE.pop(next(iter(_MADE)), None)
             # Two threads may have made one each: both go on with the first.

@@ -25,6 +25,10 @@ _MAGIC = b"PAR1"
 _TAIL_BYTES = 64 * 1024
 _MOST_FOOTER_BYTES = 1 << 30
 """Footers are read as a whole. 5,000 columns in a thousand row groups take half of it."""
+_MOST_ROW_GROUPS, _MOST_ROWS = 100_000, 1 << 36
+"""Of a file. Each row group takes time and memory of its own, and whoever counts rows believes the footer."""
+_FEW_GROUPS_BYTES = 4 * 1024 * 1024
+"""A footer of that size is parsed before anybody knows how many row groups it has."""
 _MOST_LEVELS = 5_000
 """How deep a schema may be nested. Older releases of Arrow overflow the stack far beyond that."""
 
@@ -113,6 +117,13 @@ class ParquetFooter:
             walk.skip()
         return 0
 
+    def ensure_few_row_groups(self) -> None:
+        """Raises pyarrow.ArrowInvalid where the file has more row groups than are read. Arrow is not asked."""
+        if self._row_groups_at:
+            walk = ThriftWalk(_footer_of(self.tail))
+            walk.at = self._row_groups_at
+            _ensure_few_groups(walk.list_size())
+
     @cached_property
     def _leaves(self) -> Sequence[_Leaf]:
         return [_leaf(self.metadata.schema.column(index)) for index in range(self.metadata.num_columns)]
@@ -145,10 +156,18 @@ class ParquetFooter:
 
 
 def _consistent(metadata: pq.FileMetaData) -> pq.FileMetaData:
+    _ensure_few_groups(metadata.num_row_groups)
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
         raise pa.ArrowInvalid(f"The row groups have {sum(groups)} rows, the file says {metadata.num_rows}")
+    if metadata.num_rows > _MOST_ROWS:
+        raise pa.ArrowInvalid(f"It claims {metadata.num_rows} rows, more than {_MOST_ROWS}")
     return metadata
+
+
+def _ensure_few_groups(count: int) -> None:
+    if count > _MOST_ROW_GROUPS:
+        raise pa.ArrowInvalid(f"It has {count} row groups, more than {_MOST_ROW_GROUPS}: write it anew with fewer")
 
 
 def read_footer(source: pa.NativeFile) -> ParquetFooter:
@@ -172,7 +191,10 @@ def read_footer(source: pa.NativeFile) -> ParquetFooter:
     if length > _MOST_LEVELS:
         # Each level takes a byte at the least.
         _ensure_not_too_deep(_footer_of(tail))
-    return ParquetFooter(tail, len(tail) == size)
+    footer = ParquetFooter(tail, len(tail) == size)
+    if length > _FEW_GROUPS_BYTES:
+        footer.ensure_few_row_groups()
+    return footer
 
 
 def _footer_of(tail: bytes) -> bytes:

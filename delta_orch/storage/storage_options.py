@@ -11,6 +11,7 @@ import difflib
 import json
 import re
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
@@ -238,10 +239,12 @@ def _flag(name: str, value: OptionValue) -> bool:
 
 
 def _number(name: str, value: OptionValue) -> int | float:
-    try:
+    number = None
+    with suppress(TypeError, ValueError):
         number = float(value)
-    except (TypeError, ValueError):
-        raise _wrong(name, "a number") from None
+    if number is None:
+        # Raised here, it does not carry an error as its context that repeats the value.
+        raise _wrong(name, "a number")
     return int(number) if number.is_integer() else number
 
 

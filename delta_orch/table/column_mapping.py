@@ -12,7 +12,7 @@ from enum import StrEnum
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol.schema_edit import with_fields, without_metadata
-from delta_orch.protocol.types import DataType, StructField, StructType, fields_of, parts_of
+from delta_orch.protocol.types import DataType, StructField, StructType, fields_of, parts_of, types_of
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
 FIELD_ID = "delta.columnMapping.id"
@@ -63,6 +63,29 @@ def physical_path(schema: StructType, path: Sequence[str]) -> tuple[str, ...]:
         result.append(name if field is None else physical_name(field))
         current = None if field is None else field.data_type
     return tuple(result)
+
+
+def ensure_distinct_columns(schema: StructType) -> None:
+    """Check that no column of a mapped table is stored as another one.
+
+    Raises:
+        ProtocolViolationError: Two fields of a struct have the same physical name but for case, or two fields of the
+            schema the same id.
+    """
+    ids: set[int] = set()
+    for struct in types_of(schema):
+        names: set[str] = set()
+        for field in struct if isinstance(struct, StructType) else ():
+            name, known_id = physical_name(field).lower(), field_id(field)
+            if name in names or known_id in ids:
+                raise ProtocolViolationError(
+                    f"The column {field.name!r} has the physical name or id of another column",
+                    cause="Values of one would be read and written as those of the other",
+                    remedy="Restore the commit that wrote the metadata from a backup",
+                    column=field.name,
+                )
+            names.add(name)
+            ids.update(() if known_id is None else (known_id,))
 
 
 def to_physical(schema: StructType, mode: ColumnMappingMode) -> StructType:

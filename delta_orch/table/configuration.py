@@ -16,7 +16,7 @@ from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType, fields_of
-from delta_orch.table.column_mapping import ColumnMappingMode
+from delta_orch.table.column_mapping import ColumnMappingMode, ensure_distinct_columns
 from delta_orch.table.registry import (
     FEATURES_BY_NAME,
     canonical_features,
@@ -61,13 +61,7 @@ class TableConfiguration:
     @cached_property
     def _is_writable(self) -> bool:
         ensure_writable(self)
-        for name in self.partition_columns:
-            if self.schema.find(name) is None:
-                raise ProtocolViolationError(
-                    f"The partition column {name} is not in the schema",
-                    remedy="Restore the commit that wrote the metadata from a backup",
-                    column=name,
-                )
+        _ = self.partition_columns
         return True
 
     @cached_property
@@ -87,9 +81,22 @@ class TableConfiguration:
 
     @cached_property
     def partition_columns(self) -> tuple[str, ...]:
-        """The partition columns as the schema spells them; the metadata may differ in case."""
-        names = self.metadata.partition_columns
-        return tuple(name if (field := self.schema.find(name)) is None else field.name for name in names)
+        """The partition columns as the schema spells them; the metadata may differ in case.
+
+        Raises:
+            ProtocolViolationError: One is not in the schema, or is named twice.
+        """
+        found: list[str] = []
+        for name in self.metadata.partition_columns:
+            field = self.schema.find(name)
+            if field is None or field.name in found:
+                raise ProtocolViolationError(
+                    f"The partition column {name} is {'not in the schema' if field is None else 'named twice'}",
+                    remedy="Restore the commit that wrote the metadata from a backup",
+                    column=name,
+                )
+            found.append(field.name)
+        return tuple(found)
 
     @cached_property
     def has_rules(self) -> bool:
@@ -103,10 +110,17 @@ class TableConfiguration:
 
     @cached_property
     def column_mapping(self) -> ColumnMappingMode:
-        """The mode in force. The property counts only where the feature is supported; readers ignore it elsewhere."""
+        """The mode in force. The property counts only where the feature is supported; readers ignore it elsewhere.
+
+        Raises:
+            ProtocolViolationError: Two columns have the same physical name or id.
+        """
         if not self.supports("columnMapping"):
             return ColumnMappingMode.NONE
-        return ColumnMappingMode(self.properties.column_mapping_mode)
+        mode = ColumnMappingMode(self.properties.column_mapping_mode)
+        if mode is not ColumnMappingMode.NONE:
+            ensure_distinct_columns(self.schema)
+        return mode
 
     def ensure_rows_may_leave(self) -> None:
         """Raise AppendOnlyError where the table keeps every row (PROTOCOL, "Append-only Tables")."""

@@ -64,7 +64,7 @@ def parse_high_water_mark(configuration: str | None) -> int:
     except (ValueError, TypeError) as e:
         raise _no_mark(str(e)) from None
     whole = [mark for mark in marks if isinstance(mark, int) and not isinstance(mark, bool)]
-    if not whole or len(whole) < len(marks):
+    if not whole or len(whole) < len(marks) or not _NO_MARK <= max(whole) < 1 << 63:
         raise _no_mark(f"It is {configuration}")
     return max(whole)
 

@@ -46,6 +46,7 @@ from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name, to_physical
 from delta_orch.table.type_widening import is_widening
 from delta_orch.verbs.found_files import OF_32_BITS, FoundSchema, described_files, partition_values_of, read_schemas
+from delta_orch.verbs.removed_files import inner_tables_above
 from delta_orch.verbs.vacuum import ensure_none_runs
 from delta_orch.writing.target import RowShape, WriteTarget, existing_target
 
@@ -183,12 +184,23 @@ def _found(store: LogStore, paths: Sequence[str]) -> list[FileMeta]:
         infos = store.data_filesystem()[0].get_file_info(places)
     except OSError as e:
         raise StorageError("Cannot look up the files", cause=str(e), errno=e.errno) from e
+    _refuse_of_other_tables(store, [decode_path(path) for path in paths if not is_absolute(path)])
     missing = [decode_path(p) for p, i in zip(paths, infos, strict=True) if i.type != pafs.FileType.File]
     if missing:
         raise MissingFileError(
             f"{len(missing)} of the files are not there, or are no files", cause=", ".join(missing[:_MOST_NAMED])
         )
     return [FileMeta(p, i.size, (i.mtime_ns or 0) // 1_000_000) for p, i in zip(paths, infos, strict=True)]
+
+
+def _refuse_of_other_tables(store: LogStore, paths: Sequence[str]) -> None:
+    directories = string_array(sorted({f"/{posixpath.dirname(path)}" for path in paths}))
+    if inner := inner_tables_above(store, directories):
+        raise InvalidRequestError(
+            f"There is a Delta table in {inner[0]}",
+            cause="Its files belong to it, and not all of them are live; its vacuum would delete them",
+            remedy="Append its rows, or clone it",
+        )
 
 
 def _refuse_twice(paths: Sequence[str], places: Sequence[str]) -> None:

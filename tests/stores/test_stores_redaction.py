@@ -20,7 +20,8 @@ import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.cli.main import run
 from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
-from delta_orch.redaction import hide, redacted
+from delta_orch.redaction import hide, kept, redacted
+from tests.bounded import tries
 
 SECRETS = st.text("abcXYZ019+=_-", min_size=10, max_size=30).map(lambda text: f"Q7{text}")
 LOCATIONS = [
@@ -171,18 +172,64 @@ ONE = pa.table({"id": [1]})
 
 @pytest.mark.parametrize(
     "text",
-    ["https://h/x?a=1&sig={}", "s3://AK:{}@bucket/x", "abfss://c@a/x?sv=1&sig={}", "AccountKey={};b=2", "jdbc:x://u:{}@h/d"],
+    [
+        "https://h/x?a=1&sig={}", "s3://AK:{}@bucket/x", "abfss://c@a/x?sv=1&sig={}", "AccountKey={};b=2",
+        "jdbc:x://u:{}@h/d", "password={}", "PGPASSWORD={} psql", "--password {}", "aws_secret_access_key = {}",
+        'the {{"password": "{}"}}', "Authorization: Bearer {}", "authorization=Basic {}", "x-api-key: {}",
+        "api_key: {}", "client_secret%3D{}", "https://h/x?access%5Ftoken={}", "passwd:`{}`",
+    ],
 )  # fmt: skip
 def test_a_commit_keeps_no_secret_of_its_caller(tmp_path: Path, text: str) -> None:
     given = text.format(SECRET)
     table = DeltaTable(tmp_path / "t")
     table.append(ONE, user_metadata=f"loaded from {given}", commit_info={"source": given, "more": [{"deep": given}]})
-    table.delete(f"'{given}' = 'x'")
+    table.append(ONE, commit_info={"password": SECRET, given: "x", "deep": {"api_key": SECRET}})
+    if "`" not in given:
+        table.delete(f"""'{given}' = 'x'""")
     table.alter().set_properties({"owner": "me"}).commit(user_metadata=given)
     for file in (tmp_path / "t" / "_delta_log").iterdir():
         assert SECRET not in file.read_text(errors="replace"), file.name
     table.append(ONE, user_metadata="https://dagster/runs?id=5#logs a@b.c")
     assert next(iter(table.history())).user_metadata == "https://dagster/runs?id=5#logs a@b.c"
+
+
+def test_redaction_takes_no_longer_for_hostile_text() -> None:
+    for text in (
+        "token",
+        "'token",
+        "--token ",
+        "x-",
+        "x-token",
+        "bearer ",
+        "authorization",
+        "?token",
+        "%3Dtoken",
+        " a.token",
+    ):
+        for one in tries(5, text):
+            with one.timed():
+                kept(redacted(text * 20_000 + "="))
+
+
+def test_what_the_environment_says_is_in_no_log(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "AKIA", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_SESSION_TOKEN": SECRET,
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9", "AWS_REGION": "us-east-1",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    with pytest.raises(DeltaError):
+        DeltaTable("s3://bucket/t").append(ONE)
+    assert SECRET not in caplog.text
+
+
+@pytest.mark.parametrize(("uri", "options"), [("gs://b/t", {"token": "{}"}), ("az://c/t", {"timeout": "{}"})])
+def test_an_option_that_does_not_fit_is_not_repeated(uri: str, options: dict[str, str]) -> None:
+    given = {name: value.format(SECRET) for name, value in options.items()}
+    shown = watched(lambda: DeltaTable(uri, given).append(ONE))
+    assert SECRET not in shown
 
 
 def test_a_signed_address_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:

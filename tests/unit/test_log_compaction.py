@@ -224,6 +224,16 @@ def test_what_a_compaction_leaves_out_is_not_lost(builder: LogBuilder, v2: bool 
     assert _seen(builder) == right
 
 
+@pytest.mark.parametrize("content", [b"{}\n", b'{"txn":{"appId":"a","version":1}}\n'])
+def test_a_compaction_that_names_no_file(builder: LogBuilder, content: bytes) -> None:
+    _table(builder, 8)
+    right = _paths(builder)
+    write_checksum(builder.store, 6, compute_checksum(TableLog(builder.store).snapshot(6)))
+    builder.compact(2, 6)
+    builder.store.put(f"_delta_log/{2:020d}.{6:020d}.compacted.json", content)
+    assert _paths(builder) == right
+
+
 def test_a_compaction_is_held_against_a_checksum_only_where_the_listing_shows_one(builder: LogBuilder) -> None:
     _eventful(builder, v2=False)
     builder.compact(4, 8)

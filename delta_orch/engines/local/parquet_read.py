@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -32,6 +32,8 @@ from delta_orch.table.column_mapping import ColumnMappingMode
 BATCH_ROWS = 131_072
 SMALL_BYTES = 16 * 1024 * 1024
 """Uncompressed size up to which a file, or a row group, is decoded in one go."""
+_ROWS_AT_ONCE = 1 << 22
+"""Of rows without columns, so many are made at once."""
 WHOLE_BYTES = 256 * 1024
 """Size up to which a file is fetched as a whole: one request, and Arrow then decodes from memory."""
 
@@ -142,7 +144,10 @@ class FileReader:
         with reading(task.path), self._open(task.path) as (file, footer):
             names, groups = self._names_in(file, task), self._groups_of(file, footer, task)
             if not names:
-                rows = _rows_only(sum(file.metadata.row_group(group).num_rows for group in groups))
+                num_rows = _num_rows(file.metadata, groups)
+                if num_rows > _ROWS_AT_ONCE:
+                    return None
+                rows = _rows_only(num_rows)
             elif sum(_selected_bytes(footer, groups, names)) > SMALL_BYTES:
                 return None
             else:
@@ -155,10 +160,12 @@ class FileReader:
         with reading(task.path), self._open(task.path) as (file, footer):
             names, groups, metadata = self._names_in(file, task), self._groups_of(file, footer, task), file.metadata
             chosen = self._rows_of(metadata, task)
-            if max(_selected_bytes(footer, groups, names), default=0) > SMALL_BYTES:
-                batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True)
+            if not names or max(_selected_bytes(footer, groups, names), default=0) > SMALL_BYTES:
+                batches: Iterable[pa.RecordBatch] = _empty_batches(_num_rows(metadata, groups))
+                if names:
+                    batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True)
                 for rows in chosen.choose_batches(batches, groups):
-                    yield from self._finish(_gregorian(rows, footer), task)
+                    yield from self._finish(_gregorian(rows, footer) if names else rows, task)
                 return
 
         def read_group(group: int) -> list[pa.RecordBatch]:
@@ -303,18 +310,30 @@ def _rows_only(num_rows: int) -> pa.Table:
     return pa.Table.from_arrays([pa.nulls(num_rows)], names=["\0"])
 
 
+def _num_rows(metadata: pq.FileMetaData, groups: Sequence[int]) -> int:
+    return sum(metadata.row_group(group).num_rows for group in groups)
+
+
+def _empty_batches(num_rows: int) -> Iterator[pa.RecordBatch]:
+    """As `_rows_only`, for any number of rows."""
+    for start in range(0, num_rows, _ROWS_AT_ONCE):
+        yield from _rows_only(min(_ROWS_AT_ONCE, num_rows - start)).to_batches()
+
+
 def _selected_bytes(footer: ParquetFooter, groups: Sequence[int], names: Sequence[str]) -> list[int]:
-    """The uncompressed size of the columns to read, for each row group. A small row group counts as a whole."""
+    """The uncompressed size of the columns to read, for each row group. A small row group counts as a whole. A row
+    takes a byte at the least: what a footer says of sizes and of rows need not be true."""
     row_groups = [footer.metadata.row_group(group) for group in groups]
-    if all(group.total_byte_size <= SMALL_BYTES for group in row_groups):
-        return [int(group.total_byte_size) for group in row_groups]
+    sizes = [max(int(group.total_byte_size), int(group.num_rows)) for group in row_groups]
+    if all(size <= SMALL_BYTES for size in sizes):
+        return sizes
     leaves = footer.leaves_below(names)
     footer.ensure_sound_chunks(leaves)
     return [
-        int(group.total_byte_size)
-        if group.total_byte_size <= SMALL_BYTES
-        else sum(group.column(leaf).total_uncompressed_size for leaf in leaves)
-        for group in row_groups
+        size
+        if size <= SMALL_BYTES
+        else max(sum(group.column(leaf).total_uncompressed_size for leaf in leaves), int(group.num_rows))
+        for size, group in zip(sizes, row_groups, strict=True)
     ]
 
 

@@ -34,7 +34,8 @@ class _PendingFiles:
         self._state = before, runs
 
     def plus(self, actions: LogActions | CompactedRun) -> _PendingFiles:
-        if not actions.num_files:
+        # A compaction that names no file may leave some out.
+        if isinstance(actions, LogActions) and not actions.num_files:
             return self
         before, runs = self._state
         if len(runs) >= _MAX_PENDING:

@@ -128,7 +128,7 @@ def load_held_commit(store: LogStore, reference: str) -> HeldCommit:
         StorageError: It cannot be read.
     """
     try:
-        content = orjson.loads(store.read_bytes(reference_path(reference)))
+        return _parsed(orjson.loads(store.read_bytes(reference_path(reference))), reference)
     except FileMissingInStoreError as e:
         raise StagedWriteGoneError(
             f"There is no staged write {reference} in {store.uri}",
@@ -136,6 +136,18 @@ def load_held_commit(store: LogStore, reference: str) -> HeldCommit:
             remedy="Stage the write again",
             reference=reference,
         ) from e
+    except DeltaError:
+        raise
+    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as e:
+        raise InvalidRequestError(
+            f"The staged write {reference} cannot be read",
+            cause=f"{type(e).__name__}: {e}",
+            remedy="Discard it, and stage it again",
+            reference=reference,
+        ) from e
+
+
+def _parsed(content: dict[str, Any], reference: str) -> HeldCommit:
     if content.get("format") != _FORMAT:
         raise InvalidRequestError(
             f"The staged write {reference} has the format {content.get('format')!r}, which this release does not read",

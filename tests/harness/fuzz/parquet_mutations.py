@@ -24,7 +24,7 @@ def damage_parquet(data: bytes, rng: Random) -> tuple[bytes, str]:
     """A Parquet file of other content; the same bytes where they are no Parquet file."""
     try:
         table = pq.ParquetFile(io.BytesIO(data)).read(use_threads=False)
-    except (pa.ArrowException, OSError):
+    except (pa.ArrowException, OSError, UnicodeDecodeError):
         return data, "no Parquet file, left as it is"
     changed, what = _damage_table(table, rng)
     note(rng, Category.OTHER_CONTENT)

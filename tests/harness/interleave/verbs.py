@@ -12,7 +12,14 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable
-from delta_orch.errors import DeltaError, InvalidRequestError, LogGapError, TableExistsError, VersionNotFoundError
+from delta_orch.errors import (
+    DeltaError,
+    InvalidRequestError,
+    LogGapError,
+    SchemaMismatchError,
+    TableExistsError,
+    VersionNotFoundError,
+)
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.memory import FILES, MemoryFile
 from delta_orch.table_snapshot import TableSnapshot
@@ -77,8 +84,13 @@ VERBS: dict[str, Verb] = {
 
 READER = "read"
 
-REFUSALS: dict[str, type[DeltaError]] = {"create": TableExistsError, "add_column": InvalidRequestError}
-"""What a verb may say that changes nothing, on its own or behind others."""
+REFUSALS: dict[str, type[DeltaError]] = {
+    "create": TableExistsError,
+    "add_column": InvalidRequestError,
+    "merge": SchemaMismatchError,
+    "merge_5": SchemaMismatchError,
+}
+"""What a verb may say that changes nothing, on its own or behind others: a source of a merge lacks a new column."""
 
 CUT_OFF = (VersionNotFoundError, LogGapError)
 """What is said of a version that was cleaned up, before it is read or while it is."""

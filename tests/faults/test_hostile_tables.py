@@ -1,0 +1,241 @@
+"""Tables of strangers that lie: about rows, ids, columns, paths and links. They end in errors of this package, or are
+read right; nothing outside of them changes."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyroaring import BitMap64
+
+from delta_orch import DeltaTable
+from delta_orch.errors import (
+    CorruptDeletionVectorError,
+    DeltaError,
+    InvalidPropertyError,
+    InvalidRequestError,
+    ProtocolViolationError,
+    StorageError,
+    TableError,
+)
+from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.storage import parquet_footer
+from delta_orch.storage.parquet_footer import LISTS, ThriftWalk
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "p": ["a", "b", "c"]})
+NUM_ROWS, ROW_GROUPS = 3, 4
+
+
+def _edit(root: Path, action: str, change: Any, version: int = 0) -> None:
+    """Change the actions of one kind in a commit, as another writer might have written them."""
+    log = root / "_delta_log"
+    commit = log / f"{version:020d}.json"
+    lines = [json.loads(line) for line in commit.read_text(encoding="utf-8").splitlines()]
+    for line in lines:
+        if action in line:
+            change(line[action])
+    commit.write_text("\n".join(map(json.dumps, lines)), encoding="utf-8")
+    for checksum in log.glob("*.crc"):
+        checksum.unlink()
+
+
+def _table(root: Path, **properties: str) -> DeltaTable:
+    table = DeltaTable(root)
+    table.append(ROWS, properties={key.replace("__", "."): value for key, value in properties.items()})
+    table.wait_for_upkeep()
+    return table
+
+
+def _varint(number: int) -> bytes:
+    found = bytearray()
+    while number > 127:
+        found.append(number & 127 | 128)
+        number >>= 7
+    return bytes((*found, number))
+
+
+def _claim_rows(path: Path, count: int) -> None:
+    """The file and its only row group say that they have so many rows."""
+    data = path.read_bytes()
+    start = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer, places = data[start:-8], []
+
+    def look(walk: ThriftWalk, wanted: Mapping[int, Any]) -> None:
+        for field in walk.fields():
+            if field in wanted and walk.kind in LISTS:
+                for _ in range(walk.list_size()):
+                    look(walk, wanted[field])
+            elif field == NUM_ROWS and NUM_ROWS in wanted:
+                before = walk.at
+                walk.integer()
+                places.append((before, walk.at))
+            else:
+                walk.skip()
+
+    look(ThriftWalk(footer), {NUM_ROWS: None, ROW_GROUPS: {NUM_ROWS: None}})
+    assert len(places) == 2
+    for begin, end in reversed(places):
+        footer = footer[:begin] + _varint(count << 1) + footer[end:]
+    path.write_bytes(data[:start] + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+
+
+@pytest.mark.parametrize("count", [4, 1 << 30, 1 << 40, 1 << 62])
+def test_a_footer_that_claims_more_rows_than_there_are(tmp_path: Path, count: int) -> None:
+    table = _table(tmp_path / "t")
+    [path] = (tmp_path / "t").glob("*.parquet")
+    _claim_rows(path, count)
+    started = time.process_time()
+    for act in (
+        lambda t: t.snapshot().scan().to_arrow(),
+        lambda t: t.snapshot().scan(where="id = 2").to_arrow(),
+        lambda t: t.delete("id = 2"),
+        lambda t: t.overwrite(ROWS.slice(0, 2), replace_where="id < 3"),
+    ):
+        with pytest.raises(TableError):
+            act(DeltaTable(table.uri))
+    assert not DeltaTable(table.uri).fsck(deep=True).ok
+    # Nothing of the size that is claimed was made.
+    assert time.process_time() - started < 60
+    assert DeltaTable(table.uri).version() == 0
+
+
+def test_rows_without_columns_are_made_in_pieces(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t")
+    _edit(tmp_path / "t", "add", lambda add: add.pop("stats"))
+    [path] = (tmp_path / "t").glob("*.parquet")
+    _claim_rows(path, (1 << 25) + 5)
+    assert DeltaTable(table.uri).snapshot().scan().count() == (1 << 25) + 5
+
+
+def test_too_many_row_groups_are_refused_before_arrow_parses_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = _table(tmp_path / "t")
+    [path] = (tmp_path / "t").glob("*.parquet")
+    pq.write_table(ROWS, path, row_group_size=1)
+    _edit(tmp_path / "t", "add", lambda add: add.update(size=path.stat().st_size))
+    assert DeltaTable(table.uri).snapshot().scan().to_arrow().num_rows == 3
+    monkeypatch.setattr(parquet_footer, "_MOST_ROW_GROUPS", 2)
+    for large in (parquet_footer._FEW_GROUPS_BYTES, 0):
+        monkeypatch.setattr(parquet_footer, "_FEW_GROUPS_BYTES", large)
+        with pytest.raises(TableError, match="3 row groups, more than 2"):
+            DeltaTable(table.uri).snapshot().scan().to_arrow()
+
+
+def test_few_bytes_that_mark_billions_of_rows_are_refused() -> None:
+    every = DeletionVector(BitMap64(range(1 << 40)))
+    with pytest.raises(CorruptDeletionVectorError, match="marks"):
+        every.row_indexes(1 << 36)
+    assert len(every.row_indexes(1000)) == 1000
+
+
+def test_statistics_that_lie_about_rows_cost_no_row(tmp_path: Path) -> None:
+    for said in (1, 100_000):
+        root = tmp_path / str(said)
+        table = _table(root, delta__enableDeletionVectors="true")
+        _edit(root, "add", lambda add, said=said: add.update(stats=json.dumps({"numRecords": said})))
+        try:
+            DeltaTable(table.uri).delete("id = 2")
+        except DeltaError:
+            assert DeltaTable(table.uri).version() == 0
+        else:
+            assert DeltaTable(table.uri).snapshot().scan(["id"]).to_arrow()["id"].to_pylist() == [1, 3]
+        assert any("statistics say" in p.message for p in DeltaTable(table.uri).fsck(deep=True).problems)
+
+
+@pytest.mark.parametrize("base", [-1, (1 << 63) - 2])
+def test_row_ids_that_are_no_ids(tmp_path: Path, base: int) -> None:
+    table = _table(tmp_path / "t", delta__enableRowTracking="true")
+    _edit(tmp_path / "t", "add", lambda add: add.update(baseRowId=base))
+    for act in (lambda t: t.snapshot().scan(row_tracking=True).plan(), lambda t: t.delete("id = 2")):
+        with pytest.raises(ProtocolViolationError, match="no ids"):
+            act(DeltaTable(table.uri))
+    assert DeltaTable(table.uri).snapshot().scan().to_arrow().num_rows == 3
+
+
+@pytest.mark.parametrize("columns", [["p", "p"], ["p", "P"], ["q"]])
+def test_partition_columns_that_are_none(tmp_path: Path, columns: list[str]) -> None:
+    table = _table(tmp_path / "t")
+    _edit(tmp_path / "t", "metaData", lambda metadata: metadata.update(partitionColumns=columns))
+    for act in (
+        lambda t: t.snapshot().partitions(), lambda t: t.snapshot().list_files(), lambda t: t.append(ROWS),
+        lambda t: t.snapshot().scan().to_arrow(), lambda t: t.vacuum(), lambda t: t.optimize(),
+    ):  # fmt: skip
+        with pytest.raises(ProtocolViolationError, match="partition column"):
+            act(DeltaTable(table.uri))
+
+
+@pytest.mark.parametrize("same", ["physicalName", "id"])
+def test_columns_that_are_stored_as_one(tmp_path: Path, same: str) -> None:
+    table = _table(tmp_path / "t", delta__columnMapping__mode="name")
+
+    def collide(metadata: Any) -> None:
+        schema = json.loads(metadata["schemaString"])
+        first, second = (field["metadata"] for field in schema["fields"])
+        taken = first[f"delta.columnMapping.{same}"]
+        second[f"delta.columnMapping.{same}"] = taken.upper() if isinstance(taken, str) else taken
+        metadata["schemaString"] = json.dumps(schema)
+
+    _edit(tmp_path / "t", "metaData", collide)
+    for act in (lambda t: t.append(ROWS), lambda t: t.snapshot().scan().to_arrow(), lambda t: t.delete("id = 1")):
+        with pytest.raises(ProtocolViolationError, match="of another column"):
+            act(DeltaTable(table.uri))
+
+
+def test_a_prefix_as_long_as_memory(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t")
+    told = {"delta.randomizeFilePrefixes": "true", "delta.randomPrefixLength": "999999999"}
+    _edit(tmp_path / "t", "metaData", lambda metadata: metadata.update(configuration=told))
+    with pytest.raises(InvalidPropertyError, match="randomPrefixLength"):
+        DeltaTable(table.uri).append(ROWS)
+
+
+@pytest.mark.parametrize(
+    "content", [b"x", b"[]", b"{}", b'{"format":1}', b'{"format":1,"schema":1}', b"null", b"[" * 100_000]
+)
+def test_what_somebody_has_put_among_staged_writes(tmp_path: Path, content: bytes) -> None:
+    table = _table(tmp_path / "t")
+    own = table.append(ROWS, stage=True).staged
+    stranger = tmp_path / "t/_delta_orch/staged/00000000-0000-4000-8000-000000000000.json"
+    stranger.write_bytes(content)
+    assert [staged.reference for staged in table.staged_writes()] == [own]
+    with pytest.raises(InvalidRequestError):
+        table.staged(stranger.stem)
+
+
+def test_nothing_behind_a_link_is_replaced(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    (foreign / "manifest").write_text("mine")
+    (tmp_path / "t/_symlink_format_manifest").symlink_to(foreign)
+    with pytest.raises(StorageError, match="symbolic link"):
+        table.generate()
+    assert (foreign / "manifest").read_text() == "mine"
+
+
+def test_files_of_a_table_inside_are_not_added(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t")
+    inner = _table(tmp_path / "inner")
+    os.rename(tmp_path / "inner", tmp_path / "t/inner")  # noqa: PTH104
+    [path] = (tmp_path / "t/inner").glob("*.parquet")
+    for spelled in (f"inner/{path.name}", str(path)):
+        with pytest.raises(InvalidRequestError, match="Delta table in inner"):
+            table.add_files([spelled])
+    assert table.version() == 0 and inner.uri.endswith("inner")
+
+
+def test_a_slash_behind_a_name_does_not_make_it_garbage(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t")
+    [path] = (tmp_path / "t").glob("*.parquet")
+    _edit(tmp_path / "t", "add", lambda add: add.update(path=f"{path.name}/"))
+    os.utime(path, (0, 0))
+    assert DeltaTable(table.uri).vacuum(0, enforce_retention=False).paths == ()
+    assert path.exists()
