@@ -314,7 +314,10 @@ def history(at: Target, limit: int | None) -> None:
 
 @COMMANDS.add(
     take.flag("--check", "Look up every data file, and verify every deletion vector."),
-    take.flag("--deep", "Also read every page of every data file, and hold the rows against the statistics."),
+    take.flag(
+        "--deep",
+        "Also read every page of every data file, and hold rows against statistics, checkpoints against commits.",
+    ),
     take.VERSION[0],
 )
 def fsck(at: Target, check: bool, deep: bool) -> None:

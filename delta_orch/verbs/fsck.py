@@ -20,10 +20,10 @@ from delta_orch.errors import (
     StorageError,
 )
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.listing import list_log
+from delta_orch.log.files.listing import LogListing, list_log
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vector
 from delta_orch.log.read.log_check import Problem, check_log, problem_of
-from delta_orch.log.read.segment import ensure_log_exists, oldest_version
+from delta_orch.log.read.segment import LogSegment, ensure_log_exists, oldest_version, plan_segment
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import DeletionVectorDescriptor
@@ -159,15 +159,16 @@ def fsck(
     table_log: TableLog, version: int | None = None, *, check_files: bool = False, deep: bool = False
 ) -> FsckReport:
     """Check the log, one version's state and its checksum, with `check_files` that the data is there, and with `deep`
-    the data itself.
+    the data itself. Log compactions are held against their commits, checkpoints against their version checksums.
 
     What is found ends up in the report, not in an error.
 
     Args:
         version: By default the newest.
         check_files: Look up data files by name and size; read and verify deletion vectors.
-        deep: Also read every data file: its footer, each page and its checksum, and whether each row lies within the
-            statistics of its file. Memory is bounded; it takes as long as reading the table twice.
+        deep: Also hold checkpoints against the commits before them, and read every data file: its footer, each page and
+            its checksum, and whether each row lies within the statistics of its file. Memory is bounded; it takes as
+            long as reading the table twice.
 
     Raises:
         TableNotFoundError: There is no log.
@@ -182,8 +183,8 @@ def fsck(
     assert target is not None
     problems: list[Problem] = []
     snapshot = _load(table_log, target, problems)
-    in_use = listing.newest_checkpoint(target) if snapshot is None else snapshot.segment.checkpoint
-    _add_new(problems, check_log(store, listing, in_use))
+    in_use = _planned(listing, target) if snapshot is None else snapshot.segment
+    _add_new(problems, check_log(store, listing, in_use, deep=deep))
     files = None if snapshot is None else _check_state(snapshot, problems)
     checksum_fields = () if snapshot is None or files is None else _check_checksum(snapshot, problems)
     if files is not None and (check_files or deep):
@@ -208,6 +209,14 @@ def fsck(
         rows_checked=deep and files is not None,
         problems=tuple(sorted(problems, key=lambda p: p.severity != "error")),
     )
+
+
+def _planned(listing: LogListing, version: int) -> LogSegment | None:
+    """What a version that cannot be read would be read from."""
+    try:
+        return plan_segment(listing, version)
+    except DeltaError:
+        return None
 
 
 def _load(table_log: TableLog, version: int, problems: list[Problem]) -> Snapshot | None:

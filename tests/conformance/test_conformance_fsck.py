@@ -29,6 +29,9 @@ def _expected_errors(case: GoldenCase) -> Counter[str]:
     if case.name == "krs-parsed-stats":
         # Its statistics speak of a column that none of its files has.
         errors["CORRUPT_DATA"] = case.expect["num_files"]
+    if case.name == "krs-parquet_row_group_skipping":
+        # Its checkpoint is of another table: other metadata, with another id, than the commits have.
+        errors["CORRUPT_LOG"] = 1
     return errors
 
 

@@ -175,6 +175,67 @@ def test_sidecars(builder: LogBuilder) -> None:
     assert _codes(_fsck(builder, 4)) == [("warning", "INCOMPLETE_CHECKPOINT")]
 
 
+def _compaction(builder: LogBuilder) -> str:
+    builder.compact(4, 5)
+    return f"_delta_log/{4:020d}.{5:020d}.compacted.json"
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda lines: lines[1:], "files that it lacks: 1 "),
+        (lambda lines: [*lines, lines[0].replace(b"f%204", b"g")], "files that it adds: 1 "),
+        (lambda lines: [line.replace(b'"size":4', b'"size":9') for line in lines], "the sizes of: 1 "),
+        (lambda lines: [*lines, b'{"remove":{"path":"f%201","dataChange":true}}'], "the removal of 1 "),
+        (lambda lines: [*lines, b'{"txn":{"appId":"a","version":1}}'], "transaction identifiers"),
+        (lambda lines: [*lines, b'{"protocol":{"minReaderVersion":1,"minWriterVersion":3}}'], "the protocol"),
+        (lambda lines: [b"{}"], "files that it lacks: 2 "),
+    ],
+)  # fmt: skip
+def test_a_log_compaction_that_disagrees_with_its_commits(
+    builder: LogBuilder, change: Callable[[list[bytes]], list[bytes]], told: str
+) -> None:
+    path = _compaction(builder)
+    assert _fsck(builder).problems == ()
+    lines = [line for line in builder.store.read_bytes(path).splitlines() if b"commitInfo" not in line]
+    builder.store.put(path, b"\n".join(change(lines)))
+    [found] = [p for p in _fsck(builder).problems if p.path == path]
+    assert found.severity == "error" and told in found.message and "Delete the file" in found.message
+    # At a version that is not read from it, nobody is told wrong.
+    [found] = _fsck(builder, 4).problems
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize("lost", ["f%201", None])
+def test_a_checkpoint_that_disagrees_with_its_commits(builder: LogBuilder, lost: str | None) -> None:
+    builder.versions[1] = [
+        action for action in builder.versions[1] if not isinstance(action, Add) or action.path != lost
+    ]
+    if lost is None:
+        builder.versions[0] = [
+            Protocol(1, 3) if isinstance(action, Protocol) else action for action in builder.versions[0]
+        ]
+    builder.checkpoint(3)
+    assert _fsck(builder).problems == ()
+    [found] = open_table(builder.store).fsck(deep=True).problems[:1]
+    assert found.severity == "error" and "otherwise than the commits before it" in found.message
+    assert ("files that it lacks: 1" if lost else "the protocol") in found.message
+
+
+def test_an_old_checkpoint_that_disagrees_with_its_checksum(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for n in range(3):
+        table.append(pa.table({"id": [n]}))
+        table.checkpoint()
+    table.wait_for_upkeep()
+    assert table.fsck(deep=True).problems == ()
+    checksum = tmp_path / "t" / checksum_path(1)
+    said = json.loads(checksum.read_text())
+    checksum.write_text(json.dumps({**said, "metadata": {**said["metadata"], "name": "other"}}))
+    [found] = table.fsck().problems
+    assert (found.severity, found.code, found.version) == ("warning", "CHECKSUM_MISMATCH", 1)
+
+
 def test_what_readers_pass_over_is_a_warning(builder: LogBuilder) -> None:
     builder.checkpoint(5, parts=3)
     builder.store.delete(f"_delta_log/{5:020d}.checkpoint.{2:010d}.{3:010d}.parquet")

@@ -17,8 +17,10 @@ from delta_orch.errors import (
     StorageError,
 )
 from delta_orch.log.files.listing import CheckpointFiles, LogListing
+from delta_orch.log.read.agreement import ensure_checkpoint_agrees, ensure_compaction_agrees
 from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.compactions import read_compaction
+from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.last_checkpoint import parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, commit_path
 from delta_orch.storage.base import LogStore
@@ -54,20 +56,25 @@ def problem_of(error: DeltaError, severity: Literal["error", "warning"]) -> Prob
     return Problem(severity, error.code, str(error), path, version)
 
 
-def check_log(store: LogStore, listing: LogListing, in_use: CheckpointFiles | None) -> Iterator[Problem]:
+def check_log(
+    store: LogStore, listing: LogListing, in_use: LogSegment | None, *, deep: bool = False
+) -> Iterator[Problem]:
     """Everything about a log but the content of its commits.
 
     Args:
         listing: The whole log.
-        in_use: The checkpoint that the version in question is read from.
+        in_use: What the version in question is read from.
+        deep: Also hold each checkpoint against the commits before it.
     """
+    used = () if in_use is None else (in_use.checkpoint, *in_use.compactions)
     yield from _check_gaps(listing)
     for incomplete in (c for found in listing.incomplete_checkpoints.values() for c in found):
         yield _incomplete(incomplete)
     for checkpoint in (c for found in listing.checkpoints.values() for c in found):
-        severity: Literal["error", "warning"] = "error" if checkpoint == in_use else "warning"
+        severity: Literal["error", "warning"] = "error" if checkpoint in used else "warning"
         try:
             ensure_complete(Checkpoint(store, checkpoint))
+            ensure_checkpoint_agrees(store, listing, checkpoint, with_commits=deep)
         except (CorruptLogError, StorageError) as e:
             yield problem_of(e, severity)
     yield from _check_hint(store, listing)
@@ -76,6 +83,12 @@ def check_log(store: LogStore, listing: LogListing, in_use: CheckpointFiles | No
             read_compaction(store, compaction)
         except (CorruptLogError, StorageError) as e:
             yield problem_of(e, "warning")
+            continue
+        try:
+            ensure_compaction_agrees(store, listing, compaction)
+        except (CorruptLogError, StorageError) as e:
+            # Readers believe it where nothing tells them better.
+            yield problem_of(e, "error" if compaction in used else "warning")
 
 
 def ensure_complete(checkpoint: Checkpoint) -> None:
