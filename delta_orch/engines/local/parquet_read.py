@@ -268,11 +268,11 @@ class FileReader:
             named = _with_variants(named, self.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         ensure_sound(table)
-        num_rows = rows.num_rows
+        num_rows, found = rows.num_rows, frozenset(names)
         for index, column in enumerate(self.needed):
             if column.name in task.constants:
                 table = table.add_column(index, column, pa.repeat(task.constants[column.name], num_rows))
-            elif column.name not in names:
+            elif column.name not in found:
                 table = table.add_column(index, column, rows.column(marked(column.name)))
         if self.filter is not None:
             table = self.filter(table)
