@@ -17,7 +17,6 @@ from delta_orch.errors import (
     StorageError,
 )
 from delta_orch.log.files.listing import CheckpointFiles, LogListing
-from delta_orch.log.read.agreement import ensure_checkpoint_agrees, ensure_compaction_agrees
 from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.compactions import read_compaction
 from delta_orch.log.read.segment import LogSegment
@@ -66,6 +65,8 @@ def check_log(
         in_use: What the version in question is read from.
         deep: Also hold each checkpoint against the commits before it.
     """
+    from delta_orch.log.read.agreement import ensure_checkpoint_agrees, ensure_compaction_agrees
+
     used = () if in_use is None else (in_use.checkpoint, *in_use.compactions)
     yield from _check_gaps(listing)
     for incomplete in (c for found in listing.incomplete_checkpoints.values() for c in found):
