@@ -40,6 +40,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     The function's first argument is a `pipeline.incremental.ChangeBatch`: `batch.scan()` is all rows of the touched
     partitions, `batch.changes` the changed rows, `batch.partitions()` the touched partitions, as of `ending_version`.
+    `batch.scan()` is refused where the mode would double its rows, or replace others by them. No task replaces rows
+    that one with another `consumer` has written.
     Its other arguments and its result are as for `DeltaWriteOperator`; if it returns no rows, only the cursor moves.
 
     The task processes everything that was in the source when it began, and reports the last commit.
@@ -107,6 +109,11 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.ensure_choice("mode", mode, tuple(MODES))
         self.ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
         self.ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
+        if mode == "append" and on_recreated == "bootstrap":
+            raise self.refusal(
+                "has mode='append' and on_recreated='bootstrap'",
+                cause="The rows of the source that was dropped stay, and those of the new one would be added to them",
+            )
         if max_versions is not None and (
             not isinstance(max_versions, int) or isinstance(max_versions, bool) or max_versions < 1
         ):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import date, timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
-from delta_orch.airflow.siblings import ensure_alone, ensure_own_name, run_beside_others
+from delta_orch.airflow.siblings import ensure_own_name, ensure_spared
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
@@ -104,9 +105,10 @@ class OnceWriter:
         """
 
         def write(step: Step) -> StepReport:
-            if self._adds or self._run.map_index < 0 or not step.txns:
-                return step.run(rows)
-            return run_beside_others(self._run, snapshot_or_none(self._table), step, rows, _report)
+            if not self._adds and self._run.map_index >= 0:
+                unit = step.txns[-1] if step.txns else None
+                step = replace(step, look=partial(ensure_spared, self._run, self._table, unit, self._replaces_table))
+            return step.run(rows)
 
         return self._once(step, write)
 
@@ -115,8 +117,6 @@ class OnceWriter:
         if not txns:
             return write(step)
         before = snapshot_or_none(self._table)
-        if self._replaces_table and self._run.map_index >= 0 and before is not None:
-            ensure_alone(self._run, self._table, before, txns[-1])
         attempts = Attempts(self._context, self._run)
         marker = attempts.marker_of(txns[-1].app_id)
         if self._adds and marker is not None and self._is_told is not None and not self._is_told():

@@ -5,7 +5,6 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from inspect import unwrap
 from typing import Any
 from typing import Literal as OneOf
@@ -152,8 +151,7 @@ def delta_asset(
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
                 nonlocal returned
-                given = {name: replace(batch, is_appended=write == "append") for name, batch in batches.items()}
-                returned = called(context, given.get("", given), arguments)
+                returned = called(context, batches.get("", batches), arguments)
                 return returned.rows
 
             started = time.perf_counter()

@@ -4,7 +4,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -116,13 +116,11 @@ def delta_multi_asset(
                 place = tuple((n, b.starting_version, b.ending_version) for n, b in batches.items())
                 if place not in results:
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
-                    is_appended = any(out.write == "append" for out in outs.values())
-                    guarded = {n: replace(batch, is_appended=is_appended) for n, batch in batches.items()}
                     for out in outs.values():
                         options: WriteOptions = {"partition_by": out.partition_by}
                         step = Step("", table_of(context, out.table), MODES[out.write], options=options)
-                        guarded = {n: step.guarded(batch) for n, batch in guarded.items()}
-                    results[place] = called(context, guarded.get("", guarded), arguments)
+                        batches = {n: step.guarded(batch) for n, batch in batches.items()}
+                    results[place] = called(context, batches.get("", batches), arguments)
                 rows = results[place].rows
                 if not isinstance(rows, Mapping) or set(rows) != set(outs):
                     raise InvalidRequestError(

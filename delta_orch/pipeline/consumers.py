@@ -43,7 +43,8 @@ def _read_until_ms(source: DeltaTable, consumer: DeltaTable) -> float:
     snapshot = source.snapshot()
     suffix = f"<-{snapshot.metadata.id}"
     txns = consumer.snapshot().txns if consumer.exists() else {}
-    cursors = [version for app_id, version in txns.items() if app_id.startswith("cdc:") and app_id.endswith(suffix)]
+    names = [name for name, version in txns.items() if version >= 0]
+    cursors = [txns[name] for name in names if name.startswith("cdc:") and name.endswith(suffix)]
     if not cursors:
         raise InvalidRequestError(
             f"{consumer.uri} has not read {source.uri} incrementally",

@@ -191,7 +191,8 @@ class IncrementalReader:
         app_id = cdc_app_id(self.consumer, latest.metadata.id)
         target = self.target.snapshot() if self.target.exists() else None
         cursor = None if target is None else target.txn_version(app_id)
-        if cursor is None:
+        if cursor is None or cursor < 0:
+            # Below 0: the target was restored to a version from before.
             is_recreated = target is not None and self._has_other_cursor(target, latest)
             return self._first_batch(latest, app_id, is_recreated)
         if cursor > latest.version:
@@ -206,7 +207,7 @@ class IncrementalReader:
 
     def _has_other_cursor(self, target: TableSnapshot, latest: TableSnapshot) -> bool:
         prefix = cdc_prefix(self.consumer)
-        others = sorted(known.removeprefix(prefix) for known in target.txns if known.startswith(prefix))
+        others = sorted(k.removeprefix(prefix) for k, n in target.txns.items() if k.startswith(prefix) and n >= 0)
         if not others:
             return False
         if self.on_recreated == "error":

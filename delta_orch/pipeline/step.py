@@ -8,7 +8,7 @@ sure of it, and the report says what happened.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Unpack, cast
 from typing import Literal as OneOf
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
     from delta_orch.pipeline.recorded import RecordedCommit
     from delta_orch.protocol.types import StructType
+    from delta_orch.staged_write import StagedWrite
     from delta_orch.writing.target import WriteOptions
 
 Mode = OneOf["append", "merge", "scd2", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
@@ -117,6 +118,10 @@ class Step:
         options: What a table is to be that the step creates, and what its commits say. No `txn`. With `stage` the step
             ends with a staged write (`StepReport.commit.staged`), for others to publish.
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
+        look: Is shown what was staged, before it is published; what it raises refuses it. What others commit after it
+            has looked, and which the write would replace, is a conflict.
+        consumers: Of an incremental step, the names of its cursors (`run_identity.cdc_prefix`). It replaces no rows
+            that a step with other cursors has written.
     """
 
     name: str
@@ -132,6 +137,8 @@ class Step:
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
     audits: tuple[Audit, ...] = ()
+    look: Callable[[StagedWrite], None] | None = None
+    consumers: tuple[str, ...] = ()
 
     def run(self, rows: Callable[[], object]) -> StepReport:
         """Get the rows and commit them. Do neither where the work is recorded, or `error` or `ignore` found data.
@@ -181,7 +188,7 @@ class Step:
         reports: list[StepReport] = []
         batches: list[ChangeBatch] = []
         while batch is not None:
-            reports.append(self._for_batch(batch)._commit(rows(self.guarded(batch))))
+            reports.append(self._for_batch(batch, [reader])._commit(rows(self.guarded(batch))))
             batches.append(batch)
             batch = reader.next_batch() if batch.ending_version < goal else None
         return replace(reports[-1], skipped=all(report.skipped for report in reports), batches=tuple(batches))
@@ -219,13 +226,15 @@ class Step:
         if not batches:
             version = self.table.version() if self.table.exists() else None
             return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
-        steps = [self._for_batch(batch) for batch in batches.values()]
+        steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]
         step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
         given = {name: self.guarded(batch) for name, batch in batches.items()}
         return replace(step._commit(rows(given)), batches=tuple(batches.values()))
 
     def guarded(self, batch: ChangeBatch) -> ChangeBatch:
         """The batch, which offers only what is exact for this step's mode."""
+        if self.mode == "append":
+            return replace(batch, is_appended=True)
         if self.mode == "overwrite":
             return replace(batch, is_whole=True)
         if self.mode != "overwrite_partitions":
@@ -265,7 +274,9 @@ class Step:
         # Statistics can tell that a file holds no such row, but not that it holds one.
         return any(batch.num_rows for batch in before.scan([before.schema.names[0]], where).to_reader())
 
-    def _for_batch(self, batch: ChangeBatch) -> Step:
+    def _for_batch(self, batch: ChangeBatch, readers: Iterable[IncrementalReader]) -> Step:
+        from delta_orch.pipeline.run_identity import cdc_prefix
+
         where = None
         # All that is there came from the table that was there before the source was recreated.
         if self.mode == "overwrite_touched" and not batch.is_recreated:
@@ -280,7 +291,8 @@ class Step:
         if batch.starting_version is not None:
             read["sourceStartingVersion"] = batch.starting_version
         options: WriteOptions = {**self.options, "commit_info": {**(self.options.get("commit_info") or {}), **read}}
-        return replace(self, txns=(batch.txn,), where=where, options=options)
+        consumers = tuple(cdc_prefix(reader.consumer) for reader in readers)
+        return replace(self, txns=(batch.txn,), where=where, options=options, consumers=consumers)
 
     def _commit(self, data: object) -> StepReport:
         if data is None:
@@ -302,7 +314,7 @@ class Step:
             result = self._move_cursor()
         findings: tuple[AuditFinding, ...] = ()
         if result.staged is not None:
-            result, findings = self._audit(result, result.staged)
+            result, findings = self._publish(result, self.table.staged(result.staged))
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
         version = None if result.staged else result.version
@@ -310,7 +322,7 @@ class Step:
 
     def _write(self, data: object) -> CommitResult:
         options: WriteOptions = {**self.options, "txn": self.txns}
-        if self.audits:
+        if self.audits or self.look is not None:
             options["stage"] = True
         if self.mode in ("append", "error", "ignore"):
             return self._append(data, options)
@@ -320,18 +332,19 @@ class Step:
             before = snapshot_or_none(self.table)
             assert self.sequence_by is not None
             return apply_scd2(self.table.log, before, data, self.merge_keys, self.sequence_by, self.engine, options)
-        if not options.get("stage"):
+        from delta_orch.pipeline.shared_target import other_cursors
+        from delta_orch.verbs.overwrite import overwrite
+
+        if not (self.audits or self.options.get("stage")):
             ensure_table_for(self.table, data, self.engine, **self.options)
         if self.mode == "merge":
             return self._upsert(data, options)
-        return self.table.overwrite(
-            data,
-            replace_where=self.where,
-            partition_overwrite_mode="dynamic" if self.mode == "overwrite_partitions" else "static",
-            schema_mode=self.schema_mode,
-            engine=self.engine,
-            **options,
-        )
+        before = snapshot_or_none(self.table)
+        if self.consumers and before is not None and other_cursors(before, self.consumers):
+            options["stage"] = True
+        dynamic = "dynamic" if self.mode == "overwrite_partitions" else "static"
+        # From this very version: what others commit from here on is a conflict.
+        return overwrite(self.table.log, before, data, self.where, dynamic, self.schema_mode, self.engine, options)
 
     def _move_cursor(self) -> CommitResult:
         """Record what was processed, though no row changes: the next batch follows it."""
@@ -341,14 +354,37 @@ class Step:
         options = cast(CommitOptions, {**about, "txn": self.txns})
         return Transaction(self.table.log, self.table.snapshot(), operation="WRITE", **options).commit()
 
-    def _audit(self, result: CommitResult, reference: str) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
+    def _publish(self, result: CommitResult, staged: StagedWrite) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
         """Look at what was staged, and publish it."""
-        from delta_orch.expressions.resolve import resolve_predicate
+        if self.look is not None:
+            self.look(staged)
+        if self.consumers and self.mode.startswith("overwrite"):
+            from delta_orch.pipeline.shared_target import ensure_others_keep_theirs
+
+            ensure_others_keep_theirs(self.table, staged, self.consumers)
+        findings = self._audit(staged) if self.audits else ()
+        if self.options.get("stage"):
+            return result, findings
+        # What holds for the whole table must hold beside the commits of others, too.
+        is_of_table = any(a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits)
+        try:
+            return replace(staged.publish(if_unchanged=is_of_table), measured=result.measured), findings
+        except ConflictError as e:
+            # The write cannot be published any more, but the step can run again.
+            raise e.__cause__ or e from None
+
+    @property
+    def _only(self) -> str | Expression | None:
+        """Which rows the audits are about; None for all."""
         from delta_orch.expressions.tree import any_of
 
-        staged = self.table.staged(reference)
+        return self.where if self.where is not None or not self.within else any_of(self.within)
+
+    def _audit(self, staged: StagedWrite) -> tuple[AuditFinding, ...]:
+        from delta_orch.expressions.resolve import resolve_predicate
+
         snapshot = staged.snapshot()
-        only = self.where if self.where is not None or not self.within else any_of(self.within)
+        only = self._only
         resolved = None if only is None else resolve_predicate(only, snapshot.schema)
         findings = tuple(audit.find(snapshot, resolved) for audit in self.audits)
         failed = [finding for finding in findings if not finding.passed]
@@ -356,21 +392,13 @@ class Step:
             raise AuditFailedError(
                 f"{self.name} did not pass {', '.join(finding.name for finding in failed)}",
                 cause=" ".join(finding.description for finding in failed if finding.description) or None,
-                remedy=f"Nothing was committed. DeltaTable({self.table.uri!r}).staged({reference!r}).snapshot() has "
-                "the rows until vacuum deletes them; correct them and run the step again",
-                staged=reference,
+                remedy=f"Nothing was committed. DeltaTable({self.table.uri!r}).staged({staged.reference!r}).snapshot() "
+                "has the rows until vacuum deletes them; correct them and run the step again",
+                staged=staged.reference,
                 table_uri=self.table.uri,
                 findings=findings,
             )
-        if self.options.get("stage"):
-            return result, findings
-        # What holds for the whole table must hold beside the commits of others, too.
-        is_of_table = any(a.unique or a.look or (a.min_rows is not None and only is None) for a in self.audits)
-        try:
-            return replace(staged.publish(if_unchanged=is_of_table), measured=result.measured), findings
-        except ConflictError as e:
-            # The write cannot be published any more, but the step can run again.
-            raise e.__cause__ or e from None
+        return findings
 
     def _append(self, data: object, options: WriteOptions) -> CommitResult:
         from delta_orch.expressions.tree import any_of

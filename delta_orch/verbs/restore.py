@@ -43,7 +43,8 @@ def restore(
 
     Schema, partitioning, properties and clustering are those of the older version. What must not go back stays: the
     protocol keeps the features of both versions, row ids and identity values go on after the last one given out, column
-    ids are not given twice. Transaction ids and the user's metadata domains stay as they are.
+    ids are not given twice. The user's metadata domains and transaction ids stay as they are; only the cursors of
+    incremental steps go back, so that these read again what is undone.
 
     The change data feed tells the difference by the files added and removed. The commit conflicts with every change of
     rows or metadata since the newest version was read, unless a weaker isolation level is asked for.
@@ -125,6 +126,14 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
         transaction.add_files(adds)
     if removes.num_rows:
         transaction.remove_files(removes)
+    transaction.take_back(_cursors(past, newest))
+
+
+def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
+    """What the cursors of incremental steps were, where they have moved since; -1 for one that was not there."""
+    recorded = {**({} if past.checkpoint is None else past.checkpoint.txns), **past.tail.txns}
+    then = {name: recorded[name].version if name in recorded else -1 for name in newest.txns if name.startswith("cdc:")}
+    return {name: version for name, version in then.items() if version != newest.txns[name]}
 
 
 def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:

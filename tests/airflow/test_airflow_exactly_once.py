@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -206,10 +207,36 @@ def test_mapped_index_shifts_do_not_matter_to_an_identity(runs: Runs, tmp_path: 
     assert content(tmp_path / "t") == ["a", "b", "c"]
 
 
-def test_mapped_tasks_that_replace_one_whole_table_are_refused(runs: Runs, tmp_path: Path) -> None:
-    dag = mapped_dag("mapped_whole", tmp_path / "t", ["a", "b"], mode="overwrite")
+@pytest.mark.parametrize("idempotency", ["run", "off"])
+@pytest.mark.parametrize("where", [None, "v >= ''"])
+def test_mapped_tasks_that_replace_the_same_rows_are_refused(
+    runs: Runs, tmp_path: Path, where: str | None, idempotency: str
+) -> None:
+    dag = mapped_dag(
+        f"mapped_{idempotency}_{where is None}", tmp_path / "t", ["a", "b"],
+        mode="overwrite", replace_where=where, idempotency=idempotency,
+    )  # fmt: skip
     run = runs.run(dag, DAY_5)
     assert {runs.state(run, "load", 0), runs.state(run, "load", 1)} == {"success", "failed"}
+
+
+@pytest.mark.parametrize("where", [None, "v >= ''"])
+def test_mapped_tasks_that_replace_the_same_rows_side_by_side_are_refused(
+    runs: Runs, tmp_path: Path, where: str | None
+) -> None:
+    def overtaken(**context: Any) -> pa.Table:
+        # While this one computes, another one commits.
+        other = replace(TaskRun.from_context(context), map_index=5)
+        txns = other.write_txns("run", None, replaces_table=where is None)
+        DeltaTable(tmp_path / "t").append(rows("other"), txn=txns, user_metadata=other.user_metadata())
+        return rows("late")
+
+    with DAG(f"side_by_side_{where is None}", schedule="@daily", start_date=DAY_5) as dag:
+        DeltaWriteOperator.partial(
+            task_id="load", table_uri=tmp_path / "t", mode="overwrite", python_callable=overtaken
+        ).expand(replace_where=[where])
+    assert runs.state(runs.run(dag, DAY_5), "load", 0) == "failed"
+    assert content(tmp_path / "t") == ["other"]
 
 
 @pytest.mark.parametrize("identity", ["{{ params.none }}", "{{ '' }}"])

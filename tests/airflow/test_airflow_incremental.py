@@ -198,7 +198,11 @@ def test_unknown_mode_is_refused_when_the_dag_is_parsed(tmp_path: Path) -> None:
 
 
 def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    dag = double_of(tmp_path, "growing", lambda batch: batch.scan().to_arrow(), mode="append", schema_mode="merge")
+    def new_rows(batch: ChangeBatch) -> pa.Table:
+        found = (batch.scan() if batch.is_bootstrap else batch.changes).to_arrow()
+        return found.select([name for name in found.column_names if not name.startswith("_")])
+
+    dag = double_of(tmp_path, "growing", new_rows, mode="append", schema_mode="merge")
     runs.run(dag)
     more = readings("b", 3).append_column("note", pa.array(["x"]))
     source.append(more, schema_mode="merge")
@@ -282,3 +286,28 @@ def test_mapped_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTa
     run = runs.run(dag)
     assert sorted(runs.state(run, "silver", index) for index in range(3)) == ["failed", "success", "success"]
     assert rows(tmp_path / "x") == rows(tmp_path / "y") == [("a", 1), ("a", 2)]
+
+
+def test_rows_that_would_be_doubled_are_refused(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    dag = double_of(tmp_path, "doubling", lambda batch: batch.scan().to_arrow(), mode="append")
+    runs.run(dag)
+    source.append(readings("a", 3))
+    run = runs.run(dag)
+    assert runs.state(run, "silver") == "failed"
+    assert rows(tmp_path / "target") == [("a", 1), ("a", 2)]
+
+
+def test_mapped_consumers_of_one_partition_do_not_replace_each_other(  # type: ignore[no-untyped-def]
+    runs, source: DeltaTable, tmp_path: Path
+) -> None:
+    DeltaTable(tmp_path / "other").append(readings("a", 7), partition_by=["day"])
+    named = [{"source": str(tmp_path / name), "consumer": name} for name in ("source", "other")]
+    with DAG("consumers", schedule=None) as dag:
+        DeltaIncrementalOperator.partial(
+            task_id="fill", target=tmp_path / "target", partition_by=["day"],
+            python_callable=lambda batch: batch.scan().to_arrow(),
+        ).expand_kwargs(named)  # fmt: skip
+    run = runs.run(dag)
+    states = [runs.state(run, "fill", index) for index in (0, 1)]
+    assert sorted(states) == ["failed", "success"]
+    assert rows(tmp_path / "target") == ([("a", 1), ("a", 2)] if states[0] == "success" else [("a", 7)])

@@ -16,6 +16,7 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
+from delta_orch.pipeline.step import Mode, Step
 
 
 def rows(*days: int | None, value: int = 1) -> pa.Table:
@@ -284,3 +285,106 @@ def test_a_longer_batch_after_a_shorter_one_is_refused(source: DeltaTable, targe
 def test_arguments_are_checked(source: DeltaTable, target: DeltaTable, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         IncrementalReader(source, target, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("mode", "partition_by", "refused"),
+    [
+        ("append", ["day"], "appending would double them"),
+        ("overwrite", ["day"], ""),
+        ("overwrite_partitions", ["value"], "hold rows of others"),
+        ("overwrite_partitions", ["day"], ""),
+        ("overwrite_touched", ["value"], ""),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else None,
+)
+def test_a_step_is_not_handed_rows_that_it_would_make_wrong_ones_of(
+    source: DeltaTable, target: DeltaTable, mode: Mode, partition_by: list[str], refused: str
+) -> None:
+    step = Step("A step", target, mode, options={"partition_by": partition_by})
+    step.process(IncrementalReader(source, target), lambda batch: batch.scan().to_arrow())
+    source.append(rows(3))
+    if refused:
+        with pytest.raises(InvalidRequestError, match=refused):
+            step.process(IncrementalReader(source, target), lambda batch: batch.scan().to_arrow())
+        assert values(target) == [(1, 1), (2, 1)]
+        return
+    step.process(IncrementalReader(source, target), lambda batch: batch.scan().to_arrow())
+    assert values(target) == [(1, 1), (2, 1), (3, 1)]
+
+
+class TwoConsumers:
+    """Steps of two sources that fill one table, by partitions."""
+
+    def __init__(self, path: Path) -> None:
+        self.target = DeltaTable(path / "shared")
+        self.sources = {name: DeltaTable(path / name) for name in "ab"}
+
+    def write(self, name: str, *days: int, value: int) -> None:
+        self.sources[name].append(rows(*days, value=value), partition_by=["day"])
+        self.run(name)
+
+    def run(self, name: str) -> None:
+        reader = IncrementalReader(self.sources[name], self.target, consumer=name)
+        step = Step(name, self.target, "overwrite_partitions", options={"partition_by": ["day"]})
+        step.process(reader, lambda batch: batch.scan().to_arrow())
+
+
+def test_a_step_replaces_no_rows_of_a_step_with_another_cursor(tmp_path: Path) -> None:
+    both = TwoConsumers(tmp_path)
+    both.write("a", 1, value=1)
+    both.write("b", 2, value=2)
+    both.write("a", 1, value=3)
+    with pytest.raises(InvalidRequestError, match=r"cursor 'cdc:a<-.*' has written them, in version 3"):
+        both.write("b", 1, value=4)
+    # Compacted or partly deleted, they are the same rows.
+    both.target.optimize()
+    both.target.delete("value = 3")
+    with pytest.raises(InvalidRequestError, match="'cdc:a"):
+        both.run("b")
+    assert values(both.target) == [(1, 1), (2, 2)]
+    # A partition is taken over by deleting its rows; rows of a writer without cursor are replaced.
+    both.target.overwrite(rows(1, value=9), replace_where="day = '2013-01-01'")
+    both.run("b")
+    assert values(both.target) == [(1, 4), (2, 2)]
+
+
+def test_whose_rows_they_are_must_be_known(tmp_path: Path) -> None:
+    both = TwoConsumers(tmp_path)
+    both.write("a", 1, value=1)
+    both.write("b", 2, value=2)
+    both.target.checkpoint()
+    for version in range(both.target.version()):
+        (tmp_path / "shared" / "_delta_log" / f"{version:020}.json").unlink()
+    both.write("a", 3, value=3)
+    with pytest.raises(InvalidRequestError, match="is not known"):
+        both.write("a", 1, value=4)
+    both.target.delete("day = '2013-01-01'")
+    both.run("a")
+    assert values(both.target) == [(1, 1), (1, 4), (2, 2), (3, 3)]
+
+
+def test_what_a_restore_undoes_is_read_again(source: DeltaTable, target: DeltaTable) -> None:
+    def run() -> None:
+        step = Step("A step", target, "append", options={"partition_by": ["day"]})
+        reader = IncrementalReader(source, target)
+        step.process(reader, lambda b: (b.scan() if b.is_bootstrap else b.changes).to_arrow().select(["day", "value"]))
+
+    target.append(rows(9), partition_by=["day"])
+    run()
+    source.append(rows(3))
+    run()
+    everything = [(1, 1), (2, 1), (3, 1), (9, 1)]
+    assert (values(target), target.version()) == (everything, 2)
+    target.restore(version=1)
+    assert values(target) == [(1, 1), (2, 1), (9, 1)]
+    run()
+    assert values(target) == everything
+    # From before the cursor was there, and forward again.
+    target.restore(version=0)
+    assert set(target.txns().values()) == {-1}
+    run()
+    assert values(target) == everything
+    target.restore(version=2)
+    run()
+    assert (values(target), target.version()) == (everything, 7)

@@ -121,6 +121,7 @@ class Transaction(Staging):
         self._max_attempts = max_attempts
         self._recorded: Recorded | None = None
         self._skipped_txns: tuple[TxnId, ...] = ()
+        self._taken_back: Mapping[str, int] = {}
         # Of the newest attempt.
         self._now_ms = 0
         self._in_commit_timestamp_ms: int | None = None
@@ -154,6 +155,10 @@ class Transaction(Staging):
             snapshot = self.snapshot
             self._recorded = {} if snapshot is None else {t.app_id: snapshot.txn_version(t.app_id) for t in self._txns}
         return self._recorded
+
+    def take_back(self, versions: Mapping[str, int]) -> None:
+        """Record these versions of application ids, too, though later ones are recorded. They guard nothing."""
+        self._taken_back = versions
 
     # The commit
 
@@ -464,7 +469,8 @@ class Transaction(Staging):
         return serialize_actions([info]) + fitted.serialize(self._txn_actions(), now_ms)
 
     def _txn_actions(self) -> tuple[Txn, ...]:
-        return tuple(Txn(txn.app_id, txn.version, self._now_ms) for txn in self._txns)
+        versions = {**self._taken_back, **{txn.app_id: txn.version for txn in self._txns}}
+        return tuple(Txn(app_id, version, self._now_ms) for app_id, version in versions.items())
 
     def _timestamp_ms(self, file: FileMeta) -> int:
         return file.modification_time_ms if self._in_commit_timestamp_ms is None else self._in_commit_timestamp_ms

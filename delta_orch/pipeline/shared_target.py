@@ -1,0 +1,86 @@
+"""Several incremental steps that fill one table: none replaces the rows that another one has written."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.log.files.file_columns import FileTable
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.staged_write import StagedWrite
+
+_NEW_ROWS = ("WRITE", "STREAMING UPDATE")
+"""Operations whose files hold no row of the files they replace."""
+
+
+def other_cursors(before: TableSnapshot, consumers: tuple[str, ...]) -> frozenset[str]:
+    """The cursors in a table that are of none of these consumers (`run_identity.cdc_prefix`)."""
+    return frozenset(name for name in before.txns if name.startswith("cdc:") and not name.startswith(consumers))
+
+
+def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
+    """The files that a staged write removes, or deletes rows of."""
+    base = table.snapshot(staged.read_version).files(["path", "dv_id", "partition_values", "modification_time"])
+    kept = pc.is_in(_identities(base), _identities(staged.snapshot().files(["path", "dv_id"])))
+    return FileTable(base.filter(pc.invert(kept)))
+
+
+def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers: tuple[str, ...]) -> None:
+    """Look up in the log who has added what a staged write of an incremental step replaces.
+
+    Args:
+        consumers: The step's own.
+
+    Raises:
+        InvalidRequestError: A step with another cursor; or the log goes not back far enough to tell.
+    """
+    if staged.read_version is None:
+        return
+    others = other_cursors(table.snapshot(staged.read_version), consumers)
+    wanted = _places(replaced_files(table, staged).table) if others else {}
+    version = staged.read_version
+    while wanted:
+        try:
+            commit = table.log.read_commit(version)
+        except VersionNotFoundError:
+            raise _unfit(table, f"Who has written them is not known: its log begins after version {version}") from None
+        found = wanted.keys() & set(FileTable(commit.adds).path.to_pylist())
+        if owner := next((txn.app_id for txn in commit.txns if found and txn.app_id in others), None):
+            raise _unfit(table, f"The step with the cursor {owner!r} has written them, in version {version}")
+        operation = (commit.commit_info or {}).get("operation")
+        if found and operation != "RESTORE":
+            places = {wanted.pop(path) for path in found}
+            if operation not in _NEW_ROWS and not any(txn.app_id.startswith(consumers) for txn in commit.txns):
+                # Rewritten, as by a compaction: the rows are those of the files before.
+                before = _places(commit.removes)
+                wanted |= {path: place for path, place in before.items() if place is None or place in places}
+        version -= 1
+
+
+def _places(files: pa.Table) -> dict[str, tuple[tuple[str, str | None], ...] | None]:
+    """Path → partition of each file; None where the log does not say."""
+    table = FileTable(files)
+    values: list[Mapping[str, str | None] | None] = [
+        None if pairs is None else dict(pairs) for pairs in table.partition_values.to_pylist()
+    ]
+    partitions = (None if pairs is None else tuple(sorted(pairs.items())) for pairs in values)
+    return dict(zip(table.path.to_pylist(), partitions, strict=True))
+
+
+def _identities(files: pa.Table) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(files["path"], pc.fill_null(files["dv_id"], ""), " ")
+
+
+def _unfit(table: DeltaTable, cause: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"The step would replace rows of {table.uri} that may be of another incremental step",
+        cause=cause,
+        remedy="Let each step write partitions or a table of its own, or write by merge or append. To take a partition "
+        "over, delete its rows first",
+    )
