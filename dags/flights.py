@@ -4,6 +4,7 @@
                                  weather_readings ──┘
     flights_corrections, daily:  late corrections, upserted into flights; silver and gold follow with the next day
     flights_maintenance, weekly: for each table optimize ──► checkpoint ──► vacuum (dry run) ──► vacuum
+    carriers, by commits of the Dagster pipeline to its gold table: what changed there
 
 Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: bronze commits under a
 transaction id made of the DAG, the task and the data interval; silver and gold commit how far they have read.
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 
+from delta_orch.airflow.assets import delta_table_asset
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.maintenance_operators import (
     DeltaCheckpointOperator,
@@ -40,6 +42,7 @@ from delta_orch.demo.session import SPARK_CONF
 from delta_orch.demo.source import open_landing
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_orch.pipeline.incremental import ChangeBatch
@@ -71,6 +74,10 @@ def corrections_of(day: str, spark: SparkSession) -> DataFrame:
 
 def summarize(batch: ChangeBatch, spark: SparkSession) -> DataFrame:
     return summarize_carriers(batch.scan().to_spark(spark), read_airlines(spark, LANDING))
+
+
+def copy_of(batch: ChangeBatch) -> pa.Table:
+    return batch.scan().to_arrow()
 
 
 with DAG(
@@ -170,3 +177,17 @@ with DAG(
             >> DeltaVacuumOperator(task_id=f"vacuum_dry_run_{name}", table_uri=uri, dry_run=True)
             >> DeltaVacuumOperator(task_id=f"vacuum_{name}", table_uri=uri)
         )
+
+# Both orchestrators together: who commits to this table starts the DAG, and a sensor of Dagster waits for its cursor.
+DAGSTER_GOLD = delta_table_asset("carrier_daily of Dagster", HOME / "tables" / "carrier_daily", watch=True)
+
+with DAG(
+    "carriers", description="Follows Dagster's gold table", schedule=[DAGSTER_GOLD], tags=["delta"]
+) as carriers_dag:
+    DeltaIncrementalOperator(
+        task_id="carriers",
+        source=DAGSTER_GOLD,
+        target=table_uri("carriers"),
+        python_callable=copy_of,
+        partition_by=["flight_date"],
+    )

@@ -24,6 +24,7 @@ from delta_orch.dagster import (
     build_delta_maintenance_assets,
     delta_asset,
 )
+from delta_orch.delta_table import DeltaTable
 from delta_orch.demo.flights import (
     FLIGHT_KEYS,
     enrich_flights,
@@ -36,6 +37,7 @@ from delta_orch.demo.flights import (
 )
 from delta_orch.demo.session import spark_session
 from delta_orch.demo.source import open_landing
+from delta_orch.pipeline.run_identity import cdc_app_id
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
 LANDING = open_landing(HOME / "landing")
@@ -170,10 +172,19 @@ bronze_changed = build_delta_log_sensor(
     name="bronze_changed", table_uri=str(TABLES / "flights"), job=refresh_job, start="beginning"
 )
 
+
+@dg.sensor(job=maintenance_job)
+def carriers_read() -> dg.RunRequest | dg.SkipReason:
+    """Upkeep, each time the Airflow DAG `carriers` has read more of gold: its cursor is a transaction in its table."""
+    read, gold = DeltaTable(HOME / "airflow_tables" / "carriers"), tables["carrier_daily"].snapshot()
+    done = read.txns().get(cdc_app_id("carriers", gold.metadata.id), -1) if read.exists() else -1
+    return dg.SkipReason("Airflow has not read it") if done < 0 else dg.RunRequest(run_key=f"carriers-{done}")
+
+
 defs = dg.Definitions(
     assets=[flights, weather_readings, corrections, flights_enriched, carrier_daily, *maintenance],
     jobs=[bronze_job, corrections_job, refresh_job, maintenance_job],
-    sensors=[bronze_changed],
+    sensors=[bronze_changed, carriers_read],
     resources={
         "spark": Spark(),
         "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), table_properties=AS_IT_COMES),

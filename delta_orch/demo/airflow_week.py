@@ -7,12 +7,13 @@ written as JSON to the file given.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import importlib
 import json
 import os
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -25,6 +26,7 @@ from delta_orch.protocol.actions import JsonValue
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun  # noqa: TID251 (a type only)
     from airflow.sdk import DAG
+    from airflow.triggers.base import TriggerEvent
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     relax_sqlite()
     started = time.monotonic()
     create_database()
-    dag, corrections_dag, maintenance_dag = load_dags("flights", "flights_corrections", "flights_maintenance")
+    dag, corrections_dag, maintenance_dag, carriers_dag = load_dags(
+        "flights", "flights_corrections", "flights_maintenance", "carriers"
+    )
     seconds_to_set_up = time.monotonic() - started
     # One session for all tasks: each finds it running and leaves it running.
     importlib.import_module("delta_orch.demo.session").spark_session()
@@ -52,8 +56,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     fail_after_commit(RETRIED_TASK)
     days.append(run_day(dag, options.days[-1]))
     maintenance = run_day(maintenance_dag, options.days[-1])
+    followed = follow_dagster(carriers_dag)
     result = {
         "days": days,
+        "followed": followed,
         "corrections": corrections,
         "maintenance": maintenance,
         "retried": {"task": RETRIED_TASK, **days[-1]["tasks"][RETRIED_TASK]},
@@ -61,7 +67,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "seconds_to_set_up": round(seconds_to_set_up, 1),
     }
     options.result.write_text(json.dumps(result, indent=2))
-    return 0 if all(run["state"] == "success" for run in [*days, corrections, maintenance]) else 1
+    return 0 if all(run["state"] == "success" for run in [*days, corrections, maintenance, followed]) else 1
 
 
 RETRIED_TASK = "weather_readings"
@@ -108,6 +114,26 @@ def run_day(dag: DAG, day: date) -> dict[str, JsonValue]:
     """One DAG run for a day's data interval: its state, and of each task state, tries, and whether it committed."""
     run = dag.test(logical_date=datetime(day.year, day.month, day.day, tzinfo=UTC))
     return {"day": day.isoformat(), "state": str(getattr(run.state, "value", run.state)), "tasks": read_tasks(run)}
+
+
+def follow_dagster(dag: DAG) -> dict[str, JsonValue]:
+    """What the triggerer and the scheduler do for commits by Dagster: an event of the watched asset, and the DAG's run.
+
+    Returns: As `run_day`; `version` is the one of the source that the event told of.
+    """
+    from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
+
+    (asset,) = dag.timetable.asset_condition.objects
+    arguments = {**asset.watchers[0].trigger.serialize()[1], "start": "earliest"}
+    event = asyncio.run(_first(DeltaCommitTrigger(**arguments).run()))
+    run = dag.test(run_after=datetime.now(UTC))
+    return {"version": event.payload["version"], "state": str(run.state.value), "tasks": read_tasks(run)}
+
+
+async def _first(events: AsyncIterator[TriggerEvent]) -> TriggerEvent:
+    async for event in events:
+        return event
+    raise RuntimeError("The watcher has ended")
 
 
 def read_tasks(run: DagRun) -> dict[str, JsonValue]:

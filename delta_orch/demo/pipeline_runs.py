@@ -47,6 +47,12 @@ class Pipeline:
         self._sensor_cursor = result.cursor or self._sensor_cursor
         return [self.runs.refresh(**_tags(request)) for request in result.run_requests or ()]
 
+    def asked_by(self, sensor: str) -> list[str | None]:
+        """The keys of the runs that another sensor asks for."""
+        with dg.build_sensor_context(instance=self.runs.instance) as context:
+            tick = load_definitions().resolve_sensor_def(sensor).evaluate_tick(context)
+        return [request.run_key for request in tick.run_requests or ()]
+
     def verify(self) -> list[Comparison]:
         """All tables against what has been delivered so far."""
         return self.verifier.against_landing(self.landing)

@@ -130,6 +130,11 @@ class Results:
             task = self.airflow.get(name)
             if task is not None and (task["tries"], task["recovered"]) != (2, True):
                 wrong.append(f"airflow: {task['task']} did not fail after its commit and find it again: {task}")
+        followed = self.airflow.get("followed")
+        if isinstance(followed, dict):
+            handshake, wanted = self.airflow["handshake"], {"before": [], "after": [f"carriers-{followed['version']}"]}
+            if handshake != wanted:
+                wrong.append(f"handshake: Dagster's sensor asked for {handshake} instead of {wanted}")
         if len(self.readers_confirmed()) < 2:
             wrong.append(f"only {len(self.readers_confirmed())} independent readers confirmed all tables")
         if not self.rows_in_source == self.rows("flights") == self.rows("flights_enriched"):

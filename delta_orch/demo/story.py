@@ -26,6 +26,7 @@ from delta_orch.demo.terminal import Stages
 from delta_orch.demo.verification import Verifier
 
 DAYS_BETWEEN_REFRESHES = 7
+FOLLOWER = "carriers_read"
 
 
 def tell(places: Places, plan: Plan, stages: Stages, results: Results) -> None:
@@ -104,13 +105,16 @@ def break_it(pipeline: Pipeline, processes: Processes, stages: Stages, results: 
 
 
 def run_airflow(pipeline: Pipeline, processes: Processes, stages: Stages, results: Results) -> None:
-    """A week once more as the Airflow DAG, into tables of its own."""
+    """A week once more as the Airflow DAG, into tables of its own; and a DAG that Dagster's commits start, for which a
+    Dagster sensor waits."""
     days, places = pipeline.plan.airflow, pipeline.places
     result = places.home / "airflow_week.json"
     with stages.stage(f"{len(days)} days again as the Airflow DAG"):
+        before = pipeline.asked_by(FOLLOWER)
         arguments = ["--result", str(result), "--days", *(day.isoformat() for day in days)]
         processes.module("delta_orch.demo.airflow_week", "airflow", arguments).ensure_success()
         results.airflow = json.loads(result.read_text())
+        results.airflow["handshake"] = {"before": before, "after": pipeline.asked_by(FOLLOWER)}
 
 
 def confirm(pipeline: Pipeline, available: Sequence[Reader], stages: Stages, results: Results) -> None:

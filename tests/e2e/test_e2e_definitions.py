@@ -70,7 +70,7 @@ print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for n
     done = run([sys.executable, "-W", "ignore", "-c", code], tmp_path / "home")
     content = json.loads(done.stdout.splitlines()[-1])
     assert content["errors"] == {}
-    assert sorted(content["dags"]) == ["flights", "flights_corrections", "flights_maintenance"]
+    assert sorted(content["dags"]) == ["carriers", "flights", "flights_corrections", "flights_maintenance"]
     assert set(content["dags"]["flights"]) == {"flights", "weather_readings", "flights_enriched", "carrier_daily"}
     assert len(content["dags"]["flights_maintenance"]) == 16
 

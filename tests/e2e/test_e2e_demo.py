@@ -78,6 +78,9 @@ def test_two_independent_readers_confirm_every_table(summary: dict[str, Any]) ->
 def test_airflow_ran_the_same_days_and_retried_without_doubling(summary: dict[str, Any]) -> None:
     airflow = summary["airflow"]
     assert [day["state"] for day in airflow["days"]] == ["success", "success"]
+    # A DAG that follows Dagster's commits, and the Dagster sensor that waits for it.
+    assert airflow["followed"]["state"] == "success"
+    assert airflow["handshake"] == {"before": [], "after": [f"carriers-{airflow['followed']['version']}"]}
     assert airflow["maintenance"]["state"] == "success"
     # The retry reports the commit of the attempt before it as the task's own.
     told = {"state": "success", "tries": 2, "skipped": False, "recovered": True, "version": 1}
