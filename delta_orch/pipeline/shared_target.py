@@ -27,7 +27,8 @@ def other_cursors(before: TableSnapshot, consumers: tuple[str, ...]) -> frozense
 def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
     """The files that a staged write removes, or deletes rows of."""
     base = table.snapshot(staged.read_version).files(["path", "dv_id", "partition_values", "modification_time"])
-    kept = pc.is_in(_identities(base), _identities(staged.snapshot().files(["path", "dv_id"])))
+    after = FileTable(staged.snapshot().files(["path", "dv_id"]))
+    kept = pc.is_in(_identities(FileTable(base)), _identities(after))
     return FileTable(base.filter(pc.invert(kept)))
 
 
@@ -73,8 +74,8 @@ def _places(files: pa.Table) -> dict[str, tuple[tuple[str, str | None], ...] | N
     return dict(zip(table.path.to_pylist(), partitions, strict=True))
 
 
-def _identities(files: pa.Table) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise(files["path"], pc.fill_null(files["dv_id"], ""), " ")
+def _identities(files: FileTable) -> pa.ChunkedArray:
+    return pc.binary_join_element_wise(files.path, pc.fill_null(files.dv_id, ""), " ")
 
 
 def _unfit(table: DeltaTable, cause: str) -> InvalidRequestError:
