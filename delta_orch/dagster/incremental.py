@@ -18,6 +18,7 @@ from delta_orch.dagster.metadata import STORAGE_KIND, Metadata, data_version, pu
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
+from delta_orch.dagster.settings import ensure_deletes
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import AuditLike, as_audits
@@ -55,6 +56,8 @@ def delta_asset(
     write: Write = "dynamic",
     merge_keys: Sequence[str] | None = None,
     sequence_by: str | None = None,
+    delete_marker: str | None = None,
+    full_snapshot: bool = False,
     consumer: str | None = None,
     bootstrap: Bootstrap = "snapshot",
     on_recreated: OnRecreated = "error",
@@ -98,6 +101,9 @@ def delta_asset(
             change of a key (`pipeline.scd2`).
         merge_keys: The columns that identify a row, for `merge` and `scd2`.
         sequence_by: The column that orders the versions, for `scd2`.
+        delete_marker: A boolean column of the rows, which the table does not keep: true where a key ends, for `scd2`.
+        full_snapshot: The rows are all keys, those that are missing end, for `scd2`. `batch.scan()` then reads the
+            whole source. All rows have one sequence.
         consumer: See `IncrementalReader`, as `bootstrap`, `on_recreated` and `max_versions`.
         bootstrap: See `IncrementalReader`.
         on_recreated: See `IncrementalReader`.
@@ -121,6 +127,7 @@ def delta_asset(
     """
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
     ensure_sound(sources, table, write, merge_keys, sequence_by, asset_arguments, on_recreated)
+    ensure_deletes(write, delete_marker, full_snapshot)
     mode = parse_schema_mode(schema_mode)
     keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
     audits = as_audits(audit)
@@ -137,6 +144,8 @@ def delta_asset(
                 MODES[write],
                 merge_keys=tuple(merge_keys or ()),
                 sequence_by=sequence_by,
+                delete_marker=delete_marker,
+                full_snapshot=full_snapshot,
                 schema_mode=mode,
                 engine=engine,
                 options={

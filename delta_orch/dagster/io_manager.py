@@ -48,10 +48,10 @@ from delta_orch.protocol.types import StructType
 PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
 
-_WITHIN = ("append", "merge", "error", "ignore")
+_WITHIN = ("append", "merge", "scd2", "error", "ignore")
 """Modes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
 `overwrite_partitions` by the scopes of the transaction ids, which it does not go without."""
-_NO_PREDICATE = ("append", "merge", "overwrite_partitions")
+_NO_PREDICATE = ("append", "merge", "scd2", "overwrite_partitions")
 
 MANY_FILES = 100
 """A run that writes more files than this for one partition logs a warning."""
@@ -197,7 +197,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
         if before is None and partition_by is None:
-            partition_by = () if selection is None else selection.columns
+            is_moved = settings.mode == "scd2" and settings.sequence_by in (selection.columns if selection else ())
+            # A version of a key closes one in another partition, so directories by the sequence are of no use.
+            partition_by = () if selection is None or is_moved else selection.columns
         partition_columns = (partition_by or ()) if before is None else before.partition_columns
         if selection is not None:
             selection.ensure_one_to_one(schema)
@@ -223,6 +225,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             within=_within(mode, selection, schema),
             merge_keys=settings.merge_keys if mode in ("merge", "scd2") else (),
             sequence_by=settings.sequence_by,
+            delete_marker=settings.delete_marker,
+            full_snapshot=settings.full_snapshot,
             schema_mode=self._schema_mode(context, settings, mode),
             engine=self.engine,
             options={
@@ -273,11 +277,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         be limited to partitions, and rows may lie in any of them."""
         about = ", ".join(selection.columns)
         if settings.mode == "scd2":
-            raise InvalidRequestError(
-                "mode 'scd2' is not for assets with partitions",
-                cause="The versions of a key follow each other through all partitions",
-                remedy="Leave the partitions out, or keep the history in an incremental asset (write='scd2')",
-            )
+            self._ensure_versions(settings, selection)
         is_guarded = self.idempotency != "off" and not _adds(settings, self.idempotency)
         if is_guarded and len(selection.keys) > 1 and not is_tied:
             raise InvalidRequestError(
@@ -294,6 +294,21 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 cause=f"Nothing ties the table's partitions to {about}: "
                 "it is partitioned by other columns, or idempotency is off",
                 remedy="Use partition_overwrite='replace_where'",
+            )
+
+    def _ensure_versions(self, settings: AssetSettings, selection: PartitionSelection) -> None:
+        names, keys = _names(selection.columns), _names(settings.merge_keys)
+        if self.idempotency == "partition":
+            raise InvalidRequestError(
+                "mode 'scd2' with partitions needs idempotency='run'",
+                cause="A partition that is written once could not get a second version",
+                remedy="Use idempotency='run': what is there already is not added again",
+            )
+        if not names <= keys and names != _names([settings.sequence_by or ""]):
+            raise InvalidRequestError(
+                f"mode 'scd2' is not for partitions by {', '.join(selection.columns)}",
+                cause="The versions of a key follow each other through all partitions",
+                remedy="Use partitions by columns of merge_keys, or by the sequence column",
             )
 
     def _report(
@@ -390,15 +405,17 @@ def _warn_of_many_files(
 
 
 def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType) -> tuple[Expression, ...]:
-    """Where the rows must lie. A merge is told the partitions one by one, as it must not move rows between them."""
+    """Where the rows must lie. A merge is told the partitions one by one, as it must not move rows between them; and so
+    is `scd2`, where each can be a snapshot."""
     if selection is None or mode not in _WITHIN:
         return ()
-    return tuple(selection.scopes(schema).values()) if mode == "merge" else (selection.predicate(schema),)
+    one_by_one = mode in ("merge", "scd2")
+    return tuple(selection.scopes(schema).values()) if one_by_one else (selection.predicate(schema),)
 
 
 def _adds(settings: AssetSettings, idempotency: str) -> bool:
     """Whether every run adds its rows, also to a partition that a newer run has written."""
-    return settings.mode == "append" and idempotency == "run"
+    return settings.mode in ("append", "scd2") and idempotency == "run"
 
 
 def _names(columns: Sequence[str]) -> set[str]:

@@ -12,6 +12,8 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `mode` | definition, output | as the configuration's |
 | `merge_keys` | definition, output | as the configuration's |
 | `sequence_by` | definition | the column that orders the versions of the mode `scd2` |
+| `delete_marker` | definition | a boolean column of the rows, true where a key of the mode `scd2` ends |
+| `full_snapshot` | definition | whether keys of the mode `scd2` end that are missing from the rows |
 | `table_properties` | definition | properties of a table that is created, over those of the configuration |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 | `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
@@ -50,6 +52,8 @@ DEFINED_KEYS = (
     "table",
     "audit",
     "sequence_by",
+    "delete_marker",
+    "full_snapshot",
     "table_properties",
     *WRITTEN_KEYS,
 )
@@ -95,6 +99,8 @@ class AssetSettings:
     merge_keys: tuple[str, ...] = ()
     audits: tuple[Audit, ...] = ()
     sequence_by: str | None = None
+    delete_marker: str | None = None
+    full_snapshot: bool = False
     table_properties: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -130,6 +136,8 @@ def parse_settings(
             cause="It says since when a row is valid, and in which order rows of one key are versions",
             remedy='Give the asset the metadata {"mode": "scd2", "merge_keys": ["id"], "sequence_by": "updated_at"}',
         )
+    delete_marker, full_snapshot = _text(defined, "delete_marker"), defined.get("full_snapshot", False)
+    ensure_deletes(mode, delete_marker, full_snapshot)
     if mode in ("merge", "scd2") and not keys:
         raise InvalidRequestError(
             f"mode {mode!r} needs merge_keys",
@@ -149,8 +157,26 @@ def parse_settings(
         merge_keys=keys,
         audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
         sequence_by=sequence_by,
+        delete_marker=delete_marker,
+        full_snapshot=full_snapshot is True,
         table_properties=_texts(defined, "table_properties"),
     )
+
+
+def ensure_deletes(mode: str, delete_marker: str | None, full_snapshot: object) -> None:
+    """Check what ends keys.
+
+    Raises:
+        InvalidRequestError: The mode is not `scd2`, or `full_snapshot` is no bool.
+    """
+    if not isinstance(full_snapshot, bool):
+        raise InvalidRequestError("full_snapshot is not True or False", cause=f"It is {full_snapshot!r}")
+    if mode != "scd2" and (delete_marker is not None or full_snapshot):
+        raise InvalidRequestError(
+            "delete_marker and full_snapshot are for the mode 'scd2'",
+            cause=f"The mode is {mode!r}",
+            remedy="Leave them out, or use the mode scd2 with merge_keys and sequence_by",
+        )
 
 
 def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings:

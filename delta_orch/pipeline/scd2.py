@@ -1,13 +1,16 @@
 """Slowly changing dimensions of type 2: each change of a key's row closes the version before it and opens another.
 
 The table has the columns of the rows, and three more: `valid_from`, `valid_to` (null while a version is the last one of
-its key) and `is_current`. A sequence column orders the versions; they are valid from its value on. One merge closes and
+its key) and `is_current`. A sequence column orders the versions; they are valid from its value on. A key ends, without
+another version, where a row is marked as a deletion, or is missing from a snapshot of all keys. One merge closes and
 opens versions, so the step is one commit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
@@ -15,14 +18,38 @@ from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRe
 if TYPE_CHECKING:
     from delta_orch.engines.base import Engine, Relation
     from delta_orch.engines.select import EngineChoice
+    from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.write.commit_result import CommitResult
-    from delta_orch.protocol.types import StructType
+    from delta_orch.protocol.types import StructField, StructType
     from delta_orch.table_snapshot import TableSnapshot
     from delta_orch.writing.target import WriteOptions
 
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 OWN_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
+
+
+_GONE = "`delta_orch gone`"
+
+
+@dataclass(frozen=True, slots=True)
+class Deletes:
+    """What ends a key.
+
+    Attributes:
+        marker: A boolean column of the rows, which the table does not have: true in a row that ends its key.
+        full_snapshot: The rows are all there are at their sequence, so what is missing has ended. All have one
+            sequence; or one in each of `within`, where those are about the sequence.
+        within: Where the rows must lie: predicates of which no two are true for a row. They are about keys, and a
+            snapshot then has the keys that lie in them; or about the sequence.
+    """
+
+    marker: str | None = None
+    full_snapshot: bool = False
+    within: tuple[Expression, ...] = ()
+
+
+NO_DELETES = Deletes()
 
 
 def apply_scd2(
@@ -33,6 +60,7 @@ def apply_scd2(
     sequence_by: str,
     engine: EngineChoice,
     options: WriteOptions,
+    deletes: Deletes = NO_DELETES,
 ) -> CommitResult:
     """Add the versions that the rows bring.
 
@@ -43,12 +71,16 @@ def apply_scd2(
         before: The newest version; None where this write creates the table.
         keys: The columns that identify what has versions. Not null.
         sequence_by: The column whose value says since when a row is valid. Not null.
+        deletes: What ends a key, and where the rows must lie. What a snapshot leaves out is worked out from the whole
+            table: stage the write, and publish it if the table is unchanged.
 
     Returns: `skipped` where no row changes anything.
 
     Raises:
         ConstraintViolationError: A key or a sequence is null, two rows of one key and sequence differ, or a row comes
-            late: its key has a version that is as new or newer. Nothing was committed.
+            late: its key has a version that is as new or newer, or ended then or later. A row lies outside of `within`.
+            A snapshot is empty, or has several sequences. Nothing was committed.
+        InvalidRequestError: `within` is neither about the keys nor about the sequence.
         SchemaMismatchError, ColumnNotFoundError: The rows have other columns than the table.
         ConflictError: Another commit changed rows of these keys.
         Otherwise as `DeltaTable.merge`.
@@ -59,8 +91,8 @@ def apply_scd2(
 
     chosen = select_engine(data, engine)
     opened = open_source(chosen, data)
-    with settled(chosen, data, opened) as rows:
-        versions = _Versions(chosen, before, rows, keys, sequence_by)
+    with settled(chosen, data, opened) as rows, ExitStack() as kept:
+        versions = _Versions(chosen, before, rows, keys, sequence_by, deletes, kept)
         versions.ensure_in_order()
         return versions.write(log, options)
 
@@ -69,34 +101,95 @@ class _Versions:
     """The rows of a batch, and what the table has of their keys."""
 
     def __init__(
-        self, engine: Engine, before: TableSnapshot | None, rows: Relation, keys: Sequence[str], sequence_by: str
+        self,
+        engine: Engine,
+        before: TableSnapshot | None,
+        rows: Relation,
+        keys: Sequence[str],
+        sequence_by: str,
+        deletes: Deletes,
+        kept: ExitStack,
     ) -> None:
         from delta_orch.expressions.column_names import resolve_column_names
 
-        self._engine, self._before = engine, before
+        self._engine, self._before, self._deletes = engine, before, deletes
         schema = engine.schema(rows)
         if clash := [name for name in schema.names if name.lower() in OWN_COLUMNS]:
             raise SchemaMismatchError(
                 f"The rows have a column {clash[0]}, which the mode scd2 fills in",
                 remedy="Rename it; the sequence column says since when a row is valid",
             )
+        schema, marker = _without_marker(schema, deletes.marker)
         if before is not None:
-            schema = _without_own(before.schema)
-            _ensure_same_columns(engine.schema(rows).names, schema.names)
-            rows = engine.conform(rows, schema)
+            given, schema = schema.names, _without_own(before.schema)
+            _ensure_same_columns(given, schema.names)
+            rows = engine.conform(rows, _with_fields(schema, marker))
         self._schema = schema
         self._keys = resolve_column_names(keys, schema, "merge_keys")
         (self._sequence,) = resolve_column_names([sequence_by], schema, "sequence_by")
         if self._sequence in self._keys:
             raise InvalidRequestError("The sequence column is one of the keys", remedy="Name another one")
         self._others = [n for n in schema.names if n not in self._keys and n != self._sequence]
-        self._relations: Mapping[str, Relation] = {
-            "batch": rows,
+        self._within = self._resolved_within()
+        self._is_about_keys = not self._within or self._looks_at() <= set(self._keys)
+        self._relations: dict[str, Relation] = {
+            "given": rows,
             "present": self._present(),
             "history": self._history(),
         }
+        batch = self._batch(None if marker is None else _quote(marker.name))
+        if deletes.full_snapshot:
+            batch = self._with_missing(kept.enter_context(engine.evaluated(batch)))
+        if deletes.full_snapshot or marker is not None:
+            # Queries read it several times, and would work it out anew.
+            batch = kept.enter_context(engine.evaluated(batch))
+        self._relations["batch"] = batch
 
-    def _scan(self, columns: Sequence[str] | None, where: str | None) -> Relation:
+    def _resolved_within(self) -> tuple[Expression, ...]:
+        from delta_orch.expressions.resolve import resolve_predicate
+
+        return tuple(resolve_predicate(one, self._schema) for one in self._deletes.within)
+
+    def _looks_at(self) -> set[str]:
+        from delta_orch.expressions.tree import columns_of
+
+        names = {column.path[0] for one in self._within for column in columns_of(one)}
+        if not names <= set(self._keys) and names != {self._sequence}:
+            raise InvalidRequestError(
+                f"The partitions are about {', '.join(sorted(names))}, so versions of a key can lie in several",
+                cause="A version is in order with the others of its key alone",
+                remedy=f"Partition by columns of merge_keys ({', '.join(self._keys)}), or by the sequence column "
+                f"({self._sequence})",
+            )
+        return names
+
+    def _batch(self, marker: str | None) -> Relation:
+        """The rows, and whether they end their key."""
+        gone = "false" if marker is None else f"coalesce({marker}, false)"
+        # What a row that ends a key says beside the key and the sequence is nobody's concern.
+        said = [n if marker is None else f"CASE WHEN {gone} THEN NULL ELSE {n} END AS {n}" for n in _each(self._others)]
+        columns = ", ".join([_list(*self._keys, self._sequence), *said, f"{gone} AS {_GONE}"])
+        return self._engine.sql(f"SELECT {columns} FROM given", self._relations)
+
+    def _with_missing(self, batch: Relation) -> Relation:
+        """Beside the rows of a snapshot the ends of the keys that it leaves out."""
+        keys, at = _list(*self._keys), _quote(self._sequence)
+        others = "".join(f", b.{n}" for n in _each(self._others))
+        owned = any_of_or_none(self._within) if self._is_about_keys else None
+        every = {"batch": batch, "open": self._present([*self._keys], owned)}
+        return self._engine.sql(
+            f"""
+WITH every_key AS (SELECT {keys} FROM open UNION SELECT {keys} FROM batch),
+places AS (SELECT k.*, s.{at} FROM every_key k CROSS JOIN (SELECT DISTINCT {at} FROM batch) s)
+SELECT {keys}, {at}{"".join(f", {n}" for n in _each(self._others))}, {_GONE} FROM batch
+UNION ALL
+SELECT {", ".join(f"p.{n}" for n in _each(self._keys))}, p.{at}{others}, true AS {_GONE} FROM places p
+LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{_GONE} IS NULL
+""",
+            every,
+        )
+
+    def _scan(self, columns: Sequence[str] | None, where: Expression | None) -> Relation:
         if self._before is None:
             from delta_orch.protocol.arrow_types import schema_to_arrow
 
@@ -106,8 +199,12 @@ class _Versions:
 
         return open_source(self._engine, self._before.scan(columns, where))
 
-    def _present(self) -> Relation:
-        return self._scan(None, f"{VALID_TO} IS NULL")
+    def _present(self, columns: Sequence[str] | None = None, where: Expression | None = None) -> Relation:
+        from delta_orch.expressions.nodes import Column, IsNull
+        from delta_orch.expressions.tree import conjunction
+
+        is_open = IsNull(Column((VALID_TO,)))
+        return self._scan(columns, is_open if where is None else conjunction(is_open, where))
 
     def _history(self) -> Relation:
         return self._scan([*self._keys, VALID_FROM, VALID_TO], None)
@@ -118,6 +215,7 @@ class _Versions:
         """Raises ConstraintViolationError: See `apply_scd2`."""
         keys, sequence = self._keys, self._sequence
         columns, at = _list(*keys, sequence), _quote(sequence)
+        self._ensure_within(columns)
         some_null = " OR ".join(f"{_quote(name)} IS NULL" for name in (*keys, sequence))
         self._refuse(f"SELECT {columns} FROM batch WHERE {some_null}", "A key or the sequence of a row is null")
         self._refuse(
@@ -133,12 +231,40 @@ class _Versions:
         )
         self._refuse(
             f"SELECT {of_batch} FROM batch b JOIN present c ON {_equal('b', 'c', keys)} AND c.{VALID_FROM} = b.{at} "
-            f"WHERE NOT ({self._same('b', 'c')})",
+            f"WHERE b.{_GONE} OR NOT ({self._same('b', 'c')})",
             "The table has another row of this key and sequence",
         )
+        self._refuse(
+            f"SELECT {of_batch} FROM batch b JOIN history h ON {_equal('b', 'h', keys)} AND h.{VALID_TO} = b.{at} "
+            f"LEFT ANTI JOIN history n ON {_equal('b', 'n', keys)} AND n.{VALID_FROM} = b.{at} WHERE NOT b.{_GONE}",
+            "The key of a row has ended at its sequence",
+        )
 
-    def _refuse(self, query: str, problem: str) -> None:
-        found = self._engine.to_arrow(self._engine.sql(query, self._relations), limit=1)
+    def _ensure_within(self, columns: str) -> None:
+        """Rows lie where they must, and a snapshot says of when it is."""
+        from delta_orch.expressions.tree import is_not_true
+
+        engine, given = self._engine, self._relations["given"]
+        if (every := any_of_or_none(self._within)) is not None:
+            outside = engine.filter(given, is_not_true(every))
+            self._refuse(
+                f"SELECT {columns} FROM outside", "A row lies outside of the run's partitions", outside=outside
+            )
+        if not self._deletes.full_snapshot:
+            return
+        at = _quote(self._sequence)
+        for one in (None,) if self._is_about_keys else self._within:
+            part = given if one is None else engine.filter(given, one)
+            found = engine.to_arrow(engine.sql(f"SELECT DISTINCT {at} FROM part", {"part": part}), limit=2)
+            if found.num_rows != 1:
+                raise ConstraintViolationError(
+                    "A snapshot has rows of several sequences" if found.num_rows else "A snapshot is empty",
+                    cause="What is missing ends at the sequence of the rows, and each partition is one snapshot",
+                    remedy="Give every row of a snapshot one sequence; nothing was committed",
+                )
+
+    def _refuse(self, query: str, problem: str, **more: Relation) -> None:
+        found = self._engine.to_arrow(self._engine.sql(query, {**self._relations, **more}), limit=1)
         if found.num_rows:
             row = found.slice(0, 1).to_pylist()[0]
             raise ConstraintViolationError(
@@ -193,13 +319,14 @@ class _Versions:
 
         return f"""
 WITH fresh AS (
-  SELECT DISTINCT {of["b"]}, b.{at} AS {VALID_FROM} FROM batch b
+  SELECT DISTINCT {of["b"]}, b.{at} AS {VALID_FROM}, b.{_GONE} FROM batch b
   LEFT ANTI JOIN present c ON {_equal("c", "b", keys)} AND c.{VALID_FROM} = b.{at}
 ),
 line AS (
-  SELECT {_list(*columns)}, {VALID_FROM}, false AS known FROM fresh
+  SELECT {_list(*columns)}, {VALID_FROM}, {_GONE}, false AS known FROM fresh
   UNION ALL
-  SELECT {of["c"]}, c.{VALID_FROM}, true AS known FROM present c LEFT SEMI JOIN batch b ON {_equal("b", "c", keys)}
+  SELECT {of["c"]}, c.{VALID_FROM}, false AS {_GONE}, true AS known FROM present c
+  LEFT SEMI JOIN batch b ON {_equal("b", "c", keys)}
 ),
 prior AS (
   SELECT {key_of}, l.{VALID_FROM}, max(p.{VALID_FROM}) AS prior_from FROM line l
@@ -207,7 +334,10 @@ prior AS (
 ),
 unchanged AS (
   SELECT {key_of}, l.{VALID_FROM} FROM line l JOIN prior q ON {at_same("q", "l")}
-  JOIN line p ON {_equal("p", "q", keys)} AND p.{VALID_FROM} = q.prior_from AND {self._same("p", "l")}
+  JOIN line p ON {_equal("p", "q", keys)} AND p.{VALID_FROM} = q.prior_from
+    AND p.{_GONE} = l.{_GONE} AND (l.{_GONE} OR ({self._same("p", "l")}))
+  UNION ALL
+  SELECT {key_of}, l.{VALID_FROM} FROM line l LEFT ANTI JOIN prior q ON {at_same("q", "l")} WHERE l.{_GONE}
 ),
 steps AS (SELECT l.* FROM line l LEFT ANTI JOIN unchanged x ON {at_same("x", "l")}),
 ends AS (
@@ -216,7 +346,7 @@ ends AS (
 )
 SELECT {of["l"]}, l.{VALID_FROM}, n.{VALID_TO}, n.{VALID_TO} IS NULL AS {IS_CURRENT} FROM steps l
 LEFT JOIN ends n ON {at_same("n", "l")}
-WHERE NOT l.known OR n.{VALID_TO} IS NOT NULL
+WHERE NOT l.{_GONE} AND (NOT l.known OR n.{VALID_TO} IS NOT NULL)
 """
 
     def _same(self, one: str, other: str) -> str:
@@ -235,6 +365,33 @@ def scd2_schema(schema: StructType, sequence_by: str) -> StructType:
     kind = sequence.data_type
     own = (StructField(VALID_FROM, kind), StructField(VALID_TO, kind), StructField(IS_CURRENT, BOOLEAN))
     return replace(schema, fields=(*schema.fields, *own))
+
+
+def _without_marker(schema: StructType, marker: str | None) -> tuple[StructType, StructField | None]:
+    """The columns that are kept, and the one that marks deletions."""
+    from dataclasses import replace
+
+    if marker is None:
+        return schema, None
+    field = schema.find(marker)
+    if field is None or str(field.data_type) != "boolean":
+        raise SchemaMismatchError(
+            f"The column {marker}, which marks deletions, is {'missing' if field is None else str(field.data_type)}",
+            remedy="Give a boolean column: true in a row that ends its key",
+        )
+    return replace(schema, fields=tuple(one for one in schema.fields if one is not field)), field
+
+
+def _with_fields(schema: StructType, field: StructField | None) -> StructType:
+    from dataclasses import replace
+
+    return schema if field is None else replace(schema, fields=(*schema.fields, field))
+
+
+def any_of_or_none(within: Sequence[Expression]) -> Expression | None:
+    from delta_orch.expressions.tree import any_of
+
+    return any_of(within) if within else None
 
 
 def _without_own(schema: StructType) -> StructType:
@@ -257,6 +414,10 @@ def _ensure_same_columns(given: Sequence[str], wanted: Sequence[str]) -> None:
             cause=f"Missing: {sorted(known - folded) or 'none'}, not in the table: {sorted(folded - known) or 'none'}",
             remedy="Give all columns; alter the table to add one",
         )
+
+
+def _each(names: Sequence[str]) -> list[str]:
+    return [_quote(name) for name in names]
 
 
 def _quote(name: str) -> str:

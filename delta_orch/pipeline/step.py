@@ -113,6 +113,8 @@ class Step:
             one to another. None at all allows every place. `overwrite` has `where`.
         merge_keys: The columns that identify a row, for `merge` and `scd2`.
         sequence_by: The column that orders the versions of `scd2`.
+        delete_marker: A boolean column of the rows that ends keys of `scd2`; see `scd2.Deletes`.
+        full_snapshot: What is missing from the rows ends in `scd2`.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
         options: What a table is to be that the step creates, and what its commits say. No `txn`. With `stage` the step
@@ -133,6 +135,8 @@ class Step:
     within: tuple[Expression, ...] = ()
     merge_keys: tuple[str, ...] = ()
     sequence_by: str | None = None
+    delete_marker: str | None = None
+    full_snapshot: bool = False
     schema_mode: str | None = None
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
@@ -235,7 +239,7 @@ class Step:
         """The batch, which offers only what is exact for this step's mode."""
         if self.mode == "append":
             return replace(batch, is_appended=True)
-        if self.mode == "overwrite":
+        if self.mode == "overwrite" or self.full_snapshot:
             return replace(batch, is_whole=True)
         if self.mode != "overwrite_partitions":
             return batch
@@ -322,16 +326,17 @@ class Step:
 
     def _write(self, data: object) -> CommitResult:
         options: WriteOptions = {**self.options, "txn": self.txns}
-        if self.audits or self.look is not None:
+        if self.audits or self.full_snapshot or self.look is not None:
             options["stage"] = True
         if self.mode in ("append", "error", "ignore"):
             return self._append(data, options)
         if self.mode == "scd2":
-            from delta_orch.pipeline.scd2 import apply_scd2
+            from delta_orch.pipeline.scd2 import Deletes, apply_scd2
 
-            before = snapshot_or_none(self.table)
+            log, before = self.table.log, snapshot_or_none(self.table)
             assert self.sequence_by is not None
-            return apply_scd2(self.table.log, before, data, self.merge_keys, self.sequence_by, self.engine, options)
+            deletes = Deletes(self.delete_marker, self.full_snapshot, self.within)
+            return apply_scd2(log, before, data, self.merge_keys, self.sequence_by, self.engine, options, deletes)
         from delta_orch.pipeline.shared_target import other_cursors
         from delta_orch.verbs.overwrite import overwrite
 
@@ -365,8 +370,10 @@ class Step:
         findings = self._audit(staged) if self.audits else ()
         if self.options.get("stage"):
             return result, findings
-        # What holds for the whole table must hold beside the commits of others, too.
-        is_of_table = any(a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits)
+        # What holds for the whole table must hold beside the commits of others, too. A snapshot ends the keys that it
+        # does not have, whoever has added them.
+        is_about_all = any(a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits)
+        is_of_table = is_about_all or self.full_snapshot
         try:
             return replace(staged.publish(if_unchanged=is_of_table), measured=result.measured), findings
         except ConflictError as e:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
-from delta_orch.pipeline.scd2 import apply_scd2
+from delta_orch.pipeline.scd2 import Deletes, apply_scd2
 from delta_orch.pipeline.step import snapshot_or_none
 from tests.dagster.lake import Lake
 
@@ -44,23 +44,35 @@ class Model:
     def __init__(self) -> None:
         self.versions: dict[int, list[list[Any]]] = {}
 
-    def apply(self, batch: list[Row]) -> bool:
-        """Whether the batch is in order; if not, nothing changes."""
+    def apply(self, batch: list[Row], ends: frozenset[str] = frozenset(), *, full: bool = False) -> bool:
+        """Whether the batch is in order; if not, nothing changes. A value of `ends` ends its key."""
         by_place: dict[tuple[int, int], str | None] = {}
         for key, at, value in batch:
-            if by_place.setdefault((key, at), value) != value:
+            said = "ends" if value in ends else value
+            if by_place.setdefault((key, at), said) != said:
                 return False
+        times = {at for _, at in by_place}
+        if full and len(times) != 1:
+            return False
+        for key, history in self.versions.items() if full else ():
+            if history[-1][2] is None:
+                by_place.setdefault((key, max(times)), "ends")
         for (key, at), value in by_place.items():
             last = self.versions.get(key, [None])[-1]
-            if last is not None and (at < last[1] or (at == last[1] and value != last[0])):
-                return False
-        for (key, at), value in sorted(by_place.items()):
-            history = self.versions.setdefault(key, [])
-            if history and history[-1][0] == value:
+            if last is None:
                 continue
-            if history:
+            is_open, since = last[2] is None, last[1] if last[2] is None else last[2]
+            if at < since or (at == since and value != (last[0] if is_open else "ends")):
+                return False
+        for (key, at), value in sorted(by_place.items(), key=lambda item: item[0]):
+            history = self.versions.get(key, [])
+            is_open = bool(history) and history[-1][2] is None
+            if (value == "ends" and not is_open) or (is_open and history[-1][0] == value):
+                continue
+            if is_open:
                 history[-1][2] = at
-            history.append([value, at, None])
+            if value != "ends":
+                self.versions.setdefault(key, history).append([value, at, None])
         return True
 
     def rows(self) -> list[tuple[Any, ...]]:
@@ -92,6 +104,31 @@ def test_versions_are_those_of_a_plain_model(batches: list[list[Row]], vectors: 
             assert (versions(table) if table.exists() else []) == model.rows()
 
 
+def marked(batch: list[Row]) -> pa.Table:
+    """Rows of which those with the value `y` end their key."""
+    return rows(*batch).append_column("is gone", pa.array([value == "y" or None for *_, value in batch], pa.bool_()))
+
+
+@given(BATCHES, st.booleans())
+@settings(max_examples=5, deadline=None)
+def test_keys_end_as_in_a_plain_model(batches: list[list[Row]], is_full: bool) -> None:
+    """A row marks the end of its key, or a snapshot leaves it out."""
+    model = Model()
+    with tempfile.TemporaryDirectory() as folder:
+        table = DeltaTable(Path(folder) / "t")
+        for number, batch in enumerate(batches):
+            rows_of = [(key, number + at % 2, value) if is_full else (key, at, value) for key, at, value in batch]
+            deletes, before, known = Deletes("is gone", is_full), snapshot_or_none(table), model.rows()
+            try:
+                options: Any = {"properties": MAPPED}
+                apply_scd2(table.log, before, marked(rows_of), ["a key"], "at", "auto", options, deletes)
+                assert model.apply(rows_of, frozenset("y"), full=is_full)
+            except ConstraintViolationError:
+                assert not model.apply(rows_of, frozenset("y"), full=is_full)
+                assert model.rows() == known
+            assert (versions(table) if table.exists() else []) == model.rows()
+
+
 @pytest.mark.spark
 def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
     for name, data in (("local", lambda table: table), ("spark", spark.createDataFrame)):
@@ -100,7 +137,11 @@ def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
             apply_scd2(table.log, snapshot_or_none(table), data(batch), ["a key"], "at", "auto", {"properties": MAPPED})
         with pytest.raises(ConstraintViolationError, match="late"):
             apply_scd2(table.log, table.snapshot(), data(rows((1, 4, "q"))), ["a key"], "at", "auto", {})
+        for batch, full in (([(1, 6, "y")], False), ([(3, 7, "w"), (4, 7, None)], True)):
+            deletes = Deletes("is gone", full)
+            apply_scd2(table.log, table.snapshot(), data(marked(batch)), ["a key"], "at", "auto", {}, deletes)
     assert versions(DeltaTable(tmp_path / "local")) == versions(DeltaTable(tmp_path / "spark"))
+    assert [row[-1] for row in versions(DeltaTable(tmp_path / "spark"))].count(True) == 2
 
 
 def test_a_reader_is_read_once(tmp_path: Path) -> None:
@@ -170,6 +211,33 @@ def test_an_incremental_asset_moves_its_cursor_though_nothing_changes(tmp_path: 
     assert versions(target) == [(1, "x", 1, 2, False), (1, "y", 2, None, True)]
 
 
+def test_an_incremental_asset_ends_keys_that_its_source_deletes(tmp_path: Path) -> None:
+    source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        table=DeltaTableResource(table_uri=target.uri),
+        write="scd2",
+        merge_keys=["a key"],
+        sequence_by="at",
+        full_snapshot=True,
+        table_properties=MAPPED,
+    )
+    def silver(batch: ChangeBatch) -> Any:
+        read = batch.scan().to_arrow()
+        return read.set_column(1, "at", pa.array([batch.ending_version] * read.num_rows, pa.int64()))
+
+    instance = dg.DagsterInstance.ephemeral()
+    source.append(rows((1, 0, "x"), (2, 0, "x")), properties=MAPPED, partition_by=["vä.l"])
+    assert dg.materialize([silver], instance=instance).success
+    source.delete("`a key` = 1")
+    source.append(rows((3, 0, "y")))
+    for _ in range(2):
+        assert dg.materialize([silver], instance=instance).success
+    ended = source.version()
+    assert versions(target) == [(1, "x", 0, ended, False), (2, "x", 0, None, True), (3, "y", ended, None, True)]
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     for metadata in ({"mode": "scd2", "merge_keys": ["a"]}, {"mode": "scd2", "sequence_by": "a"}, {"sequence_by": "a"}):
@@ -182,7 +250,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 
     @dg.asset(
         partitions_def=dg.StaticPartitionsDefinition(["1"]),
-        metadata={"mode": "scd2", "merge_keys": ["a key"], "sequence_by": "at", "partition_expr": "a key"},
+        metadata={"mode": "scd2", "merge_keys": ["a key"], "sequence_by": "at", "partition_expr": "vä.l"},
     )
     def split() -> pa.Table:
         return rows((1, 1, "x"))
@@ -191,3 +259,94 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     source = DeltaTableResource(table_uri=str(tmp_path / "a"))
     with pytest.raises(InvalidRequestError, match="sequence_by"):
         delta_asset(incremental_from=source, table=DeltaTableResource(table_uri="b"), write="scd2", merge_keys=["a"])
+
+
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
+KEYS = DAYS.get_partition_keys()
+
+
+@pytest.mark.parametrize("is_full", [True, False])
+def test_each_day_is_a_batch(tmp_path: Path, is_full: bool) -> None:
+    """Days in order, one that comes late, one again, and several at once. What a day leaves out has ended."""
+    lake = Lake(tmp_path)
+    extracts = {
+        day: {key: f"v{(number + key) // 2}" for key in range(4) if (number + key) % 3}
+        for number, day in enumerate(KEYS)
+    }
+
+    @dg.asset(
+        partitions_def=DAYS,
+        metadata={
+            "mode": "scd2",
+            "merge_keys": ["id"],
+            "sequence_by": "day",
+            "partition_expr": "day",
+            "full_snapshot": is_full,
+        },
+        backfill_policy=dg.BackfillPolicy.single_run(),
+    )
+    def people(context) -> pa.Table:  # type: ignore[no-untyped-def]
+        found = [(key, day, value) for day in context.partition_keys for key, value in extracts[day].items()]
+        return pa.Table.from_pylist([dict(zip(("id", "day", "v"), row, strict=True)) for row in found], SCHEMA)
+
+    def expected(days: list[str]) -> list[tuple[Any, ...]]:
+        made: list[tuple[Any, ...]] = []
+        for key in range(4):
+            steps: list[tuple[str, str | None]] = []
+            for day in days:
+                value = extracts[day].get(key)
+                if (value is not None or is_full) and (steps[-1][1] if steps else None) != value:
+                    steps.append((day, value))
+            ends = [*(day for day, _ in steps[1:]), None]
+            made += [(key, v, start, end) for (start, v), end in zip(steps, ends, strict=False) if v is not None]
+        return sorted(made, key=repr)
+
+    def found() -> list[tuple[Any, ...]]:
+        return sorted(((r["id"], r["v"], r["valid_from"], r["valid_to"]) for r in lake.rows("people")), key=repr)
+
+    done = []
+    for day in (KEYS[0], KEYS[2]):
+        assert lake.run(people, partition=day).success
+        done.append(day)
+        assert found() == expected(done)
+    assert lake.run(people, partition=KEYS[2]).success
+    assert found() == expected(done)
+    assert isinstance(lake.fails(people, partition=KEYS[1]), ConstraintViolationError)
+    assert found() == expected(done)
+    assert lake.run(people, span=(KEYS[3], KEYS[4])).success
+    assert found() == expected([*done, *KEYS[3:5]])
+    extracts[KEYS[4]] = {}
+    if is_full:
+        assert "A snapshot is empty" in str(lake.fails(people, partition=KEYS[4]))
+
+
+SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string(), "v": pa.string()})
+
+
+def test_regions_have_their_own_histories(tmp_path: Path) -> None:
+    """Partitions by a key: a snapshot of one ends keys of this one alone, in whatever order they come."""
+    lake, now = Lake(tmp_path), [("x", 1, {1: "a", 2: "a"}), ("y", 5, {1: "a"}), ("x", 3, {2: "b"}), ("y", 6, {3: "c"})]
+
+    @dg.asset(
+        partitions_def=dg.StaticPartitionsDefinition(["x", "y"]),
+        metadata={
+            "mode": "scd2",
+            "merge_keys": ["region", "id"],
+            "sequence_by": "at",
+            "partition_expr": "region",
+            "full_snapshot": True,
+        },
+    )
+    def people() -> pa.Table:
+        region, at, said = now[0]
+        rows = [{"region": region, "id": key, "at": at, "v": value} for key, value in said.items()]
+        return pa.Table.from_pylist(rows)
+
+    for _ in range(len(now)):
+        assert lake.run(people, partition=now[0][0]).success
+        now.append(now.pop(0))
+    rows = sorted((r["region"], r["id"], r["v"], r["valid_from"], r["valid_to"] or 0) for r in lake.rows("people"))
+    ended = [("x", 1, "a", 1, 3), ("x", 2, "a", 1, 3), ("y", 1, "a", 5, 6)]
+    assert rows == sorted([*ended, ("x", 2, "b", 3, 0), ("y", 3, "c", 6, 0)])
+    now[0] = ("y", 9, {1: "a"})
+    assert "outside of the run's partitions" in str(lake.fails(people, partition="x"))
