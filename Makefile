@@ -43,6 +43,8 @@ scenarios: setup ## Random pipelines and definitions on a Dagster instance again
 	@$(BIN)/python -m tests.dagster.scenarios $(SCENARIOS)
 	@$(BIN)/python -W ignore -m tests.dagster.definition_scenarios $(SCENARIOS)
 	@$(BIN)/python -W ignore -m tests.dagster.graph_scenarios $(SCENARIOS)
+	@$(BIN)/python -W ignore -m tests.dagster.incremental_scenarios $(SCENARIOS)
+	@$(BIN)/python -W ignore -m tests.dagster.daemon_scenarios $(SCENARIOS)
 
 components: setup ## Scaffold the components with `dg`, and check what it wrote
 	@$(BIN)/python scripts/components.py

@@ -4,6 +4,7 @@ import pytest
 
 from tests.dagster.definition_scenarios import run_definition
 from tests.dagster.graph_scenarios import run_graphs
+from tests.dagster.incremental_scenarios import run_incremental
 from tests.dagster.scenarios import run_scenario
 
 
@@ -17,6 +18,12 @@ def test_scenarios(tmp_path: Path, seed: int) -> None:
 def test_definitions(tmp_path: Path, seed: int) -> None:
     """Hours over a change of clocks, two dimensions, a mapping: the short form of `make scenarios`, too."""
     run_definition(tmp_path, seed, steps=2)
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_incremental_assets(tmp_path: Path, seed: int) -> None:
+    """Sources that change in any way, modes and partitions of any kind: the short form of `make scenarios`, too."""
+    run_incremental(tmp_path, seed, steps=2)
 
 
 def test_graphs(tmp_path: Path) -> None:

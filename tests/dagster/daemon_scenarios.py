@@ -1,0 +1,254 @@
+"""Backfills by the real daemon, against what its runs say: `python -m tests.dagster.daemon_scenarios`.
+
+Backfills overlap, one run a partition and one run for all; steps are killed on either side of their commits, and the
+daemon retries them; backfills are canceled; a sensor fills another table. Every row names the root run that wrote it. A
+run that is green has written, exactly once. The newest of the runs of a partition has its rows.
+"""
+
+# No postponed annotations in this file: Dagster reads them as they are.
+
+import argparse
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import dagster as dg
+import pyarrow as pa
+
+# Nothing public starts a backfill.
+from dagster._core.definitions.selector import (  # noqa: TID251
+    PartitionRangeSelector,
+    PartitionsByAssetSelector,
+    PartitionsSelector,
+)
+from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill  # noqa: TID251
+
+from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaTableResource, build_delta_log_sensor, delta_asset
+from delta_orch.delta_table import DeltaTable
+
+LAKE = "DELTA_SCENARIO_LAKE"
+DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-05")
+KEYS = DAYS.get_partition_keys()
+SINGLE = dg.BackfillPolicy.single_run()
+MERGED = {"mode": "merge", "merge_keys": ["day", "id"]}
+ASSETS: Mapping[str, tuple[Mapping[str, Any], dg.BackfillPolicy | None]] = {
+    "days": ({}, None),
+    "added": ({"mode": "append"}, None),
+    "ranges": ({}, SINGLE),
+    "added_ranges": ({"mode": "append"}, SINGLE),
+    "merged": (MERGED, dg.BackfillPolicy.multi_run(2)),
+}
+INSTANCE = """
+run_coordinator:
+  module: dagster.core.run_coordinator
+  class: QueuedRunCoordinator
+  config: {max_concurrent_runs: 3, dequeue_interval_seconds: 1}
+run_retries: {enabled: true, max_retries: 2}
+telemetry: {enabled: false}
+"""
+
+
+class KilledIOManager(DeltaLakeIOManager):
+    """Ends the process on one side of a commit, once an asset and first partition, as the seed says."""
+
+    def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
+        name = f"{os.environ['DELTA_SCENARIO_SEED']}.{context.step_key}.{context.asset_partition_keys[0]}"
+        marker = Path(os.environ[LAKE]) / "faults" / str(crc32(name.encode()))
+        side = crc32(name.encode()) % 4
+        is_first = side < 2 and not marker.exists()
+        marker.parent.mkdir(exist_ok=True)
+        marker.touch()
+        if is_first and side == 0:
+            os._exit(9)
+        super().handle_output(context, obj)
+        if is_first:
+            os._exit(9)
+
+
+def written(name: str, metadata: Mapping[str, Any], policy: dg.BackfillPolicy | None) -> dg.AssetsDefinition:
+    @dg.asset(name=name, partitions_def=DAYS, metadata={"partition_expr": "day", **metadata}, backfill_policy=policy)
+    def write(context: dg.AssetExecutionContext) -> pa.Table:
+        keys, root = list(context.partition_keys), context.run.root_run_id or context.run.run_id
+        return pa.table({"day": keys, "id": [1] * len(keys), "root": [root] * len(keys)})
+
+    return write
+
+
+def definitions(lake: str) -> dg.Definitions:
+    days = DeltaTableResource(table_uri=f"{lake}/days")
+
+    @delta_asset(
+        incremental_from=days,
+        table=DeltaTableResource(table_uri=f"{lake}/copied"),
+        write="touched_partitions",
+        partition_by=["day"],
+    )
+    def copied(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    sensor = build_delta_log_sensor(
+        name="watch",
+        table_uri=days.table_uri,
+        target=[copied],
+        start="beginning",
+        skip_while_active=True,
+        minimum_interval_seconds=2,
+        default_status=dg.DefaultSensorStatus.RUNNING,
+    )
+    assets = [written(name, *about) for name, about in ASSETS.items()]
+    return dg.Definitions([*assets, copied], sensors=[sensor], resources={"io_manager": KilledIOManager(root_uri=lake)})
+
+
+if LAKE in os.environ:
+    defs = definitions(os.environ[LAKE])
+
+
+class Scenario:
+    """An instance with a daemon, and what its runs must have written."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.random, self.seed, self.lake = random.Random(seed), seed, folder / "lake"
+        (folder / "home").mkdir()
+        self.lake.mkdir()
+        (folder / "home" / "dagster.yaml").write_text(INSTANCE)
+        settings = {"DAGSTER_HOME": str(folder / "home"), LAKE: str(self.lake), "DELTA_SCENARIO_SEED": str(seed)}
+        self.environment = {**os.environ, **settings, "PYTHONWARNINGS": "ignore"}
+        self.log = folder / "daemon.log"
+        self.graph = definitions(str(self.lake)).resolve_asset_graph()
+        self.canceled: set[str] = set()
+
+    def run(self, backfills: int) -> str:
+        command = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-m", "tests.dagster.daemon_scenarios"]
+        with (
+            dg.DagsterInstance.from_config(str(self.environment["DAGSTER_HOME"])) as instance,
+            self.log.open("w") as log,
+        ):
+            instance.get_runs(limit=1)
+            daemon = subprocess.Popen(
+                command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+            try:
+                for number in range(backfills):
+                    self._backfill(instance, f"backfill{number}")
+                    time.sleep(self.random.choice([0, 0, 5]))
+                self._wait(instance)
+                runs = self._check(instance)
+            finally:
+                os.killpg(daemon.pid, signal.SIGTERM)
+                daemon.wait()
+        return f"{backfills} backfills ({len(self.canceled)} canceled), {runs} runs"
+
+    def _backfill(self, instance: dg.DagsterInstance, name: str) -> None:
+        first, last = sorted(self.random.choices(range(len(KEYS)), k=2))
+        span = PartitionsSelector([PartitionRangeSelector(KEYS[first], KEYS[last])])
+        chosen = self.random.sample(sorted(ASSETS), self.random.randint(1, 2))
+        instance.add_backfill(
+            PartitionBackfill.from_partitions_by_assets(
+                backfill_id=name,
+                asset_graph=self.graph,
+                backfill_timestamp=time.time(),
+                tags={},
+                dynamic_partitions_store=instance,
+                partitions_by_assets=[
+                    PartitionsByAssetSelector(asset_key=dg.AssetKey(one), partitions=span) for one in chosen
+                ],
+                title=None,
+                description=None,
+                run_config=None,
+            )
+        )
+        if self.random.random() < 0.25:
+            self.canceled.add(name)
+
+    def _wait(self, instance: dg.DagsterInstance) -> None:
+        """Until all backfills and runs have ended; those to be canceled are when they have runs."""
+        todo = set(self.canceled)
+        deadline = time.monotonic() + 600
+        while time.monotonic() < deadline:
+            time.sleep(1)
+            for name in list(todo):
+                found = instance.get_backfill(name)
+                assert found is not None
+                if instance.get_runs(dg.RunsFilter(tags={"dagster/backfill": name})):
+                    todo.discard(name)
+                    if found.status == BulkActionStatus.REQUESTED:
+                        instance.update_backfill(found.with_status(BulkActionStatus.CANCELING))
+            backfills = [found.status for found in instance.get_backfills()]
+            active = [run for run in instance.get_runs() if not run.is_finished]
+            open_ones = (BulkActionStatus.REQUESTED, BulkActionStatus.CANCELING)
+            if not active and not any(status in open_ones for status in backfills) and self._is_copied():
+                return
+        raise AssertionError(f"seed {self.seed}: not done in time: {backfills}, {self.log.read_text()[-3000:]}")
+
+    def _is_copied(self) -> bool:
+        return self._rows("copied") == self._rows("days")
+
+    def _check(self, instance: dg.DagsterInstance) -> int:
+        records = sorted(instance.get_run_records(), key=lambda record: record.create_timestamp)
+        chains: dict[str, dict[str, Any]] = {}
+        for number, record in enumerate(records):
+            run = record.dagster_run
+            chain = chains.setdefault(run.root_run_id or run.run_id, {"order": number, "green": False, "run": run})
+            chain["green"] |= run.status == dg.DagsterRunStatus.SUCCESS
+        for name in ASSETS:
+            by_day: dict[str, list[str]] = {}
+            for day, root in self._rows(name):
+                by_day.setdefault(day, []).append(root)
+            for day in KEYS:
+                found = by_day.get(day, [])
+                about = {root: chain for root, chain in chains.items() if (name, day) in _written_by(chain["run"])}
+                green = {root for root, chain in about.items() if chain["green"]}
+                told = (self.seed, name, day, found, sorted(green), sorted(about))
+                assert set(found) <= set(about), told
+                assert len(found) == len(set(found)), told
+                if "append" in ASSETS[name][0].values():
+                    assert green <= set(found), told
+                elif green:
+                    newest = max(about[root]["order"] for root in green)
+                    assert len(found) == 1, told
+                    assert about[found[0]]["order"] >= newest, told
+        return len(records)
+
+    def _rows(self, name: str) -> list[tuple[str, str]]:
+        table = DeltaTable(self.lake / name)
+        rows = table.snapshot().scan(["day", "root"]).to_arrow().to_pylist() if table.exists() else []
+        return sorted((row["day"], row["root"]) for row in rows)
+
+
+def _written_by(run: dg.DagsterRun) -> set[tuple[str, str]]:
+    return {(key.to_user_string(), day) for key in run.asset_selection or () for day in _days(run.tags)}
+
+
+def _days(tags: Mapping[str, str]) -> Sequence[str]:
+    first = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_start")
+    last = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_end")
+    return [key for key in KEYS if first and last and first <= key <= last]
+
+
+def scenarios(cases: int, seed: int, backfills: int) -> Iterator[str]:
+    for number in range(seed, seed + cases):
+        with tempfile.TemporaryDirectory() as folder:
+            yield f"{number}: {Scenario(Path(folder), number).run(backfills)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--cases", type=int, default=2)
+    parser.add_argument("--backfills", type=int, default=8)
+    parser.add_argument("--seed", type=int, default=0)
+    asked, _ = parser.parse_known_args()
+    for told in scenarios(min(asked.cases, 2), asked.seed, asked.backfills):
+        print(told, flush=True)  # noqa: T201
+    print(f"{min(asked.cases, 2) * asked.backfills} backfills by the daemon: every green run wrote once")  # noqa: T201
+
+
+if __name__ == "__main__":
+    main()
