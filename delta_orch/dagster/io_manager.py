@@ -213,7 +213,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         named = self.idempotency != "off" or not context.has_asset_key
         run = read_run(context, self.code_location) if named else None
         mode: Mode = settings.mode
-        if mode == "overwrite" and self.partition_overwrite == "dynamic":
+        # The output of an op is a whole: what an older run left in other partitions is none of it.
+        if mode == "overwrite" and self.partition_overwrite == "dynamic" and context.has_asset_key:
             mode = "overwrite_partitions"
         where = None if selection is None or mode in _NO_PREDICATE else selection.predicate(schema)
         step = Step(

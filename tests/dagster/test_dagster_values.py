@@ -421,6 +421,28 @@ def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...],
         lake.run(asset)
 
 
+def test_the_output_of_an_op_is_a_whole(tmp_path: Path) -> None:
+    """Also where assets replace the partitions of their rows alone."""
+    lake, seen = Lake(tmp_path, partition_overwrite="dynamic"), []
+    values = [pa.table({"n": [1, 2], "p": ["a", "b"]}), pa.table({"n": [3], "p": ["a"]})]
+
+    @dg.op(out=dg.Out(metadata={"partition_by": ["p"]}))
+    def load() -> pa.Table:
+        return values.pop(0)
+
+    @dg.op
+    def see(rows: pa.Table) -> None:
+        seen.append(sorted(rows["n"].to_pylist()))
+
+    @dg.job(resource_defs={"io_manager": lake.io_manager})
+    def etl() -> None:
+        see(load())
+
+    for _ in range(2):
+        etl.execute_in_process(instance=lake.instance)
+    assert seen == [[1, 2], [3]]
+
+
 def test_assets_of_other_jobs_and_managers_share_no_table(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.run(writer("a", "t"))
