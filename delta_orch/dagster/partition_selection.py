@@ -21,7 +21,7 @@ from delta_orch.protocol.types import StructField, StructType
 ByDimension = str | Mapping[str, str] | None
 
 
-_LOOKED_AT = 16
+_LOOKED_AT = 4
 """So many values of a table on either side of a run's own show whether they are keys of its definition."""
 
 
