@@ -137,9 +137,10 @@ def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
             apply_scd2(table.log, snapshot_or_none(table), data(batch), ["a key"], "at", "auto", {"properties": MAPPED})
         with pytest.raises(ConstraintViolationError, match="late"):
             apply_scd2(table.log, table.snapshot(), data(rows((1, 4, "q"))), ["a key"], "at", "auto", {})
-        for batch, full in (([(1, 6, "y")], False), ([(3, 7, "w"), (4, 7, None)], True)):
-            deletes = Deletes("is gone", full)
-            apply_scd2(table.log, table.snapshot(), data(marked(batch)), ["a key"], "at", "auto", {}, deletes)
+        ends: list[list[Row]] = [[(1, 6, "y")], [(3, 7, "w"), (4, 7, None)]]
+        for full, of_ends in enumerate(ends):
+            deletes = Deletes("is gone", bool(full))
+            apply_scd2(table.log, table.snapshot(), data(marked(of_ends)), ["a key"], "at", "auto", {}, deletes)
     assert versions(DeltaTable(tmp_path / "local")) == versions(DeltaTable(tmp_path / "spark"))
     assert [row[-1] for row in versions(DeltaTable(tmp_path / "spark"))].count(True) == 2
 
