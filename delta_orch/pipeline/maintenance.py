@@ -109,6 +109,9 @@ class MaintenancePolicy:
     min_expired_tombstones: int = 1
 
     def __post_init__(self) -> None:
+        limits = (self.min_compactable_files, self.max_commits_since_checkpoint, self.min_expired_tombstones)
+        if not all(isinstance(limit, int) and not isinstance(limit, bool) for limit in limits):
+            raise InvalidRequestError(f"The limits of a maintenance policy are integers, not {limits!r:.200}")
         if self.min_compactable_files < 2:
             raise InvalidRequestError("min_compactable_files must be at least 2", cause="One file cannot be merged")
         if self.max_commits_since_checkpoint < 0 or self.min_expired_tombstones < 0:

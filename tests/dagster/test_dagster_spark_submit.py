@@ -10,6 +10,7 @@ import pytest
 
 from delta_orch.dagster import DeltaTableResource, PipesDeltaSparkClient
 from delta_orch.delta_table import DeltaTable
+from delta_orch.errors import InvalidRequestError
 from tests.certain import some
 
 # Dagster's own readers of messages are asked for something that Dagster calls a preview.
@@ -133,3 +134,10 @@ def test_a_partition_and_metadata_of_the_program(tmp_path: Path) -> None:
     )
     assert not several.success
     assert len(work.submissions()) == 1
+
+
+@pytest.mark.parametrize("wrong", [{"conf": "spark.secret=Q7wJalrXUtn"}, {"env": ["Q7wJalrXUtn"]}, {"env": 1}])
+def test_settings_that_are_no_mapping_are_refused_unshown(wrong: dict[str, Any]) -> None:
+    with pytest.raises(InvalidRequestError, match="must map names to text") as caught:
+        PipesDeltaSparkClient(**wrong)
+    assert "Q7w" not in str(caught.value)

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -66,9 +67,13 @@ def test_an_empty_table(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"min_compactable_files": 1}, {"max_commits_since_checkpoint": -1}, {"min_expired_tombstones": -1}]
-)
-def test_policies_are_checked(arguments: dict[str, int]) -> None:
+    "arguments",
+    [
+        {"min_compactable_files": 1}, {"max_commits_since_checkpoint": -1}, {"min_expired_tombstones": -1},
+        {"min_compactable_files": "10"}, {"max_commits_since_checkpoint": None}, {"min_expired_tombstones": True},
+    ],
+)  # fmt: skip
+def test_policies_are_checked(arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
         MaintenancePolicy(**arguments)
 
