@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ _PROTOCOL = {"minReaderVersion": 1, "minWriterVersion": 2}
 FIRST_DAY = np.datetime64("2020-01-01")
 FILES_PER_DATE = 1000
 ROWS_PER_FILE = 1000
+_PIECE = 1_000_000
 
 
 def cached(directory: Path, name: str, make: Callable[[Path], None]) -> Path:
@@ -56,17 +57,16 @@ def write_large_checkpoint(
     """A V1 checkpoint at `version` with `num_files` live files of 1,000 dates and JSON statistics, and commits after it
     that each remove 25 of them and add 50. `kept_commits` of those up to the checkpoint are still there."""
     log = table / "_delta_log"
-    adds = _adds(num_files, seed=1)
     checkpoint = log / f"{version:020d}.checkpoint.parquet"
-    _write_checkpoint(checkpoint, adds, row_group_rows)
+    pieces = (_adds(min(_PIECE, num_files - first), seed=1, first=first) for first in range(0, num_files, _PIECE))
+    paths = _write_checkpoint(checkpoint, pieces, row_group_rows)
     hint = {"version": version, "size": num_files + 2, "sizeInBytes": checkpoint.stat().st_size}
     (log / "_last_checkpoint").write_text(json.dumps(hint))
     for kept in range(version - kept_commits + 1, version + 1):
         (log / f"{kept:020d}.json").write_bytes(_lines([_commit_info(kept)]))
     new = _adds(50 * tail_commits, seed=2)
-    paths = adds.field("path")
     for n in range(tail_commits):
-        removed = [paths[i * (num_files // 26) + n].as_py() for i in range(25)]
+        removed = [paths[i * (len(paths) // 26) + n].as_py() for i in range(25)]
         actions = [_commit_info(version + 1 + n)]
         actions += [
             {"remove": {"path": p, "deletionTimestamp": 1_700_000_000_000, "dataChange": True}} for p in removed
@@ -88,13 +88,13 @@ def write_many_commits(table: Path, num_commits: int) -> None:
         (log / f"{version:020d}.json").write_bytes(_lines(actions))
 
 
-def _adds(count: int, seed: int) -> pa.StructArray:
-    """`add` actions as a checkpoint holds them."""
-    number = np.arange(count, dtype=np.int64)
+def _adds(count: int, seed: int, first: int = 0) -> pa.StructArray:
+    """`add` actions as a checkpoint holds them; `first` is the number of the first file."""
+    number = np.arange(first, first + count, dtype=np.int64)
     # In the order of commits: date after date.
     day = (FIRST_DAY + number // FILES_PER_DATE).astype("datetime64[D]")
     date = pa.array(day).cast(pa.string())
-    unique = np.random.default_rng(seed).bytes(16 * count).hex().encode()
+    unique = np.random.default_rng(seed + first).bytes(16 * count).hex().encode()
     unique_ids = pa.Array.from_buffers(pa.binary(32), count, [None, pa.py_buffer(unique)])
     unique_ids = unique_ids.cast(pa.binary()).cast(pa.string())
     path = _join("date=", date, "/part-", _padded(number), "-", unique_ids, ".c000.snappy.parquet")
@@ -120,7 +120,9 @@ def _adds(count: int, seed: int) -> pa.StructArray:
     )
 
 
-def _write_checkpoint(path: Path, adds: pa.StructArray, row_group_rows: int) -> None:
+def _write_checkpoint(path: Path, pieces: Iterator[pa.StructArray], row_group_rows: int) -> pa.StringArray:
+    """Write the files piece by piece, so that a log of any size can be made. Returns: the paths of the first piece."""
+    adds = next(pieces)
     small = pa.struct(
         [
             ("id", pa.string()),
@@ -139,9 +141,16 @@ def _write_checkpoint(path: Path, adds: pa.StructArray, row_group_rows: int) -> 
     )
     metadata = {**_METADATA, "configuration": [], "format": {"provider": "parquet", "options": []}}
     head = pa.Table.from_pylist([{"protocol": _PROTOCOL}, {"metaData": metadata}], schema=schema)
-    body = pa.table([_nulls_or(field, adds) for field in schema], schema=schema)
     with pq.ParquetWriter(path, schema, compression="snappy") as writer:
-        writer.write_table(pa.concat_tables([head, body]).combine_chunks(), row_group_size=row_group_rows)
+        rows = pa.concat_tables([head, _rows(schema, adds)]).combine_chunks()
+        writer.write_table(rows, row_group_size=row_group_rows)
+        for piece in pieces:
+            writer.write_table(_rows(schema, piece), row_group_size=row_group_rows)
+    return adds.field("path")
+
+
+def _rows(schema: pa.Schema, adds: pa.StructArray) -> pa.Table:
+    return pa.table([_nulls_or(field, adds) for field in schema], schema=schema)
 
 
 def _nulls_or(field: pa.Field, adds: pa.StructArray) -> pa.Array:

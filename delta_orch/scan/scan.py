@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -16,7 +17,7 @@ from delta_orch.engines.scan_plan import OutputColumn, RowTracking, ScanPlan, ou
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import resolve_predicate
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.types import DataType, StructType
 
@@ -95,8 +96,11 @@ class Scan:
 
     def plan(self) -> ScanPlan:
         """The files that may hold matching rows, and what an engine must do with them. Only the log is read."""
+        return self._plan_of(lambda columns: self._snapshot.files(columns, self._predicate.where))
+
+    def _plan_of(self, files: Callable[[Sequence[str]], pa.Table]) -> ScanPlan:
         columns = None if self._projection is None else self._projection.columns
-        plan = _plan(self._snapshot, self._schema, columns, self._predicate, self._row_tracking)
+        plan = _plan(self._snapshot, self._schema, columns, self._predicate, self._row_tracking, files)
         if self._projection is None or not self._projection.is_nested:
             return plan
         return replace(plan, schema=self._pruned_schema(self._projection), output=self._projection.output)
@@ -222,10 +226,16 @@ class Scan:
             UnsupportedError: `follow` over Spark Connect.
         """
         engine = spark_engine(spark)
-        if not follow:
-            return engine.scan(self.plan())
         from delta_orch.engines.spark.engine import SparkEngine
         from delta_orch.scan.following import FollowedScan
+        from delta_orch.scan.large_scan import LargeScan, is_large
+
+        if not follow and is_large(self._snapshot) and not (self._projection and self._projection.is_nested):
+            prunings = functools.lru_cache(_REMEMBERED)(functools.partial(SnapshotPruning, self._snapshot))
+            large = LargeScan(self._snapshot, self.where, self._plan_of, prunings)
+            return SparkEngine(spark).large_scan(large)
+        if not follow:
+            return engine.scan(self.plan())
 
         columns, where, row_tracking = self._asked
 
@@ -260,14 +270,15 @@ def _plan(
     columns: tuple[str, ...] | None,
     predicate: ScanPredicate,
     row_tracking: RowTracking | None,
+    files: Callable[[Sequence[str]], pa.Table],
 ) -> ScanPlan:
-    """Leave out the files that partition values and statistics prove to hold no wanted row."""
+    """The scan of some files, which `files` gives with the columns that it is asked for."""
     names = SCAN_COLUMNS if row_tracking is None else SCAN_COLUMNS + ROW_TRACKING_COLUMNS
     return ScanPlan(
         store=snapshot.store,
         schema=schema,
         partition_columns=snapshot.partition_columns,
-        files=snapshot.files(names, predicate.where),
+        files=files(names),
         columns=columns,
         where=predicate.where,
         column_mapping=snapshot.configuration.column_mapping,
@@ -315,10 +326,15 @@ def is_arrow_expression(value: object) -> bool:
 
 
 class SnapshotPruning:
-    """`ScanPlan.prune` of a snapshot's scans. In another process it is None: the log is not sent along."""
+    """`ScanPlan.prune` of a snapshot's scans. In another process it is None: the log is not sent along.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    Args:
+        among: Look only at the files that this leaves: the scan has no others.
+    """
+
+    def __init__(self, snapshot: Snapshot, among: Expression | None = None) -> None:
         self._snapshot = snapshot
+        self._among = among
         self._lock = threading.Lock()
         self._answers: dict[object, pa.Table | None] = {}
 
@@ -331,12 +347,34 @@ class SnapshotPruning:
     def __call__(self, where: Expression | None) -> pa.Table:
         """See `FilePruning`. Raises as `Snapshot.files`."""
         if where is None:
-            return self._kept(None, lambda: _with_row_counts(self._snapshot))
-        return self._kept(where, lambda: self._snapshot.files(["path"], where))
+            return self._kept(None, self._with_row_counts)
+        return self._kept(where, lambda: self._files(["path"], where))
 
     def extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
         """See `FilePruning`. Raises as `Snapshot.files`."""
-        return self._kept((column, data_type), lambda: _extremes(self._snapshot, column, data_type))
+        return self._kept((column, data_type), lambda: self._extremes(column, data_type))
+
+    def _files(self, columns: list[str], where: Expression | None = None) -> pa.Table:
+        if self._among is not None:
+            where = self._among if where is None else conjunction(self._among, where)
+        return self._snapshot.files(columns, where)
+
+    def _with_row_counts(self) -> pa.Table:
+        from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS, live_row_counts
+
+        files = self._files(["path", *ROW_COUNT_COLUMNS])
+        return files.select(["path"]).append_column("num_rows", live_row_counts(files))
+
+    def _extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
+        from delta_orch.log.files.file_columns import FileTable
+        from delta_orch.log.read.skipping.exact_bounds import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
+        from delta_orch.table.column_mapping import physical_path
+
+        if data_type not in EXACT_TYPES:
+            return None
+        files = self._files(["path", *EXACT_COLUMNS])
+        known = exact_extremes(files, physical_path(self._snapshot.schema, column.path), data_type)
+        return known.append_column("path", FileTable(files).path)
 
     def _kept(self, key: object, find: Callable[[], pa.Table | None]) -> pa.Table | None:
         with self._lock:
@@ -348,25 +386,6 @@ class SnapshotPruning:
 
     def __reduce__(self) -> tuple[object, ...]:
         return (_nothing, ())
-
-
-def _with_row_counts(snapshot: Snapshot) -> pa.Table:
-    from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS, live_row_counts
-
-    files = snapshot.files(["path", *ROW_COUNT_COLUMNS])
-    return files.select(["path"]).append_column("num_rows", live_row_counts(files))
-
-
-def _extremes(snapshot: Snapshot, column: Column, data_type: DataType) -> pa.Table | None:
-    from delta_orch.log.files.file_columns import FileTable
-    from delta_orch.log.read.skipping.exact_bounds import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
-    from delta_orch.table.column_mapping import physical_path
-
-    if data_type not in EXACT_TYPES:
-        return None
-    files = snapshot.files(["path", *EXACT_COLUMNS])
-    known = exact_extremes(files, physical_path(snapshot.schema, column.path), data_type)
-    return known.append_column("path", FileTable(files).path)
 
 
 def _nothing() -> None:

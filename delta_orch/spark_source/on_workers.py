@@ -49,10 +49,10 @@ class TaskPartition(InputPartition):  # type: ignore[misc]
         return f"<{self.num_files} files>"
 
 
-def read_partition(partition: InputPartition, schema_json: str) -> Iterator[pa.RecordBatch]:
+def read_partition(partition: InputPartition | None, schema_json: str) -> Iterator[pa.RecordBatch]:
     """The rows of a `TaskPartition`, with the columns that Spark asked for."""
-    # Without a partition Spark still makes one, of no value.
-    if partition.value is None:
+    # Without a partition Spark still makes one: of no value, or, in 4.0, None.
+    if partition is None or partition.value is None:
         return
     ensure_package()
     import pickle

@@ -12,6 +12,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import host_for
+from delta_orch.scan import large_scan
 from tests.handmade import HandmadeTable, inline_vector
 
 pytestmark = pytest.mark.spark
@@ -218,3 +219,48 @@ def host_engine(spark: Any) -> Any:
     from delta_orch.engines.spark.engine import SparkEngine
 
     return SparkEngine(spark)
+
+
+@pytest.mark.parametrize("has_vectors", [False, True])
+def test_a_large_table_lists_the_files_that_a_query_needs(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_vectors: bool
+) -> None:
+    if has_vectors:
+        table = table_with_vectors(tmp_path / "t")
+    else:
+        table = DeltaTable(tmp_path / "t")
+        for number, p in enumerate(("a", "b", None, "a")):
+            rows = pa.table({"id": range(10 * number, 10 * number + 10), "p": pa.array([p] * 10, pa.string())})
+            table.append(rows, partition_by=["p"]) if not number else table.append(rows)
+    small = table.snapshot().scan().to_spark(spark)
+    monkeypatch.setattr(large_scan, "LARGE", 3)
+    listed: list[int] = []
+    plan_of = large_scan.LargeScan.plan_of
+
+    def counted(scan: large_scan.LargeScan, filters: Any) -> Any:
+        plan = plan_of(scan, filters)
+        listed.append(plan.files.num_rows)
+        return plan
+
+    monkeypatch.setattr(large_scan.LargeScan, "plan_of", counted)
+    large = table.snapshot().scan().to_spark(spark)
+    assert not listed
+    for where, most in {
+        "id = 5": 1, "p = 'b'": 1, "p IS NULL AND id > 25": 1, "id < 15 AND p = 'a'": 1, "id < 5 OR p IS NULL": 2,
+        "id IN (1, 35)": 2, "length(p) = 1": 4, "id > (SELECT 30)": 4, "p <=> NULL": 1, "id % 2 = 0": 4, "id > 100": 0,
+    }.items():  # fmt: skip
+        listed.clear()
+        assert sorted(map(str, large.where(where).collect())) == sorted(map(str, small.where(where).collect())), where
+        assert has_vectors or max(listed) <= most, where
+    listed.clear()
+    assert len(large.limit(3).collect()) == 3
+    assert len(large.select("p").limit(25).collect()) == 25
+    assert not listed
+    assert has_vectors or len(large.limit(25).inputFiles()) == 3
+    assert large.count() == small.count()
+    joined = large.where("id < 3").join(large.where("p = 'a'"), "id")
+    assert sorted(row.id for row in joined.collect()) == [0, 1, 2]
+    table.delete("id = 0")
+    assert large.where("id = 0").count() == 1
+    table.append(large.where("id = 0"))
+    assert table.snapshot().scan(where="id = 0").to_arrow().num_rows == 1

@@ -58,7 +58,7 @@ class Kept:
 
 
 def filters(*paths: str, kept: tuple[str, ...] = ()) -> PushedFilters:
-    return PushedFilters("memory://t", Kept(kept), pa.chunked_array([pa.array(paths)]), schema("col-"), schema(""))
+    return PushedFilters(schema("col-"), schema(""), "memory://t", Kept(kept), pa.chunked_array([pa.array(paths)]))
 
 
 def parse(*nodes: Any) -> Expression | None:

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.spark.frames import with_position
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, Followed, SparkHost, read_options
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, Followed, LargeScan, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import NUMBER_COLUMN, ScanFiles, hadoop_root
 from delta_orch.log.files.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
@@ -97,14 +97,16 @@ class Bridge:
             index.skipWith(files.pushed)
         return index
 
-    def followed(self, java_session: JavaObject, schema: JavaObject, newest: object) -> JavaObject:
-        """Rows that `newest` gives for each query; see `FollowedRelation.java`."""
+    def followed(
+        self, java_session: JavaObject, schema: JavaObject, rows: object, *, is_of_one_version: bool
+    ) -> JavaObject:
+        """Rows that `rows` gives for each query; see `FollowedRelation.java`."""
         from pyspark.java_gateway import ensure_callback_server_started
 
         ensure_callback_server_started(self._gateway)
-        self.is_following = True
-        relation = self._new(self._followed_class, java_session, schema)
-        relation.readBy(newest)
+        self.is_following |= not is_of_one_version
+        relation = self._new(self._followed_class, java_session, schema, is_of_one_version)
+        relation.readBy(rows)
         return java_session.baseRelationToDataFrame(relation)
 
     def settled(self, java_rows: JavaObject) -> JavaObject:
@@ -187,7 +189,16 @@ class ClassicHost(SparkHost):
 
         schema = scan(self, followed.plan)._jdf.schema()
         newest = NewestRows(self, followed, scan, self._bridge.versions)
-        return FollowingFrame(self._bridge.followed(self.session._jsparkSession, schema, newest), self.session)
+        java = self._bridge.followed(self.session._jsparkSession, schema, newest, is_of_one_version=False)
+        return FollowingFrame(java, self.session)
+
+    def large_scan(self, large: LargeScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
+        from delta_orch.engines.spark.followed import FilteredRows
+
+        schema = scan(self, large.plan_of_nothing())._jdf.schema()
+        rows = FilteredRows(self, large, scan)
+        java = self._bridge.followed(self.session._jsparkSession, schema, rows, is_of_one_version=True)
+        return self._frame(java, self.session)
 
     def settled(self, rows: DataFrame) -> DataFrame:
         if not self._bridge.is_following:

@@ -17,7 +17,7 @@ from pyspark.sql.connect.plan import LogicalPlan
 
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.errors import spark_errors
-from delta_orch.engines.spark.pushed_filters import FilterNode, PushedFilters
+from delta_orch.engines.spark.pushed_filters import FilterNode, FilterReader
 from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import find_column, resolve_predicate
@@ -106,8 +106,7 @@ def _predicate(condition: Column | str, scan: ScanPlan) -> Expression | None:
     schema = scan.read_schema
     if isinstance(condition, str):
         return _parsed(condition, schema)
-    filters = PushedFilters(scan.store.uri, scan.prune, FileTable(scan.files).path, schema, schema)
-    return filters.predicate([_node(getattr(condition, "_expr", None), schema)])
+    return FilterReader(schema, schema).predicate([_node(getattr(condition, "_expr", None), schema)])
 
 
 def _parsed(text: str, schema: StructType) -> Expression | None:
@@ -124,7 +123,7 @@ def _parsed(text: str, schema: StructType) -> Expression | None:
 
 
 def _node(expression: Any, schema: StructType) -> FilterNode:
-    """An unresolved expression of pyspark as a node of `PushedFilters`; None where it has no counterpart."""
+    """An unresolved expression of pyspark as a node of `FilterReader`; None where it has no counterpart."""
     name, arguments = getattr(expression, "_name", None), list(getattr(expression, "_args", ()))
     if name in ("and", "or") and len(arguments) == 2:
         return [name, *(_node(argument, schema) for argument in arguments)]

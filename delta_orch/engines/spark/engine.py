@@ -18,7 +18,7 @@ from delta_orch.engines.scan_plan import ScanPlan, ensure_distinct
 from delta_orch.engines.spark.classic import BridgeUnavailable, ClassicHost, bridge_of
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.frames import is_connect, is_spark_frame, session_of, union_by_name, value_to_frame
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, SparkHost
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, LargeScan, SparkHost
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
@@ -132,6 +132,13 @@ class SparkEngine:
         Raises as `scan`, and UnsupportedError: The session is one of Spark Connect.
         """
         return self.host.follow(followed, scan_rows)
+
+    def large_scan(self, large: LargeScan) -> DataFrame:
+        """The rows of a scan of very many files, lazily: a classic session lists those that a query needs.
+
+        Raises as `scan`.
+        """
+        return self.host.large_scan(large, scan_rows)
 
     def conform(self, relation: DataFrame, schema: StructType) -> DataFrame:
         """The rows with exactly these columns and types; see `Engine.conform`."""

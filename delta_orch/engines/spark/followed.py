@@ -1,9 +1,10 @@
-"""DataFrames of classic sessions that read the newest version of a table at each query; see `FollowedRelation.java`."""
+"""DataFrames of classic sessions whose files are planned at each query; see `FollowedRelation.java`."""
 
 from __future__ import annotations
 
 import threading
 import weakref
+from abc import ABC, abstractmethod
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -11,15 +12,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pyspark.sql.classic.dataframe import DataFrame as ClassicDataFrame
 
 from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.engines.spark.pushed_filters import FilterReader
 from delta_orch.errors import DeltaError
 
 if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame
 
-    from delta_orch.engines.spark.host import Followed, SparkHost
+    from delta_orch.engines.spark.host import Followed, LargeScan, SparkHost
 
 _KEPT_QUERIES = 256
+_LIMIT = "limit "
 
 _lock = threading.Lock()
 
@@ -27,11 +30,47 @@ Versions = OrderedDict[tuple[str, str], int]
 """The versions that the queries of one JVM read, by the number of the query and the table."""
 
 
-class NewestRows:
-    """Gives the JVM the rows of a followed scan. It keeps this object while a plan with the scan exists."""
+class _PlannedRows(ABC):
+    """Gives the JVM the rows of a scan. It keeps this object while a plan with the scan exists."""
 
     class Java:
         implements: ClassVar[list[str]] = ["java.util.function.Function"]
+
+    def __init__(self, host: SparkHost, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> None:
+        self._host = weakref.ref(host)
+        self._scan = scan
+
+    def apply(self, asked: str) -> JavaObject | str:
+        """The rows as a Java `Dataset`, or what is wrong."""
+        host = self._host()
+        if host is None:
+            return "The session of a DataFrame that is planned at each query has ended"
+        try:
+            return self._scan(host, self._plan_of(asked))._jdf
+        except DeltaError as e:
+            return f"{type(e).__name__}: {e}"
+
+    @abstractmethod
+    def _plan_of(self, asked: str) -> ScanPlan:
+        """The scan that the JVM asks for."""
+
+
+class FilteredRows(_PlannedRows):
+    """The rows of a large scan that filters or a limit leave; asked by the text of these."""
+
+    def __init__(self, host: SparkHost, large: LargeScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> None:
+        super().__init__(host, scan)
+        self._large = large
+        self._reader = FilterReader(large.schema, large.schema)
+
+    def _plan_of(self, asked: str) -> ScanPlan:
+        if asked.startswith(_LIMIT):
+            return self._large.plan_of_rows(int(asked.removeprefix(_LIMIT)))
+        return self._large.plan_of(self._reader.parse(asked) if asked else None)
+
+
+class NewestRows(_PlannedRows):
+    """The rows of a followed scan; asked by the number of the query."""
 
     def __init__(
         self,
@@ -40,20 +79,12 @@ class NewestRows:
         scan: Callable[[SparkHost, ScanPlan], DataFrame],
         versions: Versions,
     ) -> None:
-        self._host = weakref.ref(host)
+        super().__init__(host, scan)
         self._followed = followed
-        self._scan = scan
         self._versions = versions
 
-    def apply(self, query: str) -> JavaObject | str:
-        """The rows for one query as a Java `Dataset`, or what is wrong."""
-        host = self._host()
-        if host is None:
-            return "The session of a DataFrame that follows a table has ended"
-        try:
-            return self._scan(host, self._followed.plan_of(self._version(query)))._jdf
-        except DeltaError as e:
-            return f"{type(e).__name__}: {e}"
+    def _plan_of(self, asked: str) -> ScanPlan:
+        return self._followed.plan_of(self._version(asked))
 
     def _version(self, query: str) -> int:
         key = (query, self._followed.uri)

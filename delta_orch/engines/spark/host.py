@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.protocol.types import StructType
+
 ANALYSIS_SETTINGS: Mapping[str, str] = {
     # Casts of timestamps to dates and strings must not depend on who runs them.
     "spark.sql.session.timeZone": "UTC",
@@ -106,6 +109,23 @@ class Followed(Protocol):
         """The scan of a version, with the columns that it had at first."""
 
 
+class LargeScan(Protocol):
+    """A scan of so many files that each query lists only those that it needs; `scan.large_scan.LargeScan`."""
+
+    @property
+    def schema(self) -> StructType:
+        """The columns that filters may name."""
+
+    def plan_of(self, filters: Expression | None) -> ScanPlan:
+        """The scan, without files of which the filters over `schema` leave no row."""
+
+    def plan_of_rows(self, count: int) -> ScanPlan:
+        """The scan of some of the files, which have so many rows together; of all where nobody knows."""
+
+    def plan_of_nothing(self) -> ScanPlan:
+        """The scan without any file."""
+
+
 class SparkHost(ABC):
     """A session. Classic and Connect differ behind this interface only."""
 
@@ -138,6 +158,10 @@ class SparkHost(ABC):
             cause="Spark Connect plans queries where no code of this package runs",
             remedy="Make the DataFrame again for each query, or use a classic session",
         )
+
+    def large_scan(self, large: LargeScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
+        """The rows of a scan, as `scan` makes them: of all its files, unless a session can ask which a query needs."""
+        return scan(self, large.plan_of(None))
 
     def settled(self, rows: DataFrame) -> DataFrame:
         """The same rows, of one version of each table that they follow, however often they are read."""

@@ -46,90 +46,23 @@ _EPOCH = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
-class PushedFilters:
-    """Filters from the JVM, applied to the files of one scan when a query is planned.
-
-    The JVM calls `apply`, and keeps this object while a plan with the scan exists; so it holds no session.
+class FilterReader:
+    """Reads filters that Spark sends.
 
     Attributes:
-        uri: Of the table, for messages.
-        prune: See `ScanPlan.prune`.
-        paths: Of the scan's files.
-        names: The columns as the files name them.
+        names: The columns as the filters name them.
         schema: The same columns as the table names them, in the same order.
     """
 
-    uri: str
-    prune: FilePruning
-    paths: pa.ChunkedArray
     names: StructType
     schema: StructType
 
-    class Java:
-        implements: ClassVar[list[str]] = ["java.util.function.Function"]
-
-    def apply(self, text: str) -> bytes | None:
-        """As `kept`, `row_counts` for empty text, or `extremes` of the column after a `=`. None too if the log can no
-        longer be read, e.g. because a checkpoint was cleaned up."""
-        try:
-            if text.startswith("="):
-                return self.extremes(text[1:])
-            return self.kept(text) if text else self.row_counts()
-        except DeltaError as e:
-            logger.warning("Reading all files of %s: its log can no longer be read: %s", self.uri, e)
-            return None
-
-    def kept(self, text: str) -> bytes | None:
-        """One bit per file, lowest first, clear if the file has no wanted row; None if all files are kept.
+    def parse(self, text: str) -> Expression | None:
+        """The filters over the table's columns; None if none of them is understood.
 
         Args:
             text: What `FilterText.java` writes.
-
-        Raises as `ScanPlan.prune`.
         """
-        where = self.parse(text)
-        if where is None:
-            return None
-        kept = pc.is_in(self.paths, value_set=FileTable(self.prune(where)).path)
-        count = pc.sum(kept).as_py() or 0
-        logger.debug("Filters pushed into the scan leave %d of %d files", count, len(self.paths))
-        if count == len(self.paths):
-            return None
-        return np.packbits(kept.to_numpy(), bitorder="little").tobytes()
-
-    def row_counts(self) -> bytes | None:
-        """The rows of each file, eight bytes each, -1 where nobody knows; None if the log names a file twice."""
-        answer = self.prune(None)
-        paths = FileTable(answer).path
-        if pc.count_distinct(paths).as_py() < len(paths):
-            return None
-        counts = answer.column("num_rows").take(pc.index_in(self.paths, value_set=paths))
-        numbers: bytes = pc.fill_null(counts, -1).to_numpy().astype("<i8").tobytes()
-        return numbers
-
-    def extremes(self, name: str) -> bytes | None:
-        """A byte a file: 0 if nobody knows the extremes of a column exactly, 1 if it has values, 2 if all are null.
-        Then the smallest of each file, then the greatest, eight bytes each. None if nobody knows any.
-
-        Args:
-            name: The column, as the files name it.
-        """
-        found = self._column([name])
-        answer = None if found is None else self.prune.extremes(*found)
-        if answer is None:
-            return None
-        paths = FileTable(answer).path
-        if pc.count_distinct(paths).as_py() < len(paths):
-            return None
-        of_files = answer.take(pc.index_in(self.paths, value_set=paths))
-        states = pc.if_else(pc.is_valid(of_files["lowest"]), 1, 2)
-        states = pc.fill_null(pc.if_else(of_files["is_known"], states, 0), 0)
-        parts = [states.to_numpy().astype("i1")]
-        parts += [pc.fill_null(of_files[column], 0).to_numpy().astype("<i8") for column in ("lowest", "highest")]
-        return b"".join(part.tobytes() for part in parts)
-
-    def parse(self, text: str) -> Expression | None:
-        """The filters over the table's columns; None if none of them is understood."""
         try:
             nodes = orjson.loads(text)
         except orjson.JSONDecodeError:
@@ -195,6 +128,86 @@ class PushedFilters:
             logical.append(schema.fields[index].name)
             names, schema = names.fields[index].data_type, schema.fields[index].data_type
         return Column(tuple(logical)), schema
+
+
+@dataclass(frozen=True, slots=True)
+class PushedFilters(FilterReader):
+    """Filters from the JVM, applied to the files of one scan when a query is planned; `names` are those in the files.
+
+    The JVM calls `apply`, and keeps this object while a plan with the scan exists; so it holds no session.
+
+    Attributes:
+        uri: Of the table, for messages.
+        prune: See `ScanPlan.prune`.
+        paths: Of the scan's files.
+    """
+
+    uri: str
+    prune: FilePruning
+    paths: pa.ChunkedArray
+
+    class Java:
+        implements: ClassVar[list[str]] = ["java.util.function.Function"]
+
+    def apply(self, text: str) -> bytes | None:
+        """As `kept`, `row_counts` for empty text, or `extremes` of the column after a `=`. None too if the log can no
+        longer be read, e.g. because a checkpoint was cleaned up."""
+        try:
+            if text.startswith("="):
+                return self.extremes(text[1:])
+            return self.kept(text) if text else self.row_counts()
+        except DeltaError as e:
+            logger.warning("Reading all files of %s: its log can no longer be read: %s", self.uri, e)
+            return None
+
+    def kept(self, text: str) -> bytes | None:
+        """One bit per file, lowest first, clear if the file has no wanted row; None if all files are kept.
+
+        Args:
+            text: What `FilterText.java` writes.
+
+        Raises as `ScanPlan.prune`.
+        """
+        where = self.parse(text)
+        if where is None:
+            return None
+        kept = pc.is_in(self.paths, value_set=FileTable(self.prune(where)).path)
+        count = pc.sum(kept).as_py() or 0
+        logger.debug("Filters pushed into the scan leave %d of %d files", count, len(self.paths))
+        if count == len(self.paths):
+            return None
+        return np.packbits(kept.to_numpy(), bitorder="little").tobytes()
+
+    def row_counts(self) -> bytes | None:
+        """The rows of each file, eight bytes each, -1 where nobody knows; None if the log names a file twice."""
+        answer = self.prune(None)
+        paths = FileTable(answer).path
+        if pc.count_distinct(paths).as_py() < len(paths):
+            return None
+        counts = answer.column("num_rows").take(pc.index_in(self.paths, value_set=paths))
+        numbers: bytes = pc.fill_null(counts, -1).to_numpy().astype("<i8").tobytes()
+        return numbers
+
+    def extremes(self, name: str) -> bytes | None:
+        """A byte a file: 0 if nobody knows the extremes of a column exactly, 1 if it has values, 2 if all are null.
+        Then the smallest of each file, then the greatest, eight bytes each. None if nobody knows any.
+
+        Args:
+            name: The column, as the files name it.
+        """
+        found = self._column([name])
+        answer = None if found is None else self.prune.extremes(*found)
+        if answer is None:
+            return None
+        paths = FileTable(answer).path
+        if pc.count_distinct(paths).as_py() < len(paths):
+            return None
+        of_files = answer.take(pc.index_in(self.paths, value_set=paths))
+        states = pc.if_else(pc.is_valid(of_files["lowest"]), 1, 2)
+        states = pc.fill_null(pc.if_else(of_files["is_known"], states, 0), 0)
+        parts = [states.to_numpy().astype("i1")]
+        parts += [pc.fill_null(of_files[column], 0).to_numpy().astype("<i8") for column in ("lowest", "highest")]
+        return b"".join(part.tobytes() for part in parts)
 
 
 def _literal(text: str, data_type: DataType) -> Literal | None:

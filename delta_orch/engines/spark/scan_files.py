@@ -94,7 +94,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
         files=_with_sizes(plan.store, plan.files.select(["path", "size", "modification_time"])),
         pushed=None
         if plan.prune is None
-        else PushedFilters(plan.store.uri, plan.prune, FileTable(plan.files).path, names, plan.schema),
+        else PushedFilters(names, plan.schema, plan.store.uri, plan.prune, FileTable(plan.files).path),
         key=(names, partition_schema, plan.schema, _digest(plan.files)),
     )
 

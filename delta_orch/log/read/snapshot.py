@@ -248,6 +248,11 @@ class Snapshot:
         """Number of live files."""
         return self._files.num_adds
 
+    def most_files(self) -> int:
+        """No fewer than there are live files. Of a checkpoint only footers are read."""
+        groups = [] if self.checkpoint is None else self.checkpoint.row_groups("add")
+        return int(self.tail.adds.num_rows) + sum(group.num_rows for group in groups)
+
     @cached_property
     def size_bytes(self) -> int:
         """Sum of the sizes of the live files."""

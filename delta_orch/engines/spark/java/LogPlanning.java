@@ -57,7 +57,7 @@ public final class LogPlanning extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
-    LogicalPlan settled = FollowedRelation.settled((LogicalPlan) plan);
+    LogicalPlan settled = FollowedRelation.planned((LogicalPlan) plan);
     if (settled != plan) {
       // What was pushed down to a followed table is to reach the scan in its place. This rule runs, too.
       return SparkSession.active().sessionState().optimizer().execute(settled);
