@@ -14,6 +14,7 @@ from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_check
 from delta_orch.dagster.inputs import load_value
 from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
 from delta_orch.dagster.output_place import (
+    MODE,
     Place,
     asset_place,
     ensure_no_table_around,
@@ -177,7 +178,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             if context.has_asset_key and is_in_run(context):
                 report_failed_checks(context, error)
             raise audit_failure(error) from error
-        self._report(context, report, ".".join(place), scopes, time.perf_counter() - started)
+        self._report(context, report, ".".join(place), scopes, time.perf_counter() - started, settings.mode)
 
     def _step(
         self,
@@ -193,7 +194,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if before is None:
             ensure_no_table_around(table, [self._table(place[:depth]) for depth in range(len(place))])
         else:
-            ensure_own_table(context, table, before, replaces_all=settings.mode == "overwrite")
+            ensure_own_table(context, table, before, replaces=settings.mode == "overwrite")
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
         if before is None and partition_by is None:
@@ -319,10 +320,12 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         table_name: str,
         scopes: dict[str, Expression],
         seconds: float,
+        mode: Mode,
     ) -> None:
         snapshot = report.snapshot()
         run_id = context.run_id if is_in_run(context) else None
         metadata = report_metadata(report, snapshot, table_name, run_id=run_id, seconds=seconds)
+        metadata[MODE] = mode
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)
             metadata[PASSED] = dg.JsonMetadataValue([finding.name for finding in report.findings])

@@ -14,6 +14,9 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.run_identity import read_dagster_writer
 
+MODE = "delta/mode"
+"""The metadata that says how an asset was written."""
+
 Place = tuple[str, ...]
 """The folders of a table below the root."""
 
@@ -128,15 +131,15 @@ def ensure_no_table_around(table: DeltaTable, above: Sequence[DeltaTable]) -> No
             raise _shared(table, f"{table.uri}/{folder}")
 
 
-def ensure_own_table(context: dg.OutputContext, table: DeltaTable, before: Snapshot, *, replaces_all: bool) -> None:
+def ensure_own_table(context: dg.OutputContext, table: DeltaTable, before: Snapshot, *, replaces: bool) -> None:
     """Check who has written a table that is there already. Its transactions name them.
 
     Args:
-        replaces_all: The output of an op replaces all rows: then the table must be one that ops write.
+        replaces: The output takes the place of rows, those of an op of all: then the table must be one that ops write.
 
     Raises:
-        InvalidRequestError: Another asset did; or the output is of an op and the table is none of an op, or the other
-            way round.
+        InvalidRequestError: Another asset replaces rows there, as this one does; or the output is of an op and the
+            table is none of an op, or the other way round.
     """
     writers = {found for app_id in before.every_txn if (found := read_dagster_writer(app_id)) is not None}
     own = (not context.has_asset_key, output_parts(context))
@@ -145,16 +148,27 @@ def ensure_own_table(context: dg.OutputContext, table: DeltaTable, before: Snaps
         others = by_ops
     else:
         may_expire = "delta.setTransactionRetentionDuration" in before.metadata.configuration
-        if replaces_all and before.num_files and not by_ops and not may_expire:
+        if replaces and before.num_files and not by_ops and not may_expire:
             raise _not_own(context, table, "It was not written by ops")
         others = []
     known = [dg.AssetKey(parts) for is_op, parts in writers if not is_op and (is_op, parts) != own]
     # An asset that was renamed, and wiped from the instance, leaves its table to its successor.
-    others += [
-        tuple(key.path) for key in known if is_in_run(context) and context.step_context.instance.has_asset_key(key)
-    ]
+    if is_in_run(context) and (replaces or not context.has_asset_key):
+        instance = context.step_context.instance
+        is_other = _replaces if context.has_asset_key else dg.DagsterInstance.has_asset_key
+        others += [tuple(key.path) for key in known if is_other(instance, key)]
     if others:
         raise _not_own(context, table, f"It is written by {'/'.join(sorted(others)[0])}")
+
+
+def _replaces(instance: dg.DagsterInstance, key: dg.AssetKey) -> bool:
+    """Whether an asset that the instance knows replaces rows, and does not merge or append them."""
+    if not instance.has_asset_key(key):
+        return False
+    event = instance.get_latest_materialization_event(key)
+    told = None if event is None or event.asset_materialization is None else event.asset_materialization.metadata
+    mode = None if told is None else told.get(MODE)
+    return mode is None or mode.value == "overwrite"
 
 
 def _not_own(context: dg.OutputContext, table: DeltaTable, cause: str) -> InvalidRequestError:

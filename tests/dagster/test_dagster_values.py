@@ -451,6 +451,13 @@ def test_assets_of_other_jobs_and_managers_share_no_table(tmp_path: Path) -> Non
     inner.instance = lake.instance
     assert "It is written by a/t" in str(inner.fails(writer("t")))
     assert lake.rows("a", "t") == [{"n": 1}]
+    # Rows may be merged and appended into it, and replaced by its own asset again.
+    merged = {"schema": "a", "mode": "merge", "merge_keys": ["n"]}
+    assert lake.run(writer("late", "t", metadata=merged)).success
+    assert lake.run(writer("more", "t", metadata={"schema": "a", "mode": "append"})).success
+    assert lake.rows("a", "t") == [{"n": 1}, {"n": 1}]
+    assert lake.run(writer("a", "t")).success
+    assert lake.rows("a", "t") == [{"n": 1}]
     # Renamed: the old one is gone from the instance.
     lake.instance.wipe_assets([dg.AssetKey(["a", "t"])])
     assert lake.run(writer("b", "t", metadata={"schema": "a"})).success
