@@ -66,15 +66,14 @@ def physical_path(schema: StructType, path: Sequence[str]) -> tuple[str, ...]:
 
 
 def ensure_distinct_columns(schema: StructType) -> None:
-    """Check that no column of a mapped table is stored as another one.
+    """Check that no column of a mapped table is stored as another one. Fields are looked up struct by struct.
 
     Raises:
-        ProtocolViolationError: Two fields of a struct have the same physical name but for case, or two fields of the
-            schema the same id.
+        ProtocolViolationError: Two fields of a struct have the same id, or the same physical name but for case.
     """
-    ids: set[int] = set()
     for struct in types_of(schema):
         names: set[str] = set()
+        ids: set[int] = set()
         for field in struct if isinstance(struct, StructType) else ():
             name, known_id = physical_name(field).lower(), field_id(field)
             if name in names or known_id in ids:
