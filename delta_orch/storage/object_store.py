@@ -208,7 +208,9 @@ class ObjectStore(FlatStore):
 
     def put(self, path: str, data: bytes) -> FileMeta:
         bucket, key = self.location.bucket, self._key(path)
-        written = self.call("write", self._full(path), lambda: self._replace(bucket, key, data), may_change=True)
+        rewrite = partial(self._replace, bucket, key, data)
+        # A hint may be written twice, and lie behind a newer one: readers look further.
+        written = self.call("write", self._full(path), rewrite, may_change=True, may_repeat=True)
         return FileMeta(path, len(data), written.modification_time_ms)
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
