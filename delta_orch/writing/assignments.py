@@ -16,6 +16,7 @@ from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_check import ensure_schema_fits, is_lossless_cast
+from delta_orch.protocol.schema_edit import part_at
 from delta_orch.protocol.table_properties import parse_column_list
 from delta_orch.protocol.types import (
     BOOLEAN,
@@ -31,6 +32,7 @@ from delta_orch.protocol.types import (
     PrimitiveType,
     StructField,
     StructType,
+    with_parts,
 )
 from delta_orch.table.configuration import TableConfiguration
 
@@ -223,8 +225,9 @@ def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Exp
     if is_lossless_cast(have, want) or _is_assignable(have, want):
         return Cast(value, want)
     if not (_is_atomic(have) or _is_atomic(want)):
-        # Names and types inside are held against the table's before the first row is written.
-        return value
+        # Names inside are held against the table's before the first row is written.
+        inside = _cast_inside(have, want)
+        return value if inside == have else Cast(value, inside)
     raise _unfit(f"a value of type {have}", want, name, "Write a cast into the expression")
 
 
@@ -242,7 +245,7 @@ def ensure_value_fits(value: Expression, have: DataType, place: Path, schema: St
     cast_to(value, have, want, name)
     if isinstance(value, Literal) or isinstance(have, PrimitiveType | DecimalType):
         return
-    shapes = (StructType((StructField(name, data_type),)) for data_type in (have, want))
+    shapes = (StructType((StructField(name, data_type),)) for data_type in (_cast_inside(have, want), want))
     ensure_schema_fits(*shapes, fill_nulls=fill_nulls)
 
 
@@ -267,6 +270,21 @@ def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expr
         if _is_assignable(have, want) and low <= number < high + 1:
             return Cast(literal, want)
     raise _unfit(f"the constant {literal.value!r} of type {have}", want, name, "Give a constant of that type")
+
+
+def _cast_inside(have: DataType, want: DataType) -> DataType:
+    """The type of a nested value whose parts are cast: its own names in their order, with the types of `want`. What is
+    not cast, or has no counterpart, keeps its type."""
+    if have == VOID or is_lossless_cast(have, want) or _is_assignable(have, want):
+        return want
+    if type(have) is not type(want):
+        return have
+
+    def of_part(name: str, inner: DataType) -> DataType:
+        found = part_at(want, name)
+        return inner if found is None else _cast_inside(inner, found[1])
+
+    return with_parts(have, of_part)
 
 
 def _is_assignable(have: DataType, want: DataType) -> bool:

@@ -195,6 +195,7 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     ("column", "value", "expected"),
     [("small", "2.7", 2), ("small", "'7'", 7), ("small", "substring(name, 2)", 1), ("small", "id = 1", 1),
      ("price", "1.235", Decimal("1.24")), ("price", "'1.5'", Decimal("1.50")), ("name", "id = 1", "true"),
+     ("st", "named_struct('b', named_struct('C', 2.5), 'A', '7')", {"a": 7, "b": {"c": "2.5"}}),
      ("at", "5", datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)), ("at", "'2024-02-29'", datetime(2024, 2, 29, tzinfo=UTC))],
 )  # fmt: skip
 def test_values_are_cast_under_ansi(tmp_path: Path, column: str, value: str, expected: object) -> None:

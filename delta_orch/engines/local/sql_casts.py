@@ -19,7 +19,7 @@ from delta_orch.engines.local.sql_types import (
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
-from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, quote_duckdb_string
+from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -31,8 +31,11 @@ from delta_orch.protocol.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     VOID,
+    ArrayType,
     DataType,
     DecimalType,
+    MapType,
+    StructType,
 )
 
 _EXACT_DOUBLE_DIGITS = 15
@@ -82,6 +85,8 @@ def cast(value: Typed, target: DataType) -> Typed:
     source = value.data_type
     if source in (target, VOID):
         return widen(value, target)
+    if not (is_atomic(source) or is_atomic(target)):
+        return Typed(_cast_inside(value, target, 0), target)
     if source == STRING and is_atomic(target):
         return _from_text(value, target)
     to = duckdb_type(target) if is_atomic(target) else ""
@@ -125,6 +130,31 @@ def cast(value: Typed, target: DataType) -> Typed:
         micros = f"multiply(CAST({value.sql} AS BIGINT), 1000000::BIGINT)"
         return Typed(f"CAST(make_timestamp({micros}) AS TIMESTAMPTZ)", TIMESTAMP)
     raise unsupported(f"CAST from {source} to {target}")
+
+
+def _cast_inside(value: Typed, target: DataType, depth: int) -> str:
+    """A CAST between types of one shape: of every element, key and value, and of every field by its place."""
+    sql, item = value.sql, f"item{depth}"
+
+    def part(place: str, source: DataType, wanted: DataType) -> str:
+        inner = Typed(place, source)
+        is_nested = source != wanted and not (is_atomic(source) or is_atomic(wanted))
+        return _cast_inside(inner, wanted, depth + 1) if is_nested else cast(inner, wanted).sql
+
+    match value.data_type, target:
+        case ArrayType(source), ArrayType(wanted):
+            return f"list_transform({sql}, lambda {item}: {part(item, source, wanted)})"
+        case MapType(key, held), MapType(wanted_key, wanted):
+            entry = f"key := {part(f'{item}.key', key, wanted_key)}, value := {part(f'{item}.value', held, wanted)}"
+            return f"map_from_entries(list_transform(map_entries({sql}), lambda {item}: struct_pack({entry})))"
+        case StructType(fields), StructType(others) if len(fields) == len(others):
+            places = (f"struct_extract({sql}, {quote_duckdb_string(field.name)})" for field in fields)
+            packed = ", ".join(
+                f"{quote_duckdb_identifier(other.name)} := {part(place, field.data_type, other.data_type)}"
+                for place, field, other in zip(places, fields, others, strict=True)
+            )
+            return f"CASE WHEN {sql} IS NOT NULL THEN struct_pack({packed}) END"
+    raise unsupported(f"CAST from {value.data_type} to {target}")
 
 
 def try_cast(value: Typed, target: DataType) -> Typed:
