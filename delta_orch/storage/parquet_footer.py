@@ -29,6 +29,7 @@ _MOST_ROW_GROUPS, _MOST_ROWS = 100_000, 1 << 36
 """Of a file. Each row group takes time and memory of its own, and whoever counts rows believes the footer."""
 _FEW_GROUPS_BYTES = 4 * 1024 * 1024
 """A footer of that size is parsed before anybody knows how many row groups it has."""
+_FEW_ROWS, _MUCH_BYTES = 8192, 1 << 30
 _MOST_LEVELS = 5_000
 """How deep a schema may be nested. Older releases of Arrow overflow the stack far beyond that."""
 
@@ -87,6 +88,13 @@ class ParquetFooter:
     def adopt(self, metadata: pq.FileMetaData) -> None:
         """Use what Arrow has read from the same file for `metadata`. Raises as it does."""
         self.__dict__["metadata"] = _consistent(metadata)
+
+    @property
+    def may_expand(self) -> bool:
+        """Whether its rows may take much more memory than its bytes do. Whoever has few rows and lies about sizes gets
+        that many times a page. Raises as `metadata`."""
+        rows, groups = self.metadata.num_rows, range(self.metadata.num_row_groups)
+        return rows >= _FEW_ROWS or any(rows * self.metadata.row_group(g).total_byte_size > _MUCH_BYTES for g in groups)
 
     @cached_property
     def calendar(self) -> LegacyCalendar | None:

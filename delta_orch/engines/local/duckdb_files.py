@@ -22,7 +22,7 @@ from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
 from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, fields_on
-from delta_orch.errors import SchemaMismatchError
+from delta_orch.errors import SchemaMismatchError, TableError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
@@ -330,7 +330,17 @@ def _item(variable: str, index: int) -> str:
 def _read_footer(path: str) -> ParquetFooter:
     ensure_regular_file(path)
     with reading(path), pa.OSFile(path, "rb") as source:
-        return read_footer(source)
+        footer = read_footer(source)
+        if not footer.may_expand:
+            return footer
+        from delta_orch.engines.local.expansion import ensure_bounded
+
+        try:
+            ensure_bounded(source, footer, range(footer.metadata.num_row_groups), path=path)
+        except TableError:
+            # Arrow's way decides by the columns that are read.
+            raise NotNativeError from None
+        return footer
 
 
 def _nanos_are_int96(metadata: pq.FileMetaData) -> bool:

@@ -92,6 +92,10 @@ class FileReader:
     # The columns to read from the last file, which the next one most likely has, too.
     _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
 
+    @property
+    def _is_local(self) -> bool:
+        return isinstance(self.filesystem, pafs.LocalFileSystem)
+
     def read_together(self, tasks: Sequence[FileTask]) -> list[pa.RecordBatch]:
         """All rows of some small files, in order, in large batches. Raises as `read_small`."""
         batches: list[pa.RecordBatch] = []
@@ -136,13 +140,17 @@ class FileReader:
 
     def count_row_groups(self, task: FileTask) -> tuple[int, int]:
         """All row groups of a file, and those to read. Raises as `read_small`."""
-        with reading(task.path), self._open(task.path) as (file, footer):
+        with reading(task.path), self._open(task.path) as (file, footer, _):
             return file.metadata.num_row_groups, len(self._wanted_groups(file, footer, task))
 
     def _rows_in(self, task: FileTask) -> pa.Table | None:
         """The live rows of a file as the file has them, or None if it is too large to decode in one go."""
-        with reading(task.path), self._open(task.path) as (file, footer):
+        with reading(task.path), self._open(task.path) as (file, footer, source):
             names, groups = self._names_in(file, task), self._groups_of(file, footer, task)
+            if footer.may_expand:
+                from delta_orch.engines.local.expansion import ensure_bounded
+
+                ensure_bounded(source, footer, groups, names, path=task.path, is_near=self._is_local)
             if not names:
                 num_rows = _num_rows(file.metadata, groups)
                 if num_rows > _ROWS_AT_ONCE:
@@ -157,7 +165,7 @@ class FileReader:
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
         """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
         `read_small`."""
-        with reading(task.path), self._open(task.path) as (file, footer):
+        with reading(task.path), self._open(task.path) as (file, footer, _):
             names, groups, metadata = self._names_in(file, task), self._groups_of(file, footer, task), file.metadata
             chosen = self._rows_of(metadata, task)
             if not names or max(_selected_bytes(footer, groups, names), default=0) > SMALL_BYTES:
@@ -169,7 +177,7 @@ class FileReader:
                 return
 
         def read_group(group: int) -> list[pa.RecordBatch]:
-            with reading(task.path), self._open(task.path, footer) as (own, _):
+            with reading(task.path), self._open(task.path, footer) as (own, _, _):
                 rows = _gregorian(own.read_row_group(group, columns=names, use_threads=False), footer)
                 return list(self._finish(chosen.choose(rows, [group]), task))
 
@@ -177,8 +185,10 @@ class FileReader:
             yield from batches
 
     @contextmanager
-    def _open(self, path: str, footer: ParquetFooter | None = None) -> Iterator[tuple[pq.ParquetFile, ParquetFooter]]:
-        is_local = isinstance(self.filesystem, pafs.LocalFileSystem)
+    def _open(
+        self, path: str, footer: ParquetFooter | None = None
+    ) -> Iterator[tuple[pq.ParquetFile, ParquetFooter, pa.NativeFile]]:
+        is_local = self._is_local
         if is_local:
             ensure_regular_file(path)
         with self.filesystem.open_input_file(path) as file_source:
@@ -190,7 +200,7 @@ class FileReader:
             file = pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
             if metadata is None:
                 footer.adopt(file.metadata)
-            yield file, footer
+            yield file, footer, source
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         known, schema = self._known, file.schema_arrow
