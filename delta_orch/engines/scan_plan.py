@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
@@ -138,6 +140,7 @@ class FilePruning(Protocol):
         """The `path` of each file, and what `exact_bounds.exact_extremes` says; None if nobody knows."""
 
 
+_DETOUR = re.compile(r"//|/\.\.?/")
 _MOST_ROW_ID = (1 << 63) - (1 << 40)
 """No file has as many rows as there are numbers above it."""
 
@@ -175,6 +178,7 @@ class ScanPlan:
         arrow_filter: Rows to keep beside `where`, as an Arrow expression over the columns of `schema` in Arrow's types.
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
             `schema` then has no more of a struct than is wanted of it.
+        each_once: Whether no file may occur twice. Those of a version must not.
         prune: For an engine that learns of more predicates when the scan runs. It stays in its process: a plan that
             was pickled has none.
     """
@@ -192,6 +196,7 @@ class ScanPlan:
     prune: FilePruning | None = field(default=None, compare=False, repr=False)
     row_addresses: RowAddresses | None = None
     opened: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
+    each_once: bool = False
 
     def __post_init__(self) -> None:
         if self.row_tracking is not None and self.files.num_rows:
@@ -204,6 +209,30 @@ class ScanPlan:
             return False
         vectors = FileTable(self.files).deletion_vector
         return bool(vectors.null_count < len(vectors))
+
+    def ensure_each_once(self, paths: Sequence[str]) -> None:
+        """Raises ProtocolViolationError where two files are one: their rows would count twice.
+
+        Args:
+            paths: Of all files, as the store resolves them.
+        """
+        if not self.each_once:
+            return
+        # On a file system there is more than one way to a file; a key of an object store means itself.
+        paths = [normpath(path) if path.startswith("/") and _DETOUR.search(path) else path for path in paths]
+        if len(set(paths)) == len(paths):
+            return
+        # One file with different deletion vectors is different rows.
+        known: set[tuple[str, str | None]] = set()
+        for path, dv_id in zip(paths, FileTable(self.files).dv_id.to_pylist(), strict=True):
+            if (path, dv_id) in known:
+                raise ProtocolViolationError(
+                    f"The log names the file {path} twice",
+                    cause="A checkpoint that repeats an entry, or two spellings of one path",
+                    remedy="Find out with fsck(deep=True) which; delete such a checkpoint while the commits are there",
+                    path=path,
+                )
+            known.add((path, dv_id))
 
     @property
     def made_columns(self) -> tuple[str, ...]:

@@ -261,6 +261,7 @@ def scan_of_files(
         columns=columns,
         where=where,
         column_mapping=snapshot.configuration.column_mapping,
+        each_once=True,
     )
 
 
@@ -285,6 +286,7 @@ def _plan(
         row_tracking=row_tracking,
         arrow_filter=predicate.arrow_filter,
         prune=SnapshotPruning.of(snapshot),
+        each_once=True,
     )
 
 

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
 from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
@@ -102,11 +103,31 @@ def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> Tai
     keys = file_keys(paths, _concat(FileTable(adds).dv_id, FileTable(removes).dv_id))
     newest = _first_of_each(keys, pc.array_sort_indices(orders, order="descending"))
     is_winner = pc.is_in(int64_range(0, len(keys)), value_set=newest)
+    if len(newest) < len(keys):
+        _ensure_not_added_and_removed(keys, orders, is_winner)
     return TailFiles(
         _winners(adds, is_winner[: adds.num_rows]),
         _winners(removes, is_winner[adds.num_rows :]),
         before.touched.plus(_touched(run)),
     )
+
+
+def _ensure_not_added_and_removed(keys: pa.Array, orders: pa.Array, is_winner: pa.BooleanArray) -> None:
+    """Raises ProtocolViolationError where one commit adds and removes a logical file: the actions of a commit have no
+    order, and readers differ in which of them counts."""
+    contested = pc.is_in(keys, value_set=keys.filter(pc.invert(is_winner)))
+    table = pa.table({"key": keys.filter(contested), "order": orders.filter(contested)})
+    actions = table.filter(pc.greater(table["order"], _BEFORE_ALL)).group_by(["key", "order"]).aggregate([])
+    commits = actions.append_column("commit", pc.shift_right(actions["order"], 1))
+    counted = commits.group_by(["key", "commit"]).aggregate([([], "count_all")])
+    if counted.num_rows < actions.num_rows:
+        path = counted.filter(pc.greater(counted["count_all"], 1))["key"][0].as_py().partition("\x00")[0]
+        raise ProtocolViolationError(
+            f"A commit adds and removes {path!r}",
+            cause="The protocol forbids two actions on one file in one commit, as readers differ in which one counts",
+            remedy="Find the commit in the log, and delete the action that its writer did not mean",
+            path=path,
+        )
 
 
 def names_a_file_twice(actions: LogActions) -> bool:
