@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -12,6 +11,7 @@ from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import LONG, DataType, StructField, StructType
+from delta_orch.records import dataclass, field, replace
 from delta_orch.table.column_mapping import ColumnMappingMode
 
 if TYPE_CHECKING:

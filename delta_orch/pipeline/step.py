@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Unpack, cast
 from typing import Literal as OneOf
 
@@ -21,6 +20,7 @@ from delta_orch.errors import (
     TableNotFoundError,
 )
 from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot

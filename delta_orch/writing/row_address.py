@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import pyarrow as pa
+
+from delta_orch.records import dataclass
 
 DELETE, UPDATE, INSERT = "delete", "update", "insert"
 """What becomes of a row: values of `ADDRESS.kind`."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -38,6 +37,7 @@ from delta_orch.protocol.types import (
     holds_variant,
     not_null_places,
 )
+from delta_orch.records import dataclass
 
 SelectList = tuple[str, ...]
 
