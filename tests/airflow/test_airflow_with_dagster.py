@@ -14,6 +14,7 @@ from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator, DeltaTxnSensor
 from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.pipeline.run_identity import cdc_app_id
+from tests.airflow.conftest import DAY_2
 from tests.airflow.test_airflow_watching import StateStore, events_of, trigger_of
 
 if TYPE_CHECKING:
@@ -46,9 +47,14 @@ def test_a_handshake_there_and_back(runs: Runs, tmp_path: Path) -> None:
     @dg.sensor(name="gold_is_there", job_name="report")
     def gold_is_there(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
         done = gold.txns().get(cursor, -1) if gold.exists() else -1
-        if done < silver.version():
-            return dg.SkipReason("Airflow has not come so far")
+        if done < 0:
+            return dg.SkipReason("Airflow has read nothing yet")
         return dg.RunRequest(run_key=str(done))
+
+    def new_rows(batch: Any) -> pa.Table:
+        if batch.is_bootstrap:
+            return batch.scan().to_arrow()
+        return batch.changes.to_arrow().select(["i"])
 
     def asked() -> Any:
         return gold_is_there(dg.build_sensor_context())
@@ -57,7 +63,7 @@ def test_a_handshake_there_and_back(runs: Runs, tmp_path: Path) -> None:
     with DAG("gold", schedule=None) as dag:
         step = DeltaIncrementalOperator(
             task_id="gold", source=event["table_uri"], target=tmp_path / "gold", mode="append",
-            python_callable=lambda batch: batch.scan().to_arrow(),
+            python_callable=new_rows,
         )  # fmt: skip
         step >> DeltaTxnSensor(
             task_id="done", table_uri=tmp_path / "gold", app_id=cursor, min_version=event["version"], timeout=60
@@ -67,3 +73,19 @@ def test_a_handshake_there_and_back(runs: Runs, tmp_path: Path) -> None:
     request = asked()
     assert isinstance(request, dg.RunRequest)
     assert request.run_key == str(event["version"])
+
+    # Commits without rows are no news: the cursor stays behind the version, and Dagster starts nothing.
+    silver.alter().set_properties({"mine": "1"}).commit()
+    assert str(runs.run(dag).state) == "success"
+    assert silver.version() > event["version"]
+    again = asked()
+    assert isinstance(again, dg.RunRequest)
+    assert again.run_key == request.run_key
+
+    # Rows are.
+    silver.append(pa.table({"i": [4]}))
+    assert str(runs.run(dag, DAY_2).state) == "success"
+    after = asked()
+    assert isinstance(after, dg.RunRequest)
+    assert int(after.run_key or -1) == silver.version()
+    assert sorted(gold.snapshot().scan().to_arrow()["i"].to_pylist()) == [1, 2, 3, 4]
