@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import wraps
+from functools import cache, wraps
 from math import isfinite
 from pathlib import Path
 from types import FunctionType, GenericAlias, UnionType
@@ -51,10 +51,32 @@ def checked(public: Checked) -> Checked:
     return public
 
 
-def _wrapped(function: FunctionType, owner: Any = object) -> Callable[..., Any]:
+def checked_constructor(kind: type, passes: Callable[[str, object], bool]) -> None:
+    """Check the arguments of a class's own constructor, where it has one. What `passes` says of an argument's name and
+    value comes first: true for one that is taken as it is."""
+    function = vars(kind).get("__init__")
+    if isinstance(function, FunctionType):
+        kind.__init__ = _wrapped(function, passes=passes)  # type: ignore[misc]
+
+
+def ensure_arguments(kind: type, given: dict[str, Any]) -> None:
+    """Check keyword arguments for a class whose constructors are `checked_constructor`'s, before there is an object.
+
+    Raises:
+        InvalidRequestError: One is not of its type.
+    """
+    for owner in kind.__mro__:
+        signature = getattr(vars(owner).get("__init__"), "checks", None)
+        if signature is not None:
+            signature.check((), given)
+
+
+def _wrapped(
+    function: FunctionType, owner: Any = object, passes: Callable[[str, object], bool] | None = None
+) -> Callable[..., Any]:
     if hasattr(function, "__wrapped__") or (owner is object and not set(function.__annotations__) - {"return"}):
         return function
-    signature = _Signature(function)
+    signature = _Signature(function, passes)
 
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -67,11 +89,13 @@ def _wrapped(function: FunctionType, owner: Any = object) -> Callable[..., Any]:
             args, kwargs = signature.check(args, kwargs)
         return function(*args, **kwargs)
 
+    call.checks = signature  # type: ignore[attr-defined]
     return call
 
 
 class _Signature:
-    def __init__(self, function: FunctionType) -> None:
+    def __init__(self, function: FunctionType, passes: Callable[[str, object], bool] | None) -> None:
+        self._passes = passes
         code = function.__code__
         self._function = function
         self._names = code.co_varnames[: code.co_argcount]
@@ -90,13 +114,16 @@ class _Signature:
         for position in range(start, len(args)):
             name = self._names[position] if position < len(self._names) else self._more
             kind = None if name is None else kinds.get(name)
-            if kind is not None and (fit := kind.fit(args[position])) is not args[position]:
+            if kind is not None and (fit := self._fit(str(name), kind, args[position])) is not args[position]:
                 args = (*args[:position], fit, *args[position + 1 :])
         for name, value in kwargs.items():
             kind = kinds.get(name)
-            if kind is not None and (fit := kind.fit(value)) is not value:
+            if kind is not None and (fit := self._fit(name, kind, value)) is not value:
                 kwargs = {**kwargs, name: fit}
         return args, kwargs
+
+    def _fit(self, name: str, kind: _Kind, value: Any) -> Any:
+        return value if self._passes is not None and self._passes(name, value) else kind.fit(value)
 
     def _read(self) -> dict[str, _Kind]:
         scope = _Scope(self._function.__module__)
@@ -149,6 +176,7 @@ class _Scope:
         return vars(builtins)[name]
 
 
+@cache
 def _imports_of(module: str) -> dict[str, tuple[str, str | None]]:
     """The names that a module imports, also under `if TYPE_CHECKING:`."""
     file = sys.modules[module].__file__
@@ -249,8 +277,8 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
             if not _is_collection(value) or (isinstance(value, Iterator) and not may_be_used_up):
                 return False
             return all(_is_of_tree(v, item, scope) for v in _members(value))
-        case ast.Subscript(value=ast.Name(id="Mapping" | "dict")):
-            return isinstance(value, Mapping)
+        case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, _])):
+            return isinstance(value, Mapping) and all(_is_of_tree(one, key, scope) for one in value)
         case ast.Subscript(value=ast.Name(id="Callable")):
             return callable(value)
         case ast.Subscript(value=inner):

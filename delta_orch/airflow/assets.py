@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
 from delta_orch.airflow.locations import asset_uri_of_table, is_template, location_text, table_uri_of_asset
+from delta_orch.arguments import checked
+from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk import Asset, Context
@@ -33,6 +35,7 @@ WATCHED = "delta_orch_watched"
 """Of an asset's extra: the triggerer watches the table."""
 
 
+@checked
 def delta_table_asset(
     name: str,
     table_uri: object,
@@ -71,7 +74,10 @@ def delta_table_asset(
         trigger = DeltaCommitTrigger(table_uri_of_asset(uri), name, delta_conn_id, poll_interval)
         watchers.append(AssetWatcher(name=f"{name} commits", trigger=trigger))
         extra = {**(extra or {}), WATCHED: True}
-    return Asset(name=name, uri=uri, group=group, extra=extra or {}, watchers=watchers)
+    try:
+        return Asset(name=name, uri=uri, group=group, extra=extra or {}, watchers=watchers)
+    except ValueError as error:
+        raise InvalidRequestError(f"Airflow takes no such asset: {error}") from error
 
 
 def outlet_for(location: object) -> Asset | AssetUriRef | None:

@@ -80,8 +80,6 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.max_age = max_age
         self.max_health = max_health
         self.reads_from(kwargs.get("table_uri"))
-        self.ensure_flag("exact_columns", exact_columns)
-        self.ensure_flag("constraints", constraints)
         self._ensure_shapes()
         given = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
         if not given and not constraints:
@@ -98,14 +96,8 @@ class DeltaCheckOperator(DeltaTableOperator):
 
     def _ensure_shapes(self) -> None:
         self.ensure_text("where", self.where)
-        for name in ("columns", "rows", "max_health"):
-            value = getattr(self, name)
-            if value is not None and not isinstance(value, Mapping) and not is_template(value):
-                raise self.refusal(f"has {name} that is no dict")
         for name, predicate in self.rows.items() if isinstance(self.rows, Mapping) else ():
             self.ensure_text(f"rows[{name!r}]", predicate or "")
-        if self.python_callable is not None and not callable(self.python_callable):
-            raise self.refusal(f"has a python_callable that is no function: {self.python_callable!r}")
         if self.max_age is not None:
             from delta_orch.pipeline.conditions import FreshnessCondition
 

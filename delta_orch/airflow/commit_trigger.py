@@ -10,7 +10,8 @@ from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.locations import location_text
+from delta_orch.airflow.locations import CheckedArguments, location_text
+from delta_orch.airflow.triggers import ensure_interval
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ Start = Literal["latest", "earliest"]
 _POLLS_UNTIL_VERIFIED = 10
 
 
-class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
+class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[misc]
     """Fires for commits that change data. Give it to an `AssetWatcher`, or use `delta_table_asset(watch=True)`.
 
     The position in the table is kept in the asset's state store. It moves after the event was delivered. So no commit
@@ -56,13 +57,8 @@ class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
         start: Start = "latest",
     ) -> None:
         super().__init__()
-        if start not in ("latest", "earliest"):
-            raise InvalidRequestError(f"start={start!r} is not 'latest' or 'earliest'")
-        if isinstance(poll_interval_s, bool) or not isinstance(poll_interval_s, int | float) or poll_interval_s <= 0:
-            raise InvalidRequestError(
-                f"poll_interval_s={poll_interval_s!r} is not a time", remedy="Pass seconds above 0"
-            )
-        if not isinstance(asset_name, str) or not asset_name:
+        ensure_interval(poll_interval_s)
+        if not asset_name:
             raise InvalidRequestError("The trigger names no asset", remedy="Pass the name of the watched asset")
         self.table_uri = location_text(table_uri)
         self.asset_name = asset_name

@@ -11,6 +11,8 @@ from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.step_operator import UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.write_operator import DeltaWriteOperator
+from delta_orch.arguments import ensure_arguments
+from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import TaskDecorator
@@ -54,6 +56,7 @@ def delta_task(python_callable: UserFunction | None = None, **kwargs: OperatorAr
     """
     # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
     kwargs.setdefault("multiple_outputs", False)
+    _ensure_arguments(DeltaDecoratedOperator, kwargs)
     return task_decorator_factory(
         python_callable=python_callable, decorated_operator_class=DeltaDecoratedOperator, **kwargs
     )
@@ -103,6 +106,16 @@ def delta_changes_task(python_callable: UserFunction | None = None, **kwargs: Op
         **kwargs: `source` and `target` (required), `mode`, `consumer`, …
     """
     kwargs.setdefault("multiple_outputs", False)
+    _ensure_arguments(DeltaChangesDecoratedOperator, kwargs)
     return task_decorator_factory(
         python_callable=python_callable, decorated_operator_class=DeltaChangesDecoratedOperator, **kwargs
     )
+
+
+def _ensure_arguments(kind: type, given: dict[str, OperatorArgument]) -> None:
+    """Mapped tasks are made of these when they run; here they are known already."""
+    if wrong := {"op_args", "op_kwargs"} & given.keys():
+        raise InvalidRequestError(
+            f"The decorator has {min(wrong)}", remedy="Give a function's arguments where the task is called"
+        )
+    ensure_arguments(kind, given)

@@ -10,7 +10,7 @@ from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
 from delta_orch.airflow.connection import ConnectionSettings, read_settings
-from delta_orch.airflow.locations import absolute_location, location_text
+from delta_orch.airflow.locations import CheckedArguments, absolute_location, location_text
 from delta_orch.airflow.provider import CONNECTION_TYPE, INTEGRATION
 from delta_orch.errors import DeltaError, InvalidRequestError
 
@@ -20,15 +20,15 @@ if TYPE_CHECKING:
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.delta_table import DeltaTable, TableSnapshot
 
-    TableReference: TypeAlias = TableLocation | Mapping[str, object]
-    """A table, or with `table_uri` and `version` (as a task's XCom has them) one version of it."""
+TableReference: TypeAlias = "TableLocation | Mapping[str, object]"
+"""A table, or with `table_uri` and `version` (as a task's XCom has them) one version of it."""
 
 logger = logging.getLogger(__name__)
 
 DEFAULT_CONN_ID = "delta_default"
 
 
-class DeltaHook(BaseHook):  # type: ignore[misc]
+class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
     """Opens Delta tables.
 
     The connection's `extra` holds the storage options: plainly (`{"region": "…"}`), in an object `storage_options`,

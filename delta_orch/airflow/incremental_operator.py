@@ -48,7 +48,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     Args:
         source: The table to read. For several tables, a dict of names to tables. The function then gets a dict with the
-            batches of the tables that have changes, and one commit holds all cursors. (templated)
+            batches of the tables that have changes (with `overwrite_partitions` of all tables), and one commit holds
+            all cursors. (templated)
         target: The table written to; the first commit creates it. (templated)
         python_callable: `(batch, …) -> rows`.
         op_args: Positional arguments after the batch. (templated)
@@ -104,8 +105,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 f"has schema_mode={self.schema_mode!r}; possible is merge",
                 cause="An incremental step never replaces all rows",
             )
-        if python_callable is None:
-            raise self.refusal("has no python_callable")
         self.ensure_choice("mode", mode, tuple(MODES))
         self.ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
         self.ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
@@ -114,12 +113,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 "has mode='append' and on_recreated='bootstrap'",
                 cause="The rows of the source that was dropped stay, and those of the new one would be added to them",
             )
-        if max_versions is not None and (
-            not isinstance(max_versions, int) or isinstance(max_versions, bool) or max_versions < 1
-        ):
+        if max_versions is not None and max_versions < 1:
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
         self.ensure_text("consumer", consumer)
-        self.ensure_names("merge_keys", merge_keys)
         if (mode == "merge") != bool(merge_keys):
             raise self.refusal("takes a list of columns as merge_keys with mode='merge', and only then")
         if self.source == {}:

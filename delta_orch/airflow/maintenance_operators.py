@@ -57,8 +57,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.target_size = target_size
         self.zorder_by = zorder_by
         self.full = full
-        self.ensure_flag("full", full)
-        if zorder_by is not None and not is_template(zorder_by) and (isinstance(zorder_by, str) or not zorder_by):
+        if zorder_by is not None and not is_template(zorder_by) and not zorder_by:
             raise self.refusal(f"has zorder_by={zorder_by!r}, which is no list of columns")
         if target_size is not None and not is_template(target_size):
             parse_target_size(target_size)
@@ -107,11 +106,7 @@ class DeltaVacuumOperator(DeltaTableOperator):
         self.retention_hours = retention_hours
         self.dry_run = dry_run
         self.enforce_retention = enforce_retention
-        if isinstance(respect_consumers, str):
-            raise self.refusal("has respect_consumers, which must be a list of tables")
         self.respect_consumers = [checked_location(consumer) for consumer in respect_consumers]
-        self.ensure_flag("dry_run", dry_run)
-        self.ensure_flag("enforce_retention", enforce_retention)
         if retention_hours is not None and not is_template(retention_hours):
             _parse_hours(retention_hours)
 

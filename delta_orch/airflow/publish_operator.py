@@ -12,6 +12,7 @@ from delta_orch.airflow.hook import DEFAULT_CONN_ID
 from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.write_operator import DeltaWriteOperator
+from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -40,12 +41,13 @@ class DeltaPublishOperator(DeltaTableOperator):
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "staged")
 
-    def __init__(self, *, staged: object, if_unchanged: bool = False, **kwargs: OperatorArgument) -> None:
+    def __init__(
+        self, *, staged: Mapping[str, object] | str, if_unchanged: bool = False, **kwargs: OperatorArgument
+    ) -> None:
         super().__init__(**kwargs)
         self.staged = staged
         self.if_unchanged = if_unchanged
-        self.ensure_flag("if_unchanged", if_unchanged)
-        if staged is None or staged == "":
+        if isinstance(staged, str | Mapping) and not staged:
             raise self.refusal("has nothing in staged")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
@@ -69,6 +71,7 @@ class DeltaPublishOperator(DeltaTableOperator):
         return xcom
 
 
+@checked
 def delta_write_audit_publish(
     group_id: str,
     *,
@@ -100,7 +103,9 @@ def delta_write_audit_publish(
     Raises:
         InvalidRequestError: There is no check, one is called as the other tasks are, or an argument is wrong.
     """
-    if not isinstance(checks, Mapping) or not checks or {STAGE, PUBLISH} & set(checks):
+    if own := {"task_id", "stage", "staged"} & write.keys():
+        raise InvalidRequestError(f"Task group {group_id} has {min(own)}, which is its own to say")
+    if not checks or {STAGE, PUBLISH} & set(checks) or not all(isinstance(one, Mapping) for one in checks.values()):
         raise InvalidRequestError(
             f"Task group {group_id} takes checks by name, at least one, none called {STAGE} or {PUBLISH}",
             remedy='Pass checks={"amounts": {"rows": {"positive": "amount >= 0"}}}',

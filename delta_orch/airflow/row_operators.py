@@ -76,7 +76,6 @@ class DeltaMergeOperator(DeltaRowsOperator):
         self.clauses = clauses
         self.source_alias = source_alias
         self.target_alias = target_alias
-        self.ensure_names("keys", keys)
         self.ensure_text("on", on)
         if (keys is None) == (on is None):
             raise self.refusal("takes keys or on, exactly one of them")
@@ -159,7 +158,6 @@ class DeltaDeleteOperator(DeltaTableOperator):
         self.engine = engine
         self.idempotency = idempotency
         self.identity = identity
-        self.ensure_flag("all_rows", all_rows)
         self.ensure_choice("engine", engine, ENGINES)
         self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
         self.ensure_text("where", where)

@@ -11,7 +11,7 @@ from airflow.sdk.exceptions import AirflowException, AirflowFailException, Airfl
 
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.locations import RenderedLocations, checked_location, is_template
+from delta_orch.airflow.locations import CheckedOperator, checked_location
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.triggers import FOUND, WatchTrigger
 from delta_orch.errors import DeltaError, InvalidRequestError
@@ -39,7 +39,7 @@ class Watch(Protocol):
     def check(self) -> Found | None: ...
 
 
-class DeltaSensor(RenderedLocations, BaseSensorOperator):  # type: ignore[misc]
+class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
     """Base of the sensors. Subclasses say what they wait for, by `watch`, and how a trigger does, by `trigger`.
 
     A poke that finds no new version costs one metadata request, never a listing. A table that does not exist yet is
@@ -66,10 +66,8 @@ class DeltaSensor(RenderedLocations, BaseSensorOperator):  # type: ignore[misc]
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
-        if not is_template(delta_conn_id) and (not isinstance(delta_conn_id, str) or not delta_conn_id):
-            raise InvalidRequestError(f"delta_conn_id={delta_conn_id!r} names no connection", remedy="Pass its id")
-        if deferrable is not None and not isinstance(deferrable, bool):
-            raise InvalidRequestError(f"deferrable={deferrable!r} is neither True nor False", remedy="Pass one of them")
+        if isinstance(delta_conn_id, str) and not delta_conn_id:
+            raise InvalidRequestError("delta_conn_id names no connection", remedy="Pass its id")
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
         self.deferrable = (

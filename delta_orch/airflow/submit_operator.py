@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, cast
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
-from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
@@ -86,10 +85,7 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         self.idempotency = idempotency
         self.identity = identity
         self._process: subprocess.Popen[str] | None = None
-        self.ensure_flag("adds", adds)
         self.ensure_choice("idempotency", idempotency, ("run", "partition"))
-        if isinstance(application_args, str) and not is_template(application_args):
-            raise self.refusal("has application_args that is no list")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         once = OnceWriter(

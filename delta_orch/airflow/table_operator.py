@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -19,7 +19,7 @@ from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
 from delta_orch.airflow.links import DeltaTableLink
-from delta_orch.airflow.locations import RenderedLocations, checked_location, is_template
+from delta_orch.airflow.locations import CheckedOperator, checked_location
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.errors import InvalidRequestError
@@ -58,7 +58,7 @@ def xcom_of(report: StepReport, **details: object) -> XCom:
     return {**found, **details}
 
 
-class DeltaTableOperator(RenderedLocations, BaseOperator):  # type: ignore[misc]
+class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
     """Base of the operators that work on one table; subclasses implement `execute_on_table`.
 
     Retryable errors (`DeltaError.retryable`) are raised unchanged, so the task's retries apply. Other DeltaErrors fail
@@ -105,9 +105,6 @@ class DeltaTableOperator(RenderedLocations, BaseOperator):  # type: ignore[misc]
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
         self.emit_when_unchanged = emit_when_unchanged
-        self.ensure_flag("emit_when_unchanged", emit_when_unchanged)
-        if delta_conn_id is None:
-            raise self.refusal("has delta_conn_id=None, which names no connection")
         self.ensure_text("delta_conn_id", delta_conn_id)
         watched = isinstance(table_uri, Asset) and bool(table_uri.watchers)
         self._fills_outlets = self.writes and not watched and kwargs.get("outlets") is None
@@ -136,21 +133,9 @@ class DeltaTableOperator(RenderedLocations, BaseOperator):  # type: ignore[misc]
             raise self.refusal(f"has {name}={value!r}; possible are {named}")
 
     def ensure_text(self, name: str, value: object) -> None:
-        """Refuse what is no text, or an empty one; None says nothing."""
-        if value is not None and not is_template(value) and not (isinstance(value, str) and value.strip()):
+        """Refuse an empty text; None says nothing."""
+        if isinstance(value, str) and not value.strip():
             raise self.refusal(f"has {name}={value!r}, which is no text")
-
-    def ensure_names(self, name: str, value: object) -> None:
-        """Refuse what is no list of column names; None says nothing."""
-        if value is None or is_template(value):
-            return
-        if isinstance(value, str) or not isinstance(value, Collection) or not all(isinstance(n, str) for n in value):
-            raise self.refusal(f"has {name}={value!r}, which is no list of columns")
-
-    def ensure_flag(self, name: str, value: object) -> None:
-        """Refuse what Python would take for true or false."""
-        if not isinstance(value, bool):
-            raise self.refusal(f"has {name}={value!r}; possible are True and False")
 
     @property
     def hook(self) -> DeltaHook:

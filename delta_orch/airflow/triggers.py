@@ -12,7 +12,8 @@ from weakref import WeakValueDictionary
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.errors import DeltaError
+from delta_orch.airflow.locations import CheckedArguments
+from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ def _shared_table(delta_conn_id: str, table_uri: str) -> SharedTable:
     return found
 
 
-class WatchTrigger(BaseTrigger):  # type: ignore[misc]
+class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
     """Base of the triggers that wait for something in one table; subclasses say what, by `watch`.
 
     A poll that finds nothing new costs one metadata request, made in a worker thread so that the triggerer's event
@@ -83,6 +84,7 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
         poll_interval_s: float = 60.0,
     ) -> None:
         super().__init__()
+        ensure_interval(poll_interval_s)
         self.table_uri = table_uri
         self.delta_conn_id = delta_conn_id
         self.seen_version = seen_version
@@ -127,6 +129,12 @@ class WatchTrigger(BaseTrigger):  # type: ignore[misc]
             return None
 
 
+def ensure_interval(poll_interval_s: float) -> None:
+    """Refuse a pause that is none."""
+    if poll_interval_s <= 0:
+        raise InvalidRequestError(f"poll_interval_s={poll_interval_s!r} is not a time", remedy="Pass seconds above 0")
+
+
 class DeltaVersionTrigger(WatchTrigger):
     """Fires once, when the table has a version after `after_version` or a commit after `after_timestamp_ms`.
 
@@ -153,6 +161,8 @@ class DeltaVersionTrigger(WatchTrigger):
         super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s)
         self.after_version = after_version
         self.after_timestamp_ms = after_timestamp_ms
+        if (after_version is None) == (after_timestamp_ms is None):
+            raise InvalidRequestError("The trigger waits for after_version or after_timestamp_ms, exactly one of them")
 
     def watch(self, table: DeltaTable) -> Watch:
         return VersionWatch(table.log, WatchGoal(self.after_version, self.after_timestamp_ms), self.seen_version)
@@ -181,6 +191,9 @@ class DeltaConditionTrigger(WatchTrigger):
     ) -> None:
         super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s)
         self.condition = condition
+        from delta_orch.pipeline.conditions import condition_from_json
+
+        condition_from_json(condition)
 
     def watch(self, table: DeltaTable) -> Watch:
         from delta_orch.pipeline.conditions import ConditionWatch, condition_from_json

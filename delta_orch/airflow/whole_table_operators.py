@@ -69,7 +69,6 @@ class DeltaRestoreOperator(_VersionOperator):
     def __init__(self, *, ignore_missing_files: bool = False, **kwargs: OperatorArgument) -> None:
         super().__init__(**kwargs)
         self.ignore_missing_files = ignore_missing_files
-        self.ensure_flag("ignore_missing_files", ignore_missing_files)
         if self.version is None and self.timestamp is None:
             raise self.refusal("has neither a version nor a timestamp to restore")
 
@@ -118,8 +117,6 @@ class DeltaCloneOperator(_VersionOperator):
         self.shallow = shallow
         self.replace = replace
         self.table_properties = table_properties
-        self.ensure_flag("shallow", shallow)
-        self.ensure_flag("replace", replace)
         if not is_template(self.source) and self.source == self.table_uri:
             raise self.refusal("has one table as source and target")
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
@@ -57,11 +56,8 @@ class DeltaRowsOperator(DeltaStepOperator):
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
         self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
-        self.ensure_flag("stage", stage)
         self.ensure_text("sql", sql)
         self.ensure_text("identity", identity)
-        if tables is not None and not isinstance(tables, Mapping) and not is_template(tables):
-            raise self.refusal("has tables that is no dict")
         if tables is not None and sql is None:
             raise self.refusal("has tables, which only sql uses")
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))

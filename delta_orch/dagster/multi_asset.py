@@ -113,7 +113,7 @@ def delta_multi_asset(
             results: dict[object, Returned] = {}
 
             def rows_of(name: str, batches: Mapping[str, ChangeBatch]) -> object:
-                place = tuple((n, b.starting_version, b.ending_version) for n, b in batches.items())
+                place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in batches.items())
                 if place not in results:
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
                     for out in outs.values():

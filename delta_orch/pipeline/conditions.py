@@ -173,8 +173,13 @@ _KINDS = {kind.kind: kind for kind in (PartitionCondition, RowCondition, TxnCond
 
 def condition_from_json(value: Mapping[str, object]) -> Condition:
     """The inverse of `Condition.as_json`."""
+    kind = _KINDS.get(str(value.get("kind")))
     arguments = {name: part for name, part in value.items() if name != "kind"}
-    return _KINDS[str(value["kind"])](**arguments)  # type: ignore[arg-type]  # as it was written
+    if kind is None or not arguments.keys() <= kind.__dataclass_fields__.keys():
+        raise InvalidRequestError(
+            "The condition is none that Condition.as_json gives", remedy=f"Kinds: {', '.join(_KINDS)}"
+        )
+    return kind(**arguments)  # type: ignore[arg-type]  # as it was written
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,6 +57,8 @@ class ChangeBatch:
         is_appended: What is made of the batch is added to the rows that are there.
         is_whole: It replaces all rows that are there.
         replaces: It replaces partitions; the partition columns of each table that it does so in.
+        touched: Of a step that replaces partitions and reads several sources: what is touched in any of them (None: all
+            rows). `scan` reads it from each, as a partition has rows of all of them.
     """
 
     source: DeltaTable
@@ -70,6 +72,7 @@ class ChangeBatch:
     is_appended: bool = False
     is_whole: bool = False
     replaces: tuple[tuple[str, ...], ...] = ()
+    touched: tuple[Expression | None, ...] = ()
 
     @property
     def changes(self) -> ChangeFeed:
@@ -119,7 +122,9 @@ class ChangeBatch:
             )
         if self.feed is not None:
             self._ensure_whole_partitions()
-        return self.snapshot.scan(columns=columns, where=None if self.is_whole else self.partition_predicate())
+        touched = [] if self.is_whole else [part for part in self.touched or (self.partition_predicate(),) if part]
+        is_part = touched and len(touched) == len(self.touched or touched)
+        return self.snapshot.scan(columns=columns, where=disjunction(*touched) if is_part else None)
 
     def _ensure_whole_partitions(self) -> None:
         """A partition that is replaced must not hold rows of partitions of the source that are not read."""
@@ -204,6 +209,14 @@ class IncrementalReader:
                 cursor=cursor,
             )
         return self._batch_since(cursor + 1, latest, app_id, is_bootstrap=False, is_recreated=False)
+
+    def quiet_batch(self) -> ChangeBatch:
+        """A batch without changes: the source as it stands, for a step whose other sources have news."""
+        latest = self.source.snapshot()
+        after = latest.version + 1
+        feed = self.source.changes(starting_version=after, require_change_data_feed=False, allow_out_of_range=True)
+        txn = TxnId(cdc_app_id(self.consumer, latest.metadata.id), latest.version)
+        return ChangeBatch(self.source, after, latest.version, False, False, latest, feed, txn)
 
     def _has_other_cursor(self, target: TableSnapshot, latest: TableSnapshot) -> bool:
         prefix = cdc_prefix(self.consumer)

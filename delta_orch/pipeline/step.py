@@ -215,7 +215,8 @@ class Step:
 
         Args:
             readers: Name → reader for this step's table, each with a consumer name of its own.
-            rows: Gives the rows of the batches, at least one, by the names of their readers.
+            rows: Gives the rows of the batches, at least one, by the names of their readers. `overwrite_partitions`
+                hands it one of each source, also of those without news: a partition has rows of all of them.
 
         Raises:
             InvalidRequestError: As `process`; `overwrite_touched` has several sources.
@@ -232,8 +233,20 @@ class Step:
             return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
         steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]
         step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
-        given = {name: self.guarded(batch) for name, batch in batches.items()}
+        given = {name: self.guarded(batch) for name, batch in self._read_together(readers, batches).items()}
         return replace(step._commit(rows(given)), batches=tuple(batches.values()))
+
+    def _read_together(
+        self, readers: Mapping[str, IncrementalReader], batches: Mapping[str, ChangeBatch]
+    ) -> Mapping[str, ChangeBatch]:
+        """What the function of a step is handed. Where it replaces partitions, these are those of all its sources."""
+        if self.mode != "overwrite_partitions" or len(readers) == 1:
+            return batches
+        touched = tuple(batch.partition_predicate() for batch in batches.values())
+        return {
+            name: replace(batches.get(name) or reader.quiet_batch(), touched=touched)
+            for name, reader in readers.items()
+        }
 
     def guarded(self, batch: ChangeBatch) -> ChangeBatch:
         """The batch, which offers only what is exact for this step's mode."""

@@ -308,7 +308,9 @@ def test_a_digest_takes_every_argument_there_is() -> None:
     from delta_orch.airflow.once import work_of
 
     def digest(value: object) -> str:
-        return work_of(DeltaWriteOperator(task_id="t", table_uri="/t", python_callable=dict, op_kwargs={"a": value}))
+        return work_of(
+            DeltaWriteOperator(task_id="t", table_uri="/t", python_callable=lambda: {}, op_kwargs={"a": value})
+        )
 
     odd = {1: "a", "b": [object(), DAY_5], (1, 2): {"x"}, None: float("nan")}
     assert digest(odd) == digest(dict(odd))

@@ -27,7 +27,7 @@ def test_kinds_of_locations_mean_one_table(tmp_path: Path) -> None:
     uri = DeltaHook().table(str(tmp_path / "t")).uri
     asset = delta_table_asset("kinds", tmp_path / "t")
     for location in (tmp_path / "t", f"file://{tmp_path}/t", ObjectStoragePath(f"file://{tmp_path}/t"), asset):
-        operator = DeltaWriteOperator(task_id="load", table_uri=location, python_callable=dict)
+        operator = DeltaWriteOperator(task_id="load", table_uri=location, python_callable=lambda: {})
         assert DeltaHook().table(operator.table_uri).uri == uri
         assert DeltaTableVersionSensor(task_id="wait", table_uri=location, after_version=1).table_uri
         assert asset_uri_of_table(location) == asset.uri
@@ -57,16 +57,18 @@ BENT = [
 @pytest.mark.parametrize("location", BENT, ids=repr)
 def test_what_would_be_bent_is_refused_when_the_dag_is_parsed(location: Any) -> None:
     with pytest.raises(InvalidRequestError):
-        DeltaWriteOperator(task_id="load", table_uri=location, python_callable=dict)
+        DeltaWriteOperator(task_id="load", table_uri=location, python_callable=lambda: {})
     with pytest.raises(InvalidRequestError):
         DeltaTableVersionSensor(task_id="wait", table_uri=location, after_version=1)
 
 
 def test_templates_and_outputs_wait_for_the_run() -> None:
     with DAG("outputs", schedule=None):
-        operator = DeltaWriteOperator(task_id="load", table_uri="{{ params.table }}", python_callable=dict)
+        operator = DeltaWriteOperator(task_id="load", table_uri="{{ params.table }}", python_callable=lambda: {})
         assert operator.table_uri == "{{ params.table }}"
-        taken: Any = DeltaWriteOperator(task_id="next", table_uri=operator.output["table_uri"], python_callable=dict)
+        taken: Any = DeltaWriteOperator(
+            task_id="next", table_uri=operator.output["table_uri"], python_callable=lambda: {}
+        )
     assert taken.table_uri.operator is operator
 
 
@@ -82,18 +84,18 @@ def test_an_asset_of_a_relative_name_is_below_the_root(connection: Any, tmp_path
     ("arguments", "problem"),
     [
         ({"engine": "duckdb"}, "engine='duckdb'"),
-        ({"partition_by": "day"}, "no list of columns"),
-        ({"partition_by": [1]}, "no list of columns"),
-        ({"table_properties": "delta.appendOnly=true"}, "table_properties that is no dict"),
+        ({"partition_by": "day"}, "must be Sequence"),
+        ({"partition_by": [1]}, "must be Sequence"),
+        ({"table_properties": "delta.appendOnly=true"}, "table_properties must be Mapping"),
         ({"max_versions": 0}, "max_versions=0"),
-        ({"max_versions": "3"}, "max_versions='3'"),
+        ({"max_versions": "3"}, "max_versions must be int"),
         ({"bootstrap": "all"}, "bootstrap='all'"),
         ({"on_recreated": "ignore"}, "on_recreated='ignore'"),
         ({"target": "/s"}, "one table as source and target"),
     ],
 )
 def test_wrong_arguments_of_an_incremental_task_are_refused(arguments: dict[str, Any], problem: str) -> None:
-    given: dict[str, Any] = {"source": "/s", "target": "/t", "python_callable": dict, **arguments}
+    given: dict[str, Any] = {"source": "/s", "target": "/t", "python_callable": lambda: {}, **arguments}
     with pytest.raises(InvalidRequestError, match=problem):
         DeltaIncrementalOperator(task_id="silver", **given)
 

@@ -416,7 +416,7 @@ async def coroutine() -> None:
     [
         ({}, "exactly one"),
         ({"python_callable": day_of_flights, "sql": "SELECT 1"}, "exactly one"),
-        ({"python_callable": "load"}, "not a plain function"),
+        ({"python_callable": "load"}, "python_callable must be"),
         ({"python_callable": coroutine}, "not a plain function"),
         ({"python_callable": day_of_flights, "mode": "merge"}, "mode='merge'"),
         ({"python_callable": day_of_flights, "engine": "flink"}, "engine='flink'"),
@@ -435,11 +435,11 @@ async def coroutine() -> None:
         ({"python_callable": day_of_flights, "tables": {"a": "/a"}}, "only sql uses"),
         ({"sql": "SELECT 1", "engine": "local", "spark_conf": {}}, "spark_conf, which the local engine"),
         ({"sql": " "}, "sql=' ', which is no text"),
-        ({"sql": "SELECT 1", "tables": ["a"]}, "tables that is no dict"),
+        ({"sql": "SELECT 1", "tables": ["a"]}, "tables must be Mapping"),
         ({"python_callable": day_of_flights, "mode": "overwrite", "replace_where": ""}, "replace_where=''"),
-        ({"python_callable": day_of_flights, "identity": 5}, "identity=5"),
-        ({"python_callable": day_of_flights, "op_args": "ab"}, "op_args that is no list"),
-        ({"python_callable": day_of_flights, "delta_conn_id": None}, "names no connection"),
+        ({"python_callable": day_of_flights, "identity": 5}, "identity must be str"),
+        ({"python_callable": day_of_flights, "op_args": "ab"}, "op_args must be Collection"),
+        ({"python_callable": day_of_flights, "delta_conn_id": None}, "delta_conn_id must be str"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], problem: str) -> None:
@@ -467,4 +467,4 @@ def test_the_schema_may_follow_the_rows(runs, tmp_path: Path) -> None:  # type: 
     "replace_where": "day = 1"}], ids=["unknown", "append", "replace_where"])  # fmt: skip
 def test_schema_modes_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="schema_mode"):
-        DeltaWriteOperator(task_id="t", table_uri="x", python_callable=dict, **options)
+        DeltaWriteOperator(task_id="t", table_uri="x", python_callable=lambda: {}, **options)

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import random
 import shutil
+from collections.abc import Mapping
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -388,3 +390,36 @@ def test_what_a_restore_undoes_is_read_again(source: DeltaTable, target: DeltaTa
     target.restore(version=2)
     run()
     assert (values(target), target.version()) == (everything, 7)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_union_of_several_sources_by_partitions(tmp_path: Path, seed: int) -> None:
+    """Whichever sources have news, the target holds the rows of all of them."""
+    choose = random.Random(seed)
+    sources = {name: DeltaTable(tmp_path / name) for name in "abc"[: choose.choice((2, 3))]}
+    by_day = {name: ["day"] if choose.random() < 0.8 else None for name in sources}
+    target = DeltaTable(tmp_path / "target")
+    for name, source in sources.items():
+        source.append(rows(1, 2, value=0), partition_by=by_day[name])
+    step = Step("union", target, "overwrite_partitions", options={"partition_by": ["day"]})
+
+    def union(batches: Mapping[str, ChangeBatch]) -> pa.Table:
+        assert set(batches) == set(sources)
+        return pa.concat_tables([batch.scan().to_arrow() for batch in batches.values()])
+
+    for turn in range(1, 8):
+        for name in choose.sample(sorted(sources), choose.randint(1, len(sources))):
+            if choose.random() < 0.7:
+                sources[name].append(rows(choose.randint(1, 4), value=turn))
+            else:
+                sources[name].update(
+                    {"value": str(turn)}, f"value < {turn} AND day = '2013-01-0{choose.randint(1, 2)}'"
+                )
+        readers = {
+            name: IncrementalReader(source, target, consumer=f"union/{name}", max_versions=choose.choice((None, 1)))
+            for name, source in sources.items()
+        }
+        while not step.process_all(readers, union).skipped:
+            pass
+        expected = sorted(one for source in sources.values() for one in values(source))
+        assert values(target) == expected
