@@ -38,7 +38,8 @@ else:
         if len(names) > 1:
             return staticmethod(attrgetter(*names))
         # A tuple here, too: its comparison takes a NaN for equal to itself, that of single values does not.
-        return staticmethod(lambda self: tuple(getattr(self, name) for name in names))
+        one = attrgetter(*names) if names else type
+        return staticmethod(lambda self: (one(self),))
 
     def _repr(self):
         values = (f"{f.name}={getattr(self, f.name)!r}" for f in fields(self) if f.repr)

@@ -6,8 +6,6 @@ from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Unpack
 
-from delta_orch.log.upkeep import after_commit as keep_log
-
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
@@ -24,7 +22,10 @@ _AUTO_COMPACT = "delta.autooptimize.autocompact"
 
 def after_commit(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     """The observer of a table's log: its upkeep, then auto compaction where the table has it. Raises nothing."""
-    keep_log(log, read, commit)
+    # Loaded with the first commit of a process.
+    from delta_orch.log.upkeep.post_commit import do_upkeep
+
+    do_upkeep(log, read, commit)
     if any(key.lower() == _AUTO_COMPACT for key in commit.table.metadata.configuration):
         from delta_orch.verbs.auto_compaction import compact_after
 

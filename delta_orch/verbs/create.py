@@ -21,6 +21,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, parse_txns
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.staging import write_metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.schema import parse_schema
@@ -29,7 +30,6 @@ from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE
 from delta_orch.table.schema_evolution import SchemaMode
 from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
-from delta_orch.writing.metrics import write_metrics
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Source, Write, WritePlan, run_plan
 from delta_orch.writing.target import (
     TableDefinition,

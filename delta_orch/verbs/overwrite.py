@@ -15,9 +15,9 @@ from delta_orch.log.files.partition_columns import file_partition_keys, file_par
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.staging import write_metrics
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
-from delta_orch.writing.metrics import write_metrics
 from delta_orch.writing.plan import (
     INSERT,
     REMOVED_FILE_COLUMNS,

@@ -35,12 +35,12 @@ from delta_orch.log.files.txn import TxnId, is_wholly_stale
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructType
 from delta_orch.records import dataclass, replace
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
-from delta_orch.writing.metrics import Metrics
 from delta_orch.writing.target import (
     PLAIN,
     RowShape,

@@ -13,7 +13,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.writing.row_address import ChangeCounts
 
 if TYPE_CHECKING:
-    from delta_orch.writing.metrics import Metrics
+    from delta_orch.log.write.staging import Metrics
 
 
 def predicate_parameters(where: str | Expression | None) -> dict[str, str]:

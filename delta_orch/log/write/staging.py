@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import InvalidRequestError
@@ -16,6 +17,7 @@ from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.commit_json import ensure_json, ensure_mapping, json_parameters
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.txn import TxnId
+from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_checks import (
     begins_to_track_rows,
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from delta_orch.log.write.marked_rows import MarkedRows
     from delta_orch.log.write.staged_actions import RowLook
     from delta_orch.storage.base import LogStore
+
+Metrics = dict[str, int]
 
 
 @dataclass(slots=True)
@@ -400,3 +404,16 @@ class Staging:
         if self._keys_read is None:
             self._keys_read = pa.nulls(0, pa.string()) if self.snapshot is None else self._reads.keys_in(self.snapshot)
         return self._keys_read
+
+
+def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:
+    """`operationMetrics` of a write, under the names of the reference implementation. `numOutputRows` is left out where
+    a file does not say how many rows it has."""
+    metrics = {"numFiles": adds.num_rows, "numOutputBytes": FileTable(adds).size_bytes}
+    counts = record_counts(adds)
+    if not counts.null_count:
+        metrics["numOutputRows"] = pc.sum(counts).as_py() or 0
+    if removed is not None:
+        metrics["numRemovedFiles"] = removed.num_rows
+        metrics["numRemovedBytes"] = FileTable(removed).size_bytes
+    return metrics

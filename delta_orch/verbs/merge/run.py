@@ -24,6 +24,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.staging import Metrics
 from delta_orch.protocol.types import INTEGER, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
@@ -44,7 +45,6 @@ from delta_orch.verbs.merge.new_rows import clause_rows, value_types
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names
 from delta_orch.verbs.merge.sources import settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
-from delta_orch.writing.metrics import Metrics
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
 from delta_orch.writing.sources import open_source

@@ -10,9 +10,9 @@ import orjson
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.write.staging import Metrics
 from delta_orch.verbs.merge.assignments import ResolvedClause
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
-from delta_orch.writing.metrics import Metrics
 from delta_orch.writing.row_changes import ChangeCounts
 
 
