@@ -178,6 +178,10 @@ def _text(v: object) -> str:
     return as_string(v or "")
 
 
+def _optional_string(v: object) -> str | None:
+    return None if v is None else as_string(v)
+
+
 def _strings(v: object) -> tuple[str, ...]:
     if not isinstance(v, list | tuple):
         raise TypeError(f"expected a list, found {v!r}")
@@ -199,7 +203,7 @@ def _configuration(v: JsonValue) -> dict[str, str]:
 
 def _format(v: JsonValue) -> Format:
     said = v or {}
-    return Format(said.get("provider") or "parquet", dict(said.get("options") or {}))
+    return Format(as_string(said.get("provider") or "parquet"), _configuration(said.get("options")))
 
 
 def _int(v: object) -> int:
@@ -253,8 +257,8 @@ _TRACKED = (
 _FIELDS: Mapping[type, tuple[_Field, ...]] = {
     Metadata: (
         _Field("id", "id", as_string, True),
-        _Field("name", "name"),
-        _Field("description", "description"),
+        _Field("name", "name", _optional_string),
+        _Field("description", "description", _optional_string),
         _Field("format", "format", _format),
         _Field("schema_string", "schemaString", _text),
         _Field("partition_columns", "partitionColumns", lambda v: _strings(v or [])),
