@@ -160,6 +160,8 @@ STEPS: list[Step] = [
     lambda t: t.restore(t.version() - 2),
     lambda t: t.delete("id = 6"),
     lambda t: t.purge(),
+    lambda t: t.alter().add_constraint("some", "id > 0").commit(),
+    lambda t: t.write_checksum(t.version()),
     lambda t: t.append(_rows(13), stage=True),
     lambda t: t.staged_writes()[0].publish(),
     lambda t: t.compact_log(t.version() - 3, t.version()),

@@ -351,3 +351,11 @@ def test_texts_of_a_definition_are_strings(table: DeltaTable, options: dict[str,
     with pytest.raises(error):
         table.append(ROWS, **options)
     assert not table.exists()
+
+
+@pytest.mark.parametrize("txn", [("password", "S3CR3Tq9"), ("S3CR3Tq9", -1), [("secret", "S3CR3Tq9")], b"S3CR3Tq9", 5])
+def test_what_is_no_idempotency_key_is_not_repeated(table: DeltaTable, txn: Any) -> None:
+    table.append(ROWS)
+    with pytest.raises(InvalidRequestError, match=r"txn|idempotency") as info:
+        table.delete("id = 1", txn=txn)
+    assert "S3CR3T" not in str(info.value)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import reprlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict
@@ -125,8 +124,10 @@ def _parse_txn(txn: object) -> TxnId:
 
 
 def _bad_txn(txn: object) -> InvalidRequestError:
+    # Not its values: somebody may have passed a name and a password.
+    parts = ", ".join(type(part).__name__ for part in txn[:3]) if isinstance(txn, tuple) else ""
     return InvalidRequestError(
-        f"{reprlib.repr(txn)} is not an idempotency key",
+        f"A {type(txn).__name__}{parts and f' ({parts})'} is not an idempotency key",
         remedy="Pass TxnId(app_id, version), (app_id, version) or a sequence of them; app_id is a non-empty string, "
         "version an integer from 0 to 2^63-1",
     )

@@ -111,6 +111,12 @@ def _add_files(table: DeltaTable) -> Any:
     return table.add_files(["day=a/added.parquet"], txn=TXN)
 
 
+def _publish(table: DeltaTable) -> Any:
+    """Written first, committed later."""
+    prepared = table.append(rows("a", 9), txn=TXN, stage=True)
+    return prepared if prepared.staged is None else table.staged(prepared.staged).publish()
+
+
 def _history(table: DeltaTable) -> list[Any]:
     return [(entry.version, entry.operation) for entry in table.history()]
 
@@ -209,6 +215,7 @@ VERBS = (
     _commit("clone onto, deep", "marked", lambda t: _clone_onto(t, shallow=False)),
     Verb("convert", "none", _convert),
     _commit("add files", "plain", _add_files),
+    _commit("append, staged and published", "plain", _publish),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),
