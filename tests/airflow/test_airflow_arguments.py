@@ -29,7 +29,7 @@ from airflow.triggers.base import BaseTrigger
 
 import delta_orch.airflow
 from delta_orch import DeltaTable
-from delta_orch.errors import DeltaError
+from delta_orch.errors import DeltaError, InvalidRequestError
 from tests.harness.fuzz.arguments import Hostile, values
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "day": ["a", "b"]})
@@ -243,3 +243,21 @@ def test_every_public_name_is_called() -> None:
         ("DeltaVersionTrigger", "seen_version"), ("DeltaTxnSensor", "min_version"), ("delta_table_asset", "extra"),
     ):  # fmt: skip
         assert expected in CALLS
+
+
+def test_arguments_of_mapped_tasks_are_refused_when_the_dag_is_parsed() -> None:
+    with DAG("mapped", schedule=None):
+        for kind, wrong in (
+            ("DeltaWriteOperator", {"mode": 5}),
+            ("DeltaMergeOperator", {"keys": "id"}),
+            ("DeltaDeleteOperator", {"where": ["id = 1"]}),
+            ("DeltaVacuumOperator", {"dry_run": "no"}),
+            ("DeltaRowSensor", {"deferrable": 1}),
+        ):
+            with pytest.raises(InvalidRequestError, match=f"{next(iter(wrong))} must be"):
+                getattr(delta_orch.airflow, kind).partial(task_id="x", **wrong)
+        for decorator in ("delta_task", "delta_changes_task"):
+            with pytest.raises(InvalidRequestError, match="engine must be str"):
+                getattr(delta_orch.airflow, decorator)(engine=None)
+            with pytest.raises(InvalidRequestError, match="has op_kwargs"):
+                getattr(delta_orch.airflow, decorator)(op_kwargs={})
