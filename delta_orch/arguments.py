@@ -237,7 +237,9 @@ class _Kind:
         if not self._takes(value):
             wants_several = isinstance(value, str) and "Sequence[" in str(self._annotation)
             raise self._error(
-                f"{self._name} must be {self._shown()}, not {_shown(value)}",
+                # Settings may be credentials.
+                f"{self._name} must be {self._shown()}, not "
+                + ("a text" if isinstance(value, str) and "Mapping[" in str(self._annotation) else _shown(value)),
                 remedy=f"Write [{_shown(value)}]" if wants_several else None,
                 argument=self._name,
             )

@@ -261,3 +261,16 @@ def test_arguments_of_mapped_tasks_are_refused_when_the_dag_is_parsed() -> None:
                 getattr(delta_orch.airflow, decorator)(engine=None)
             with pytest.raises(InvalidRequestError, match="has op_kwargs"):
                 getattr(delta_orch.airflow, decorator)(op_kwargs={})
+
+
+@pytest.mark.parametrize("name", ["spark_conf", "table_properties", "op_kwargs", "tables"])
+def test_a_text_in_place_of_settings_is_not_shown(name: str, tmp_path: Path) -> None:
+    secret = f"Q7{tmp_path.name}"
+    with (
+        DAG("d", schedule=None),
+        pytest.raises(InvalidRequestError, match=f"{name} must be Mapping.* not a text") as caught,
+    ):
+        delta_orch.airflow.DeltaWriteOperator(
+            task_id="x", **{"table_uri": "/t", "sql": "SELECT 1", name: f"password={secret}"}
+        )
+    assert secret not in f"{caught.value} {caught.value.context}"
