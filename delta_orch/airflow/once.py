@@ -13,7 +13,8 @@ from delta_orch.airflow.siblings import ensure_own_name, ensure_spared
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
-from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport, snapshot_or_none
+from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport
+from delta_orch.pipeline.target_table import snapshot_or_none
 
 if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context

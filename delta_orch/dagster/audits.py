@@ -12,7 +12,7 @@ from delta_orch.dagster.settings import plain_metadata
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import Audit, AuditFinding, as_audits
-from delta_orch.pipeline.step import snapshot_or_none
+from delta_orch.pipeline.target_table import snapshot_or_none
 
 PASSED = "delta/audits"
 """Metadata of a materialization: the names of the audits that its commit passed."""

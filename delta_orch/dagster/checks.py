@@ -29,8 +29,8 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.pipeline.audit import repeated_keys
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, count_rows, read_table_health
 from delta_orch.pipeline.run_identity import cdc_app_id
-from delta_orch.pipeline.step import snapshot_or_none
 from delta_orch.pipeline.tail import changes_data
+from delta_orch.pipeline.target_table import snapshot_or_none
 
 Evaluate: TypeAlias = "Callable[[TableSnapshot, DeltaTable, Expression | None], Finding]"
 Asset: TypeAlias = dg.AssetsDefinition | dg.AssetKey | str | Sequence[str]

@@ -43,7 +43,8 @@ from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
-from delta_orch.pipeline.step import Mode, Step, StepReport, schema_of_new_table, snapshot_or_none
+from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
 from delta_orch.protocol.types import StructType
 
 PARTITION_OVERWRITE = ("replace_where", "dynamic")

@@ -15,7 +15,7 @@ from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.consumers import retention_hours_for
 from delta_orch.pipeline.maintenance import MaintenancePolicy, TableHealth, read_table_health
-from delta_orch.pipeline.step import snapshot_or_none
+from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.verbs.vacuum import VacuumResult
 
 DEFAULT_POOL = "delta_maintenance"

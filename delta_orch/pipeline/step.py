@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Unpack, cast
+from typing import TYPE_CHECKING, cast
 from typing import Literal as OneOf
 
 from delta_orch.errors import (
@@ -17,9 +17,9 @@ from delta_orch.errors import (
     ConflictError,
     InvalidRequestError,
     TableExistsError,
-    TableNotFoundError,
 )
 from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.pipeline.target_table import ensure_table_for, snapshot_or_none
 from delta_orch.records import dataclass, field, replace
 
 if TYPE_CHECKING:
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from delta_orch.pipeline.audit import Audit, AuditFinding
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
     from delta_orch.pipeline.recorded import RecordedCommit
-    from delta_orch.protocol.types import StructType
     from delta_orch.staged_write import StagedWrite
     from delta_orch.writing.target import WriteOptions
 
@@ -466,41 +465,3 @@ def _is_recorded(txn: TxnId, version: int | None) -> bool:
 def _why_skipped(txns: Sequence[TxnId], recorded_in: TableSnapshot) -> str:
     recorded = ((recorded_in.txn_version(txn.app_id), txn.version) for txn in txns)
     return FENCED_OFF if any(known is not None and known > own for known, own in recorded) else ALREADY_COMMITTED
-
-
-def snapshot_or_none(table: DeltaTable) -> TableSnapshot | None:
-    """The newest snapshot, or None where there is no table."""
-    try:
-        return table.snapshot()
-    except TableNotFoundError:
-        return None
-
-
-def ensure_table_for(
-    table: DeltaTable, data: object, engine: EngineChoice = "auto", **options: Unpack[WriteOptions]
-) -> None:
-    """Create the table, empty, that `data` is about to overwrite rows of; leave one that exists as it is.
-
-    An overwrite that creates its table only adds rows, so two of them at once would add up. With the table there first,
-    the second one finds the rows of the first and replaces them, and a predicate has columns to be about. Only the
-    schema of `data` is read; a reader is not advanced.
-
-    Raises:
-        SchemaMismatchError, InvalidPropertyError, ColumnNotFoundError: No table can be made of the data.
-        TableExistsError: Another writer has just created one that does not fit.
-    """
-    if not table.exists():
-        table.create(schema_of_new_table(data, engine), **options)
-
-
-def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:
-    """The schema of a table that these rows create."""
-    import pyarrow as pa
-
-    from delta_orch.engines.select import select_engine
-    from delta_orch.writing.plan import Source
-
-    chosen = select_engine(data, engine)
-    # A reader can be read only once: ask it, and not an engine's wrapping of it.
-    described = data.schema.empty_table() if isinstance(data, pa.RecordBatchReader) else data
-    return Source(data).as_table(chosen.schema(chosen.relation(described)))

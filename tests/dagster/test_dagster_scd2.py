@@ -16,7 +16,7 @@ from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
 from delta_orch.pipeline.scd2 import Deletes, apply_scd2
-from delta_orch.pipeline.step import snapshot_or_none
+from delta_orch.pipeline.target_table import snapshot_or_none
 from tests.dagster.lake import Lake
 
 Row = tuple[int, int, str | None]

@@ -80,7 +80,14 @@ def _one_action_per_file(actions: Sequence[Action]) -> list[Action]:
     for action in actions:
         kind = type(action)
         if isinstance(action, Add | Remove):
-            key: Any = (kind, action.path.replace("file:///", "/").replace("file:/", "/"))
+            path = action.path.replace("file:///", "/").replace("file:/", "/")
+            vector = action.deletion_vector
+            file = (path, vector and vector.unique_id)
+            if file in model:
+                continue  # added and removed: readers refuse it
+            key: Any = (kind, path)
+            if key not in model:
+                model.add(file)
         elif isinstance(action, Txn):
             key = (kind, action.app_id)
         elif isinstance(action, DomainMetadata):

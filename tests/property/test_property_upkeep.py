@@ -84,7 +84,11 @@ def _one_action_per_file(actions: Sequence[Action]) -> list[Action]:
     for action in actions:
         match action:
             case Add() | Remove():
-                key: Any = (type(action), action.path.replace("file:/", "/"))
+                path = action.path.replace("file:/", "/")
+                other = kept.get((Remove if isinstance(action, Add) else Add, path))
+                if isinstance(other, Add | Remove) and _vector_id(other) == _vector_id(action):
+                    continue  # added and removed: readers refuse it
+                key: Any = (type(action), path)
             case Txn():
                 key = (Txn, action.app_id)
             case DomainMetadata():

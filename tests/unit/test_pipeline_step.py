@@ -21,7 +21,8 @@ from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.run_identity import RunIdentity
-from delta_orch.pipeline.step import Mode, Step, StepReport, ensure_table_for
+from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.target_table import ensure_table_for
 
 ROWS = pa.table({"day": ["a", "a"], "n": pa.array([1, 2], pa.int64())})
 
