@@ -31,11 +31,12 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """`keyword` is DuckDB's."""
+    """`keyword` is DuckDB's. Columns that are `using` are one of both sides each."""
 
     keyword: str
     source: From
     condition: Expression | None
+    using: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +75,12 @@ class Select:
 
 
 @dataclass(frozen=True, slots=True)
-class Union:
+class SetOperation:
+    """`keyword` is UNION, EXCEPT or INTERSECT, with ALL where it keeps duplicates."""
+
     left: Query
     right: Query
-    distinct: bool
+    keyword: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +91,7 @@ class With:
     query: Query
 
 
-Query = Select | Union | With
+Query = Select | SetOperation | With
 
 _Part = TypeVar("_Part")
 _JOINS = {
@@ -97,6 +100,8 @@ _JOINS = {
     "FULL OUTER JOIN": "FULL JOIN", "LEFT SEMI JOIN": "SEMI JOIN", "SEMI JOIN": "SEMI JOIN",
     "LEFT ANTI JOIN": "ANTI JOIN", "ANTI JOIN": "ANTI JOIN", "CROSS JOIN": "CROSS JOIN",
 }  # fmt: skip
+_USING = ("INNER JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN")
+"""Joins in which a column of both sides is that of the left one."""
 _JOIN_WORDS = frozenset({"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "CROSS"})
 _CLAUSES = _JOIN_WORDS | {
     "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "MINUS", "ON", "USING",
@@ -212,17 +217,30 @@ class _QueryReader(Reader):
             queries.append(self._named_query())
             while self.take(","):
                 queries.append(self._named_query())
-        found = self._term()
-        while self.take("UNION"):
-            distinct = not self.take("ALL")
-            self.take("DISTINCT")
-            found = Union(found, self._term(), distinct)
+        found = self._intersection()
+        while self.word in ("UNION", "EXCEPT", "MINUS"):
+            keyword = self._set_operator()
+            found = SetOperation(found, self._intersection(), keyword)
         if self.word in ("ORDER", "LIMIT", "OFFSET") and not isinstance(found, Select):
             self.refuse()
         if isinstance(found, Select):
             found = self._ordered(found)
         self.depth -= 1
         return With(tuple(queries), found) if queries else found
+
+    def _intersection(self) -> Query:
+        found = self._term()
+        while self.word == "INTERSECT":
+            keyword = self._set_operator()
+            found = SetOperation(found, self._term(), keyword)
+        return found
+
+    def _set_operator(self) -> str:
+        keyword = self.advance().upper().replace("MINUS", "EXCEPT")
+        if self.take("ALL"):
+            return f"{keyword} ALL"
+        self.take("DISTINCT")
+        return keyword
 
     def _named_query(self) -> tuple[str, Query]:
         name = self.name()
@@ -316,14 +334,18 @@ class _QueryReader(Reader):
             if self.word == "LATERAL":
                 self.refuse()
             source = self._source()
-            condition = None
+            condition, using = None, []
             if words and self.take("ON"):
                 condition = self.expression()
+            elif words and keyword in _USING and self.take("USING"):
+                self.expect("(")
+                using = self._list_of(self.name)
+                self.expect(")")
             elif keyword == "INNER JOIN":
                 keyword = "CROSS JOIN"
-            if self.word == "USING" or (keyword == "CROSS JOIN") == (condition is not None):
+            if self.word == "USING" or (keyword == "CROSS JOIN") == (condition is not None or bool(using)):
                 self.refuse()
-            found.append(Join(keyword, source, condition))
+            found.append(Join(keyword, source, condition, tuple(using)))
 
     def _source(self) -> From:
         if self.take("("):

@@ -12,7 +12,7 @@ from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Expression, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type
-from delta_orch.protocol.types import DOUBLE, FLOAT, INTEGER, LONG, DataType, DecimalType
+from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, INTEGER, LONG, DataType, DecimalType
 
 
 class Aggregates(Scalars):
@@ -77,12 +77,25 @@ def _average(value: Typed, distinct: str, over: str) -> Typed:
     return Typed(f"avg({distinct}{widen(value, DOUBLE).sql}){over}", DOUBLE)
 
 
+def _of_truth(pattern: str, kind: DataType) -> Callable[[Typed, str, str], Typed]:
+    def aggregate(value: Typed, distinct: str, over: str) -> Typed:
+        if value.data_type != BOOLEAN or distinct:
+            raise unsupported(f"an aggregate of truth over {distinct}{value.data_type}")
+        return Typed(pattern.format(value.sql) + over, kind)
+
+    return aggregate
+
+
 AGGREGATES: dict[str, Callable[[Typed, str, str], Typed]] = {
     "count": _count,
     "sum": sum_of,
     "avg": _average,
     "min": lambda value, _, over: extreme_of("min", value, over),
     "max": lambda value, _, over: extreme_of("max", value, over),
+    "count_if": _of_truth("count(CASE WHEN {} THEN 1 END)", LONG),
+    "bool_and": _of_truth("bool_and({})", BOOLEAN),
+    "every": _of_truth("bool_and({})", BOOLEAN),
+    "bool_or": _of_truth("bool_or({})", BOOLEAN),
 }
 
 # Window functions. By their names: the least and the most arguments, and Spark's type, None for the first argument's.

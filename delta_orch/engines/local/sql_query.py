@@ -1,20 +1,32 @@
 """SELECT statements of Spark SQL in DuckDB's SQL, typed, from an allow-list.
 
-One query over named relations: projection, WHERE, inner, outer, semi and anti joins with ON, GROUP BY with `count`,
-`sum`, `min`, `max` and `avg`, HAVING, window functions, QUALIFY, DISTINCT, UNION [ALL], ORDER BY, LIMIT, subqueries in
-FROM and WITH.
+One query over named relations: projection, WHERE, inner, outer, semi and anti joins with ON, GROUP BY with
+aggregates, HAVING, window functions, QUALIFY, DISTINCT, UNION, EXCEPT, INTERSECT, ORDER BY, LIMIT, subqueries in FROM
+and WITH.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
-from delta_orch.engines.local.query_grammar import From, Join, OrderKey, Query, Select, Union, With, is_star, read_query
+from delta_orch.engines.local.query_grammar import (
+    From,
+    Join,
+    OrderKey,
+    Over,
+    Query,
+    Select,
+    SetOperation,
+    With,
+    is_star,
+    read_query,
+)
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_aggregates import AGGREGATES, Aggregates, Windows, sort_key
 from delta_orch.engines.local.sql_casts import widen
+from delta_orch.engines.local.sql_operators import in_order
 from delta_orch.engines.local.sql_scalars import Scalars, describe
 from delta_orch.engines.local.sql_types import (
     Source,
@@ -29,6 +41,7 @@ from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Oper
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
+from delta_orch.expressions.tree import children_of
 from delta_orch.protocol.types import VOID, StructField, StructType
 
 
@@ -67,17 +80,23 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named
 
 
 class _SourceColumns:
-    """Columns of the relations in FROM."""
+    """Columns of the relations in FROM. A name alone is not that of a column that `merged` has, by relation and name in
+    lower case."""
 
-    def __init__(self, sources: list[Source]) -> None:
+    def __init__(self, sources: list[Source], merged: Collection[tuple[str, str]] = ()) -> None:
         self._sources = sources
+        self._merged = merged
 
     def find(self, path: tuple[str, ...]) -> Typed:
         if len(path) > 1:
             for source in self._sources:
                 if source.alias.lower() == path[0].lower():
                     return source.find(path[1:])
-        matches = [source for source in self._sources if source.schema.find(path[0]) is not None]
+        matches = [
+            source
+            for source in self._sources
+            if source.schema.find(path[0]) is not None and (source.alias.lower(), path[0].lower()) not in self._merged
+        ]
         if len(matches) > 1:
             raise InvalidExpressionError(
                 f"The column {path[0]!r} is ambiguous",
@@ -133,34 +152,35 @@ def _query(query: Query, context: _Context, *, is_named: bool = True) -> DuckDBQ
                 # Translated at each mention: inputs are streams, which serve one reader.
                 known[name] = (named, replace(context, with_queries=dict(known)))
             return _query(inner, replace(context, with_queries=known), is_named=is_named)
-        case Union():
-            return _union(query, context, is_named)
+        case SetOperation():
+            return _set_operation(query, context, is_named)
     return _Select(query, context, is_named).translate()
 
 
-def _union(union: Union, context: _Context, is_named: bool) -> DuckDBQuery:
-    left, right = _query(union.left, context, is_named=is_named), _query(union.right, context, is_named=False)
+def _set_operation(operation: SetOperation, context: _Context, is_named: bool) -> DuckDBQuery:
+    left, right = _query(operation.left, context, is_named=is_named), _query(operation.right, context, is_named=False)
     if len(left.schema) != len(right.schema):
         raise InvalidExpressionError(
-            "The two sides of the UNION have different numbers of columns",
+            f"The two sides of the {operation.keyword} have different numbers of columns",
             cause=f"{len(left.schema)} on the left, {len(right.schema)} on the right",
         )
     fields = []
     for a, b in zip(left.schema, right.schema, strict=True):
         kinds = {a.data_type, b.data_type} - {VOID}
         if len(kinds) > 1 and not kinds <= INTEGRAL_RANGES.keys():
-            raise unsupported(f"a UNION of {a.data_type} and {b.data_type}")
+            raise unsupported(f"the {operation.keyword} of {a.data_type} and {b.data_type}")
         kind = common_type_of([a.data_type, b.data_type])
         fields.append(StructField(a.name, kind, a.nullable or b.nullable))
     schema = StructType(tuple(fields))
-    if union.distinct and not all(is_atomic(f.data_type) for f in fields):
-        raise unsupported("a UNION that compares arrays, maps or structs")
-    keyword = "UNION" if union.distinct else "UNION ALL"
-    return DuckDBQuery(f"({_widened(left, schema)}) {keyword} ({_widened(right, schema)})", schema, context.inputs)
+    if operation.keyword != "UNION ALL" and not all(is_atomic(f.data_type) for f in fields):
+        raise unsupported(f"{operation.keyword} that compares arrays, maps or structs")
+    return DuckDBQuery(
+        f"({_widened(left, schema)}) {operation.keyword} ({_widened(right, schema)})", schema, context.inputs
+    )
 
 
 def _widened(query: DuckDBQuery, schema: StructType) -> str:
-    """A side of a UNION, in the types that both sides have together."""
+    """A side of a set operation, in the types that both sides have together."""
     pairs = list(zip(query.schema, schema, strict=True))
     if all(own.data_type == target.data_type for own, target in pairs):
         return query.sql
@@ -179,24 +199,28 @@ class _Select:
         self._context = context
         self._sources: list[Source] = []
         self._visible: list[Source] = []
+        # Of joins with USING: columns of the right sides, and those that come first in `*`, in DuckDB's SQL.
+        self._merged: set[tuple[str, str]] = set()
+        self._first: list[str] = []
 
     def translate(self) -> DuckDBQuery:
         select = self._select
         parts = self._from()
-        columns = _SourceColumns(self._sources)
+        columns = _SourceColumns(self._sources, self._merged)
         scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns)
         projection, fields = self._projection(outputs)
         if select.where is not None:
             parts.append(f"WHERE {scalars.boolean(select.where)}")
-        if select.group:
-            parts.append(f"GROUP BY {', '.join(_group_key(key, scalars) for key in select.group)}")
+        if group := self._group(scalars):
+            parts.append(f"GROUP BY {', '.join(group)}")
         if select.having is not None:
             parts.append(f"HAVING {aggregates.boolean(select.having)}")
         if select.qualify is not None:
             parts.append(f"QUALIFY {Windows(_OutputColumns(columns, projection, fields)).boolean(select.qualify)}")
         if select.order:
             names = {f.name.lower(): f for f in fields}
-            parts.append(f"ORDER BY {', '.join(_order_key(key, aggregates, names) for key in select.order)}")
+            keys = (_order_key(key, aggregates, names, fields) for key in select.order)
+            parts.append(f"ORDER BY {', '.join(keys)}")
         if select.limit is not None:
             parts.append(f"LIMIT {select.limit}")
         if select.offset is not None:
@@ -206,6 +230,25 @@ class _Select:
         named = (f"{text} AS {quote_duckdb_identifier(f.name)}" for text, f in zip(projection, fields, strict=True))
         sql = " ".join([f"SELECT {'DISTINCT ' if select.distinct else ''}{', '.join(named)}", *parts])
         return DuckDBQuery(sql, StructType(tuple(fields)), self._context.inputs)
+
+    def _group(self, scalars: Scalars) -> list[str]:
+        """The keys of GROUP BY. A name is that of a column, or else of an item of the SELECT list; ALL is every item
+        without an aggregate, unless a column is called so."""
+        items, group = self._select.items, self._select.group
+        named = {item.alias.lower(): item.node for item in items if item.alias}
+        keys: list[Expression] = []
+        for key in group:
+            own = key.path[0].lower() if isinstance(key, Column) and len(key.path) == 1 else ""
+            try:
+                scalars.scalar(key)
+            except ColumnNotFoundError:
+                if own == "all" and len(group) == 1 and own not in named:
+                    return [_group_key(item.node, scalars) for item in items if not _has_aggregate(item.node)]
+                if own not in named:
+                    raise
+                key = named[own]
+            keys.append(key)
+        return [_group_key(key, scalars) for key in keys]
 
     def _from(self) -> list[str]:
         if self._select.source is None:
@@ -244,13 +287,28 @@ class _Select:
 
     def _join(self, join: Join) -> str:
         hidden = join.keyword in ("SEMI JOIN", "ANTI JOIN")
+        left = _SourceColumns(list(self._sources), set(self._merged))
         source = self._source(join.source, visible=not hidden)
-        if join.condition is None:
+        if join.condition is None and not join.using:
             return f"{join.keyword} {source}"
-        condition = Scalars(_SourceColumns(self._sources)).boolean(join.condition)
+        scalars = Scalars(_SourceColumns(self._sources, self._merged))
+        if join.condition is not None:
+            condition = scalars.boolean(join.condition)
+        else:
+            condition = self._alike(join.using, left, scalars, hidden)
         if hidden:
             self._sources.pop()
         return f"{join.keyword} {source} ON {condition}"
+
+    def _alike(self, names: Sequence[str], left: _SourceColumns, scalars: Scalars, hidden: bool) -> str:
+        """The condition of a join USING columns, which are the left side's from here on, and come first in `*`."""
+        right = self._sources[-1]
+        pairs = [(left.find((name,)), right.find((name,))) for name in names]
+        if not hidden:
+            self._merged.update((right.alias.lower(), name.lower()) for name in names)
+        first = [own.sql for own, _ in pairs]
+        self._first = first + [sql for sql in self._first if sql not in first]
+        return in_order("AND", [scalars.equal(own, other) for own, other in pairs])
 
     def _projection(self, scalars: Scalars) -> tuple[list[str], list[StructField]]:
         texts: list[str] = []
@@ -287,17 +345,21 @@ class _Select:
                 f"There is no relation {alias!r} in FROM" if alias else "There is no FROM for *",
                 remedy=f"FROM has {known}" if known else "Name a relation in FROM",
             )
+        if alias and self._merged:
+            raise unsupported(f"{alias}.* beside USING")
         outer = len(self._sources) > 1
         dropped = set()
         for column in left_out:
             if not isinstance(column, Column) or len(column.path) > 1:
                 raise unsupported(f"* EXCEPT ({describe(column)})")
-            dropped.add(_SourceColumns(sources).find(column.path).sql)
+            dropped.add(_SourceColumns(sources, self._merged).find(column.path).sql)
         found = [
             (qualified(source.alias, f.name), source, StructField(f.name, f.data_type, f.nullable or outer))
             for source in sources
             for f in source.schema
+            if (source.alias.lower(), f.name.lower()) not in self._merged
         ]
+        found.sort(key=lambda one: self._first.index(one[0]) if one[0] in self._first else len(self._first))
         for sql, source, output in found:
             if sql not in dropped:
                 source.used.add(output.name)
@@ -313,7 +375,21 @@ def _group_key(node: Expression, scalars: Scalars) -> str:
     return value.sql
 
 
-def _order_key(key: OrderKey, scalars: Scalars, outputs: Mapping[str, StructField]) -> str:
+def _has_aggregate(node: Expression) -> bool:
+    if isinstance(node, Over) or is_star(node):
+        raise unsupported("GROUP BY ALL beside * or a window")
+    is_one = isinstance(node, Call) and not isinstance(node, Operation) and node.name in AGGREGATES
+    return is_one or any(map(_has_aggregate, children_of(node)))
+
+
+def _order_key(
+    key: OrderKey, scalars: Scalars, outputs: Mapping[str, StructField], fields: Sequence[StructField]
+) -> str:
+    if isinstance(key.node, Literal) and type(key.node.value) is int and key.node.data_type is None:
+        number = key.node.value
+        if not 1 <= number <= len(fields):
+            raise InvalidExpressionError(f"ORDER BY {number} names no column", remedy=f"There are {len(fields)}")
+        return sort_key(Typed(str(number), fields[number - 1].data_type), key)
     own = outputs.get(key.node.path[0].lower()) if isinstance(key.node, Column) and len(key.node.path) == 1 else None
     value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(key.node)
     if value.literal is not None:

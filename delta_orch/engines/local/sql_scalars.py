@@ -206,6 +206,10 @@ class Scalars:
         """A comparison of what text says."""
         return self._compare(op, self.scalar(left), self.scalar(right))
 
+    def equal(self, left: Typed, right: Typed) -> str:
+        """Whether two values are equal. Raises UnsupportedExpressionError for types that are not compared."""
+        return self._compare("=", left, right).sql
+
     def negation(self, node: Operation) -> Typed:
         return Typed(f"(NOT {self.boolean(node.arguments[0])})", BOOLEAN)
 
