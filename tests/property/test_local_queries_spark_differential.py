@@ -129,7 +129,9 @@ SCALARS: dict[str, list[str]] = {
     "ILIKE": ["`we``ird` ILIKE 'A_'", "CAST(day AS STRING) ILIKE '2%'", "`we``ird` NOT ILIKE '%S'"],
     "Extract": [
         "extract(YEAR FROM day)", "extract(WEEK FROM ts)", "extract(DOW FROM day)", "extract(MINUTE FROM n)",
-        "extract(QUARTER FROM day)", "extract(DOY FROM day)",
+        "extract(QUARTER FROM day)", "extract(DOY FROM day)", "datediff(DAY, ts, n)", "timestampdiff(HOUR, ts, day)",
+        "timestampdiff(SECOND, n, TIMESTAMP'2020-02-29 12:00:00.5Z')", "date_diff(WEEK, day, ts)",
+        "timediff(MINUTE, '2024-03-31 01:59:59', ts)", "datediff(DAY, n, ts)",
     ],
     "[]": ["split(S, 'b')[0]", "split(concat(`we``ird`, ',x'), ',')[1]", "element_at(split(S, 'b'), 1)", "st['a']",
                 "element_at(split(S, 'b'), -1)"],

@@ -13,7 +13,7 @@ from delta_orch.engines.local.sql_arguments import (
     moment,
 )
 from delta_orch.engines.local.sql_casts import cast, error, in_years, whole_seconds, widen
-from delta_orch.engines.local.sql_types import Typed, unsupported
+from delta_orch.engines.local.sql_types import MOMENTS, Typed, unsupported
 from delta_orch.expressions.nodes import Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.types import (
@@ -138,6 +138,21 @@ def date_part(scalars: Scalars, name: str, value: Expression) -> Typed:
     if upper not in _PARTS:
         raise unsupported(f"the part {name[:40]} of a date")
     return Typed(f"CAST({_PARTS[upper]}({moment(scalars, value).sql}) AS INTEGER)", INTEGER)
+
+
+_MICROS = {"SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6, "WEEK": 7 * 86400 * 10**6}
+
+
+def units_between(scalars: Scalars, unit: str, arguments: Sequence[Expression]) -> Typed:
+    """`timestampdiff(unit, start, end)`: whole units of a fixed length. Months and longer ones are refused."""
+    micros = _MICROS.get(unit.upper().removesuffix("S"))
+    if micros is None or len(arguments) != 2:
+        raise unsupported(f"a difference in units of {unit[:40]}")
+    values = [scalars.scalar(argument) for argument in arguments]
+    if any(value.data_type not in (*MOMENTS, STRING) for value in values):
+        raise unsupported("a difference of what are no points in time")
+    start, end = (f"epoch_us({cast(value, TIMESTAMP).sql})" for value in values)
+    return Typed(f"((({end}) - ({start})) // {micros})", LONG)
 
 
 def day_part(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:

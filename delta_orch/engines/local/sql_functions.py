@@ -323,5 +323,9 @@ _NAMED: dict[str, _Function] = {
 _WITH_WORD: dict[str, Callable[[Scalars, Call], Typed]] = {
     "extract": lambda scalars, call: sql_dates.date_part(scalars, call.detail, call.arguments[0]),
     "trim": sql_text.trimmed_of,
+    **dict.fromkeys(
+        ("datediff", "timestampdiff", "timediff"),
+        lambda scalars, call: sql_dates.units_between(scalars, call.detail, call.arguments),
+    ),
 }
 """Functions with a word among their arguments, which stand in `Call.detail`."""
