@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from delta_orch.engines.local.query_grammar import OrderKey, Over, is_star
 from delta_orch.engines.local.sql_casts import widen
+from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Scalars, describe
 from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
 from delta_orch.errors import InvalidExpressionError
@@ -72,8 +73,14 @@ def _count(value: Typed, distinct: str, over: str) -> Typed:
 
 
 def _average(value: Typed, distinct: str, over: str) -> Typed:
-    if not is_number(value.data_type) or isinstance(value.data_type, DecimalType):
-        raise unsupported(f"avg of {value.data_type}")
+    kind = value.data_type
+    if isinstance(kind, DecimalType) and kind.precision + 14 <= MAX_DECIMAL_DIGITS:
+        # The digits of the sum, ten more than a value has, and four further ones of the quotient.
+        digits = digits_of(sum_of(value, distinct, over).sql)
+        count = f"CAST({count_of(value, distinct, over).sql} AS HUGEINT)"
+        return rounded_quotient(digits, count, 4, DecimalType(kind.precision + 4, kind.scale + 4))
+    if not is_number(kind) or isinstance(kind, DecimalType):
+        raise unsupported(f"avg of {kind}")
     return Typed(f"avg({distinct}{widen(value, DOUBLE).sql}){over}", DOUBLE)
 
 

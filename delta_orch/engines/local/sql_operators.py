@@ -105,10 +105,17 @@ def decimal_quotient(left: Typed, right: Typed, what: str) -> Typed:
     shift = target.scale + b.scale - a.scale
     if shift < 0 or a.precision + shift > MAX_DECIMAL_DIGITS:
         raise unsupported(f"{what}: more than {MAX_DECIMAL_DIGITS} digits")
-    n, d = (
-        f"CAST(replace(CAST({widen(value, of).sql} AS VARCHAR), '.', '') AS HUGEINT)"
-        for value, of in ((left, a), (right, b))
-    )
+    n, d = (digits_of(widen(value, of).sql) for value, of in ((left, a), (right, b)))
+    return rounded_quotient(n, d, shift, target)
+
+
+def digits_of(decimal: str) -> str:
+    """A decimal without its point."""
+    return f"CAST(replace(CAST({decimal} AS VARCHAR), '.', '') AS HUGEINT)"
+
+
+def rounded_quotient(n: str, d: str, shift: int, target: DecimalType) -> Typed:
+    """A decimal, rounded half up, whose digits are `n` with `shift` zeros behind it over `d`."""
     n, one = f"({n} * CAST('1{'0' * shift}' AS HUGEINT))", f"CAST('1{'0' * target.scale}' AS HUGEINT)"
     rest = f"abs({n}) % abs({d})"
     whole = f"(abs({n}) // abs({d}) + CAST({rest} >= abs({d}) - {rest} AS HUGEINT))"
