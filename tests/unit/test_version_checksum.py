@@ -48,7 +48,6 @@ def builder() -> LogBuilder:
         Add("p=1/a%20b", {"p": "1"}, 100, 11, True, base_row_id=4),
         Add("p=2/c", {"p": "2"}, 5000, 12, True, deletion_vector=VECTOR),
         Add("p=2/d", {"p": "2"}, 5000, 12, True),
-        Remove("p=2/d", True),
         Txn("app", 3, 77),
         Txn("other", 4),
         DomainMetadata("d", "{}"),
