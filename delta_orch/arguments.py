@@ -280,10 +280,7 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
                 return False
             return all(_is_of_tree(v, item, scope) for v in _members(value))
         case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, _])):
-            # A statement's columns stand for their names.
-            return isinstance(value, Mapping) and all(
-                _is_of_tree(one, key, scope) or type(one).__name__ == "Column" for one in value
-            )
+            return isinstance(value, Mapping) and all(_is_of_tree(one, key, scope) for one in value)
         case ast.Subscript(value=ast.Name(id="Callable")):
             return callable(value)
         case ast.Subscript(value=inner):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
@@ -40,14 +40,15 @@ def update(
     at: Target, assigned: list[str], where: str | None, engine: str, isolation: str | None, dry_run: bool
 ) -> None:
     """Give columns other values in the rows for which a predicate is true."""
+    from delta_orch.protocol.schema_edit import quote_path
     from delta_orch.statements.rows import parse_assignments
 
-    values: dict[Any, str] = {}
+    values: dict[str, str] = {}
     for text in assigned:
         for column, value in parse_assignments(text).items():
-            if column in values:
+            if (name := quote_path(column.path)) in values:
                 raise UsageError(f"--set assigns {'.'.join(column.path)} twice")
-            values[column] = value
+            values[name] = value
     table = at.table()
     with out.working("Updating rows"):
         result = table.update(values, where, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run)

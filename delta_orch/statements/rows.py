@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
+from delta_orch.protocol.schema_edit import quote_path
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.queries import Query, parse_query
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
@@ -97,12 +98,12 @@ def update(cursor: Cursor, *, explains: bool = False) -> Statement:
     qualifier = _alias(cursor, "SET") or name.short
     cursor.expect("SET")
     written = _assignments(cursor, "WHERE")
-    assigned: dict[Any, str] = {}
+    assigned: dict[str, str] = {}
     for column, value in written.items():
         path = column.path[1:] if len(column.path) > 1 and _same(column.path[0], qualifier) else column.path
-        if Column(path) in assigned:
+        if quote_path(path) in assigned:
             raise InvalidRequestError(f"The column {'.'.join(path)[:200]} is assigned twice", remedy="Assign it once")
-        assigned[Column(path)] = without_qualifier(value, qualifier)
+        assigned[quote_path(path)] = without_qualifier(value, qualifier)
     where = without_qualifier(cursor.text_until(), qualifier) if cursor.take("WHERE") else None
     cursor.end()
     if explains:
@@ -237,7 +238,7 @@ def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
         cursor.expect("UPDATE", "SET")
         if is_matched and cursor.take("*"):
             return lambda merge: merge.when_matched_update_all(condition)
-        assigned = _assignments(cursor, "WHEN")
+        assigned = {quote_path(column.path): value for column, value in _assignments(cursor, "WHEN").items()}
         if by_source:
             return lambda merge: merge.when_not_matched_by_source_update(assigned, condition)
         return lambda merge: merge.when_matched_update(assigned, condition)
@@ -250,5 +251,5 @@ def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
     ensure_count(len(listed), len(columns))
     if len(set(columns)) < len(columns):
         raise InvalidRequestError("A column is inserted twice", remedy="Name each column once")
-    inserted: dict[Any, str] = dict(zip(columns, listed, strict=True))
+    inserted = {quote_path(column.path): value for column, value in zip(columns, listed, strict=True)}
     return lambda merge: merge.when_not_matched_insert(inserted, condition)
