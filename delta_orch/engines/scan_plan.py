@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -140,7 +139,8 @@ class FilePruning(Protocol):
         """The `path` of each file, and what `exact_bounds.exact_extremes` says; None if nobody knows."""
 
 
-_DETOUR = re.compile(r"//|/\.\.?/")
+_MAY_BE_RESPELLED = r"%|//|:|^/|(?:^|/)\.\.?(?:/|$)"
+"""Paths that may be others under another name: encoded, absolute, or by a detour."""
 _MOST_ROW_ID = (1 << 63) - (1 << 40)
 """No file has as many rows as there are numbers above it."""
 
@@ -210,29 +210,35 @@ class ScanPlan:
         vectors = FileTable(self.files).deletion_vector
         return bool(vectors.null_count < len(vectors))
 
-    def ensure_each_once(self, paths: Sequence[str]) -> None:
-        """Raises ProtocolViolationError where two files are one: their rows would count twice.
+    def ensure_each_once(self) -> None:
+        """Raises ProtocolViolationError where two files are one: their rows would count twice. Raises as the store's
+        `resolve` for a path that may be another spelling, too. One file with different deletion vectors is different
+        rows."""
+        if not self.each_once or not self.files.num_rows:
+            return
+        import pyarrow.compute as pc
 
-        Args:
-            paths: Of all files, as the store resolves them.
-        """
-        if not self.each_once:
+        from delta_orch.log.files.arrow_building import one_chunk, string_array, string_scalar
+
+        files = FileTable(self.files)
+        paths = pc.binary_join_element_wise(string_scalar(self.store.resolve("x")[:-1]), files.path, string_scalar(""))
+        odd = pc.match_substring_regex(files.path, _MAY_BE_RESPELLED)
+        if pc.any(odd).as_py():
+            resolved = map(self.store.resolve, files.path.filter(odd).to_pylist())
+            # On a file system there is more than one way to a file; a key of an object store means itself.
+            plain = [normpath(path) if path.startswith("/") else path for path in resolved]
+            paths = pc.replace_with_mask(one_chunk(paths), one_chunk(odd), string_array(plain))
+        keys = pc.binary_join_element_wise(paths, files.dv_id, string_scalar("\0"), null_handling="replace")
+        if len(keys.unique()) == len(keys):
             return
-        # On a file system there is more than one way to a file; a key of an object store means itself.
-        paths = [normpath(path) if path.startswith("/") and _DETOUR.search(path) else path for path in paths]
-        if len(set(paths)) == len(paths):
-            return
-        # One file with different deletion vectors is different rows.
-        known: set[tuple[str, str | None]] = set()
-        for path, dv_id in zip(paths, FileTable(self.files).dv_id.to_pylist(), strict=True):
-            if (path, dv_id) in known:
-                raise ProtocolViolationError(
-                    f"The log names the file {path} twice",
-                    cause="A checkpoint that repeats an entry, or two spellings of one path",
-                    remedy="Find out with fsck(deep=True) which; delete such a checkpoint while the commits are there",
-                    path=path,
-                )
-            known.add((path, dv_id))
+        counts = keys.value_counts()
+        path = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")[0].as_py().partition("\0")[0]
+        raise ProtocolViolationError(
+            f"The log names the file {path} twice",
+            cause="A checkpoint that repeats an entry, or two spellings of one path",
+            remedy="Find out with fsck(deep=True) which; delete such a checkpoint while the commits are there",
+            path=path,
+        )
 
     @property
     def made_columns(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import MissingFileError
+from delta_orch.errors import MissingFileError, ProtocolViolationError
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
@@ -113,3 +113,20 @@ def test_a_connect_frame_lists_only_what_its_filters_leave(spark_connect: Any, t
     joined = frame.alias("a").join(frame.where(frame.id > 5).alias("b"), f.col("a.id") == f.col("b.id"))
     assert joined.count() == 2
     assert frame.schema == frame.select("*").schema
+
+
+@pytest.mark.parametrize("spelled", ["./{}", "x/../{}", "{root}/{}", "file:{root}/{}", "f%2Eparquet", "f.parquet"])
+def test_a_file_that_the_log_names_twice_is_refused(engine: SparkEngine, tmp_path: Path, spelled: str) -> None:
+    made = HandmadeTable(tmp_path / "table")
+    made.create(SCHEMA)
+    first = made.add("f.parquet", pa.table({"id": [1], "p": ["a"]}))
+    made.commit(first, made.add("g.parquet", pa.table({"id": [2], "p": ["b"]})))
+    assert engine.to_arrow(made.open().snapshot().scan().to_relation(engine)).num_rows == 2
+    again = replace(first, path=spelled.format("f.parquet", root=tmp_path / "table"))
+    made.commit(again)
+    scan = made.open().snapshot().scan()
+    if again.path == first.path:  # The log itself knows that these are one.
+        assert engine.to_arrow(scan.to_relation(engine)).num_rows == 2
+        return
+    with pytest.raises(ProtocolViolationError, match=r"names the file .*f\.parquet twice"):
+        engine.to_arrow(scan.to_relation(engine))

@@ -119,7 +119,7 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
     if not wanted or not plan.files.num_rows or plan.made_columns or plan.arrow_filter is not None:
         return None
     paths = [plan.store.resolve(path) for path in FileTable(plan.files).path.to_pylist()]
-    plan.ensure_each_once(paths)
+    plan.ensure_each_once()
     is_local = isinstance(plan.store.data_filesystem()[0], pafs.LocalFileSystem)
     if not is_local or any(_PATTERN_CHARACTERS.intersection(path) or not path.startswith("/") for path in paths):
         return None

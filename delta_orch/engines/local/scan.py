@@ -145,12 +145,11 @@ def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:
     vectors = deletion_vector_descriptors(plan.files) if plan.has_deletion_vectors else [None] * plan.files.num_rows
     numbers = None if plan.row_addresses is None else plan.files.column(FILE_NUMBERS).to_pylist()
     row_ids, versions = (_tracking_column(plan, name) for name in ("base_row_id", "default_row_commit_version"))
-    paths = [plan.store.resolve(path) for path in FileTable(plan.files).path.to_pylist()]
-    plan.ensure_each_once(paths)
-    for index, path in enumerate(paths):
+    plan.ensure_each_once()
+    for index, path in enumerate(FileTable(plan.files).path.to_pylist()):
         constants = {name: column[index] for name, column in zip(names, values.columns, strict=True)}
         number = None if numbers is None else numbers[index]
-        yield FileTask(path, constants, vectors[index], row_ids[index], versions[index], number)
+        yield FileTask(plan.store.resolve(path), constants, vectors[index], row_ids[index], versions[index], number)
 
 
 def _tracking_column(plan: ScanPlan, name: str) -> list[int | None]:

@@ -27,7 +27,6 @@ from delta_orch.storage.storage_options import parse_location
 from delta_orch.table.column_mapping import physical_name
 
 # Columns that only exist inside a plan: constants of a file, all of type long.
-_COMPARED_FILES = 100_000
 NUMBER_COLUMN = "delta_orch_file_number"
 BASE_ROW_ID = "delta_orch_base_row_id"
 COMMIT_VERSION = "delta_orch_default_row_commit_version"
@@ -74,8 +73,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
         ProtocolViolationError: A partition value does not fit its type, or a path leads out of the table.
     """
     ensure_paths_inside(plan.store, FileTable(plan.files).path)
-    if plan.files.num_rows <= _COMPARED_FILES:
-        plan.ensure_each_once(list(map(plan.store.resolve, FileTable(plan.files).path.to_pylist())))
+    plan.ensure_each_once()
     plain = plain_schema(names)
     partition_names = [physical_name(field_of(plan.schema, name)) for name in plan.partition_columns]
     partition_schema = StructType(tuple(field_of(plain, name) for name in partition_names))
