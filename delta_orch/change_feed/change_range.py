@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from delta_orch.errors import InvalidRequestError, TimestampOutOfRangeError, VersionNotFoundError
 from delta_orch.log.files.listing import list_log
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import ensure_version
-from delta_orch.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

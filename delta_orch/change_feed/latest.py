@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
@@ -12,7 +13,6 @@ from delta_orch.expressions.column_names import free_name, resolve_column_names
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.types import LONG, STRING, StructType
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.records import dataclass, field
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
 
 if TYPE_CHECKING:

@@ -12,6 +12,7 @@ import math
 from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import orjson
@@ -23,7 +24,6 @@ from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
 from delta_orch.protocol.arrow_types import string_array
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
-from delta_orch.records import dataclass
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_path
 
 Statistic = Any

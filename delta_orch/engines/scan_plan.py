@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -10,7 +11,6 @@ from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import LONG, DataType, StructField, StructType
-from delta_orch.records import dataclass, field, replace
 from delta_orch.table.column_mapping import ColumnMappingMode
 
 if TYPE_CHECKING:

@@ -7,10 +7,10 @@ evaluates. Semantics are those of Spark SQL: three-valued logic; NaN equals itse
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from delta_orch.protocol.types import DataType
-from delta_orch.records import dataclass, field
 
 Constant = Any
 """A Python value: None, bool, int, float, Decimal, str, bytes, date or datetime. Which one is told by a `DataType`."""

@@ -6,12 +6,12 @@ Text stays what the user wrote: only the words that name a column are replaced, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.parse import mentions_of
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import with_columns
-from delta_orch.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.records import dataclass, field
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import TableSnapshot

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, VersionNotFoundError
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
@@ -22,7 +23,6 @@ from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix
 from delta_orch.pipeline.tail import changes_data, live_partitions
 from delta_orch.protocol.types import BOOLEAN, StructField, StructType
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.change_feed.change_feed import ChangeFeed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,7 +15,6 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS as ROW_COUNT_COLUMNS  # its users import both
 from delta_orch.log.read.skipping.record_counts import live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.records import dataclass
 from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
 
 

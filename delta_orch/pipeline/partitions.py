@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
 
@@ -25,7 +26,6 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, Literal
 from delta_orch.expressions.tree import columns_of, disjunction
 from delta_orch.protocol.types import DataType, PrimitiveType
-from delta_orch.records import dataclass
 
 _INTEGER_BITS = {"byte": 8, "short": 16, "integer": 32, "long": 64}
 _RANGE_TYPES = ("date", "timestamp", "timestamp_ntz")

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import VersionNotFoundError
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable

@@ -12,6 +12,7 @@ parts of an id are percent-encoded, so that two different steps never share an a
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal as OneOf
 from urllib.parse import unquote
@@ -19,7 +20,6 @@ from urllib.parse import unquote
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
-from delta_orch.records import dataclass
 
 MAX_CLEAR_NUMBER = 999
 """How often one Airflow run can be cleared. The digits are part of the version, which must stay below 2**53 so that

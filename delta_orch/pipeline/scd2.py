@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.engines.base import Engine, Relation

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
 from typing import Literal as OneOf
 
@@ -20,7 +21,6 @@ from delta_orch.errors import (
 )
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.target_table import ensure_table_for, snapshot_or_none
-from delta_orch.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot

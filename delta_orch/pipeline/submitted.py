@@ -14,11 +14,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypedDict
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.txn import TxnId
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable

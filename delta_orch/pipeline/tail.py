@@ -7,6 +7,7 @@ Only what is new is read. The state between two polls is a short text, `{table i
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,7 +19,6 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog

@@ -8,9 +8,8 @@ keeps them. JSON spelling lives in `action_json.py` only.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
-
-from delta_orch.records import dataclass, field
 
 JsonValue = Any
 """A value of parsed JSON: None, bool, int, float, str, a list or a dict."""

@@ -9,12 +9,12 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 from uuid import UUID
 
 from delta_orch.errors import CorruptDeletionVectorError
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, field
 from urllib.parse import quote
 
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError
 from delta_orch.protocol.actions import JsonObject, JsonValue
-from delta_orch.records import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delta_orch.errors import InvalidPropertyError
-from delta_orch.records import dataclass, field
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _LONGEST_PREFIX = 64

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
@@ -22,7 +23,6 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.records import dataclass, replace
 
 CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][\w]*)|(\d+)|([<>(),:]))")

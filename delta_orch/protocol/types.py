@@ -7,9 +7,9 @@ Values of these classes are immutable and compare by value. JSON spelling lives 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.records import dataclass, field, replace
 
 
 class DataType:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from functools import partial
 from typing import NamedTuple, TypeVar
 
@@ -12,7 +13,6 @@ import orjson
 from delta_orch.errors import CorruptLogError, ProtocolViolationError
 from delta_orch.protocol.action_json import as_string, body_to_json, parse_body
 from delta_orch.protocol.actions import DomainMetadata, JsonObject, JsonValue, Metadata, Protocol, Txn
-from delta_orch.records import dataclass, field
 
 T = TypeVar("T")
 _INT64 = 1 << 63

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow.compute as pc
@@ -14,7 +14,6 @@ from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

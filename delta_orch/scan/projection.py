@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from delta_orch.engines.scan_plan import OutputColumn
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
@@ -10,7 +11,6 @@ from delta_orch.expressions.column_names import column_not_found, ensure_sequenc
 from delta_orch.expressions.resolve import find_column
 from delta_orch.protocol.table_properties import parse_column_list
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.records import dataclass, replace
 
 Path = tuple[str, ...]
 

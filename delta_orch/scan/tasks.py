@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,6 @@ from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.records import dataclass, replace
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,6 +9,7 @@ mean times of the zones.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TypeVar
 from zoneinfo import ZoneInfo
@@ -18,8 +19,6 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-
-from delta_orch.records import dataclass
 
 Days = npt.NDArray[np.int64]
 Column = TypeVar("Column", pa.Array, pa.ChunkedArray)

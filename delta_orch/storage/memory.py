@@ -5,10 +5,10 @@ from __future__ import annotations
 import io
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError
-from delta_orch.records import dataclass
 from delta_orch.storage.base import FileMeta, FlatStore, resolve_data_path
 
 if TYPE_CHECKING:

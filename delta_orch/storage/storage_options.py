@@ -12,12 +12,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any, NamedTuple
 from urllib.parse import quote, unquote
 
 from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
-from delta_orch.records import dataclass, replace
 from delta_orch.redaction import redacted
 
 

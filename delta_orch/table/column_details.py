@@ -6,6 +6,7 @@ Only the form of the metadata is checked here. Writers have their own rules for 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple, TypeVar
 
 import orjson
@@ -22,7 +23,6 @@ from delta_orch.protocol.schema import (
     TYPE_CHANGES,
 )
 from delta_orch.protocol.types import DataType, StructField, StructType, parts_of
-from delta_orch.records import dataclass, field
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
 
 Kind = TypeVar("Kind")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -27,7 +28,6 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.paths import canonical_paths
-from delta_orch.records import dataclass
 from delta_orch.storage.base import LogStore
 
 FILE_CHECK_COLUMNS = ("path", "size", "deletion_vector")

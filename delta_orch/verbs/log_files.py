@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -11,7 +13,6 @@ from delta_orch.log.upkeep.checkpoint_v2 import V2Format
 from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy, write_checkpoint
 from delta_orch.log.upkeep.compaction_writer import write_compaction
 from delta_orch.protocol.paths import checksum_path
-from delta_orch.records import dataclass
 from delta_orch.writing.target import existing_target
 
 

@@ -8,6 +8,7 @@ import posixpath
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
 
@@ -28,7 +29,6 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, CommitOptions
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
-from delta_orch.records import dataclass, replace
 from delta_orch.storage.base import LogStore
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
 from delta_orch.writing.target import existing_target

@@ -7,6 +7,7 @@ same values cannot both commit: the second finds the metadata changed, and begin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import getitem
 
@@ -27,7 +28,6 @@ from delta_orch.protocol.schema import (
 )
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.records import dataclass, replace
 from delta_orch.table.column_mapping import physical_name, physical_path
 from delta_orch.writing.target import WriteTarget
 

@@ -19,6 +19,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -39,7 +40,6 @@ from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructType
-from delta_orch.records import dataclass, replace
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
 from delta_orch.writing.target import (
     PLAIN,

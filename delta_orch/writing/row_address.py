@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import pyarrow as pa
+from dataclasses import dataclass
 
-from delta_orch.records import dataclass
+import pyarrow as pa
 
 DELETE, UPDATE, INSERT = "delete", "update", "insert"
 """What becomes of a row: values of `ADDRESS.kind`."""

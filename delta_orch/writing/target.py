@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TypedDict, cast
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, StatisticsPolicy, WriteSpec
@@ -23,7 +24,6 @@ from delta_orch.protocol.schema_check import ensure_distinct_names
 from delta_orch.protocol.schema_edit import Path, resolve_path
 from delta_orch.protocol.table_properties import TableProperties, property_texts
 from delta_orch.protocol.types import StructType
-from delta_orch.records import dataclass, replace
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.schema_evolution import SchemaMode

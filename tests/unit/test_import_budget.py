@@ -53,7 +53,7 @@ BUDGETS = {
     "scan": Budget(
         "from delta_orch import DeltaTable\n"
         "assert DeltaTable(URI).snapshot().scan(where='id > 2').to_arrow().num_rows == 1",
-        own=85,
+        own=84,
         libraries=JSON | {"numpy"},
         arrow=COMPUTE | PARQUET,
     ),
@@ -66,7 +66,7 @@ BUDGETS = {
     "command line": Budget(
         "import sys\nfrom delta_orch.cli.main import run\nsys.argv = ['delta-orch', 'snapshot', URI]\n"
         "try:\n    run()\nexcept SystemExit as e:\n    assert not e.code",
-        own=53,
+        own=52,
         libraries=JSON,
         arrow=COMPUTE | PARQUET,
     ),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow.parquet as pq
 
 from delta_orch.protocol.deletion_vector import DeletionVector
-from delta_orch.records import dataclass, field
 
 _MOST_BRANCHES = 64
 """Files with deletion vectors, or parts of them, up to which each gets a query of its own: quicker by a tenth."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -33,7 +34,6 @@ from delta_orch.protocol.types import (
     StructType,
     types_of,
 )
-from delta_orch.records import dataclass, field
 from delta_orch.storage.base import ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 

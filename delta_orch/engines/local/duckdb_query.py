@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError, 
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, PrimitiveType, StructField, StructType
-from delta_orch.records import dataclass, field, replace
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection

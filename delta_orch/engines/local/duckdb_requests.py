@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, join_schema
@@ -18,7 +19,6 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.protocol.types import LONG, DataType, StructField, StructType
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -16,7 +17,6 @@ from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.arrow_building import booleans_from_numpy, longs_from_numpy
 from delta_orch.protocol.deletion_vector import DeletionVector
-from delta_orch.records import dataclass
 
 Part = tuple[int, int]
 """Rows of a file, from a position to one before another."""

@@ -6,6 +6,7 @@ import posixpath
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -34,7 +35,6 @@ from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import DOUBLE, FLOAT
-from delta_orch.records import dataclass, field, replace
 from delta_orch.storage.base import storage_error
 
 if TYPE_CHECKING:

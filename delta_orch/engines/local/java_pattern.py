@@ -7,9 +7,9 @@ Unicode) or refused: lookaround, references, possessive quantifiers, word bounda
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 from delta_orch.engines.local.sql_types import unsupported
-from delta_orch.records import dataclass
 
 LINE_END = r"[\n\r\x{85}\x{2028}\x{2029}]"
 _CLASSES = {"d": "0-9", "w": "a-zA-Z0-9_", "s": r"\t\n\x{b}\f\r "}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -24,7 +25,6 @@ from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.arrow_types import field_to_arrow, string_array
 from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
-from delta_orch.records import dataclass, field
 from delta_orch.storage.base import LogStore, ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 from delta_orch.table.column_mapping import ColumnMappingMode

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar
 
 from delta_orch.engines.local.sql_types import unsupported
@@ -10,7 +11,6 @@ from delta_orch.expressions.grammar import Reader
 from delta_orch.expressions.nodes import Call, Expression, Operation
 from delta_orch.expressions.parse import reading
 from delta_orch.expressions.tokens import Unreadable, name_of
-from delta_orch.records import dataclass, field, replace
 
 
 @dataclass(frozen=True, slots=True)

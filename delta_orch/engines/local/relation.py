@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import StructType
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -4,6 +4,7 @@ both."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
@@ -30,7 +31,6 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.records import dataclass, field
 
 _DIGITS: dict[DataType, int] = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 20}
 MOMENTS = (DATE, TIMESTAMP_NTZ, TIMESTAMP)

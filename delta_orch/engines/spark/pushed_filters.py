@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
@@ -32,7 +33,6 @@ from delta_orch.protocol.types import (
     DecimalType,
     StructType,
 )
-from delta_orch.records import dataclass
 
 logger = logging.getLogger(__name__)
 

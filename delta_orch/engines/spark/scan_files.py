@@ -6,6 +6,7 @@ What the log says of one file, such as the id of its first row, travels like a p
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from hashlib import blake2b
 
 import pyarrow as pa
@@ -21,7 +22,6 @@ from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import LONG, VOID, StructField, StructType
-from delta_orch.records import dataclass
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.storage_options import parse_location
 from delta_orch.table.column_mapping import physical_name

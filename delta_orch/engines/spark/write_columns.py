@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
@@ -37,7 +38,6 @@ from delta_orch.protocol.types import (
     holds_variant,
     not_null_places,
 )
-from delta_orch.records import dataclass
 
 SelectList = tuple[str, ...]
 

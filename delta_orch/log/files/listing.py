@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from delta_orch.protocol.paths import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
-from delta_orch.records import dataclass, field
 from delta_orch.storage.base import FileMeta, LogStore
 
 _LOGGER = logging.getLogger(__name__)

@@ -4,10 +4,10 @@ Identifiers")."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from delta_orch.errors import ConcurrentTransactionError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.records import dataclass
 
 
 @dataclass(frozen=True, slots=True)

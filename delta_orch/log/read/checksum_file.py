@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,7 +30,6 @@ from delta_orch.protocol.version_checksum import (
     VersionChecksum,
     parse_version_checksum,
 )
-from delta_orch.records import dataclass, replace
 from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:

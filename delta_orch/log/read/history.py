@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import orjson
 
@@ -11,7 +12,6 @@ from delta_orch.errors import CorruptLogError
 from delta_orch.log.files.commit_reader import LONGEST_LINE_BYTES, LogFile, in_commit_timestamp_ms, read_commits
 from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.protocol.actions import JsonObject, JsonValue
-from delta_orch.records import dataclass
 from delta_orch.storage.base import FileMeta, LogStore
 
 # Some writers spell the actions that a line does not hold, too, as null.

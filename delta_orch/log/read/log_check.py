@@ -4,6 +4,7 @@ incomplete, a hint that leads nowhere, log compactions that cannot stand for the
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
@@ -21,7 +22,6 @@ from delta_orch.log.read.compactions import read_compaction
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.last_checkpoint import parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, commit_path
-from delta_orch.records import dataclass
 from delta_orch.storage.base import LogStore
 
 _PARTS_SHOWN = 3

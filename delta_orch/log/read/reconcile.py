@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_a
 from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
 from delta_orch.protocol.paths import canonical_paths
-from delta_orch.records import dataclass
 
 _BEFORE_ALL = -1
 _MAX_CHUNKS = 16

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from delta_orch.log.files.commit_reader import LogActions, parse_log_files, read_commits
 from delta_orch.log.read.segment import LogSegment
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Txn
-from delta_orch.records import dataclass, field
 from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 
 from delta_orch.errors import (
     CorruptLogError,
@@ -17,7 +18,6 @@ from delta_orch.errors import (
 from delta_orch.log.files.listing import CheckpointFiles, CompactionFile, LogListing, list_log
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, commit_path
-from delta_orch.records import dataclass, replace
 from delta_orch.storage.base import FileMeta, LogStore
 
 _LOGGER = logging.getLogger(__name__)

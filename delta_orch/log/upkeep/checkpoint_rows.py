@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from queue import Queue
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
@@ -18,7 +19,6 @@ from delta_orch.errors import DeltaError
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns, rows_of
-from delta_orch.records import dataclass
 from delta_orch.storage.base import storage_error
 
 if TYPE_CHECKING:

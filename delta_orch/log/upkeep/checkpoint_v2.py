@@ -15,6 +15,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import orjson
@@ -44,7 +45,6 @@ from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, checkpoint_path, parse_log_path
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

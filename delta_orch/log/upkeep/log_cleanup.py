@@ -14,6 +14,7 @@ import re
 import time
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import CorruptLogError, StorageError
@@ -24,7 +25,6 @@ from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

@@ -15,6 +15,7 @@ and a checkpoint writes no more than what has changed and a little.
 from __future__ import annotations
 
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow.compute as pc
@@ -27,7 +28,6 @@ from delta_orch.log.read.reconcile import TouchedFiles
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns
 from delta_orch.protocol.actions import Sidecar
 from delta_orch.protocol.paths import commit_path
-from delta_orch.records import dataclass
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot

@@ -8,6 +8,7 @@ tried as: those of tables with in-commit timestamps (each later than the one bef
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +20,6 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
-from delta_orch.records import dataclass, field, replace
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import (
     ROW_TRACKING_DOMAIN,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from delta_orch.log.files.txn import TxnId
-from delta_orch.records import dataclass, field
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +30,6 @@ from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol
 from delta_orch.protocol.paths import STAGED_DIRECTORY
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import StructType
-from delta_orch.records import dataclass, field
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64

@@ -6,6 +6,7 @@ Only buffers are exchanged: `pa.array` of a numpy array would import pandas, whi
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,6 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.variant.values import invalid_variant
-from delta_orch.records import dataclass
 
 Mask = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

@@ -7,6 +7,7 @@ One for each row is an exception that must not be slow either, so there is no lo
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache, cached_property
 
 import numpy as np
@@ -39,7 +40,6 @@ from delta_orch.protocol.variant.layouts import (
 )
 from delta_orch.protocol.variant.values import BasicType, invalid_variant
 from delta_orch.protocol.variant.variant import METADATA_VERSION, MetadataReader
-from delta_orch.records import dataclass
 
 _MAX_READERS = 4096
 """Parsed dictionaries to keep: where every row has its own, keeping them all would fill the memory for nothing."""

@@ -7,6 +7,7 @@ values, all rows at once. Nothing is reconstructed that is not asked for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -45,7 +46,6 @@ from delta_orch.protocol.variant.reconstruct import (
 from delta_orch.protocol.variant.shredding import TypedArray, TypedObject, VariantGroup, parse_variant_type
 from delta_orch.protocol.variant.values import Kind
 from delta_orch.protocol.variant.variant import Path, parse_path
-from delta_orch.records import dataclass
 
 
 def variant_get(

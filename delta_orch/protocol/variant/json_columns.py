@@ -5,6 +5,7 @@ The text is that of `values.to_json`, to the letter.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from json.encoder import encode_basestring
 
 import numpy as np
@@ -44,7 +45,6 @@ from delta_orch.protocol.variant.values import (
     invalid_variant,
     to_json,
 )
-from delta_orch.records import dataclass
 
 _BLOCK_ROWS = 1 << 16
 _BLOCK_BYTES = 1 << 23

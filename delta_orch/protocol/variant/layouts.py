@@ -6,12 +6,13 @@ used.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, Mask, offsets_of, ragged_positions
 from delta_orch.protocol.variant.encode import MAX_CHILDREN_OF_SMALL, ensure_size, width_of
 from delta_orch.protocol.variant.values import SIZE_BYTES, BasicType, invalid_variant, kind_of
-from delta_orch.records import dataclass
 
 _UNKNOWN, _SIZED = -1, 0
 _SIZES = np.full(64, _UNKNOWN, np.int64)

@@ -7,6 +7,7 @@ are put together by one Arrow kernel; what the writer left in a `value` column i
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -47,7 +48,6 @@ from delta_orch.protocol.variant.shredding import (
     parse_variant_type,
 )
 from delta_orch.protocol.variant.values import BasicType, Kind, invalid_variant
-from delta_orch.records import dataclass
 
 Change = Callable[[pa.Array], pa.Array]
 

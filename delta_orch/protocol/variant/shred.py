@@ -8,6 +8,7 @@ bits a writer has needed for each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,6 @@ from delta_orch.protocol.variant.json_columns import unquoted_texts
 from delta_orch.protocol.variant.layouts import KINDS, Children, container_headers, value_sizes
 from delta_orch.protocol.variant.reconstruct import in_blocks, located_variants, null_mask, reconstruct_variant
 from delta_orch.protocol.variant.values import ARROW_TYPES, INTEGERS, BasicType, Kind
-from delta_orch.records import dataclass
 
 SAMPLE_ROWS = 4096
 MAX_FIELDS = 100

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from base64 import b64encode
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import date, datetime, time
 from decimal import Decimal
 from enum import IntEnum
@@ -20,7 +21,6 @@ from uuid import UUID
 import pyarrow as pa
 
 from delta_orch.errors import InvalidVariantError
-from delta_orch.records import dataclass
 
 VariantValue = Any
 """A value from or for a variant, as the module says; dicts and lists hold such values again."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import orjson
@@ -25,7 +26,6 @@ from delta_orch.protocol.schema_edit import (
 from delta_orch.protocol.table_properties import parse_column_list
 from delta_orch.protocol.type_text import with_renamed_place
 from delta_orch.protocol.types import DATE, TIMESTAMP_NTZ, DataType, StructField, StructType
-from delta_orch.records import dataclass, replace
 from delta_orch.table.clustering import logical_path
 from delta_orch.table.column_definitions import ensure_default, ensure_not_depended_on, is_generated, is_identity
 from delta_orch.table.column_mapping import ColumnMappingMode

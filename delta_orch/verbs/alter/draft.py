@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from delta_orch.errors import InvalidRequestError
@@ -11,7 +12,6 @@ from delta_orch.expressions.tree import conjunction
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.schema_edit import Path, quote_path, type_at
 from delta_orch.protocol.types import StructType
-from delta_orch.records import dataclass, field, replace
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import FileTrait
 

@@ -4,6 +4,7 @@ features that leave."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -22,7 +23,6 @@ from delta_orch.protocol.table_properties import (
     with_properties_set,
 )
 from delta_orch.protocol.types import StructType, fields_of
-from delta_orch.records import dataclass, replace
 from delta_orch.table.clustering import (
     CLUSTERING_DOMAIN,
     ensure_can_cluster,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, SchemaMismatchError
@@ -10,7 +11,6 @@ from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.protocol.schema import CURRENT_DEFAULT
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.records import dataclass, replace
 from delta_orch.table.column_definitions import is_generated, is_identity
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.sides import BOTH, SOURCE, TARGET, Sides

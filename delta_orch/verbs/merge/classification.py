@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Relation
 from delta_orch.expressions.column_names import free_name
@@ -10,7 +11,6 @@ from delta_orch.expressions.nodes import Choice, Column, Expression, IsNull, Lit
 from delta_orch.expressions.renaming import NewName
 from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.protocol.types import BOOLEAN, INTEGER
-from delta_orch.records import dataclass
 from delta_orch.verbs.merge.assignments import ResolvedClause
 from delta_orch.verbs.merge.clauses import Action, Kind
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides

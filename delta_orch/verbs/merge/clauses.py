@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column
-from delta_orch.records import dataclass
 
 
 class Kind(StrEnum):

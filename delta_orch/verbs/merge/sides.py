@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from delta_orch.engines.base import join_schema
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
@@ -12,7 +13,6 @@ from delta_orch.expressions.parse import parse_expression, parse_row_value
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.protocol.types import StructType
-from delta_orch.records import dataclass
 
 TARGET, SOURCE = "target", "source"
 """How resolved expressions call the two sides, whatever their aliases are."""

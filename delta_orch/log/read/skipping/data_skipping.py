@@ -6,6 +6,7 @@ Of a checkpoint no more is decoded than that takes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -40,7 +41,6 @@ from delta_orch.log.read.skipping.predicates import (
     prefix_in_bounds,
 )
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
-from delta_orch.records import dataclass
 from delta_orch.table.column_mapping import physical_path
 
 if TYPE_CHECKING:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import reduce
 
 import pyarrow as pa
@@ -28,7 +29,6 @@ from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import STRING, DataType, StructType
-from delta_orch.records import dataclass
 from delta_orch.table.column_mapping import physical_path
 
 
