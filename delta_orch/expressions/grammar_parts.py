@@ -243,11 +243,15 @@ class Parts(Tokens):
         self.depth -= 1
         self.expect(")")
         self.functions.append((name, len(arguments)))
-        if self.word in ("FILTER", "WITHIN", "IGNORE", "RESPECT"):
-            self.foreign("an aggregate function")
         depth = self._depth_over(arguments)
         found = Call(name, tuple(arguments), detail, start=start, end=self.ended, depth=depth)
+        if self.word in ("FILTER", "WITHIN", "IGNORE", "RESPECT"):
+            return self.filtered(found)
         return self.over(found) if self.word == "OVER" else found
+
+    def filtered(self, call: Call) -> Expression:
+        """An aggregate function, behind whose arguments something comes next."""
+        self.foreign("an aggregate function")
 
     def over(self, call: Call) -> Expression:
         """A window function, of which `OVER` comes next."""

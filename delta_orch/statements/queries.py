@@ -132,7 +132,8 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
         token = cursor.token
         word = token.word if before != "." else ""
         level = levels[-1]
-        is_source = level[1] and before in ("FROM", "JOIN", ",") and token.kind in ("word", "quoted")
+        is_source = (level[1] and before in ("FROM", "JOIN", ",")) or before == "TABLE"
+        is_source = is_source and token.kind in ("word", "quoted")
         if is_source and word not in ("LATERAL", "VALUES", "TABLE"):
             start = token.start
             if word == "TABLE_CHANGES" and cursor.tokens[cursor.index + 1].text == "(":
@@ -145,13 +146,13 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
                 label = f"delta_orch_table_{len(tables)}"
                 tables[label] = source
                 text = quote_identifier(label)
-                if found.path is None and not cursor.at("AS") and not _is_alias(cursor):
+                if found.path is None and before != "TABLE" and not cursor.at("AS") and not _is_alias(cursor):
                     text += f" AS {quote_identifier(found.name)}"
                 pieces += [cursor.source[position:start], text]
                 position = cursor.tokens[cursor.index - 1].end
             before = ""
             continue
-        if is_source and word in ("VALUES", "TABLE", "LATERAL"):
+        if is_source and word in ("TABLE", "LATERAL"):
             raise unsupported(f"{word} in FROM")
         if word == "(":
             levels.append([False, False])

@@ -266,8 +266,30 @@ FURTHER = [
 ]  # fmt: skip
 
 AGGREGATES: dict[str, list[str]] = {
-    "count": ["count(*)", "count(i)", "count(DISTINCT S)", "count(DISTINCT x)"],
-    "sum": ["sum(b)", "sum(i)", "sum(DISTINCT sh)", "sum(d5)", "sum(CASE WHEN bo THEN 1 ELSE 0 END)"],
+    "count": [
+        "count(*)",
+        "count(i)",
+        "count(DISTINCT S)",
+        "count(DISTINCT x)",
+        "count(*) FILTER (WHERE i > 0)",
+        "count(DISTINCT i) FILTER (WHERE S IS NULL OR S <> 'a')",
+    ],
+    "mean": ["mean(b)", "mean(d5) FILTER (WHERE bo)"],
+    "max_by": ["max_by(S, id)", "max_by(id, id)", "max_by(st, id)", "max_by(x, if(i > 0, id, NULL))"],
+    "min_by": ["min_by(S, id)", "min_by(day, id) FILTER (WHERE day IS NOT NULL)", "min_by(`we``ird`, -id)"],
+    "any_value": ["any_value(S) FILTER (WHERE id = 3)", "any_value(id % 1)"],
+    "first": ["first(st) FILTER (WHERE id = 3)", "first(x IS NULL AND x IS NOT NULL)"],
+    "first_value": ["first_value(i) FILTER (WHERE id = 7)"],
+    "last": ["last(S) FILTER (WHERE id = 4)", "last(id % 1)"],
+    "last_value": ["last_value(b) FILTER (WHERE id = 5)"],
+    "sum": [
+        "sum(i % 100) FILTER (WHERE i > 0)",
+        "sum(b)",
+        "sum(i)",
+        "sum(DISTINCT sh)",
+        "sum(d5)",
+        "sum(CASE WHEN bo THEN 1 ELSE 0 END)",
+    ],
     "avg": [
         "avg(b)",
         "avg(DISTINCT i)",
@@ -300,6 +322,10 @@ WINDOWS: dict[str, list[str]] = {
     "first": [f"first(i) OVER ({_BY_I} ROWS BETWEEN 1 PRECEDING AND 1 FOLLOWING)"],
     "last_value": ["last_value(x) OVER (PARTITION BY bo ORDER BY x)"],
     "last": [f"last(b) OVER ({_BY_I} ROWS BETWEEN CURRENT ROW AND UNBOUNDED FOLLOWING)"],
+    "max_by": [f"max_by(S, id) OVER ({_BY_I})", "max_by(S, id) OVER ()"],
+    "min_by": [f"min_by(i, id) OVER ({_BY_I} ROWS BETWEEN 2 PRECEDING AND 1 PRECEDING)"],
+    "any_value": [f"any_value(S) OVER ({_BY_I})"],
+    "mean": [f"mean(b) OVER ({_BY_I})"],
     "count_if": ["count_if(bo) OVER ()", f"count_if(i > 0) OVER ({_BY_I})"],
     "bool_and": [f"bool_and(b > 0) OVER ({_BY_I})"],
     "every": ["every(i > 0) OVER (PARTITION BY bo)"],
@@ -314,6 +340,22 @@ WINDOWS: dict[str, list[str]] = {
 }  # fmt: skip
 
 QUERIES = [
+    "SELECT id + 1, upper('a'), count(*), sum(b) / count(*), max(l) % 7L FROM t GROUP BY id",
+    "SELECT CAST(b AS BIGINT), round(d5), CASE WHEN bo THEN 'x' END, if(bo, 1, -1), t.st.A + 1, -(b % 9) FROM t",
+    "SELECT sum(b) FILTER (WHERE i > 0), count(*) FILTER (WHERE bo OR b < 3) FROM t",
+    "SELECT b FROM t UNION SELECT i FROM t ORDER BY b DESC NULLS LAST LIMIT 5 OFFSET 2",
+    "SELECT id, S FROM t UNION ALL SELECT n, word FROM u WHERE n IS NOT NULL ORDER BY 2 NULLS FIRST, id, S LIMIT 30",
+    "(SELECT b FROM t ORDER BY b NULLS LAST LIMIT 3) UNION ALL SELECT n FROM u ORDER BY b NULLS LAST LIMIT 4",
+    "SELECT * FROM VALUES (1, 'a'), (2, NULL), (NULL, 'c') AS v(x, y)",
+    "SELECT * FROM VALUES (1, 1.5, DATE '2013-01-01', 'a'), (2L, 2.25, NULL, NULL)",
+    "SELECT v.k, count(*) FROM t JOIN VALUES (0Y, 'zero'), (1Y, 'one') v(b, k) ON t.b = v.b GROUP BY v.k",
+    "SELECT col1 + 1 FROM (VALUES 1, 2, 1 + 2)",
+    "WITH v(k) AS (VALUES (1), (5)), w AS (TABLE u) SELECT k, word FROM v LEFT JOIN w ON v.k = w.n",
+    "SELECT * FROM (TABLE u) AS w(a, b) WHERE a = 1",
+    "SELECT k FROM u AS v(k, w) WHERE w LIKE '%n%'",
+    "SELECT id, sum(b % 9) OVER w AS s, rank() OVER r AS p, max(b) OVER w AS m FROM t WINDOW w AS (PARTITION BY bo "
+    "ORDER BY id ROWS BETWEEN 1 PRECEDING AND CURRENT ROW), r AS (ORDER BY f)",
+    "SELECT id, bo FROM t WINDOW w AS (PARTITION BY bo ORDER BY id) QUALIFY row_number() OVER w = 1",
     "SELECT * EXCEPT (r) FROM (SELECT *, row_number() OVER (PARTITION BY i ORDER BY id DESC) AS r FROM t) WHERE r = 1",
     "SELECT id, i FROM t QUALIFY row_number() OVER (PARTITION BY i ORDER BY id) = 1",
     "SELECT id, i, row_number() OVER (PARTITION BY i ORDER BY id) AS rn FROM t WHERE b > 0 QUALIFY rn < 3 ORDER BY id",
@@ -462,6 +504,24 @@ def test_scalar(spark: Any, relations: dict[str, Any], table: str, texts: list[s
         assert columns[0] == columns[1], text
 
 
+@pytest.mark.parametrize(
+    ("table", "texts"),
+    [("v", CONVERSIONS), ("t", _ALL), ("t", [text for texts in AGGREGATES.values() for text in texts])],
+)
+def test_a_column_without_as_has_sparks_name(
+    spark: Any, relations: dict[str, Any], table: str, texts: list[str]
+) -> None:
+    wanted = spark.sql(f"SELECT {', '.join(texts)} FROM {table}").schema.names
+    found = {}
+    for text in texts:
+        try:
+            found[text] = next(iter(LocalEngine().sql(f"SELECT {text} FROM {table}", relations).schema)).name
+        except UnsupportedExpressionError as e:
+            assert "a column without a name" in str(e)
+    assert len(found) > len(texts) * 0.7
+    assert found == {text: name for text, name in zip(texts, wanted, strict=True) if text in found}
+
+
 @pytest.mark.parametrize("construct", sorted(AGGREGATE_FUNCTIONS))
 def test_aggregate(spark: Any, relations: dict[str, Any], construct: str) -> None:
     listed = ", ".join(f"{text} AS c{i}" for i, text in enumerate(AGGREGATES[construct]))
@@ -528,7 +588,8 @@ def test_letters_that_change_otherwise_are_refused_while_the_query_runs(relation
         "hash(i)", "crc32(S)", "reverse(split(S, 'b'))", "exp(x)", "sha2(S, 512)", "d38 * d38",
         "S LIKE `we``ird`", "try_cast(S AS DATE)", "array(NULL)", "st < st",
         "map('a', 1) = map('a', 1)", "map()", "struct(i) = struct(S AS i)",
-        "(SELECT 1)", "count(DISTINCT i) OVER ()", "sum(i) OVER (ORDER BY i RANGE 1 PRECEDING)", "rank() OVER w",
+        "(SELECT 1)", "count(DISTINCT i) OVER ()", "sum(i) OVER (ORDER BY i RANGE 1 PRECEDING)",
+        "sum(i) FILTER (WHERE bo) OVER ()", "first(i) IGNORE NULLS",
         "lag(i, 1, 1.5) OVER (ORDER BY i)", "row_number() OVER (ORDER BY i ROWS 1 PRECEDING)", "first(i, true) OVER ()",
         "nth_value(i, 2) OVER (ORDER BY i)", "rand()", "d38 / d38", "round(x, -1)", "greatest(S, 1)",
         "date_format(day, 'YYYY')", "date_format(ts, 'zzz')", "to_date(S, 'MM')", "d5 % 2", "day - day",

@@ -133,7 +133,11 @@ def test_our_own_errors_pass_through_duckdb(tmp_path: Path) -> None:
         ("SELECT id FROM t, u", InvalidExpressionError, "ambiguous"),
         ("SELECT * FROM t, u", InvalidExpressionError, "same name"),
         ("SELECT * FROM t, t", InvalidExpressionError, "called 't'"),
-        ("SELECT id + 1 FROM t", UnsupportedExpressionError, "without a name"),
+        ("SELECT name LIKE 'a%' FROM t", UnsupportedExpressionError, "without a name"),
+        ("SELECT rank() OVER w AS r FROM t WINDOW W AS (ORDER BY id)", InvalidExpressionError, "no window 'w'"),
+        ("SELECT * FROM VALUES (1, 2), (3)", InvalidExpressionError, "different numbers of columns"),
+        ("SELECT * FROM VALUES (id)", ColumnNotFoundError, "id"),
+        ("SELECT a FROM t AS x(a, b)", InvalidExpressionError, "2 names stand for 3 columns"),
         ("SELECT id FROM t WHERE id", InvalidExpressionError, "not a predicate"),
         ("SELECT id FROM t WHERE id IN (SELECT id FROM u)", UnsupportedExpressionError, r"IN \(SELECT"),
         ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM u)", UnsupportedExpressionError, "Spark engine"),
@@ -157,7 +161,7 @@ def test_our_own_errors_pass_through_duckdb(tmp_path: Path) -> None:
         ("SELECT id FROM t UNION ALL SELECT word AS id FROM u", UnsupportedExpressionError, "UNION"),
         ("SELECT id FROM t UNION ALL SELECT id, word FROM u", InvalidExpressionError, "UNION"),
         ("SELECT sum(id) AS s FROM t GROUP BY ROLLUP (name)", UnsupportedExpressionError, "Spark engine"),
-        ("SELECT sum(id) FILTER (WHERE id > 1) AS s FROM t", UnsupportedExpressionError, "Spark engine"),
+        ("SELECT sum(id) FILTER (WHERE id > 1) OVER () AS s FROM t", UnsupportedExpressionError, "OVER"),
         ("INSERT INTO t SELECT * FROM u", UnsupportedExpressionError, "Spark engine"),
         ("SELECT 1 AS a; SELECT 2 AS a", UnsupportedExpressionError, "SELECT 2"),
         ("SELECT name LIKE 'a\\\\' AS x FROM t", InvalidExpressionError, "LIKE pattern"),
@@ -171,6 +175,8 @@ def test_refused(query: str, error: type[Exception], message: str) -> None:
 def test_columns_without_as_are_called_as_spark_calls_them() -> None:
     row = run("SELECT count(*), COUNT(id), count(DISTINCT ID), sum(t.Id), Max(id), 9, 'it''s' FROM t", t=ROWS)[0]
     assert list(row) == ["count(1)", "count(id)", "count(DISTINCT ID)", "sum(Id)", "max(id)", "9", "it's"]
+    row = run("SELECT t.id + 1, upper(name), CAST(id AS INT), round(n), id IN (1, 2) OR id <> 3 FROM t", t=ROWS)[0]
+    assert list(row) == ["(id + 1)", "upper(name)", "id", "round(n, 0)", "((id IN (1, 2)) OR (NOT (id = 3)))"]
 
 
 def test_only_the_first_side_of_a_union_names_columns() -> None:

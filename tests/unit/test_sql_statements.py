@@ -166,6 +166,15 @@ def test_queries_named_before_the_statement(table: DeltaTable) -> None:
     assert ids(table) == [1, 2]
 
 
+def test_rows_and_tables_stand_in_from(table: DeltaTable) -> None:
+    found = sql("SELECT t.id, v.k FROM t JOIN VALUES (1, 'x'), (3, 'y') AS v(id, k) ON t.id = v.id ORDER BY 1", t=table)
+    assert [tuple(row.values()) for row in found.to_pylist()] == [(1, "x"), (3, "y")]
+    sql("INSERT INTO t SELECT * FROM (VALUES (7, 'v', NULL)) UNION ALL TABLE t ORDER BY col1 DESC LIMIT 2", t=table)
+    assert ids(table) == [1, 2, 3, 3, 7]
+    found = sql("WITH w(a, b, c) AS (TABLE t) SELECT a + 1, count(*) FROM w GROUP BY ALL", t=table)
+    assert found.column_names == ["(a + 1)", "count(1)"] and found.num_rows == 4
+
+
 def test_changes_are_a_table(table: DeltaTable) -> None:
     sql("DELETE FROM t WHERE id = 1", t=table)
     query = "SELECT _change_type AS c, id FROM table_changes('t', {}) WHERE id = 1 ORDER BY _commit_version"

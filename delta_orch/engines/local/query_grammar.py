@@ -23,10 +23,11 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class From:
-    """A relation by its name, or a query in parentheses."""
+    """A relation by its name, or a query. `columns`: new names for those of a query."""
 
     relation: str | Query
     alias: str | None
+    columns: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +47,24 @@ class OrderKey:
     nulls_first: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What OVER says. `frame` is empty, or as DuckDB writes it, too."""
+
+    partition: tuple[Expression, ...]
+    order: tuple[OrderKey, ...]
+    frame: str
+
+
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Over(Operation):
     """A window function. Its arguments are the call of the function, and what the window is partitioned and ordered by.
 
     Attributes:
-        frame: Empty, or as DuckDB writes it, too.
+        window: It, or its name, whose case matters.
     """
 
-    partition: tuple[Expression, ...] = field(default=(), kw_only=True)
-    order: tuple[OrderKey, ...] = field(default=(), kw_only=True)
-    frame: str = field(default="", kw_only=True)
+    window: Window | str = field(kw_only=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +76,7 @@ class Select:
     where: Expression | None = None
     group: tuple[Expression, ...] = ()
     having: Expression | None = None
+    windows: tuple[tuple[str, Window], ...] = ()
     qualify: Expression | None = None
     order: tuple[OrderKey, ...] = ()
     limit: str | None = None
@@ -91,7 +100,12 @@ class With:
     query: Query
 
 
-Query = Select | SetOperation | With
+@dataclass(frozen=True, slots=True)
+class Values:
+    rows: tuple[tuple[Expression, ...], ...]
+
+
+Query = Select | SetOperation | With | Values
 
 _Part = TypeVar("_Part")
 _JOINS = {
@@ -110,7 +124,7 @@ _CLAUSES = _JOIN_WORDS | {
 }  # fmt: skip
 """Words that do not name what stands before them."""
 _STATEMENTS = frozenset({
-    "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER", "VALUES", "TABLE", "FROM", "SHOW", "DESCRIBE",
+    "INSERT", "UPDATE", "DELETE", "MERGE", "CREATE", "DROP", "ALTER", "FROM", "SHOW", "DESCRIBE",
     "DESC", "SET", "USE", "REPLACE", "TRUNCATE", "EXPLAIN", "CALL", "CACHE", "REFRESH", "MAP", "REDUCE",
 })  # fmt: skip
 
@@ -164,9 +178,26 @@ class _QueryReader(Reader):
 
     def over(self, call: Call) -> Expression:
         self.expect("OVER")
-        if self.word != "(":
-            raise unsupported("a window by its name")
-        self.advance()
+        window = self._window() if self.word == "(" else self.name()
+        arguments: tuple[Expression, ...] = (call,)
+        if isinstance(window, Window):
+            arguments += (*window.partition, *(key.node for key in window.order))
+        plain = self.operation("OVER", call.start, *arguments)
+        return Over("OVER", arguments, start=plain.start, end=plain.end, depth=plain.depth, window=window)
+
+    def filtered(self, call: Call) -> Expression:
+        if not self.take("FILTER"):
+            self.refuse()
+        self.expect("(")
+        self.expect("WHERE")
+        condition = self.expression()
+        self.expect(")")
+        if self.word == "OVER":
+            self.refuse()
+        return self.operation("FILTER", call.start, call, condition)
+
+    def _window(self) -> Window:
+        self.expect("(")
         partition: list[Expression] = []
         if self.take("PARTITION", "DISTRIBUTE"):
             self.expect("BY")
@@ -174,10 +205,12 @@ class _QueryReader(Reader):
         order = self._order() if self.take("ORDER", "SORT") else ()
         frame = self._frame() if self.word in ("ROWS", "RANGE") else ""
         self.expect(")")
-        arguments = (call, *partition, *(key.node for key in order))
-        plain = self.operation("OVER", call.start, *arguments)
-        return Over(plain.name, plain.arguments, start=plain.start, end=plain.end, depth=plain.depth,
-                    partition=tuple(partition), order=order, frame=frame)  # fmt: skip
+        return Window(tuple(partition), order, frame)
+
+    def _named_window(self) -> tuple[str, Window]:
+        name = self.name()
+        self.expect("AS")
+        return name, self._window()
 
     def _frame(self) -> str:
         unit = self.advance().upper()
@@ -221,10 +254,8 @@ class _QueryReader(Reader):
         while self.word in ("UNION", "EXCEPT", "MINUS"):
             keyword = self._set_operator()
             found = SetOperation(found, self._intersection(), keyword)
-        if self.word in ("ORDER", "LIMIT", "OFFSET") and not isinstance(found, Select):
-            self.refuse()
-        if isinstance(found, Select):
-            found = self._ordered(found)
+        if self.word in ("ORDER", "LIMIT", "OFFSET"):
+            found = self._ordered(found if isinstance(found, Select) else _all_of(found))
         self.depth -= 1
         return With(tuple(queries), found) if queries else found
 
@@ -244,19 +275,28 @@ class _QueryReader(Reader):
 
     def _named_query(self) -> tuple[str, Query]:
         name = self.name()
-        if self.word != "AS":
-            self.refuse()
-        self.advance()
+        columns = self._names() if self.word == "(" else ()
+        self.expect("AS")
         self.expect("(")
         found = self.query()
         self.expect(")")
-        return name.lower(), found
+        return name.lower(), _all_of(found, columns) if columns else found
+
+    def _names(self) -> tuple[str, ...]:
+        self.expect("(")
+        found = tuple(self._list_of(self.name))
+        self.expect(")")
+        return found
 
     def _term(self) -> Query:
         if self.take("("):
             found = self.query()
             self.expect(")")
             return found if not isinstance(found, Select) else With((), found)
+        if self.take("TABLE"):
+            return _all_of(self.name())
+        if self.take("VALUES"):
+            return Values(tuple(self._list_of(self._row)))
         if not self.take("SELECT"):
             if self.word in _STATEMENTS:
                 self.refuse()
@@ -277,6 +317,8 @@ class _QueryReader(Reader):
             found = replace(found, group=tuple(self._list_of(self.expression)))
         if self.take("HAVING"):
             found = replace(found, having=self.expression())
+        if self.take("WINDOW"):
+            found = replace(found, windows=tuple(self._list_of(self._named_window)))
         if self.take("QUALIFY"):
             found = replace(found, qualify=self.expression())
         return found
@@ -306,6 +348,10 @@ class _QueryReader(Reader):
             if not self.take("FIRST", "LAST"):
                 raise self.unexpected()
         return OrderKey(node, descending, nulls_first)
+
+    def _row(self) -> tuple[Expression, ...]:
+        found = self.expression()
+        return found.arguments if isinstance(found, Operation) and found.name == "()" else (found,)
 
     def _item(self) -> Item:
         return Item(self.expression(), self._alias())
@@ -338,9 +384,7 @@ class _QueryReader(Reader):
             if words and self.take("ON"):
                 condition = self.expression()
             elif words and keyword in _USING and self.take("USING"):
-                self.expect("(")
-                using = self._list_of(self.name)
-                self.expect(")")
+                using = [*self._names()]
             elif keyword == "INNER JOIN":
                 keyword = "CROSS JOIN"
             if self.word == "USING" or (keyword == "CROSS JOIN") == (condition is not None or bool(using)):
@@ -348,25 +392,30 @@ class _QueryReader(Reader):
             found.append(Join(keyword, source, condition, tuple(using)))
 
     def _source(self) -> From:
-        if self.take("("):
-            if self.word not in ("SELECT", "WITH", "("):
+        if self.word == "VALUES" or self.take("("):
+            if self.word not in ("SELECT", "WITH", "(", "VALUES", "TABLE"):
                 self.refuse()
-            query = self.query()
-            self.expect(")")
-            return From(query, self._table_alias())
-        if self.word in ("LATERAL", "VALUES", "TABLE"):
+            is_enclosed = self.source[self.ended - 1] == "("
+            query = self.query() if is_enclosed else self._term()
+            if is_enclosed:
+                self.expect(")")
+            return From(query, *self._table_alias())
+        if self.word in ("LATERAL", "TABLE"):
             self.refuse()
         start = self.start
         name = self.name()
         if self.word in (".", "("):
             raise unsupported(self.source[start : start + 100])
-        return From(name, self._table_alias())
+        alias, columns = self._table_alias()
+        return From(_all_of(name) if columns else name, alias, columns)
 
-    def _table_alias(self) -> str | None:
+    def _table_alias(self) -> tuple[str | None, tuple[str, ...]]:
         alias = self._alias()
-        if alias is not None and self.word == "(":
-            raise unsupported("an alias with a list of columns")
-        return alias
+        return alias, self._names() if alias is not None and self.word == "(" else ()
+
+
+def _all_of(relation: str | Query, columns: tuple[str, ...] = ()) -> Select:
+    return Select((Item(Operation("*", ()), None),), source=From(relation, None, columns))
 
 
 def is_star(node: Expression) -> bool:

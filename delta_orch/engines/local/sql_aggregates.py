@@ -4,42 +4,54 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from delta_orch.engines.local.query_grammar import OrderKey, Over, is_star
+from delta_orch.engines.local.query_grammar import OrderKey, Over, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
-from delta_orch.engines.local.sql_scalars import Scalars, describe
+from delta_orch.engines.local.sql_scalars import Columns, Scalars, describe
 from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Expression, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type
-from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, INTEGER, LONG, DataType, DecimalType
+from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, INTEGER, LONG, VOID, DataType, DecimalType
 
 
 class Aggregates(Scalars):
     """Scalars where aggregate functions may stand: in HAVING."""
 
     def scalar(self, node: Expression) -> Typed:
-        if not isinstance(node, Call) or isinstance(node, Operation) or node.name not in AGGREGATES:
+        call, over, inner = node, "", Scalars(self._columns)
+        if isinstance(node, Operation) and node.name == "FILTER":
+            call, over = node.arguments[0], f" FILTER (WHERE {inner.boolean(node.arguments[1])})"
+        if not isinstance(call, Call) or isinstance(call, Operation) or call.name not in AGGREGATES:
             return super().scalar(node)
         # An aggregate in an aggregate is not Spark SQL.
-        return _aggregate(node, Scalars(self._columns), "")
+        return _aggregate(call, inner, over)
 
 
 class Windows(Aggregates):
     """Scalars where window functions may stand, too: in a SELECT list and in QUALIFY."""
 
+    def __init__(self, columns: Columns, windows: Sequence[tuple[str, Window]]) -> None:
+        super().__init__(columns)
+        self._windows = dict(windows)
+
     def scalar(self, node: Expression) -> Typed:
-        return _windowed(node, Aggregates(self._columns)) if isinstance(node, Over) else super().scalar(node)
+        if not isinstance(node, Over):
+            return super().scalar(node)
+        window = self._windows.get(node.window) if isinstance(node.window, str) else node.window
+        if window is None:
+            raise InvalidExpressionError(f"There is no window {node.window!r}", remedy="Write WINDOW name AS (…)")
+        return _windowed(node, window, Aggregates(self._columns))
 
 
 def _aggregate(call: Call, scalars: Scalars, over: str) -> Typed:
-    if len(call.arguments) != 1 or call.detail not in ("", "DISTINCT"):
+    if len(call.arguments) != 1 + (call.name in _BY) or call.detail not in ("", "DISTINCT"):
         raise unsupported(describe(call))
-    (argument,) = call.arguments
+    argument = call.arguments[0]
     if is_star(argument) and call.name == "count" and not call.detail and not argument.detail:  # type: ignore[attr-defined]
         return Typed(f"count(*){over}", LONG)
-    return AGGREGATES[call.name](scalars.scalar(argument), f"{call.detail} ".lstrip(), over)
+    return AGGREGATES[call.name](*map(scalars.scalar, call.arguments), f"{call.detail} ".lstrip(), over)
 
 
 def count_of(value: Typed, distinct: str = "", over: str = "") -> Typed:
@@ -93,16 +105,39 @@ def _of_truth(pattern: str, kind: DataType) -> Callable[[Typed, str, str], Typed
     return aggregate
 
 
-AGGREGATES: dict[str, Callable[[Typed, str, str], Typed]] = {
+def _by(function: str) -> Callable[[Typed, Typed, str, str], Typed]:
+    def aggregate(value: Typed, key: Typed, distinct: str, over: str) -> Typed:
+        if not is_atomic(key.data_type) or VOID in (value.data_type, key.data_type) or distinct:
+            raise unsupported(f"the row of the least or greatest {distinct}{key.data_type}")
+        return Typed(f"{function}({value.sql}, {key.sql}){over}", value.data_type)
+
+    return aggregate
+
+
+def _end(function: str) -> Callable[[Typed, str, str], Typed]:
+    def aggregate(value: Typed, distinct: str, over: str) -> Typed:
+        if distinct or value.data_type == VOID:
+            raise unsupported(f"{function} of {distinct}{value.data_type}")
+        return Typed(f"{function}({value.sql}){over}", value.data_type)
+
+    return aggregate
+
+
+_BY = {"max_by": "arg_max_null", "min_by": "arg_min_null"}
+AGGREGATES: dict[str, Callable[..., Typed]] = {
     "count": _count,
     "sum": sum_of,
     "avg": _average,
+    "mean": _average,
     "min": lambda value, _, over: extreme_of("min", value, over),
     "max": lambda value, _, over: extreme_of("max", value, over),
     "count_if": _of_truth("count(CASE WHEN {} THEN 1 END)", LONG),
     "bool_and": _of_truth("bool_and({})", BOOLEAN),
     "every": _of_truth("bool_and({})", BOOLEAN),
     "bool_or": _of_truth("bool_or({})", BOOLEAN),
+    **{name: _by(function) for name, function in _BY.items()},
+    **{name: _end(name[:5].rstrip("_")) for name in ("first", "first_value", "last", "last_value")},
+    "any_value": _end("first"),
 }
 
 # Window functions. By their names: the least and the most arguments, and Spark's type, None for the first argument's.
@@ -111,23 +146,22 @@ _RANKS: dict[str, tuple[int, DataType]] = {
     "percent_rank": (0, DOUBLE), "cume_dist": (0, DOUBLE),
 }  # fmt: skip
 _NEIGHBORS = ("lag", "lead")
-_ENDS = {"first_value": "first_value", "first": "first_value", "last_value": "last_value", "last": "last_value"}
-WINDOW_FUNCTIONS = frozenset({*_RANKS, *_NEIGHBORS, *_ENDS, *AGGREGATES})
+WINDOW_FUNCTIONS = frozenset({*_RANKS, *_NEIGHBORS, *AGGREGATES})
 
 
-def _windowed(node: Over, scalars: Scalars) -> Typed:
+def _windowed(node: Over, window: Window, scalars: Scalars) -> Typed:
     call = node.arguments[0]
     assert isinstance(call, Call)
     if call.name not in WINDOW_FUNCTIONS or call.detail:
         raise unsupported(describe(node))
     is_ordered = call.name in _RANKS or call.name in _NEIGHBORS
-    if is_ordered and not node.order:
+    if is_ordered and not window.order:
         raise InvalidExpressionError(
             f"{call.name} needs a window with an order", remedy="Write ORDER BY in OVER (…)", function=call.name
         )
-    if (is_ordered and node.frame) or (node.frame.startswith("RANGE") and not node.order):
-        raise unsupported(f"{node.frame} of {call.name}")
-    over = f" OVER ({_window(node, scalars)})"
+    if (is_ordered and window.frame) or (window.frame.startswith("RANGE") and not window.order):
+        raise unsupported(f"{window.frame} of {call.name}")
+    over = f" OVER ({_window(window, scalars)})"
     if call.name in AGGREGATES:
         return _aggregate(call, scalars, over)
     values = [scalars.scalar(argument) for argument in call.arguments]
@@ -136,10 +170,6 @@ def _windowed(node: Over, scalars: Scalars) -> Typed:
         if len(values) != count or not all(map(_is_count, values)):
             raise unsupported(describe(node))
         return Typed(f"CAST({call.name}({''.join(value.sql for value in values)}){over} AS {duckdb_type(kind)})", kind)
-    if call.name in _ENDS:
-        if len(values) != 1:
-            raise unsupported(describe(node))
-        return Typed(f"{_ENDS[call.name]}({values[0].sql}){over}", values[0].data_type)
     return _neighbor(call, values, over)
 
 
@@ -159,9 +189,9 @@ def _is_count(value: Typed) -> bool:
     return value.literal is not None and type(value.literal.value) is int and value.literal.value > 0
 
 
-def _window(node: Over, scalars: Scalars) -> str:
+def _window(window: Window, scalars: Scalars) -> str:
     parts = []
-    keys = [scalars.scalar(key) for key in node.partition]
+    keys = [scalars.scalar(key) for key in window.partition]
     for key in keys:
         if not is_atomic(key.data_type):
             raise unsupported(f"PARTITION BY {key.data_type}")
@@ -169,9 +199,9 @@ def _window(node: Over, scalars: Scalars) -> str:
             raise unsupported("PARTITION BY a value that may fail (compute it in a query in FROM)")
     if keys:
         parts.append(f"PARTITION BY {', '.join(key.sql for key in keys)}")
-    if node.order:
-        parts.append(f"ORDER BY {', '.join(sort_key(scalars.scalar(key.node), key) for key in node.order)}")
-    return " ".join([*parts, node.frame]).rstrip()
+    if window.order:
+        parts.append(f"ORDER BY {', '.join(sort_key(scalars.scalar(key.node), key) for key in window.order)}")
+    return " ".join([*parts, window.frame]).rstrip()
 
 
 def sort_key(value: Typed, key: OrderKey) -> str:

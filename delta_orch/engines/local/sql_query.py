@@ -1,8 +1,8 @@
 """SELECT statements of Spark SQL in DuckDB's SQL, typed, from an allow-list.
 
 One query over named relations: projection, WHERE, inner, outer, semi and anti joins with ON, GROUP BY with
-aggregates, HAVING, window functions, QUALIFY, DISTINCT, UNION, EXCEPT, INTERSECT, ORDER BY, LIMIT, subqueries in FROM
-and WITH.
+aggregates, HAVING, window functions, QUALIFY, DISTINCT, UNION, EXCEPT, INTERSECT, ORDER BY, LIMIT, subqueries and
+VALUES in FROM, and WITH.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from delta_orch.engines.local.query_grammar import (
     Query,
     Select,
     SetOperation,
+    Values,
     With,
     is_star,
     read_query,
@@ -26,6 +27,7 @@ from delta_orch.engines.local.query_grammar import (
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_aggregates import AGGREGATES, Aggregates, Windows, sort_key
 from delta_orch.engines.local.sql_casts import widen
+from delta_orch.engines.local.sql_names import generated_name
 from delta_orch.engines.local.sql_operators import in_order
 from delta_orch.engines.local.sql_scalars import Scalars, describe
 from delta_orch.engines.local.sql_types import (
@@ -74,9 +76,7 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named
         ) from None
     if named:
         return translated
-    fields = tuple(replace(f, name=f"c{i}") for i, f in enumerate(translated.schema))
-    listed = ", ".join(f.name for f in fields)
-    return translated._replace(sql=f"SELECT * FROM ({translated.sql}) AS q({listed})", schema=StructType(fields))
+    return _renamed(translated, [f"c{i}" for i in range(len(translated.schema))])
 
 
 class _SourceColumns:
@@ -123,26 +123,6 @@ class _OutputColumns:
         return self._columns.find(path) if output is None else output
 
 
-def _own_name(node: Expression) -> str | None:
-    """What Spark calls a column without AS: a constant, an aggregate of a column, a number or all rows. None for all
-    else."""
-    match node:
-        case Literal(str(text), None):
-            return text
-        case Literal(int(number), None) if number >= 0:
-            return str(number)
-        case Operation():
-            return None
-        case Call(name, (argument,), detail) if name in AGGREGATES:
-            if is_star(argument):
-                return f"{name}(1)"
-            if isinstance(argument, Column):
-                return f"{name}({detail}{' ' if detail else ''}{argument.path[-1]})"
-            if isinstance(argument, Literal) and type(argument.value) is int and not detail:
-                return f"{name}({argument.value})"
-    return None
-
-
 def _query(query: Query, context: _Context, *, is_named: bool = True) -> DuckDBQuery:
     """A query. `is_named` False: nobody sees the names of its columns, so those it leaves out are made up."""
     match query:
@@ -154,7 +134,22 @@ def _query(query: Query, context: _Context, *, is_named: bool = True) -> DuckDBQ
             return _query(inner, replace(context, with_queries=known), is_named=is_named)
         case SetOperation():
             return _set_operation(query, context, is_named)
+        case Values(rows):
+            return _values(rows, context)
     return _Select(query, context, is_named).translate()
+
+
+def _values(rows: Sequence[Sequence[Expression]], context: _Context) -> DuckDBQuery:
+    if len({len(row) for row in rows}) > 1:
+        raise InvalidExpressionError("The rows of VALUES have different numbers of columns")
+    scalars = Scalars(_SourceColumns([]))
+    columns = [[scalars.scalar(value) for value in column] for column in zip(*rows, strict=True)]
+    kinds = [common_type_of([value.data_type for value in column]) for column in columns]
+    widened = [[widen(value, kind).sql for value in column] for column, kind in zip(columns, kinds, strict=True)]
+    listed = ", ".join(f"({', '.join(row)})" for row in zip(*widened, strict=True))
+    fields = [StructField(f"col{i}", kind) for i, kind in enumerate(kinds, 1)]
+    names = ", ".join(f.name for f in fields)
+    return DuckDBQuery(f"SELECT * FROM (VALUES {listed}) AS v({names})", StructType(tuple(fields)), context.inputs)
 
 
 def _set_operation(operation: SetOperation, context: _Context, is_named: bool) -> DuckDBQuery:
@@ -192,6 +187,19 @@ def _widened(query: DuckDBQuery, schema: StructType) -> str:
     return f"SELECT {', '.join(columns)} FROM ({query.sql}) AS side({', '.join(names)})"
 
 
+def _renamed(query: DuckDBQuery, names: Sequence[str]) -> DuckDBQuery:
+    """A query with other names for its columns, where there are some."""
+    if not names:
+        return query
+    if len(names) != len(query.schema) or len({name.lower() for name in names}) < len(names):
+        raise InvalidExpressionError(
+            f"{len(names)} names stand for {len(query.schema)} columns, or one stands twice", columns=list(names)
+        )
+    fields = tuple(replace(f, name=name) for f, name in zip(query.schema, names, strict=True))
+    listed = ", ".join(map(quote_duckdb_identifier, names))
+    return query._replace(sql=f"SELECT * FROM ({query.sql}) AS q({listed})", schema=StructType(fields))
+
+
 class _Select:
     def __init__(self, select: Select, context: _Context, is_named: bool) -> None:
         self._select = select
@@ -207,7 +215,7 @@ class _Select:
         select = self._select
         parts = self._from()
         columns = _SourceColumns(self._sources, self._merged)
-        scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns)
+        scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns, select.windows)
         projection, fields = self._projection(outputs)
         if select.where is not None:
             parts.append(f"WHERE {scalars.boolean(select.where)}")
@@ -216,7 +224,8 @@ class _Select:
         if select.having is not None:
             parts.append(f"HAVING {aggregates.boolean(select.having)}")
         if select.qualify is not None:
-            parts.append(f"QUALIFY {Windows(_OutputColumns(columns, projection, fields)).boolean(select.qualify)}")
+            qualified_by = Windows(_OutputColumns(columns, projection, fields), select.windows)
+            parts.append(f"QUALIFY {qualified_by.boolean(select.qualify)}")
         if select.order:
             names = {f.name.lower(): f for f in fields}
             keys = (_order_key(key, aggregates, names, fields) for key in select.order)
@@ -259,7 +268,7 @@ class _Select:
         if isinstance(item.relation, str):
             source, text = self._table(item.relation, item.alias or item.relation)
         else:
-            inner = _query(item.relation, self._context)
+            inner = _renamed(_query(item.relation, self._context, is_named=not item.columns), item.columns)
             source, text = Source(item.alias or f"q{len(self._sources)}", inner.schema), f"({inner.sql})"
         alias = source.alias
         if any(other.alias.lower() == alias.lower() for other in self._sources):
@@ -331,11 +340,17 @@ class _Select:
             return self._star(node.detail, node.arguments)
         name = alias
         if name is None:
-            name = node.path[-1] if isinstance(node, Column) else _own_name(node)
-        if name is None and self._is_named:
-            raise unsupported(f"a column without a name, {describe(node)}: write AS and a name after it")
+            name = node.path[-1] if isinstance(node, Column) else None
         value = scalars.scalar(node)
+        if name is None and self._is_named:
+            name = generated_name(node, self._path_of, lambda part: scalars.scalar(part).data_type)
+            if name is None:
+                raise unsupported(f"a column without a name, {describe(node)}: write AS and a name after it")
         return [(value.sql, StructField(name or "unnamed", value.data_type))]
+
+    def _path_of(self, path: tuple[str, ...]) -> tuple[str, ...]:
+        is_relation = len(path) > 1 and any(source.alias.lower() == path[0].lower() for source in self._sources)
+        return path[1:] if is_relation else path
 
     def _star(self, alias: str, left_out: Sequence[Expression]) -> list[tuple[str, StructField]]:
         sources = [s for s in self._visible if not alias or s.alias.lower() == alias.lower()]
