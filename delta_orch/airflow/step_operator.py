@@ -13,6 +13,7 @@ from airflow.sdk.bases.decorator import determine_kwargs
 from delta_orch.airflow.spark_session import connection_conf, task_spark_session
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
 from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.table_owner import AIRFLOW
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -86,6 +87,7 @@ class DeltaStepOperator(DeltaTableOperator):
             creates_only=True,
             schema_mode=self.schema_mode,
             engine=self.engine,
+            owner=AIRFLOW,
             options={
                 "partition_by": self.partition_by,
                 "properties": self.table_properties,

@@ -14,12 +14,9 @@ from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_check
 from delta_orch.dagster.inputs import load_value
 from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
 from delta_orch.dagster.output_place import (
-    MODE,
     Place,
     asset_place,
-    ensure_no_table_around,
     ensure_own_folder,
-    ensure_own_table,
     output_parts,
     table_place,
 )
@@ -44,6 +41,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.table_owner import OPS, asset_owner
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
 from delta_orch.protocol.types import StructType
 
@@ -192,10 +190,6 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """The step, and the rows of each partition of the run by its key."""
         key, table = output_parts(context), self._table(place)
         before = snapshot_or_none(table)
-        if before is None:
-            ensure_no_table_around(table, [self._table(place[:depth]) for depth in range(len(place))])
-        else:
-            ensure_own_table(context, table, before, replaces=settings.mode == "overwrite")
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
         if before is None and partition_by is None:
@@ -239,6 +233,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
             audits=settings.audits,
+            owner=asset_owner(context.asset_key.path) if context.has_asset_key else OPS,
         )
         return step, scopes
 
@@ -326,7 +321,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         snapshot = report.snapshot()
         run_id = context.run_id if is_in_run(context) else None
         metadata = report_metadata(report, snapshot, table_name, run_id=run_id, seconds=seconds)
-        metadata[MODE] = mode
+        metadata["delta/mode"] = mode
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)
             metadata[PASSED] = dg.JsonMetadataValue([finding.name for finding in report.findings])

@@ -9,13 +9,7 @@ import dagster as dg
 
 from delta_orch.dagster.run import is_in_run
 from delta_orch.dagster.settings import AssetSettings, plain_metadata
-from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.pipeline.run_identity import read_dagster_writer
-
-MODE = "delta/mode"
-"""The metadata that says how an asset was written."""
 
 Place = tuple[str, ...]
 """The folders of a table below the root."""
@@ -111,82 +105,3 @@ def _places_of_job(job: dg.JobDefinition) -> dict[str, dict[dg.AssetKey, Place]]
         place = asset_place(key, schema if isinstance(schema, str) else None)
         places.setdefault(output.io_manager_key, {})[key] = place
     return places
-
-
-def ensure_no_table_around(table: DeltaTable, above: Sequence[DeltaTable]) -> None:
-    """Check the folder of a table that is about to be created.
-
-    Args:
-        above: The folders above it, down from the root's.
-
-    Raises:
-        InvalidRequestError: One of them is a table, or there is a table inside.
-    """
-    for outer in above:
-        if outer.exists():
-            raise _shared(table, outer.uri)
-    for file in table.store.list_recursive():
-        folder, found, _ = file.path.partition("/_delta_log/")
-        if found:
-            raise _shared(table, f"{table.uri}/{folder}")
-
-
-def ensure_own_table(context: dg.OutputContext, table: DeltaTable, before: Snapshot, *, replaces: bool) -> None:
-    """Check who has written a table that is there already. Its transactions name them.
-
-    Args:
-        replaces: The output takes the place of rows, those of an op of all: then the table must be one that ops write.
-
-    Raises:
-        InvalidRequestError: Another asset replaces rows there, as this one does; or the output is of an op and the
-            table is none of an op, or the other way round.
-    """
-    writers = {found for app_id in before.every_txn if (found := read_dagster_writer(app_id)) is not None}
-    own = (not context.has_asset_key, output_parts(context))
-    by_ops = [parts for is_op, parts in writers if is_op]
-    if context.has_asset_key:
-        others = by_ops
-    else:
-        may_expire = "delta.setTransactionRetentionDuration" in before.metadata.configuration
-        if replaces and before.num_files and not by_ops and not may_expire:
-            raise _not_own(context, table, "It was not written by ops")
-        others = []
-    known = [dg.AssetKey(parts) for is_op, parts in writers if not is_op and (is_op, parts) != own]
-    # An asset that was renamed, and wiped from the instance, leaves its table to its successor.
-    if is_in_run(context) and (replaces or not context.has_asset_key):
-        instance = context.step_context.instance
-        is_other = _replaces if context.has_asset_key else dg.DagsterInstance.has_asset_key
-        others += [tuple(key.path) for key in known if is_other(instance, key)]
-    if others:
-        raise _not_own(context, table, f"It is written by {'/'.join(sorted(others)[0])}")
-
-
-def _replaces(instance: dg.DagsterInstance, key: dg.AssetKey) -> bool:
-    """Whether an asset that the instance knows replaces rows, and does not merge or append them."""
-    if not instance.has_asset_key(key):
-        return False
-    event = instance.get_latest_materialization_event(key)
-    told = None if event is None or event.asset_materialization is None else event.asset_materialization.metadata
-    mode = None if told is None else told.get(MODE)
-    return mode is None or mode.value == "overwrite"
-
-
-def _not_own(context: dg.OutputContext, table: DeltaTable, cause: str) -> InvalidRequestError:
-    kind = "asset" if context.has_asset_key else "op output"
-    return InvalidRequestError(
-        f"The table at {table.uri} is not that of the {kind} {'/'.join(output_parts(context))}",
-        cause=f"{cause}, and the rows of one would replace those of the other",
-        remedy="Give one of them another key or name, or a folder of its own with the metadata 'schema'. If an asset "
-        "was renamed, wipe the old one from the instance",
-        uri=table.uri,
-    )
-
-
-def _shared(table: DeltaTable, other: str) -> InvalidRequestError:
-    return InvalidRequestError(
-        f"There is a table at {other}, so none can be created at {table.uri}",
-        cause="Cleanup of the outer table could delete files of the inner table",
-        remedy="Give one of them another key, or a folder of its own with the metadata 'schema'",
-        uri=table.uri,
-        other=other,
-    )

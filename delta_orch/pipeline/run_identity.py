@@ -15,7 +15,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal as OneOf
-from urllib.parse import unquote
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
@@ -92,7 +91,8 @@ class RunIdentity:
         return (TxnId(f"{self.writer}:{f'run:{self.run_id}' if by_run else ''}", self.version),)
 
 
-_DAGSTER_ASSET, _DAGSTER_OP = "dagster", "dagster-op"
+WRITERS = ("dagster:", "dagster-op:", "airflow:")
+"""What the app ids of the steps of both orchestrators begin with."""
 
 
 def dagster_writer(code_location: str, parts: Sequence[str], *, is_op: bool = False) -> str:
@@ -104,15 +104,7 @@ def dagster_writer(code_location: str, parts: Sequence[str], *, is_op: bool = Fa
     if not parts:
         raise InvalidRequestError("An asset key has at least one part", remedy="Pass the parts of the asset's key")
     key = "/".join(_encode(part, ":/") for part in parts)
-    return f"{_DAGSTER_OP if is_op else _DAGSTER_ASSET}:{_encode(code_location, ':')}:{key}"
-
-
-def read_dagster_writer(app_id: str) -> tuple[bool, tuple[str, ...]] | None:
-    """Whether an app id is of the output of an op, and the parts that `dagster_writer` was given. None for others."""
-    prefix, *rest = app_id.split(":", 3)
-    if prefix not in (_DAGSTER_ASSET, _DAGSTER_OP) or len(rest) < 2:
-        return None
-    return prefix == _DAGSTER_OP, tuple(unquote(part) for part in rest[1].split("/"))
+    return f"dagster{'-op' if is_op else ''}:{_encode(code_location, ':')}:{key}"
 
 
 def dagster_version(root_run_created: datetime) -> int:

@@ -1,4 +1,5 @@
-"""Several incremental steps that fill one table: none replaces the rows that another one has written."""
+"""What incremental steps share with others: nobody replaces their rows, as a cursor does not go back, and they replace
+nobody's."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.pipeline.run_identity import WRITERS
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -19,9 +21,15 @@ _NEW_ROWS = ("WRITE", "STREAMING UPDATE")
 """Operations whose files hold no row of the files they replace."""
 
 
-def other_cursors(before: TableSnapshot, consumers: tuple[str, ...]) -> frozenset[str]:
-    """The cursors in a table that are of none of these consumers (`run_identity.cdc_prefix`)."""
-    return frozenset(name for name in before.txns if name.startswith("cdc:") and not name.startswith(consumers))
+def other_steps(before: TableSnapshot, consumers: tuple[str, ...]) -> frozenset[str]:
+    """The identifiers in a table whose rows a step must not replace.
+
+    Args:
+        consumers: Its own (`run_identity.cdc_prefix`). An incremental step spares the rows of every other step. One
+            that has none spares those of incremental steps: they would not write them again.
+    """
+    spared = ("cdc:", *WRITERS) if consumers else ("cdc:",)
+    return frozenset(name for name in before.txns if name.startswith(spared) and not name.startswith(consumers))
 
 
 def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
@@ -33,17 +41,17 @@ def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
 
 
 def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers: tuple[str, ...]) -> None:
-    """Look up in the log who has added what a staged write of an incremental step replaces.
+    """Look up in the log who has added what a staged write replaces.
 
     Args:
-        consumers: The step's own.
+        consumers: The step's own; none of a step that is not incremental.
 
     Raises:
-        InvalidRequestError: A step with another cursor; or the log goes not back far enough to tell.
+        InvalidRequestError: Another step (`other_steps`); or the log goes not back far enough to tell.
     """
     if staged.read_version is None:
         return
-    others = other_cursors(table.snapshot(staged.read_version), consumers)
+    others = other_steps(table.snapshot(staged.read_version), consumers)
     wanted = _places(replaced_files(table, staged).table) if others else {}
     version = staged.read_version
     while wanted:
@@ -53,7 +61,7 @@ def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers:
             raise _unfit(table, f"Who has written them is not known: its log begins after version {version}") from None
         found = wanted.keys() & set(FileTable(commit.adds).path.to_pylist())
         if owner := next((txn.app_id for txn in commit.txns if found and txn.app_id in others), None):
-            raise _unfit(table, f"The step with the cursor {owner!r} has written them, in version {version}")
+            raise _unfit(table, f"The step {owner!r} has written them, in version {version}")
         operation = (commit.commit_info or {}).get("operation")
         if found and operation != "RESTORE":
             places = {wanted.pop(path) for path in found}
@@ -80,7 +88,7 @@ def _identities(files: FileTable) -> pa.ChunkedArray:
 
 def _unfit(table: DeltaTable, cause: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"The step would replace rows of {table.uri} that may be of another incremental step",
+        f"The step would replace rows of {table.uri} that may be of another step",
         cause=cause,
         remedy="Let each step write partitions or a table of its own, or write by merge or append. To take a partition "
         "over, delete its rows first",

@@ -20,6 +20,7 @@ from delta_orch.errors import (
     TableExistsError,
 )
 from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, OWNER, claim, ensure_may_write
 from delta_orch.pipeline.target_table import ensure_table_for, snapshot_or_none
 
 if TYPE_CHECKING:
@@ -121,8 +122,9 @@ class Step:
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
         look: Is shown what was staged, before it is published; what it raises refuses it. What others commit after it
             has looked, and which the write would replace, is a conflict.
-        consumers: Of an incremental step, the names of its cursors (`run_identity.cdc_prefix`). It replaces no rows
-            that a step with other cursors has written.
+        consumers: Of an incremental step, the names of its cursors (`run_identity.cdc_prefix`).
+        owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another,
+            and none that `shared_target` spares. `process` sets it.
     """
 
     name: str
@@ -142,6 +144,7 @@ class Step:
     audits: tuple[Audit, ...] = ()
     look: Callable[[StagedWrite], None] | None = None
     consumers: tuple[str, ...] = ()
+    owner: str | None = None
 
     def run(self, rows: Callable[[], object]) -> StepReport:
         """Get the rows and commit them. Do neither where the work is recorded, or `error` or `ignore` found data.
@@ -152,12 +155,16 @@ class Step:
         Raises:
             TableExistsError: Mode `error` found data.
             AuditFailedError: An audit did not pass. The table is as before; the staged write waits to be looked at.
-            InvalidRequestError: `rows` gave None, or the request does not fit the table.
+            InvalidRequestError: `rows` gave None, the request does not fit the table, or the table belongs to another
+                step (`table_owner`).
             DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error,
                 except that a step that replaces rows may have created it, empty.
         """
         done = self.already_done()
-        return self._commit(rows()) if done is None else done
+        if done is not None:
+            return done
+        self._ensure_owner(snapshot_or_none(self.table))
+        return self._commit(rows())
 
     def already_done(self) -> StepReport | None:
         """The report of a step that has nothing to compute: its work is recorded, or its mode finds data. None where
@@ -191,7 +198,9 @@ class Step:
         reports: list[StepReport] = []
         batches: list[ChangeBatch] = []
         while batch is not None:
-            reports.append(self._for_batch(batch, [reader])._commit(rows(self.guarded(batch))))
+            step = self._for_batch(batch, [reader])
+            step._ensure_owner(snapshot_or_none(self.table))
+            reports.append(step._commit(rows(self.guarded(batch))))
             batches.append(batch)
             batch = reader.next_batch() if batch.ending_version < goal else None
         return replace(reports[-1], skipped=all(report.skipped for report in reports), batches=tuple(batches))
@@ -232,6 +241,7 @@ class Step:
             return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
         steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]
         step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
+        step._ensure_owner(snapshot_or_none(self.table))
         given = {name: self.guarded(batch) for name, batch in self._read_together(readers, batches).items()}
         return replace(step._commit(rows(given)), batches=tuple(batches.values()))
 
@@ -308,7 +318,24 @@ class Step:
             read["sourceStartingVersion"] = batch.starting_version
         options: WriteOptions = {**self.options, "commit_info": {**(self.options.get("commit_info") or {}), **read}}
         consumers = tuple(cdc_prefix(reader.consumer) for reader in readers)
-        return replace(self, txns=(batch.txn,), where=where, options=options, consumers=consumers)
+        return replace(self, txns=(batch.txn,), where=where, options=options, consumers=consumers, owner=INCREMENTAL)
+
+    @property
+    def _replaces(self) -> bool:
+        return self.mode.startswith("overwrite")
+
+    def _ensure_owner(self, before: TableSnapshot | None) -> None:
+        if self.owner is not None and before is not None:
+            ensure_may_write(self.table, before, self.owner, replaces=self._replaces)
+
+    def _options(self, before: TableSnapshot | None) -> WriteOptions:
+        """What the commit says, and what a table is to be that it creates."""
+        options: WriteOptions = {**self.options, "txn": self.txns}
+        if self.audits or self.full_snapshot or self.look is not None:
+            options["stage"] = True
+        if before is None and self.owner is not None and (self._replaces or self.owner == OPS):
+            options["properties"] = {**(options.get("properties") or {}), OWNER: self.owner}
+        return options
 
     def _commit(self, data: object) -> StepReport:
         if data is None:
@@ -319,13 +346,13 @@ class Step:
                 "there are no rows)",
             )
         table = self.table
+        before = snapshot_or_none(table)
         if isinstance(data, _pandas_frame()):
             from delta_orch.pipeline.pandas_rows import fit_pandas
 
-            before = snapshot_or_none(table)
             new_columns = before is None or self.schema_mode == "overwrite"
             data = fit_pandas(data, None if new_columns or before is None else before.schema)
-        result = self._write(data)
+        result = self._write(data, before)
         if result.skipped and not result.skipped_txns and any(txn.follows is not None for txn in self.txns):
             result = self._move_cursor()
         findings: tuple[AuditFinding, ...] = ()
@@ -334,34 +361,36 @@ class Step:
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
         version = None if result.staged else result.version
+        if self.owner is not None and self._replaces and before is not None and version is not None:
+            claim(table, before, self.owner)
         return StepReport(table, version, result.skipped, reason, repeated, result, findings=findings)
 
-    def _write(self, data: object) -> CommitResult:
-        options: WriteOptions = {**self.options, "txn": self.txns}
-        if self.audits or self.full_snapshot or self.look is not None:
-            options["stage"] = True
+    def _write(self, data: object, before: TableSnapshot | None) -> CommitResult:
+        options = self._options(before)
         if self.mode in ("append", "error", "ignore"):
-            return self._append(data, options)
+            return self._append(data, before, options)
+        log = self.table.log
         if self.mode == "scd2":
             from delta_orch.pipeline.scd2 import Deletes, apply_scd2
 
-            log, before = self.table.log, snapshot_or_none(self.table)
             assert self.sequence_by is not None
             deletes = Deletes(self.delete_marker, self.full_snapshot, self.within)
             return apply_scd2(log, before, data, self.merge_keys, self.sequence_by, self.engine, options, deletes)
-        from delta_orch.pipeline.shared_target import other_cursors
+        from delta_orch.pipeline.shared_target import other_steps
         from delta_orch.verbs.overwrite import overwrite
 
-        if not (self.audits or self.options.get("stage")):
-            ensure_table_for(self.table, data, self.engine, **self.options)
+        if before is None and not (self.audits or self.options.get("stage")):
+            about = {name: value for name, value in options.items() if name not in ("txn", "stage")}
+            ensure_table_for(self.table, data, self.engine, **cast("WriteOptions", about))
+            before = self.table.snapshot()
         if self.mode == "merge":
-            return self._upsert(data, options)
-        before = snapshot_or_none(self.table)
-        if self.consumers and before is not None and other_cursors(before, self.consumers):
+            return self._upsert(data, before, options)
+        self._ensure_owner(before)
+        if self.owner is not None and before is not None and other_steps(before, self.consumers):
             options["stage"] = True
         dynamic = "dynamic" if self.mode == "overwrite_partitions" else "static"
         # From this very version: what others commit from here on is a conflict.
-        return overwrite(self.table.log, before, data, self.where, dynamic, self.schema_mode, self.engine, options)
+        return overwrite(log, before, data, self.where, dynamic, self.schema_mode, self.engine, options)
 
     def _move_cursor(self) -> CommitResult:
         """Record what was processed, though no row changes: the next batch follows it."""
@@ -375,7 +404,7 @@ class Step:
         """Look at what was staged, and publish it."""
         if self.look is not None:
             self.look(staged)
-        if self.consumers and self.mode.startswith("overwrite"):
+        if self.owner is not None and self._replaces:
             from delta_orch.pipeline.shared_target import ensure_others_keep_theirs
 
             ensure_others_keep_theirs(self.table, staged, self.consumers)
@@ -419,16 +448,14 @@ class Step:
             )
         return findings
 
-    def _append(self, data: object, options: WriteOptions) -> CommitResult:
+    def _append(self, data: object, before: TableSnapshot | None, options: WriteOptions) -> CommitResult:
         from delta_orch.expressions.tree import any_of
         from delta_orch.verbs.append import append
 
         within = any_of(self.within) if self.within else None
-        before = snapshot_or_none(self.table)
         return append(self.table.log, before, data, self.schema_mode, self.engine, options, within)
 
-    def _upsert(self, data: object, options: WriteOptions) -> CommitResult:
-        before = snapshot_or_none(self.table)
+    def _upsert(self, data: object, before: TableSnapshot | None, options: WriteOptions) -> CommitResult:
         if before is None:
             # A staged write makes no table that others see. No row of an empty one matches.
             from delta_orch.expressions.tree import any_of

@@ -468,3 +468,18 @@ def test_the_schema_may_follow_the_rows(runs, tmp_path: Path) -> None:  # type: 
 def test_schema_modes_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="schema_mode"):
         DeltaWriteOperator(task_id="t", table_uri="x", python_callable=lambda: {}, **options)
+
+
+def test_a_table_of_an_asset_is_not_overwritten(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    table = DeltaTable(str(tmp_path / "t"))
+    table.append(day_of_flights("2024-01-01", 1), properties={"delta_orch.owner": "asset flights"})
+    source = Source(day_of_flights("2024-01-01", 2))
+    with DAG("overwrites", schedule=None) as dag:
+        where: dict[str, Any] = {"python_callable": source, "table_uri": str(tmp_path / "t")}
+        DeltaWriteOperator(task_id="all", mode="overwrite", **where)
+        DeltaWriteOperator(task_id="some", mode="overwrite", replace_where="day = '2024-01-01'", **where)
+        DeltaWriteOperator(task_id="more", mode="append", **where)
+    run = runs.run(dag)
+    states = [runs.state(run, name) for name in ("all", "some", "more")]
+    assert (states, source.calls) == (["failed", "failed", "success"], 1)
+    assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 2)]

@@ -674,7 +674,10 @@ def test_table_properties_are_kept(tmp_path: Path) -> None:
     lake = Lake(tmp_path, table_properties={"delta.logRetentionDuration": "interval 7 days"})
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
     lake.run(asset, partition="2013-01-01")
-    assert lake.table("events").snapshot().metadata.configuration == {"delta.logRetentionDuration": "interval 7 days"}
+    assert lake.table("events").snapshot().metadata.configuration == {
+        "delta.logRetentionDuration": "interval 7 days",
+        "delta_orch.owner": "asset events",
+    }
 
 
 def test_table_properties_of_an_asset(tmp_path: Path) -> None:
@@ -814,5 +817,8 @@ def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS, schema="public")
     result = lake.run(asset, partition="2013-01-02")
     assert [row["run"] for row in lake.rows("public", "events")] == ["old", result.run_id]
-    assert lake.table("public", "events").snapshot().metadata.configuration == configuration
+    assert lake.table("public", "events").snapshot().metadata.configuration == {
+        **configuration,
+        "delta_orch.owner": "asset events",
+    }
     assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2

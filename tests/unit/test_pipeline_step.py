@@ -22,6 +22,7 @@ from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.run_identity import RunIdentity
 from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.table_owner import AIRFLOW, INCREMENTAL, OPS, asset_owner
 from delta_orch.pipeline.target_table import ensure_table_for
 
 ROWS = pa.table({"day": ["a", "a"], "n": pa.array([1, 2], pa.int64())})
@@ -239,3 +240,58 @@ def test_keys_that_another_writer_adds_during_an_audit_are_a_conflict(tmp_path: 
         step.run(lambda: pa.table({"id": [2]}))
     assert caught.value.retryable
     assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [1, 2]
+
+
+# Owners
+
+OWNERS = [asset_owner(["a", "t"]), asset_owner(["b"]), INCREMENTAL, AIRFLOW, OPS]
+
+
+@pytest.mark.parametrize("audits", [(), (Audit("some", min_rows=1),)])
+@pytest.mark.parametrize("other", OWNERS)
+@pytest.mark.parametrize("owner", OWNERS)
+def test_the_owner_of_a_table_replaces_its_rows(
+    tmp_path: Path, owner: str, other: str, audits: tuple[Audit, ...]
+) -> None:
+    """A table that is there already is claimed by the first that replaces rows of it; a new one by who creates it."""
+    for place, exists in (("new", False), ("old", owner != OPS)):
+        table = DeltaTable(tmp_path / place)
+        if exists:
+            table.append(rows("x"))
+        a_step(table, "overwrite", owner=owner, audits=audits).run(lambda: rows("a"))
+        assert (days(table), table.snapshot().properties.owner) == (["a"], owner)
+        version = table.version()
+        step = a_step(table, "overwrite", 2, owner=other)
+        if other == owner:
+            step.run(lambda: rows("b"))
+            assert (days(table), table.version()) == (["b"], version + 1)
+            continue
+        with pytest.raises(InvalidRequestError, match=f"not for {other} to write.*belongs to {owner}"):
+            step.run(not_called)
+        added = a_step(table, "append", 2, owner=other)
+        if OPS in (owner, other):
+            with pytest.raises(InvalidRequestError, match=f"belongs to {owner}"):
+                added.run(not_called)
+            assert (days(table), table.version()) == (["a"], version)
+        else:
+            added.run(lambda: rows("b"))
+            assert days(table) == ["a", "b"]
+
+
+def test_a_table_is_claimed_while_others_change_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write stands. The table is claimed by the next one."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows("x"))
+    alter = DeltaTable.alter
+
+    def overtaken(self: DeltaTable) -> Any:
+        prepared = alter(self)
+        alter(self).set_properties({"delta.appendOnly": "false"}).commit()
+        return prepared
+
+    with monkeypatch.context() as patched:
+        patched.setattr(DeltaTable, "alter", overtaken)
+        assert not a_step(table, "overwrite", owner=AIRFLOW).run(lambda: rows("a")).skipped
+    assert days(table) == ["a"]
+    a_step(table, "overwrite", 2, owner=AIRFLOW).run(lambda: rows("b"))
+    assert (days(table), table.snapshot().properties.owner) == (["b"], AIRFLOW)
