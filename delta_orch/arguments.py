@@ -11,8 +11,10 @@ not tell is left to the method.
 from __future__ import annotations
 
 import ast
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache, wraps
 from math import isfinite
 from pathlib import Path
@@ -22,6 +24,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, is_typedd
 from delta_orch.errors import InvalidExpressionError, InvalidPropertyError, InvalidRequestError
 
 Checked = TypeVar("Checked")
+Kind = TypeVar("Kind", bound=type)
 
 _LARGEST = 2**63 - 1
 _FIRST_SIGHT = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
@@ -51,12 +54,13 @@ def checked(public: Checked) -> Checked:
     return public
 
 
-def checked_constructor(kind: type, passes: Callable[[str, object], bool]) -> None:
-    """Check the arguments of a class's own constructor, where it has one. What `passes` says of an argument's name and
-    value comes first: true for one that is taken as it is."""
+def checked_constructor(kind: Kind, passes: Callable[[str, object], bool] | None = None) -> Kind:
+    """A class whose own constructor, where it has one, checks its arguments. What `passes` says of an argument's name
+    and value comes first: true for one that is taken as it is."""
     function = vars(kind).get("__init__")
     if isinstance(function, FunctionType):
         kind.__init__ = _wrapped(function, passes=passes)  # type: ignore[misc]
+    return kind
 
 
 def ensure_arguments(kind: type, given: dict[str, Any]) -> None:
@@ -192,9 +196,9 @@ def _imports_of(module: str) -> dict[str, tuple[str, str | None]]:
     return found
 
 
-def _options(annotation: str, scope: _Scope) -> dict[str, _Kind]:
+def _options(annotation: object, scope: _Scope) -> dict[str, _Kind]:
     """The keywords of `**options: Unpack[SomeTypedDict]`. Unknown ones are the method's to name."""
-    parsed = ast.parse(annotation, mode="eval").body
+    parsed = ast.parse(annotation, mode="eval").body if isinstance(annotation, str) else None
     if not isinstance(parsed, ast.Subscript) or not isinstance(parsed.slice, ast.Name):
         return {}
     kind = scope[parsed.slice.id]
@@ -257,6 +261,13 @@ class _Kind:
 
     def _shown(self) -> str:
         text = self._annotation if isinstance(self._annotation, str) else str(self._annotation)
+        with suppress(KeyError):
+            # The choices of an alias, such as `Mode`.
+            alias = self._scope[text] if text.isidentifier() else None
+            text = str(alias) if get_origin(alias) is Literal else text
+        choices = re.search(r"(?:Literal|OneOf)\[(.*?)\]", text)
+        if choices is not None:
+            text = f"one of {choices[1]}" + text[choices.end() :]
         return text.replace("PathLike[str]", "a path").replace("None", "nothing").replace(" | ", " or ")
 
 
@@ -269,7 +280,7 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
             return value is None
         case ast.Constant(value=str() as text):
             return _is_of_tree(value, ast.parse(text, mode="eval").body, scope)
-        case ast.Subscript(value=ast.Name(id="Literal"), slice=inner):
+        case ast.Subscript(value=ast.Name(id="Literal" | "OneOf"), slice=inner):
             return _is_one_of(value, ast.literal_eval(inner))
         case ast.Subscript(value=ast.Name(id=name), slice=inner) if name in _CONTAINERS:
             item = inner.elts[0] if isinstance(inner, ast.Tuple) and len(inner.elts) == 2 and name == "tuple" else inner
@@ -279,8 +290,10 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
             if not _is_collection(value) or (isinstance(value, Iterator) and not may_be_used_up):
                 return False
             return all(_is_of_tree(v, item, scope) for v in _members(value))
-        case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, _])):
-            return isinstance(value, Mapping) and all(_is_of_tree(one, key, scope) for one in value)
+        case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, item])):
+            return isinstance(value, Mapping) and all(
+                _is_of_tree(one, key, scope) and _is_of_tree(value[one], item, scope) for one in value
+            )
         case ast.Subscript(value=ast.Name(id="Callable")):
             return callable(value)
         case ast.Subscript(value=inner):
@@ -327,9 +340,14 @@ def _is_of(value: Any, kind: Any, scope: _Scope) -> bool:
         return _is_one_of(value, get_args(kind))
     if isinstance(kind, GenericAlias) or origin is not None:
         if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-            return isinstance(value, Mapping)
+            key, item = get_args(kind)
+            return isinstance(value, Mapping) and all(
+                _is_of(one, key, scope) and _is_of(value[one], item, scope) for one in value
+            )
         if isinstance(origin, type) and issubclass(origin, Iterable):
             item = get_args(kind)[0] if len(get_args(kind)) == 1 or get_args(kind)[1:] == (...,) else object
+            if isinstance(value, Iterator) and not issubclass(Iterator, origin):
+                return False
             return _is_collection(value) and all(_is_of(v, item, scope) for v in _members(value))
         return isinstance(value, origin) if isinstance(origin, type) else True
     if not isinstance(kind, type) or is_typeddict(kind):

@@ -9,6 +9,7 @@ from weakref import WeakKeyDictionary
 
 import dagster as dg
 
+from delta_orch.arguments import checked
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import build_delta_maintenance_assets
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env
@@ -40,6 +41,7 @@ def remember_tables(
     _INCREMENTAL[asset.node_def] = _Incremental(written, tuple(sources))
 
 
+@checked
 def with_delta_maintenance(defs: dg.Definitions, **arguments: Any) -> dg.Definitions:
     """Definitions, and beside them the maintenance of every Delta table that their assets write.
 

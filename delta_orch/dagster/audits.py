@@ -2,11 +2,12 @@
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol, cast
 
 import dagster as dg
 
+from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Metadata, markdown_text
 from delta_orch.dagster.settings import plain_metadata
 from delta_orch.delta_table import DeltaTable
@@ -25,7 +26,10 @@ class KeepsTables(Protocol):
     def table_of(self, key: dg.AssetKey, metadata: Mapping[str, object]) -> DeltaTable: ...
 
 
-def build_delta_audit_checks(assets: Iterable[dg.AssetsDefinition]) -> list[dg.AssetChecksDefinition]:
+@checked
+def build_delta_audit_checks(
+    assets: Sequence[dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset],
+) -> list[dg.AssetChecksDefinition]:
     """The audits of assets that the IO manager keeps (metadata `audit`), as blocking asset checks.
 
     An audit looks at the rows before they are visible, whether it is a check or not. As a check it is in the catalog,
@@ -39,7 +43,7 @@ def build_delta_audit_checks(assets: Iterable[dg.AssetsDefinition]) -> list[dg.A
         InvalidRequestError: What the metadata `audit` says is no audit.
     """
     made: list[dg.AssetChecksDefinition] = []
-    for asset in assets:
+    for asset in (one for one in assets if isinstance(one, dg.AssetsDefinition)):
         for key in asset.keys:
             metadata = plain_metadata(asset.metadata_by_key.get(key))
             audits = as_audits(metadata["audit"]) if metadata.get("audit") else ()  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from typing import Any, TypeAlias
 
 import dagster as dg
 
+from delta_orch.arguments import checked, checked_constructor
 from delta_orch.dagster.metadata import Metadata, deleted_rows_ratio
 from delta_orch.dagster.partition_selection import partition_rows
 from delta_orch.dagster.resource import DeltaTableResource
@@ -40,6 +41,7 @@ _WARN = dg.AssetCheckSeverity.WARN
 _MOST_SHOWN = 5
 
 
+@checked_constructor
 @dataclass(frozen=True, slots=True)
 class ByPartition:
     """How a check looks at each partition on its own. It needs Dagster 1.13.
@@ -74,6 +76,7 @@ class Finding:
     metadata: Metadata
 
 
+@checked
 def build_delta_freshness_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -101,6 +104,7 @@ def build_delta_freshness_check(
     return _check(asset, table, name, evaluate, severity, blocking, f"Data is no older than {max_age}.")
 
 
+@checked
 def build_delta_schema_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -129,6 +133,7 @@ def build_delta_schema_check(
     return _check(asset, table, name, evaluate, severity, blocking, "The columns are those declared.")
 
 
+@checked
 def build_delta_row_count_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -162,6 +167,7 @@ def build_delta_row_count_check(
     return _check(asset, table, name, evaluate, severity, blocking, f"There are {bounds}.", by_partition)
 
 
+@checked
 def build_delta_null_rate_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -197,6 +203,7 @@ def build_delta_null_rate_check(
     return _check(asset, table, name, evaluate, severity, blocking, "No column has too many nulls.", by_partition)
 
 
+@checked
 def build_delta_unique_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -225,6 +232,7 @@ def build_delta_unique_check(
     return _check(asset, table, name, evaluate, severity, blocking, f"{', '.join(keys)} are unique.", by_partition)
 
 
+@checked
 def build_delta_health_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -259,6 +267,7 @@ def build_delta_health_check(
     return _check(asset, table, name, evaluate, severity, blocking, "No maintenance is due.")
 
 
+@checked
 def build_delta_cdc_lag_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -297,6 +306,7 @@ def build_delta_cdc_lag_check(
     return _check(asset, table, name, evaluate, severity, blocking, "The source is read up to its last commits.")
 
 
+@checked
 def build_delta_txn_gap_check(
     asset: Asset,
     table: DeltaTableResource,
@@ -340,6 +350,7 @@ def build_delta_txn_gap_check(
     return _check(asset, table, name, evaluate, severity, blocking, f"The commits of {app_id} have no gap.")
 
 
+@checked
 def build_delta_writer_check(
     asset: Asset,
     table: DeltaTableResource,

@@ -13,7 +13,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from typing import Annotated, Any, Literal
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from delta_orch.dagster.checks import (
     build_delta_freshness_check,
@@ -35,6 +35,9 @@ _POLICY = MaintenancePolicy()
 
 class DeltaStore(dg.Model, dg.Resolvable):
     """How the store of tables is opened."""
+
+    # Options may be credentials.
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     storage_options: Annotated[
         dict[str, str], dg.Resolver.default(description="Options of the store that are no secrets.")

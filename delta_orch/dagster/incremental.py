@@ -11,6 +11,7 @@ from typing import Literal as OneOf
 
 import dagster as dg
 
+from delta_orch.arguments import checked
 from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
@@ -49,6 +50,7 @@ _NOT_TAKEN = {
 }
 
 
+@checked
 def delta_asset(
     *,
     incremental_from: Sources,

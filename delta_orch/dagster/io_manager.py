@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any, cast
 
 import dagster as dg
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
 from delta_orch.dagster.inputs import load_value
@@ -76,6 +76,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     `Optional` of them, or `dict[str, …]` for one value per partition key. An output annotated as `Optional` may be
     None: then nothing is written.
     """
+
+    # Options may be credentials.
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     root_uri: str = Field(description="The folder of all tables: a path or a URI.")
     mode: str = Field(

@@ -7,6 +7,7 @@ from itertools import combinations
 
 import dagster as dg
 
+from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Materialized, Metadata, data_version
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
@@ -35,6 +36,7 @@ class MaintenanceConfig(dg.Config):
     dry_run: bool = False
 
 
+@checked
 def build_delta_maintenance_assets(
     tables: Mapping[str, DeltaTableResource],
     *,

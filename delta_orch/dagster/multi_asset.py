@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 
+from delta_orch.arguments import checked, checked_constructor
 from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
@@ -34,6 +35,7 @@ from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.writing.target import WriteOptions
 
 
+@checked_constructor
 @dataclass(frozen=True, slots=True)
 class DeltaOut:
     """One table of a `delta_multi_asset`. The arguments are those of `delta_asset`.
@@ -55,6 +57,7 @@ class DeltaOut:
     spec: Mapping[str, Any] | None = None
 
 
+@checked
 def delta_multi_asset(
     *,
     incremental_from: Sources,

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import dagster as dg
 
+from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Metadata, table_metadata
 from delta_orch.dagster.partition_selection import ByDimension
 from delta_orch.dagster.resource import DeltaTableResource
@@ -16,6 +17,7 @@ from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, live_partitions, parse_cursor, poll
 
 
+@checked
 def build_delta_observations(
     tables: Mapping[str, DeltaTableResource],
     *,
@@ -174,6 +176,7 @@ def _last_data_version(table: DeltaTable, snapshot: TableSnapshot) -> int:
     return 0
 
 
+@checked
 def report_existing_partitions(
     instance: dg.DagsterInstance,
     asset: dg.AssetsDefinition | dg.AssetKey | str | Sequence[str],

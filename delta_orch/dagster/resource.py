@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import Field
+from pydantic import ConfigDict, Field
 
 from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.delta_table import DeltaTable, TableSnapshot, Timestamp
@@ -27,6 +27,9 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
     flights = DeltaTableResource(table_uri="s3://lake/flights", storage_options={"key": dg.EnvVar("LAKE_KEY")})
     ```
     """
+
+    # Options may be credentials.
+    model_config = ConfigDict(hide_input_in_errors=True)
 
     table_uri: str = Field(description="Where the table is: a path or a URI.")
     storage_options: dict[str, str] = Field(

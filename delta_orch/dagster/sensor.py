@@ -14,6 +14,7 @@ from typing import Literal as OneOf
 import dagster as dg
 import pyarrow as pa
 
+from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import public_uri
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env, resolve_options
 from delta_orch.dagster.touched import (
@@ -38,6 +39,7 @@ OnRecreated = OneOf["restart", "error"]
 VERIFY_INTERVAL_S = 3600
 
 
+@checked
 def build_delta_log_sensor(
     *,
     name: str,
@@ -116,12 +118,6 @@ def build_delta_log_sensor(
     Raises:
         InvalidRequestError: The arguments do not go together.
     """
-    if start not in ("latest", "beginning"):
-        raise InvalidRequestError(f"start={start!r} is not 'latest' or 'beginning'")
-    if partitions_per_run not in ("one", "range"):
-        raise InvalidRequestError(f"partitions_per_run={partitions_per_run!r} is not 'one' or 'range'")
-    if on_recreated not in ("restart", "error"):
-        raise InvalidRequestError(f"on_recreated={on_recreated!r} is not 'restart' or 'error'")
     for limit, value in (
         ("max_runs_per_tick", max_runs_per_tick),
         ("max_partitions_per_run", max_partitions_per_run),

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from delta_orch.arguments import checked_constructor
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class AuditFinding:
     rows: Sequence[Mapping[str, object]] = ()
 
 
+@checked_constructor
 @dataclass(frozen=True, slots=True)
 class Audit:
     """One thing that must hold. Exactly one of `rows`, `unique`, `min_rows` and `look` says what.

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.arguments import checked_constructor
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import FileTable
@@ -93,6 +94,7 @@ def _count_below(values: pa.ChunkedArray, limit: int) -> int:
     return pc.sum(pc.less(values, int64_array([limit])[0])).as_py() or 0
 
 
+@checked_constructor
 @dataclass(frozen=True, slots=True)
 class MaintenancePolicy:
     """The limits from which maintenance is worth a run.

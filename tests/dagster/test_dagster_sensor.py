@@ -425,8 +425,8 @@ def test_runs_are_launched_and_read_the_partition(table: DeltaTable, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"start": "yesterday"}, "is not 'latest'"),
-        ({"on_recreated": "ignore"}, "is not 'restart'"),
+        ({"start": "yesterday"}, "must be one of 'latest', 'beginning'"),
+        ({"on_recreated": "ignore"}, "must be one of 'restart', 'error'"),
         ({"max_partitions_per_run": 2}, "needs partitions_per_run='range'"),
         ({"tables": {}}, "one table or several"),
         ({"partition_expr": "day"}, "need partitions_def"),

@@ -1,0 +1,165 @@
+"""Every public function of `delta_orch.dagster` with every wrong value for every argument: refused when it is called.
+
+The calls are made up from the signatures, so that a new argument is covered by being there.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import is_dataclass
+from datetime import timedelta
+from typing import Any
+
+import dagster as dg
+import pyarrow as pa
+import pytest
+from pydantic import BaseModel, ValidationError
+
+import delta_orch.dagster
+from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaOut, DeltaTableResource, delta_asset
+from delta_orch.errors import DeltaError, TableNotFoundError
+from tests.harness.fuzz.arguments import values
+
+LONGEST_MESSAGE = 2_000
+SECRET = "hunter2-hunter2"
+
+TABLE, SOURCE = DeltaTableResource(table_uri="/nonexistent/t"), DeltaTableResource(table_uri="/nonexistent/s")
+
+INSTANCE = dg.DagsterInstance.ephemeral()
+DAYS = dg.StaticPartitionsDefinition(["a", "b"])
+
+
+def rows(batch: ChangeBatch) -> pa.Table:
+    return batch.scan().to_arrow()
+
+
+MADE = delta_asset(incremental_from=SOURCE, table=TABLE)(rows)
+
+
+@dg.asset
+def upstream() -> None: ...
+
+
+@dg.job
+def some_job() -> None: ...
+
+
+def ordinary(name: str) -> dict[str, Any]:
+    """What a function is called with, where another argument is wrong."""
+    known: dict[str, dict[str, Any]] = {
+        "Audit": {"name": "some", "min_rows": 1},
+        "ByPartition": {"partitions_def": DAYS, "partition_expr": "day"},
+        "build_delta_schema_check": {"asset": upstream, "table": TABLE, "columns": {"id": "long"}},
+        "build_delta_row_count_check": {"asset": upstream, "table": TABLE, "min_rows": 1},
+        "DeltaOut": {"table": TABLE},
+        "build_delta_audit_checks": {"assets": [upstream]},
+        "build_delta_log_sensor": {"name": "new", "table_uri": "/nonexistent/t", "job": some_job},
+        "build_delta_observations": {"tables": {"a": TABLE}},
+        "delta_asset": {"incremental_from": SOURCE, "table": TABLE},
+        "delta_multi_asset": {"incremental_from": SOURCE, "outs": {"a": DeltaOut(TABLE)}},
+        "report_existing_partitions": {
+            "instance": INSTANCE,
+            "asset": upstream,
+            "table": TABLE,
+            "partitions_def": DAYS,
+            "partition_expr": "day",
+        },
+        "with_delta_maintenance": {"defs": dg.Definitions([MADE])},
+    }
+    if name in known:
+        return known[name]
+    function = getattr(delta_orch.dagster, name)
+    given: dict[str, Any] = {
+        "asset": upstream, "table": TABLE, "source": SOURCE, "columns": ["id"],
+        "schema": pa.schema([("id", pa.int64())]),
+        "max_age": timedelta(1), "max_null_rates": {"id": 0.5}, "tables": {"a": TABLE},
+        "name": "upkeep", "app_id": "job", "keys": ["id"], "target": TABLE,
+    }  # fmt: skip
+    parameters = inspect.signature(function).parameters.values()
+    return {p.name: given[p.name] for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
+
+
+def _is_function(name: str) -> bool:
+    public = getattr(delta_orch.dagster, name)
+    return inspect.isfunction(public) or (is_dataclass(public) and name not in ("ChangeBatch", "DeltaSnapshot"))
+
+
+NAMES = [name for name in delta_orch.dagster.__all__ if _is_function(name)]
+CALLS = [
+    (name, parameter.name)
+    for name in NAMES
+    for parameter in inspect.signature(getattr(delta_orch.dagster, name)).parameters.values()
+    if parameter.kind is not parameter.VAR_KEYWORD
+]
+
+
+def _call(name: str, arguments: dict[str, Any]) -> None:
+    made = getattr(delta_orch.dagster, name)(**{**ordinary(name), **arguments})
+    if name.endswith("asset") and inspect.isfunction(made):
+        made(rows)
+
+
+def _ends_well(call: Callable[[], object]) -> str | None:
+    """What is wrong with how a call ends."""
+    try:
+        call()
+    except DeltaError as e:
+        return f"{len(str(e))} characters" if len(str(e)) > LONGEST_MESSAGE else None
+    except BaseException as e:  # noqa: BLE001 (what comes out is what is asked)
+        if type(e).__module__.partition(".")[0] in ("dagster", "dagster_shared"):
+            # What a name, a group, a pool, a tag or a job is, Dagster says itself.
+            return None
+        return f"{type(e).__module__}.{type(e).__name__}: {str(e)[:300]}"
+    return None
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_right_passes(name: str) -> None:
+    # Only this one looks at its table, which is not there.
+    with pytest.raises(TableNotFoundError) if name == "report_existing_partitions" else nullcontext():
+        _call(name, {})
+
+
+@pytest.mark.parametrize(("name", "argument"), CALLS, ids=["-".join(call) for call in CALLS])
+def test_a_wrong_argument_is_refused_at_definition(name: str, argument: str) -> None:
+    found = {
+        kind: problem
+        for kind, value in values().items()
+        # Dagster itself prints what is no job.
+        if not (argument in ("job", "target") and kind in ("deep", "hostile"))
+        and (problem := _ends_well(lambda value=value: _call(name, {argument: value}))) is not None  # type: ignore[misc]
+    }
+    assert not found
+
+
+MODELS = {
+    name: kind
+    for name in delta_orch.dagster.__all__
+    if inspect.isclass(kind := getattr(delta_orch.dagster, name)) and issubclass(kind, BaseModel)
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "setting"), [(name, setting) for name, kind in MODELS.items() for setting in kind.model_fields]
+)
+def test_a_wrong_setting_repeats_no_secret(name: str, setting: str) -> None:
+    """Settings may be credentials: what is wrong with them is said without them."""
+    kind = MODELS[name]
+    for wrong in (SECRET, [SECRET], {"key": [SECRET]}, {"key": {"deep": SECRET}}, (SECRET, 1)):
+        try:
+            kind(**{setting: wrong})
+        except (DeltaError, ValidationError, dg.DagsterInvalidDefinitionError) as e:
+            assert SECRET not in str(e) or setting not in ("storage_options", "options")
+
+
+def test_options_of_a_store_are_not_repeated() -> None:
+    for wrong in ({"password": [SECRET]}, [SECRET], SECRET):
+        for made in (
+            lambda wrong=wrong: DeltaTableResource(table_uri="/t", storage_options=wrong),
+            lambda wrong=wrong: DeltaLakeIOManager(root_uri="/t", storage_options=wrong),
+        ):
+            with pytest.raises((DeltaError, ValidationError)) as caught:
+                made()
+            assert SECRET not in str(caught.value)
