@@ -20,8 +20,9 @@ from delta_orch.errors import (
     TableExistsError,
 )
 from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, OWNER, claim, ensure_may_write
+from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
 from delta_orch.pipeline.target_table import ensure_table_for, snapshot_or_none
+from delta_orch.protocol.table_properties import OWNER
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot

@@ -12,14 +12,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConflictError, InvalidRequestError
+from delta_orch.protocol.table_properties import OWNER
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
 
 _log = logging.getLogger(__name__)
-
-OWNER = "delta_orch.owner"
-"""The property that names who replaces the rows of a table."""
 
 OPS = "outputs of ops"
 """The owner of a table that ops write. Its versions are the values of runs, so that nobody else writes to it at all."""

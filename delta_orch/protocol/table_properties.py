@@ -57,6 +57,10 @@ def parse_size_bytes(text: str) -> int:
     return int(m[1]) * _SIZE_FACTOR[m[2]]
 
 
+OWNER = "delta_orch.owner"
+"""The property that names who replaces the rows of a table (`pipeline.table_owner`)."""
+
+
 def parse_boolean(text: str) -> bool:
     """`true` or `false` in any case. Raises ValueError."""
     match text.strip().lower():
@@ -188,7 +192,7 @@ class TableProperties:
     log_compaction_interval: int | None = _property("delta_orch.logCompactionInterval", _at_least(2))
     log_retention_ms: int = _property("delta.logRetentionDuration", parse_interval_ms, 30 * _DAY_MS)
     optimize_write: bool = _property("delta.autoOptimize.optimizeWrite", parse_boolean, True)
-    owner: str | None = _property("delta_orch.owner", str)
+    owner: str | None = _property(OWNER, str)
     page_checksums: bool = _property("delta_orch.pageChecksums", parse_boolean, False)
     parquet_format_version: str = _property("delta.parquet.format.version", _format_version, "1.0.0")
     randomize_file_prefixes: bool = _property("delta.randomizeFilePrefixes", parse_boolean, False)

@@ -19,7 +19,7 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
-from delta_orch.protocol.table_properties import ensure_settable, property_texts
+from delta_orch.protocol.table_properties import OWNER, ensure_settable, property_texts
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, is_protocol_request, requested_features
@@ -32,8 +32,9 @@ from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.target import ensure_alone
 
 _MAPPING_MODE = "delta.columnMapping.mode"
-# They name columns in the source's files. The clone gives its rows ids of its own.
-_NOT_TAKEN = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN, PROTECTED_BEFORE)
+# The first two name columns in the source's files: the clone gives its rows ids of its own. Who replaces the source's
+# rows does not replace those of the clone.
+_NOT_TAKEN = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN, PROTECTED_BEFORE, OWNER)
 
 
 def clone(
@@ -125,6 +126,8 @@ def _cloned(source: Snapshot, before: Snapshot | None, overrides: Mapping[str, s
     taken = source.configuration.for_writing()
     own = None if before is None else before.configuration.for_writing()
     properties = {key: value for key, value in taken.configuration.items() if key not in _NOT_TAKEN}
+    if own is not None and OWNER in own.configuration:
+        properties[OWNER] = own.configuration[OWNER]
     wanted = taken.with_properties(properties)
     asked = {**properties, **{key: value for key, value in overrides.items() if not is_protocol_request(key)}}
     features = requested_features(overrides)

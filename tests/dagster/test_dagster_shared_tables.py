@@ -13,7 +13,7 @@ import pytest
 from delta_orch.dagster import DeltaTableResource, delta_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.table_owner import OWNER
+from delta_orch.protocol.table_properties import OWNER
 from tests.dagster.lake import Lake
 
 KEYS = ["who", "n"]

@@ -196,6 +196,18 @@ def test_no_clone_lies_inside_or_around_a_table(tmp_path: Path, days: Days, shal
     source.clone(tmp_path / "outer/source/inside", shallow=shallow, properties=allowed)
 
 
+@pytest.mark.parametrize("shallow", [True, False])
+def test_a_clone_has_no_owner_but_its_own(tmp_path: Path, days: Days, shallow: bool) -> None:
+    source, target = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "target")
+    source.append(days(("a", 1)), properties={"delta_orch.owner": "asset a", "mine": "1"})
+    source.clone(target.uri, shallow=shallow)
+    assert target.snapshot().properties.owner is None
+    assert target.snapshot().metadata.configuration["mine"] == "1"
+    target.alter().set_properties({"delta_orch.owner": "asset b"}).commit()
+    source.clone(target.uri, shallow=shallow, replace=True)
+    assert target.snapshot().properties.owner == "asset b"
+
+
 def test_across_stores_deep(tmp_path: Path, days: Days) -> None:
     source = DeltaTable(tmp_path / "source")
     source.append(days(("a", 1)), properties={"delta.feature.clustering": "supported"}, cluster_by=["id"])
