@@ -12,7 +12,6 @@ from typing import Any
 from typing import Literal as OneOf
 
 import dagster as dg
-import pyarrow as pa
 
 from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import public_uri
@@ -22,7 +21,6 @@ from delta_orch.dagster.touched import (
     SensorState,
     Touched,
     TouchedPartitions,
-    Values,
     WantedRun,
     parse_cursors,
     parse_state,
@@ -222,26 +220,6 @@ def build_delta_log_sensor(
         default_status=default_status,
         description=description or f"Follows the log of {'a Delta table' if tables is None else ', '.join(tables)}.",
     )(evaluate)
-
-
-def default_partition_key(
-    partitions_def: dg.PartitionsDefinition[str], partition_expr: str | Mapping[str, str] | None
-) -> PartitionKeyOf:
-    """Maps the values of a table's partition to the key of the orchestrator's partition that holds it.
-
-    Returns: a function that gives None where there is no such key: a null, or a value outside of the partitions.
-
-    Raises:
-        InvalidRequestError: `partition_expr` does not name a column for every dimension; the function, where a value
-            cannot be mapped.
-    """
-    mapping = TouchedPartitions(partitions_def, partition_expr)
-
-    def key_of(values: Values) -> str | None:
-        found = mapping.find(pa.table({name: [value] for name, value in values.items()}), None)
-        return next(iter((*found.keys, *found.later)), None)
-
-    return key_of
 
 
 @dataclass(frozen=True, slots=True)

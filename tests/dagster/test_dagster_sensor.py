@@ -12,7 +12,6 @@ import pytest
 
 import delta_orch.dagster.sensor as sensor_module
 from delta_orch.dagster import DeltaTableResource, build_delta_log_sensor
-from delta_orch.dagster.sensor import default_partition_key
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.storage.open import open_store
@@ -372,12 +371,19 @@ def test_a_mapping_of_ones_own(table: DeltaTable) -> None:
     assert keys(tick()) == ["2013-01-05"]
 
 
-def test_days_of_a_zone(table: DeltaTable) -> None:
-    new_york = dg.DailyPartitionsDefinition("2013-01-01", timezone="America/New_York")
-    to_key = default_partition_key(new_york, None)
-    assert to_key({"at": datetime.fromisoformat("2013-01-02T03:00:00+00:00")}) == "2013-01-01"
-    assert to_key({"at": datetime(2013, 1, 2, 3)}) == "2013-01-02"
-    assert to_key({"at": date(2013, 1, 2)}) == "2013-01-02"
+@pytest.mark.parametrize(
+    ("at", "key"),
+    [
+        (pa.array([datetime(2013, 1, 2, 3, tzinfo=UTC)], pa.timestamp("us", "UTC")), "2013-01-01"),
+        (pa.array([datetime(2013, 1, 2, 3)], pa.timestamp("us")), "2013-01-02"),
+        (pa.array([date(2013, 1, 2)], pa.date32()), "2013-01-02"),
+    ],
+)
+def test_days_of_a_zone(table: DeltaTable, at: pa.Array, key: str) -> None:
+    """A time without a zone is one of the partitions' zone."""
+    new_york = dg.DailyPartitionsDefinition("2013-01-01", timezone="America/New_York", end_date="2013-01-10")
+    table.append(pa.table({"at": at, "n": [1]}), partition_by=["at"])
+    assert keys(Ticks(build(table, partitions_def=new_york, start="beginning"))()) == [key]
 
 
 def test_a_recreated_table_counts_as_new(table: DeltaTable, tmp_path: Path) -> None:
