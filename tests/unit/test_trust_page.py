@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -18,21 +19,75 @@ def test_every_test_named_exists() -> None:
     assert [path for path in named if not (ROOT / path).is_file()] == []
 
 
-def test_spilling_is_private_and_ends_with_the_process() -> None:
+SPILLING = """
+import os, sys
+from pathlib import Path
+from delta_orch.engines.local.duckdb_session import connect
+
+os.umask(0)
+
+def spilling():
+    connection = connect()
+    connection.execute("SET memory_limit = '25MB'; SET threads = 1")
+    query = "SELECT * FROM (SELECT hash(i)::VARCHAR AS s FROM range(700_000) t(i)) ORDER BY s"
+    return connection, connection.execute(query)
+
+def spilled():
+    return sorted(str(path) for path in Path(os.environ["TMPDIR"]).glob("*/*"))
+
+if sys.argv[1] == "closes":
+    connection, rows = spilling()
+    directory, = spilled()
+    assert directory == connection.execute("SELECT current_setting('temp_directory')").fetchone()[0]
+    assert oct(os.stat(Path(directory).parent).st_mode & 0o777) == "0o700"
+    other, _ = spilling()
+    assert len(spilled()) == 2 and directory in spilled()
+    other.close()
+    child = os.fork()
+    if child == 0:
+        spilling()[0].close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    # Neither another connection nor a child that ends takes away what is in use.
+    assert spilled() == [directory] and os.listdir(directory)
+    connection.close()
+else:
+    child = os.fork()
+    if child == 0:
+        kept = connect()
+        spilling()[0].close()
+        kept.execute("SELECT 1")
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    kept = connect()
+    kept.execute("SELECT 1")
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "taken"),
+    [("closes", None), ("is killed", None), ("closes", "by all"), ("closes", "by a link"), ("closes", "by a file")],
+)
+def test_spilling_is_private_and_leaves_nothing(tmp_path: Path, end: str, taken: str | None) -> None:
     pytest.importorskip("duckdb", reason="duckdb is not installed")
-    code = (
-        "from delta_orch.engines.local.duckdb_session import connect\n"
-        "c = connect(); assert connect() is not c\n"
-        "print(c.execute(\"select current_setting('temp_directory')\").fetchone()[0])\n"
-        "import os, sys\n"
-        "d = c.execute(\"select current_setting('temp_directory')\").fetchone()[0]\n"
-        "assert oct(os.stat(d).st_mode & 0o777) == '0o700', oct(os.stat(d).st_mode)\n"
-        "child = os.fork()\n"
-        "if child == 0:\n"
-        "    connect(); sys.exit(0)\n"
-        "os.waitpid(child, 0)\n"
-        "assert os.path.isdir(d)\n"
+    temporary, elsewhere = tmp_path / "tmp", tmp_path / "elsewhere"
+    temporary.mkdir()
+    elsewhere.mkdir(mode=0o700)
+    home = temporary / f"delta-orch-duckdb-{os.getuid()}"
+    if taken == "by all":
+        home.mkdir()
+        home.chmod(0o777)
+    elif taken == "by a link":
+        home.symlink_to(elsewhere)
+    elif taken == "by a file":
+        home.touch()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    done = subprocess.run(
+        [sys.executable, "-c", SPILLING, end], capture_output=True, text=True, check=False, env=environment
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    directory = done.stdout.split()[0]
-    assert not Path(directory).exists()
+    assert done.returncode == (0 if end == "closes" else -9), done.stderr
+    assert list(elsewhere.iterdir()) == []
+    # What one process makes where the user's own place is taken stays, and is empty.
+    assert [path for path in temporary.iterdir() if path != home and taken is None] == []
+    assert list(temporary.glob("*/*")) == []

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -47,7 +49,7 @@ def connect() -> Connection:
     connection = duckdb.connect(
         ":memory:",
         config={
-            "temp_directory": _spill_directory(os.getpid()),
+            "temp_directory": _spill_directory(),
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
@@ -57,22 +59,29 @@ def connect() -> Connection:
     return connection
 
 
+def _spill_directory() -> str:
+    """Where a connection spills what does not fit in memory. DuckDB makes it when it first does, and removes it.
+
+    It is below one directory for the user alone (mode 0700), so that a process that is killed leaves nothing.
+    """
+    import tempfile
+    import uuid
+
+    home = Path(tempfile.gettempdir(), f"delta-orch-duckdb-{os.getuid()}")
+    with suppress(FileExistsError):
+        home.mkdir(mode=0o700)
+    found = home.lstat()
+    if (found.st_uid, found.st_mode & ~0o7000) != (os.getuid(), stat.S_IFDIR | 0o700):
+        home = _other_home(os.getpid())
+    return str(home / uuid.uuid4().hex)
+
+
 @cache
-def _spill_directory(process: int) -> str:
-    """Where this process spills what does not fit in memory: for its user alone, and gone when the process ends."""
-    import atexit
-    import shutil
+def _other_home(process: int) -> Path:
+    """For this process, where somebody else has taken the place of the user's."""
     import tempfile
 
-    directory = tempfile.mkdtemp(prefix="delta-orch-duckdb-")
-
-    def remove() -> None:
-        # A forked child has one of its own, and must leave its parent's alone.
-        if os.getpid() == process:
-            shutil.rmtree(directory, ignore_errors=True)
-
-    atexit.register(remove)
-    return directory
+    return Path(tempfile.mkdtemp(prefix="delta-orch-duckdb-"))
 
 
 @contextmanager
