@@ -33,7 +33,7 @@ _NAMED = re.compile(
 )
 # JSON and headers: what names a secret, and its value behind a colon.
 _TOLD = re.compile(
-    rf"""((?:["']{_NAME}\\?["']\s?:\s?\\?["']|(?<![\w-])(?:proxy-)?authorization\s?[:=]\s?["']?"""
+    rf"""((?:["']{_NAME}\\?["']\s?:\s?b?\\?["']|(?<![\w-])(?:proxy-)?authorization\s?[:=]\s?["']?"""
     rf"""|(?<![\w-])x-{_NAME}\s?:\s?)(?:(?:bearer|basic|sharedkey)\s)?|\bbearer\s(?=\S{{8}}))"""
     r"""(?!\*\*\*)[^\s"'\\,;]+""",
     re.IGNORECASE,
