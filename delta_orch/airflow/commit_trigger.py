@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
+from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.locations import CheckedArguments, location_text
+from delta_orch.airflow.locations import location_text
 from delta_orch.airflow.triggers import ensure_interval
 from delta_orch.errors import DeltaError, InvalidRequestError
 

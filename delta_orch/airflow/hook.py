@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowNotFoundException
 
+from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.connection import ConnectionSettings, read_settings
-from delta_orch.airflow.locations import CheckedArguments, absolute_location, location_text
+from delta_orch.airflow.locations import absolute_location, location_text
 from delta_orch.airflow.provider import CONNECTION_TYPE, INTEGRATION
 from delta_orch.errors import DeltaError, InvalidRequestError
 

@@ -7,12 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Collection, Mapping, Sequence
-from functools import partial
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
-from delta_orch.arguments import checked_constructor, ensure_arguments
 from delta_orch.errors import InvalidRequestError
 from delta_orch.redaction import redacted
 
@@ -25,7 +23,6 @@ TableLocation: TypeAlias = "str | os.PathLike[str] | ObjectStoragePath | Asset"
 ASSET_SCHEME = "delta"
 # What may follow `{scheme}:`, and stays as it is in a URI's path.
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:(?=/)")
-_DEEPEST = 50
 _PATH_CHARACTERS = "/:@!$&'()*+,;=~-._"
 
 
@@ -92,59 +89,6 @@ def is_template(value: object) -> bool:
     if isinstance(value, list | tuple):
         return any(is_template(part) for part in value)
     return hasattr(type(value), "iter_references")
-
-
-def _passes(templated: Collection[str], name: str, value: object) -> bool:
-    """Whether an argument is known only when the task runs.
-
-    Raises:
-        InvalidRequestError: It is nested in a way that Airflow, which looks for templates in it, cannot follow.
-    """
-    if _is_deep(value, _DEEPEST):
-        raise InvalidRequestError(f"{name} is nested too deep", cause="It may hold itself", argument=name)
-    if isinstance(value, str) and value.isascii() and name in ("table_uri", "source", "target"):
-        return True  # `checked_location` looks closer, and the type would be looked up in the sources of modules.
-    is_container = isinstance(value, Mapping | list | tuple)
-    return name in templated and not is_container and is_template(value)
-
-
-def _is_deep(value: object, depth: int) -> bool:
-    if not isinstance(value, Mapping | list | tuple):
-        return False
-    return not depth or any(
-        _is_deep(one, depth - 1) for one in (value.values() if isinstance(value, Mapping) else value)
-    )
-
-
-class CheckedArguments:
-    """Mixed into what a DAG file makes: arguments are checked against the signatures when it is parsed. Templates of
-    templated fields pass, and so do the arguments of Airflow's own classes."""
-
-    template_fields: Sequence[str] = ()
-
-    def __init_subclass__(cls, **kwargs: object) -> None:
-        super().__init_subclass__(**kwargs)
-        checked_constructor(cls, partial(_passes, (*cls.template_fields, "target")))
-
-
-class CheckedOperator(CheckedArguments):
-    """Mixed into operators: checked are also the arguments of `partial`, and what templates render to."""
-
-    @classmethod
-    def partial(cls, **kwargs: Any) -> Any:
-        """As Airflow's: some arguments of a mapped task."""
-        ensure_arguments(cls, kwargs)
-        return super().partial(**kwargs)  # type: ignore[misc]
-
-    # Airflow's hook for operators: mapped tasks pass only here, before what was rendered is kept.
-    def _do_render_template_fields(self, *args: object, **kwargs: object) -> None:
-        super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
-        for name in ("table_uri", "source"):
-            given = getattr(self, name, None)
-            for location in given.values() if isinstance(given, Mapping) else (given,):
-                if isinstance(location, str):
-                    checked_location(location)
-        ensure_arguments(type(self), {name: getattr(self, name) for name in self.template_fields})
 
 
 def ensure_location(text: str) -> None:

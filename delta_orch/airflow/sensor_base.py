@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
 from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
 
+from delta_orch.airflow.checked import CheckedOperator
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.locations import CheckedOperator, checked_location
+from delta_orch.airflow.locations import checked_location
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.triggers import FOUND, WatchTrigger
 from delta_orch.errors import DeltaError, InvalidRequestError

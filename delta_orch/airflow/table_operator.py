@@ -14,12 +14,13 @@ from airflow.sdk.definitions.asset import AssetRef
 from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
+from delta_orch.airflow.checked import CheckedOperator
 from delta_orch.airflow.events import touched_partitions
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
 from delta_orch.airflow.links import DeltaTableLink
-from delta_orch.airflow.locations import CheckedOperator, checked_location
+from delta_orch.airflow.locations import checked_location
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.errors import InvalidRequestError

@@ -11,8 +11,8 @@ from weakref import WeakValueDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
+from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
-from delta_orch.airflow.locations import CheckedArguments
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
