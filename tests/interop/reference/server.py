@@ -17,6 +17,8 @@ def start(jars: str, scratch: str) -> SparkSession:
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "1",
+        # It knows fewer properties than there are, `delta.targetFileSize` not among them.
+        "spark.databricks.delta.allowArbitraryProperties.enabled": "true",
         "spark.databricks.delta.retentionDurationCheck.enabled": "false",
         "spark.databricks.delta.checksum.writeEnabled": "true",
         "spark.databricks.delta.checksumVerification.fatal": "true",
