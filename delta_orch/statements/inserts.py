@@ -14,13 +14,17 @@ from delta_orch.expressions.parse import parse_row_value, parse_value
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.types import (
+    DATE,
     DOUBLE,
     FLOAT,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
     VOID,
     ArrayType,
     DataType,
     DecimalType,
     MapType,
+    PrimitiveType,
     StructField,
     StructType,
 )
@@ -97,9 +101,9 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             else:
                 parts = [query.relation(session, engine, named=False) for query in queries]
                 further = [*given, *_nulls(fields, given, schema)]
-                shape = StructType(tuple(StructField(f.name, f.data_type) for f in (*fields, *(f for f, _ in further))))
-                parts = [engine.conform(_renamed(engine, part, fields, further), shape) for part in parts]
-                data = engine.union(parts)
+                shape = _common_shape([engine.schema(part) for part in parts], fields)
+                rows_of = engine.union([engine.conform(part, shape) for part in parts])
+                data = _renamed(engine, rows_of, fields, further)
         where: str | Expression | None = replace_where
         if overwrite and given and where is None:
             where = conjunction(*(Comparison("<=>", Column((f.name,)), value) for f, value in given))
@@ -236,6 +240,18 @@ def _as_queries(rows: list[list[str]], fields: Sequence[StructField]) -> list[Qu
         ensure_count(len(row), len(fields))
     selects = [f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(row))}" for row in rows]
     return [parse_query(Cursor(text, tokens_of(text)), frozenset()) for text in selects]
+
+
+def _common_shape(rows: Sequence[StructType], fields: Sequence[StructField]) -> StructType:
+    """The columns of the queries of all rows, in the types that Spark finds for an inline table."""
+    found = []
+    for index, field in enumerate(fields):
+        kinds = {row.fields[index].data_type for row in rows} - {VOID}
+        is_plain = all(isinstance(kind, PrimitiveType | DecimalType) for kind in kinds)
+        # Nested values and times differ in no more than what the column's own type settles.
+        is_told = len(kinds) == 1 or (is_plain and not kinds <= {DATE, TIMESTAMP, TIMESTAMP_NTZ})
+        found.append(StructField(f"c{index}", _common_kind(kinds, field) if is_told else field.data_type))
+    return StructType(tuple(found))
 
 
 def _constants(rows: list[list[str]], fields: list[StructField]) -> tuple[list[StructField], pa.Table]:

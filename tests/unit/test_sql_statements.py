@@ -78,7 +78,8 @@ def test_insert_casts_constants_as_delta_on_spark_does(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "values",
     ["(1, 'a')", "('one', 'a', NULL)", "(1, 'a', '2024-13-01')", "(1, 'a', NULL), ('1', 'a', NULL)", "(1, 'a', 5)",
-     "('x' || 'y', 'a', NULL)", "(1e30, 'a', NULL)"],
+     "('x' || 'y', 'a', NULL)", "(1e30, 'a', NULL)", "(2 * 2, upper('a'), NULL), (5, 6, NULL)",
+     "(2 * 2, 'a', DATE '2024-01-01'), (5, 'b', '2024-01-01')", "(4, 'a', NULL), (1 = 1, 'b', NULL)"],
 )  # fmt: skip
 def test_insert_refuses_what_does_not_fit(table: DeltaTable, values: str) -> None:
     with pytest.raises(DeltaError):
@@ -86,8 +87,22 @@ def test_insert_refuses_what_does_not_fit(table: DeltaTable, values: str) -> Non
     assert ids(table) == [1, 2, 3]
 
 
+def test_insert_finds_a_type_for_the_values_of_a_column(tmp_path: Path) -> None:
+    """As Spark does for an inline table: `1 + 0` beside `2.5` is a decimal before it is a text."""
+    table = DeltaTable(tmp_path / "t")
+    sql("CREATE TABLE t (s STRING, n DOUBLE, day TIMESTAMP) USING delta", t=table)
+    sql("INSERT INTO t VALUES (1 + 0, 1, DATE '2024-01-01'), (2.5, 2.5D, TIMESTAMP '2024-01-02 10:00:00')", t=table)
+    found = table.snapshot().scan().to_arrow().sort_by("s")
+    assert found["s"].to_pylist() == ["1.0", "2.5"]
+    assert found["n"].to_pylist() == [1.0, 2.5]
+    assert [day.isoformat() for day in found["day"].to_pylist()] == [
+        "2024-01-01T00:00:00+00:00",
+        "2024-01-02T10:00:00+00:00",
+    ]
+
+
 def test_insert_computes_and_casts(table: DeltaTable, tmp_path: Path) -> None:
-    sql("INSERT INTO t VALUES (2 * 2, upper('a'), NULL), (5, 6, DATE '2024-01-01')", t=table)
+    sql("INSERT INTO t VALUES (2 * 2, upper('a'), NULL), (5, '6', DATE '2024-01-01')", t=table)
     sql("INSERT INTO t SELECT 6.0, 7, TIMESTAMP '2024-01-01 10:00:00'", t=table)
     assert [(row[0], row[1]) for row in rows(table)][3:] == [(4, "A"), (5, "6"), (6, "7")]
     with pytest.raises(DeltaError):
