@@ -291,8 +291,10 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
                 return False
             return all(_is_of_tree(v, item, scope) for v in _members(value))
         case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, item])):
+            # What takes one of several types says itself which of them it misses.
+            is_told = isinstance(item, ast.Name)
             return isinstance(value, Mapping) and all(
-                _is_of_tree(one, key, scope) and _is_of_tree(value[one], item, scope) for one in value
+                _is_of_tree(one, key, scope) and (not is_told or _is_of_tree(value[one], item, scope)) for one in value
             )
         case ast.Subscript(value=ast.Name(id="Callable")):
             return callable(value)

@@ -80,6 +80,16 @@ def logical_paths(schema: StructType, physical: Sequence[Path]) -> tuple[Path, .
     return tuple(path for path in found if path is not None)
 
 
+def ensure_not_partitioned(configuration: TableConfiguration) -> None:
+    """Raise InvalidRequestError where a table has partition columns: it is not for clustering, to begin or to end."""
+    if configuration.partition_columns:
+        raise InvalidRequestError(
+            "A table is either partitioned or clustered",
+            cause=f"It is partitioned by {', '.join(configuration.partition_columns)}",
+            remedy="Cluster a table without partition columns",
+        )
+
+
 def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path]) -> None:
     """Check the clustering columns (physical paths) of a table as it will be.
 
@@ -89,12 +99,7 @@ def ensure_can_cluster(configuration: TableConfiguration, columns: Sequence[Path
     """
     if not columns:
         return
-    if configuration.partition_columns:
-        raise InvalidRequestError(
-            "A table is either partitioned or clustered",
-            cause=f"It is partitioned by {', '.join(configuration.partition_columns)}",
-            remedy="Cluster a table without partition columns",
-        )
+    ensure_not_partitioned(configuration)
     if len(columns) > MAX_CLUSTERING_COLUMNS:
         raise InvalidRequestError(
             f"A table is clustered by at most {MAX_CLUSTERING_COLUMNS} columns, not {len(columns)}",

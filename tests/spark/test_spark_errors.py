@@ -10,6 +10,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable, sql
 from delta_orch.engines.base import RowCheck, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import (
@@ -152,6 +153,15 @@ def test_a_value_that_an_expression_cannot_take_is_told_in_our_words(engine: Spa
     with pytest.raises(InvalidExpressionError, match="DIVIDE_BY_ZERO") as caught:
         engine.to_arrow(rows)
     assert caught.value.__cause__ is not None
+
+
+def test_a_value_that_a_column_cannot_hold_is_told_in_our_words(engine: SparkEngine, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create(pa.schema([("i", pa.int32())]))
+    for rows in ("SELECT double('NaN') AS i", "SELECT 1 / (id - id) AS i FROM range(3)"):
+        with pytest.raises(InvalidExpressionError, match=r"CAST_OVERFLOW|DIVIDE_BY_ZERO"):
+            sql(f"INSERT INTO t {rows}", engine=engine, tables={"t": table})
+    assert table.version() == 0
 
 
 def test_types_delta_does_not_have(engine: SparkEngine) -> None:

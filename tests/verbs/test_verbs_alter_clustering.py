@@ -80,6 +80,14 @@ def test_columns_a_table_cannot_be_clustered_by(table: DeltaTable, columns: list
     assert table.version() == 0
 
 
+def test_a_partitioned_table_has_no_clustering_to_end(table: DeltaTable) -> None:
+    """Delta on Spark refuses it, too."""
+    table.create(pa.schema([("id", pa.int64()), ("p", pa.string())]), partition_by=["p"])
+    with pytest.raises(InvalidRequestError, match="either partitioned or clustered"):
+        table.alter().cluster_by().commit()
+    assert table.version() == 0
+
+
 def test_partitions_and_clusters_exclude_each_other(table: DeltaTable) -> None:
     with pytest.raises(InvalidRequestError, match="partitioned or clustered"):
         table.create(ROWS.schema, partition_by=["name"], cluster_by=["id"])

@@ -125,7 +125,7 @@ def spark_errors(
         checks: Names of the checks built into the rows, by the index in their message.
         is_analysis: Whether the block analyses SQL this package was given, so that an analysis error is the caller's.
         is_query: Whether the block pulls the rows of a request, so that a value that an expression cannot take (a
-            division by zero, text that is no number) is the caller's.
+            division by zero, text that is no number) is the caller's. What `raise_error` raises passes unchanged.
         needs_package: Why the block runs this package in Python workers, as a sentence.
 
     Raises:
@@ -139,7 +139,9 @@ def spark_errors(
         raise
     except Exception as e:
         translated = _translate(e, action, checks, is_analysis, needs_package)
-        if translated is None and is_query and type(e).__name__ in _VALUE_ERRORS and type(e).__module__ in _PYSPARK:
+        is_theirs = getattr(e, "getCondition", lambda: None)() == "USER_RAISED_EXCEPTION"
+        is_of_value = type(e).__name__ in _VALUE_ERRORS and type(e).__module__ in _PYSPARK and not is_theirs
+        if translated is None and is_query and is_of_value:
             translated = InvalidExpressionError(f"Spark could not {action}", cause=_first_line(str(e)))
         if translated is None and is_query and type(e).__module__.startswith("py4j"):
             _, sign, problem = _full_text(e).partition("java.util.regex.PatternSyntaxException: ")

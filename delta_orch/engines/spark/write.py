@@ -91,7 +91,10 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
                 ready = _clustered(ready, spec, projection.partition_columns)
             ready = host.pinned(ready, settings)
         reason = _FOR_IDS if in_tasks else _FOR_VARIANTS
-        with spark_errors(f"write to {spec.store.uri}", checks=projection.check_names, needs_package=reason):
+        # What a column cannot hold is a matter of the rows, as what a constraint refuses.
+        with spark_errors(
+            f"write to {spec.store.uri}", checks=projection.check_names, is_query=True, needs_package=reason
+        ):
             if in_tasks:
                 # What is filled and checked already is not to be done again.
                 plain = replace(spec, checks=(), defaults=(), generated=(), identities=())

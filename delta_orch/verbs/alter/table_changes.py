@@ -26,6 +26,7 @@ from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.table.clustering import (
     CLUSTERING_DOMAIN,
     ensure_can_cluster,
+    ensure_not_partitioned,
     logical_path,
     logical_paths,
     physical_columns,
@@ -237,6 +238,7 @@ class ClusterBy:
         paths = [resolve_path(draft.schema, column) for column in self.columns]
         columns = physical_columns(draft.schema, paths)
         if not columns and draft.clustering is None:
+            ensure_not_partitioned(draft.table)
             return draft
         ensure_can_cluster(draft.table, columns)
         return replace(
