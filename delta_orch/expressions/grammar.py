@@ -133,7 +133,8 @@ class Reader(Parts):
         plain = _operand(child)
         if plain is not None and (listed := self._listed()) is not None:
             return In(plain, listed)
-        self.ensure_no_subquery()
+        if self.at_subquery():
+            return self.subquery("IN", start, child)
         values = self.expressions(")")
         if not values:
             raise Unreadable("A list is empty")
@@ -165,7 +166,8 @@ class Reader(Parts):
             # NOT LIKE ANY is true where any pattern does not match.
             which = "ALL" if (self.advance().upper() == "ALL") != is_negated else "ANY"
             self.expect("(")
-            self.ensure_no_subquery()
+            if self.at_subquery():
+                return self.subquery(operator, start, left)
             return self.operation(f"{operator} {which}", start, left, *self.expressions(")"))
         pattern = self.value()
         escape = ""
@@ -248,7 +250,8 @@ class Reader(Parts):
             if self.word == "*":
                 return self.star()
             raise Unreadable("An operand is missing") if self.kind == "end" or self.word == ")" else self.unexpected()
-        self.ensure_no_subquery()
+        if self.at_subquery():
+            return self.subquery("", start)
         values = self.expressions(")")
         if not values:
             raise Unreadable("An operand is missing")

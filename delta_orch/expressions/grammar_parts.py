@@ -118,11 +118,14 @@ class Parts(Tokens):
         """A `*` where a value is due."""
         self.foreign("a select list")
 
-    def ensure_no_subquery(self) -> None:
-        if self.word in _SUBQUERY and self.match_here(
-            r"(?i)(?:SELECT|WITH|FROM|VALUES|TABLE)\b\s*[^\s=<>!.,)\[+\-*/%|&^]"
-        ):
-            self.foreign(SUBQUERY)
+    def at_subquery(self) -> bool:
+        return self.word in _SUBQUERY and bool(
+            self.match_here(r"(?i)(?:SELECT|WITH|FROM|VALUES|TABLE)\b\s*[^\s=<>!.,)\[+\-*/%|&^]|SELECT\s*\*\s*FROM\b")
+        )
+
+    def subquery(self, kind: str, start: int, *arguments: Expression) -> Expression:
+        """A query and the parenthesis behind it. `kind` is empty, IN or EXISTS."""
+        self.foreign(SUBQUERY)
 
     # Names, and what begins with one
 
@@ -140,7 +143,8 @@ class Parts(Tokens):
             case "INTERVAL" if self.match_here(_INTERVAL) is not None:
                 return self._interval()
             case "EXISTS" if self.match_here(r"(?i)EXISTS\s*\(\s*(?:SELECT|WITH|FROM|VALUES|TABLE)\b"):
-                self.foreign(SUBQUERY)
+                self.go_to(self.source.index("(", self.start) + 1)
+                return self.subquery("EXISTS", start)
         path, spans = [name_of(self.advance())], [(start, self.ended)]
         if self.kind == "string" and word in _TYPED:
             self.has_calls = True

@@ -182,6 +182,8 @@ class _Printer:
         if name in ("()", "INTERVAL", "*"):
             listed = ", ".join(map(self.print, arguments))
             return f"({listed})" if name == "()" else f"INTERVAL {detail}" if name == "INTERVAL" else f"{detail}*"
+        if not arguments:
+            return name
         first, others = arguments[0], arguments[1:]
         match name:
             case "-" | "+" | "~":

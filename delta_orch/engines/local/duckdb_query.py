@@ -35,10 +35,12 @@ BATCH = "batch"
 
 @dataclass(frozen=True, slots=True)
 class QueryInput:
-    """One mention of a relation in a query, with the top-level columns it uses there. A stream serves one mention."""
+    """One mention of a relation in a query, with the top-level columns it uses there. A stream serves one mention, and
+    is kept in a table of DuckDB's where that one may be read again and again."""
 
     relation: LocalRelation
     columns: set[str] = field(default_factory=set)
+    is_read_often: bool = False
 
 
 class DuckDBQuery(NamedTuple):
@@ -127,6 +129,11 @@ def _batches(
                     connection.execute(f"CREATE TEMP VIEW {quote_duckdb_identifier(label)} AS {rows}")
                     continue
                 streams.append(_Input(relation))
+                if query.inputs[label].is_read_often:
+                    connection.register("stream", streams[-1].reader)
+                    kept = quote_duckdb_identifier(label)
+                    connection.execute(f"CREATE OR REPLACE TEMP TABLE {kept} AS SELECT * FROM stream")
+                    continue
                 connection.register(label, streams[-1].reader)
             reader = connection.sql(query.sql).to_arrow_reader(BATCH_ROWS)
         while True:

@@ -67,6 +67,13 @@ class Over(Operation):
     window: Window | str = field(kw_only=True)
 
 
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Subquery(Operation):
+    """A query as a value. `detail` is empty, EXISTS, or IN, whose left side is the argument."""
+
+    query: Query = field(kw_only=True)
+
+
 @dataclass(frozen=True, slots=True)
 class Select:
     items: tuple[Item, ...]
@@ -195,6 +202,14 @@ class _QueryReader(Reader):
         if self.word == "OVER":
             self.refuse()
         return self.operation("FILTER", call.start, call, condition)
+
+    def subquery(self, kind: str, start: int, *arguments: Expression) -> Expression:
+        if kind not in ("", "IN", "EXISTS"):
+            self.refuse()
+        query = self.query()
+        self.expect(")")
+        plain = self.operation("SUBQUERY", start, *arguments)
+        return Subquery("SUBQUERY", arguments, kind, start=start, end=plain.end, depth=plain.depth, query=query)
 
     def _window(self) -> Window:
         self.expect("(")

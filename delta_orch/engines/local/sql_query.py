@@ -7,7 +7,7 @@ VALUES in FROM, and WITH.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
@@ -19,6 +19,7 @@ from delta_orch.engines.local.query_grammar import (
     Query,
     Select,
     SetOperation,
+    Subquery,
     Values,
     With,
     is_star,
@@ -29,22 +30,23 @@ from delta_orch.engines.local.sql_aggregates import AGGREGATES, Aggregates, Wind
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_names import generated_name
 from delta_orch.engines.local.sql_operators import in_order
-from delta_orch.engines.local.sql_scalars import Scalars, describe
+from delta_orch.engines.local.sql_scalars import QueryColumns, Scalars, describe
 from delta_orch.engines.local.sql_types import (
     Source,
     Typed,
+    common_type,
     common_type_of,
     is_atomic,
     qualified,
     unsupported,
 )
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
+from delta_orch.expressions.nodes import And, Call, Column, Expression, Literal, Not, Operation, Or
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.expressions.tree import children_of
-from delta_orch.protocol.types import VOID, StructField, StructType
+from delta_orch.protocol.types import BOOLEAN, STRING, VOID, StructField, StructType
 
 
 @dataclass(slots=True)
@@ -54,6 +56,7 @@ class _Context:
     relations: Mapping[str, tuple[str, LocalRelation]]
     inputs: dict[str, QueryInput]
     with_queries: dict[str, tuple[Query, _Context]] = field(default_factory=dict)
+    subqueries: list[Subquery] = field(default_factory=list)
 
 
 def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> DuckDBQuery:
@@ -74,24 +77,64 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named
             remedy="Write long alternatives as IN (…)",
             query=query,
         ) from None
+    if context.subqueries:
+        inputs = {label: replace(used, is_read_often=True) for label, used in context.inputs.items()}
+        translated = translated._replace(inputs=inputs)
     if named:
         return translated
     return _renamed(translated, [f"c{i}" for i in range(len(translated.schema))])
 
 
-class _SourceColumns:
+class _SourceColumns(QueryColumns):
     """Columns of the relations in FROM. A name alone is not that of a column that `merged` has, by relation and name in
-    lower case."""
+    lower case.
 
-    def __init__(self, sources: list[Source], merged: Collection[tuple[str, str]] = ()) -> None:
+    Attributes:
+        is_correlated: Whether one of `outer` was found, the columns of the query around this one.
+    """
+
+    def __init__(
+        self,
+        sources: list[Source],
+        merged: Collection[tuple[str, str]] = (),
+        context: _Context | None = None,
+        outer: _SourceColumns | None = None,
+        where: Expression | None = None,
+    ) -> None:
         self._sources = sources
         self._merged = merged
+        self._context = context
+        self._outer = outer
+        self._tests = set(map(id, _tests(where)))
+        self.is_correlated = False
 
-    def find(self, path: tuple[str, ...]) -> Typed:
+    def subquery(self, scalars: Scalars, node: Operation) -> Typed:
+        if self._context is None or not isinstance(node, Subquery):
+            return super().subquery(scalars, node)
+        if node.detail == "IN" and id(node) not in self._tests:
+            raise unsupported("IN (SELECT …) but in WHERE, as a test of its own (Spark takes null for false elsewhere)")
+        self._context.subqueries.append(node)
+        found = _query(node.query, self._context, is_named=False, outer=self)
+        if node.detail == "EXISTS":
+            return Typed(f"(EXISTS ({found.sql}))", BOOLEAN)
+        if len(found.schema) != 1:
+            raise InvalidExpressionError(f"A query that stands for one value has {len(found.schema)} columns")
+        kind = found.schema.fields[0].data_type
+        if not node.detail:
+            return Typed(f"({found.sql})", kind)
+        value = scalars.scalar(node.arguments[0])
+        common = common_type(value.data_type, kind)
+        if not is_atomic(common) or (STRING in (value.data_type, kind) and value.data_type != kind):
+            raise unsupported(f"{value.data_type} IN a query of {kind}")
+        listed = _widened(found, StructType((StructField("value", common),)))
+        return Typed(f"({widen(value, common).sql} IN ({listed}))", BOOLEAN)
+
+    def find(self, path: tuple[str, ...], inner: frozenset[str] = frozenset()) -> Typed:
+        """See `Columns.find`. `inner`: names of relations of the queries in this one, which hide those of here."""
         if len(path) > 1:
             for source in self._sources:
                 if source.alias.lower() == path[0].lower():
-                    return source.find(path[1:])
+                    return _visible(source, inner).find(path[1:])
         matches = [
             source
             for source in self._sources
@@ -104,11 +147,32 @@ class _SourceColumns:
                 remedy="Write the relation's name before it",
                 column=path[0],
             )
+        if not matches and self._outer is not None:
+            self.is_correlated = True
+            return self._outer.find(path, inner | {source.alias.lower() for source in self._sources})
         if not matches:
             names = [f.name for source in self._sources for f in source.schema]
             find_column(path, StructType(tuple(f for source in self._sources for f in source.schema)))
             raise ColumnNotFoundError(f"There is no column {path[0]!r}", remedy=f"Columns: {', '.join(names[:20])}")
-        return matches[0].find(path)
+        return _visible(matches[0], inner).find(path)
+
+
+def _tests(node: Expression | None) -> Iterator[Expression]:
+    """The tests of which a condition consists, without NOT."""
+    match node:
+        case And(children) | Or(children):
+            for child in children:
+                yield from _tests(child)
+        case Operation("NOT", (child,)) | Not(child):
+            yield child
+        case Expression():
+            yield node
+
+
+def _visible(source: Source, inner: frozenset[str]) -> Source:
+    if source.alias.lower() in inner:
+        raise unsupported(f"a query in another one, with two relations called {source.alias!r} (give them other names)")
+    return source
 
 
 class _OutputColumns:
@@ -123,7 +187,9 @@ class _OutputColumns:
         return self._columns.find(path) if output is None else output
 
 
-def _query(query: Query, context: _Context, *, is_named: bool = True) -> DuckDBQuery:
+def _query(
+    query: Query, context: _Context, *, is_named: bool = True, outer: _SourceColumns | None = None
+) -> DuckDBQuery:
     """A query. `is_named` False: nobody sees the names of its columns, so those it leaves out are made up."""
     match query:
         case With(queries, inner):
@@ -136,7 +202,7 @@ def _query(query: Query, context: _Context, *, is_named: bool = True) -> DuckDBQ
             return _set_operation(query, context, is_named)
         case Values(rows):
             return _values(rows, context)
-    return _Select(query, context, is_named).translate()
+    return _Select(query, context, is_named, outer).translate()
 
 
 def _values(rows: Sequence[Sequence[Expression]], context: _Context) -> DuckDBQuery:
@@ -201,8 +267,9 @@ def _renamed(query: DuckDBQuery, names: Sequence[str]) -> DuckDBQuery:
 
 
 class _Select:
-    def __init__(self, select: Select, context: _Context, is_named: bool) -> None:
+    def __init__(self, select: Select, context: _Context, is_named: bool, outer: _SourceColumns | None) -> None:
         self._select = select
+        self._outer = outer
         self._is_named = is_named
         self._context = context
         self._sources: list[Source] = []
@@ -214,11 +281,14 @@ class _Select:
     def translate(self) -> DuckDBQuery:
         select = self._select
         parts = self._from()
-        columns = _SourceColumns(self._sources, self._merged)
+        columns = _SourceColumns(self._sources, self._merged, self._context)
         scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns, select.windows)
         projection, fields = self._projection(outputs)
         if select.where is not None:
-            parts.append(f"WHERE {scalars.boolean(select.where)}")
+            of_rows = _SourceColumns(self._sources, self._merged, self._context, self._outer, select.where)
+            parts.append(f"WHERE {Scalars(of_rows).boolean(select.where)}")
+            if of_rows.is_correlated:
+                self._ensure_plain()
         if group := self._group(scalars):
             parts.append(f"GROUP BY {', '.join(group)}")
         if select.having is not None:
@@ -239,6 +309,13 @@ class _Select:
         named = (f"{text} AS {quote_duckdb_identifier(f.name)}" for text, f in zip(projection, fields, strict=True))
         sql = " ".join([f"SELECT {'DISTINCT ' if select.distinct else ''}{', '.join(named)}", *parts])
         return DuckDBQuery(sql, StructType(tuple(fields)), self._context.inputs)
+
+    def _ensure_plain(self) -> None:
+        """Of a query that looks at the rows of the one around it: only these are known to mean the same."""
+        select = self._select
+        parts = (select.group, select.having, select.qualify, select.limit, select.offset, select.distinct)
+        if any(parts):
+            raise unsupported("a query about the rows around it, with more than FROM and WHERE")
 
     def _group(self, scalars: Scalars) -> list[str]:
         """The keys of GROUP BY. A name is that of a column, or else of an item of the SELECT list; ALL is every item

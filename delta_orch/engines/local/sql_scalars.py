@@ -100,6 +100,14 @@ class Columns(Protocol):
         """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
 
 
+class QueryColumns:
+    """Those of a query, which may hold queries."""
+
+    def subquery(self, scalars: Scalars, node: Operation) -> Typed:
+        """A query that stands for a value."""
+        raise unsupported(describe(node))
+
+
 class Scalars:
     """Translates expressions, resolved ones and what text says; one instance for one place in a query."""
 
@@ -261,6 +269,10 @@ class Scalars:
             raise unsupported("ILIKE with an escape")
         return sql_text.case_blind_like(self, node.arguments)
 
+    def subquery(self, node: Operation) -> Typed:
+        columns = self._columns if isinstance(self._columns, QueryColumns) else QueryColumns()
+        return columns.subquery(self, node)
+
     # --- choices
 
     def case(self, node: Operation) -> Typed:
@@ -381,6 +393,7 @@ OPERATIONS: dict[str, _Rule] = {
     "/": Scalars.division,
     "%": Scalars.remainder,
     "DIV": Scalars.whole_quotient,
+    "SUBQUERY": Scalars.subquery,
     "&": Scalars.bitwise,
     "|": Scalars.bitwise,
     "^": Scalars.bitwise,
