@@ -366,7 +366,12 @@ def _is_one_of(value: Any, choices: Any) -> bool:
 
 
 def _is_collection(value: Any) -> bool:
-    return isinstance(value, Iterable) and not isinstance(value, str | bytes | bytearray | memoryview | Mapping)
+    if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview | Mapping):
+        return False
+    try:
+        return iter(value) is not None
+    except Exception:  # noqa: BLE001 (a class, such as Dagster's AssetKey, may forbid it with any error)
+        return False
 
 
 def _members(value: Any) -> Iterable[Any]:
@@ -377,6 +382,12 @@ def _members(value: Any) -> Iterable[Any]:
 def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> None:
     """Refuse what no table can hold: numbers beyond 64 bits, infinite ones, text that cannot be encoded."""
     if isinstance(value, str):
+        if type(value).__str__ is not str.__str__ and name != "table_uri" and not _is_readable(value):
+            raise error(
+                f"{name} must be a text that is known now, not {_shown(value)}",
+                remedy="Read the variable where the argument is given",
+                argument=name,
+            )
         if not value.isascii() and not _is_encodable(value):
             raise error(
                 f"{name} holds text that cannot be encoded", cause="It has a lone surrogate in it", argument=name
@@ -396,6 +407,14 @@ def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> Non
             for part in (key, member):
                 if isinstance(part, str):
                     _ensure_sane(name, part, error)
+
+
+def _is_readable(text: str) -> bool:
+    """False for a variable that is read later, such as Dagster's EnvVar. A resource takes it, and `table_uri`."""
+    try:
+        return isinstance(str(text), str)
+    except Exception:  # noqa: BLE001 (whatever error says so)
+        return False
 
 
 def _is_encodable(text: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext, suppress
 from difflib import get_close_matches
 from typing import Any, cast
 
@@ -210,7 +211,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             self._ensure_exact(settings, selection, partition_columns, is_tied=tied)
         # An output of an op always has an identity: its run reads back the version that carries it.
         named = self.idempotency != "off" or not context.has_asset_key
-        run = read_run(context, self.code_location) if named else None
+        run = None
+        # What needs no identity is also written outside of a run, or where the root run is gone.
+        with nullcontext() if named else suppress(InvalidRequestError):
+            run = read_run(context, self.code_location)
         mode: Mode = settings.mode
         # The output of an op is a whole: what an older run left in other partitions is none of it.
         if mode == "overwrite" and self.partition_overwrite == "dynamic" and context.has_asset_key:

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import is_dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -18,8 +19,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import delta_orch.dagster
+from delta_orch import DeltaTable
 from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaOut, DeltaTableResource, delta_asset
-from delta_orch.errors import DeltaError, TableNotFoundError
+from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from tests.harness.fuzz.arguments import values
 
 LONGEST_MESSAGE = 2_000
@@ -132,6 +134,25 @@ def test_a_wrong_argument_is_refused_at_definition(name: str, argument: str) -> 
         and (problem := _ends_well(lambda value=value: _call(name, {argument: value}))) is not None  # type: ignore[misc]
     }
     assert not found
+
+
+@pytest.mark.parametrize(
+    "wrong", [dg.AssetKey("a"), dg.EnvVar("UNSET"), [dg.EnvVar("UNSET")]], ids=["key", "var", "vars"]
+)
+@pytest.mark.parametrize(("name", "argument"), CALLS, ids=["-".join(call) for call in CALLS])
+def test_an_object_of_dagster_is_taken_or_refused_by_name(name: str, argument: str, wrong: object) -> None:
+    """A key cannot be iterated over, and a variable has no text before a run: both raise errors of no class."""
+    if argument == "job":
+        pytest.skip("Dagster itself prints what is no job")
+    assert _ends_well(lambda: _call(name, {argument: wrong})) is None
+
+
+@pytest.mark.parametrize("wrong", [dg.AssetKey("a"), [dg.EnvVar("UNSET")]], ids=["key", "vars"])
+def test_columns_are_no_object_of_dagster(tmp_path: Path, wrong: Any) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.overwrite(pa.table({"UNSET": [1]}))
+    with pytest.raises(InvalidRequestError, match="columns must be"):
+        table.snapshot().scan(columns=wrong)
 
 
 MODELS = {

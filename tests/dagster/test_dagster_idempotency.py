@@ -1,5 +1,6 @@
 """Runs, retries, re-executions and zombies, on a real instance on disk."""
 
+import json
 import os
 import subprocess
 import sys
@@ -324,6 +325,16 @@ def test_idempotency_off_always_writes(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "readings")
     assert table.snapshot().scan().to_arrow().num_rows == 2
     assert table.txns() == {}
+    # The commits name their runs all the same.
+    named = [json.loads(entry.user_metadata or "{}") for entry in table.history()]
+    assert len({one["run_id"] for one in named}) == 2
+    assert {one["asset_key"] for one in named} == {"readings"}
+
+
+def test_idempotency_off_writes_without_a_run_too(tmp_path: Path) -> None:
+    io_manager = DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="off")
+    io_manager.handle_output(dg.build_output_context(asset_key=["x"]), pa.table({"n": [1]}))
+    assert DeltaTable(tmp_path / "x").snapshot().scan().to_arrow().num_rows == 1
 
 
 def test_idempotency_by_partition_needs_partitions(tmp_path: Path) -> None:
