@@ -20,6 +20,7 @@ _COUNT = "delta_orch_num_rows"
 
 def count_rows(snapshot: Snapshot, plan: ScanPlan) -> int:
     """See `Scan.count`."""
+    plan.ensure_each_once()
     if plan.arrow_filter is not None or not _is_of_partitions(plan):
         return _read(plan)
     counts = live_row_counts(snapshot.files(["path", *ROW_COUNT_COLUMNS], plan.where))

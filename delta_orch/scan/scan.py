@@ -156,7 +156,10 @@ class Scan:
 
     def count(self) -> int:
         """The number of rows. Statistics answer for files without `where`, and where `where` names partition columns
-        alone; of other files rows are read, without columns."""
+        alone; of other files rows are read, without columns.
+
+        Raises ProtocolViolationError: The log names a file twice.
+        """
         from delta_orch.scan.counting import count_rows
 
         return count_rows(self._snapshot, self.plan())

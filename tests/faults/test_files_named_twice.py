@@ -49,7 +49,8 @@ def test_a_file_under_two_spellings(tmp_path: Path, spelling: str) -> None:
     _commit(root, 2, {"add": {**add, "path": SPELLINGS[spelling](root, add["path"])}})
     table = DeltaTable(root)
     for act in (
-        lambda: table.snapshot().scan().to_arrow(),
+        lambda: table.snapshot().scan().to_arrow(), lambda: table.snapshot().scan().count(),
+        lambda: table.snapshot().scan(where="id > 0").count(),
         lambda: table.snapshot().scan(where="length(CAST(id AS STRING)) = 1").to_arrow(),
         lambda: [task.to_arrow() for task in table.snapshot().scan().tasks()],
         lambda: table.delete("id = 1"), lambda: table.update({"id": "id + 1"}),
@@ -74,6 +75,8 @@ def test_a_file_of_a_checkpoint_that_names_it_twice(tmp_path: Path) -> None:
             file.unlink()
     with pytest.raises(ProtocolViolationError, match="twice"):
         _ids(root)
+    with pytest.raises(ProtocolViolationError, match="twice"):
+        DeltaTable(root).snapshot().scan().count()
     with pytest.raises(ProtocolViolationError, match="twice"):
         DeltaTable(root).delete("id = 1")
     assert DeltaTable(root).version() == 1
