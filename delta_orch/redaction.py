@@ -44,6 +44,8 @@ _SET = re.compile(
     r"""(?!\*\*\*)[^\s"'\\,;&)]+""",
     re.IGNORECASE,
 )
+# An argument that an error quotes. A path of a partition by that name goes on behind its value.
+_QUOTED = re.compile(rf"((?:^|['\"]){_NAME}\s?[:=]\s?)(?!\*\*\*)[^\s'\"/\\]+(?=['\"]|$)", re.IGNORECASE)
 _NAME_OF_SECRET = re.compile(_SECRET, re.IGNORECASE)
 _MAY_HOLD = re.compile(r"[@?#&;=:]|%3D|bearer |--?\w", re.IGNORECASE)
 
@@ -80,7 +82,7 @@ def redacted(text: str) -> str:
     text = without_secrets(text, _SHORTEST)
     text = _USER.sub(rf"\1{_HIDDEN}@", text)
     text = _QUERY.sub(rf"\1?{_HIDDEN}", text)
-    return _NAMED.sub(rf"\1{_HIDDEN}", text)
+    return _NAMED.sub(rf"\1{_HIDDEN}", _QUOTED.sub(rf"\1{_HIDDEN}", text))
 
 
 def kept(value: Any) -> Any:

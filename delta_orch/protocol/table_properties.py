@@ -299,9 +299,9 @@ def _parse_value(key: str, text: str) -> object:
     try:
         return _PROPERTIES[key].parse(text)
     except ValueError as e:
-        raise InvalidPropertyError(
-            f"Table property {key} has an invalid value", cause=str(e), property=key, value=text
-        ) from None
+        cause = str(e)
+    # Not within: what is raised there carries an error that repeats the value as it is.
+    raise InvalidPropertyError(f"Table property {key} has an invalid value", cause=cause, property=key, value=text)
 
 
 def _suggestion(key: str) -> str | None:

@@ -153,12 +153,30 @@ def test_what_a_library_says_is_dropped_with_its_context() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "The data file key=1/token=x/part-0.parquet is not there", "s3://bucket/a=b/c", "abfss://c@a.dfs.x/t",
+        "The data file key=1/token=x/part-0.parquet is not there", "The file 'token=x/part-0.parquet'",
+        "s3://bucket/a=b/c", "abfss://c@a.dfs.x/t",
         "http://127.0.0.1:9000/bucket/a@b", "Column a: b@c", "file:///data/a b/x.parquet", "10:30@noon", "id = 'a@b'",
     ],
 )  # fmt: skip
 def test_what_is_not_secret_stays(text: str) -> None:
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize("name", ["password", "api_key", "Client-Secret", "my.token"])
+def test_an_argument_that_sets_a_secret_is_not_repeated(tmp_path: Path, name: str) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1]}))
+    wrong = f"{name}=Q7wJalrXUtnFEMI"
+    calls: list[Callable[[], object]] = [
+        lambda: table.alter().add_column("x", wrong).commit(),
+        lambda: table.alter().set_properties({"delta.appendOnly": wrong}).commit(),
+        lambda: table.append(pa.table({"id": [2]}), engine=wrong),
+        lambda: table.snapshot(timestamp=wrong),
+    ]
+    for call in calls:
+        with pytest.raises(DeltaError) as caught:
+            call()
+        assert "Q7wJalrXUtnFEMI" not in everything(caught.value)
 
 
 def test_commits_hold_no_secret(tmp_path: Path) -> None:
@@ -198,6 +216,7 @@ def test_redaction_takes_no_longer_for_hostile_text() -> None:
     for text in (
         "token",
         "'token",
+        "'token=",
         "--token ",
         "x-",
         "x-token",

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 
 from delta_orch.errors import DeltaError, InvalidRequestError, ProtocolViolationError, TimestampOutOfRangeError
@@ -42,12 +43,9 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
                 cause="Its offset from UTC has parts of a second",
                 remedy="Write it like 2013-01-01T00:00:00Z",
             )
-        try:
+        # What Python says of it repeats the text as it is.
+        with suppress(ValueError):
             value = datetime.fromisoformat(value)
-        except ValueError as e:
-            raise InvalidRequestError(
-                f"{timestamp!r} is no point in time", cause=str(e), remedy="Write it like 2013-01-01T00:00:00Z"
-            ) from None
     if isinstance(value, datetime):
         aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         # In integers: a float of seconds does not hold every millisecond.
@@ -56,7 +54,7 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
         return value
     raise InvalidRequestError(
         f"{timestamp!r} is no point in time",
-        remedy="Pass a datetime, ISO 8601 text, or milliseconds since the epoch as an integer",
+        remedy="Pass a datetime, text like 2013-01-01T00:00:00Z (ISO 8601), or whole milliseconds since the epoch",
     )
 
 
