@@ -24,9 +24,17 @@ from delta_orch.protocol.types import BOOLEAN, StructField, StructType
 
 
 def load_value(
-    context: dg.InputContext, table: DeltaTable, settings: AssetSettings, engine: str, code_location: str | None
+    context: dg.InputContext,
+    table: DeltaTable,
+    settings: AssetSettings,
+    engine: str,
+    code_location: str | None,
+    mode: str = "overwrite",
 ) -> object:
     """The value of an input: the run's partitions of an asset, or all of one without partitions.
+
+    Args:
+        mode: Of the IO manager, which an upstream op may override.
 
     Raises:
         TableNotFoundError: Nothing has been written there yet, and the input is neither optional nor the asset itself.
@@ -41,7 +49,7 @@ def load_value(
         return None
     if wanted.kind == "changes":
         return _changes(table, asked)
-    snapshot = _snapshot(context, table, asked, code_location)
+    snapshot = _snapshot(context, table, asked, code_location, mode)
     if snapshot is None:
         return _nothing_yet(context, table, wanted, engine)
     if wanted.kind == "snapshot":
@@ -89,7 +97,7 @@ def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: Inpu
 
 
 def _snapshot(
-    context: dg.InputContext, table: DeltaTable, asked: InputSettings, code_location: str | None
+    context: dg.InputContext, table: DeltaTable, asked: InputSettings, code_location: str | None, mode: str
 ) -> TableSnapshot | None:
     if asked.version is not None or asked.timestamp is not None:
         return table.snapshot(version=asked.version, timestamp=asked.timestamp)
@@ -99,11 +107,8 @@ def _snapshot(
     run = read_run(context, code_location)
     # Where the run's own step left what was there (mode 'ignore'), that is its output.
     own = own_snapshot(table, own_txn(run, upstream, "run").app_id)
-    return own if own is not None or _mode_of(upstream) != "ignore" else snapshot_or_none(table)
-
-
-def _mode_of(upstream: dg.OutputContext) -> object:
-    return upstream.definition_metadata.get("mode")
+    mode = upstream.definition_metadata.get("mode", mode)
+    return own if own is not None or mode != "ignore" else snapshot_or_none(table)
 
 
 def _changes(table: DeltaTable, asked: InputSettings) -> ChangeFeed:

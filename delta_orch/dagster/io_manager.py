@@ -357,7 +357,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         definition = {key: value for key, value in definition.items() if key not in WRITTEN_KEYS}
         settings = parse_settings(definition, None, "overwrite")
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))
-        return load_value(context, table, settings, self.engine, self.code_location)
+        return load_value(context, table, settings, self.engine, self.code_location, self.mode)
 
     def place_of(self, key: dg.AssetKey, metadata: Mapping[str, object] | None = None) -> Place:
         """The folders of an asset's table below the root.
