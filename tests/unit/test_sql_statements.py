@@ -190,6 +190,22 @@ def test_rows_and_tables_stand_in_from(table: DeltaTable) -> None:
     assert found.column_names == ["(a + 1)", "count(1)"] and found.num_rows == 4
 
 
+def test_queries_stand_in_conditions_of_queries(table: DeltaTable) -> None:
+    keys = pa.table({"k": [1, 3, 8]})
+    found = sql("SELECT id FROM t WHERE id IN (SELECT k FROM keys WHERE k < 5) AND day IS NULL", t=table, keys=keys)
+    assert found.column("id").to_pylist() == [3]
+    sql("INSERT INTO t (id) SELECT k FROM keys WHERE NOT EXISTS (SELECT 1 FROM t WHERE id = k)", t=table, keys=keys)
+    assert ids(table) == [1, 2, 3, 8]
+    found = sql("SELECT id FROM t VERSION AS OF 1 WHERE id = (SELECT max(id) - 5 FROM t)", t=table)
+    assert found.column("id").to_pylist() == [3]
+    for text in (
+        "DELETE FROM t WHERE id IN (SELECT * FROM keys)",
+        "UPDATE t SET id = 0 WHERE EXISTS (SELECT 1 FROM keys)",
+    ):
+        with pytest.raises(DeltaError, match="holds a subquery"):
+            sql(text, t=table, keys=keys)
+
+
 def test_changes_are_a_table(table: DeltaTable) -> None:
     sql("DELETE FROM t WHERE id = 1", t=table)
     query = "SELECT _change_type AS c, id FROM table_changes('t', {}) WHERE id = 1 ORDER BY _commit_version"
