@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
 
@@ -56,12 +57,25 @@ def _value(text: str, reader: Reader, found: Expression) -> Expression:
     return Opaque(reader.text_between(0, len(text)), reader.columns())
 
 
+_MOMENT: ContextVar[datetime | None] = ContextVar("moment", default=None)
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """A statement: all its values that tell the time (`parse_row_value`) tell the same."""
+    token = _MOMENT.set(_MOMENT.get() or datetime.now(UTC))
+    try:
+        yield
+    finally:
+        _MOMENT.reset(token)
+
+
 _CLOCKS = re.compile(r"(?i)\s*(current_timestamp|now|current_date|localtimestamp)\s*(\(\s*\))?\s*")
 
 
 def parse_row_value(text: str) -> Expression:
     """A value that a verb computes for rows: as `parse_value`, and nothing that does not look at one row alone. The
-    clock (`current_timestamp()`, `now()`, `current_date()`, `localtimestamp()`) is read once, here.
+    clock (`current_timestamp()`, `now()`, `current_date()`, `localtimestamp()`) is read here, or by `one_moment`.
 
     Raises:
         InvalidExpressionError: As `parse_value`, and for a subquery, a window, aggregate or generator function, a
@@ -69,7 +83,7 @@ def parse_row_value(text: str) -> Expression:
     """
     clock = _CLOCKS.fullmatch(text)
     if clock is not None and (clock[2] or clock[1].lower() != "now"):
-        now = datetime.now(UTC)
+        now = _MOMENT.get() or datetime.now(UTC)
         match clock[1].lower():
             case "current_date":
                 return Literal(now.date(), DATE)

@@ -7,6 +7,7 @@ from typing import Unpack
 
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.parse import one_moment
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.statements import describe, inserts, rows, tables
 from delta_orch.statements.cursor import Cursor, Token, tokens_of
@@ -52,7 +53,8 @@ def sql(
     if len({name.lower() for name in given}) < len(given):
         raise InvalidRequestError("Two table names differ only in case", remedy="Rename one")
     statement = parse_statement(text, frozenset(name.lower() for name in given))
-    return statement(Session(given, engine, storage_options, options))
+    with one_moment():
+        return statement(Session(given, engine, storage_options, options))
 
 
 def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement:

@@ -619,3 +619,31 @@ def test_explain_says_what_would_be_opened(table: DeltaTable) -> None:
             sql(wrong, t=table)
     with pytest.raises(InvalidRequestError):
         delta_orch.sql("EXPLAIN DELETE FROM t", tables={"t": table}, dry_run=True)
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE t SET a = current_timestamp(), b = now(), c = localtimestamp(), d = current_date()",
+        "MERGE INTO t USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET a = now(), b = current_timestamp(), "
+        "c = localtimestamp(), d = current_date() WHEN NOT MATCHED THEN INSERT (id, a, b, c, d) VALUES (s.id, now(), "
+        "current_timestamp(), localtimestamp(), current_date())",
+        "INSERT INTO t (a, b, c, d) VALUES (now(), current_timestamp(), localtimestamp(), current_date()), "
+        "(current_timestamp(), now(), localtimestamp(), current_date())",
+    ],
+)
+def test_a_statement_has_one_moment(tmp_path: Path, statement: str) -> None:
+    t, s = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "s")
+    sql("CREATE TABLE t (id INT, a TIMESTAMP, b TIMESTAMP, c TIMESTAMP_NTZ, d DATE) USING delta", t=t)
+    sql("INSERT INTO t (id) VALUES (1)", t=t)
+    sql("CREATE TABLE s USING delta AS SELECT 1 AS id UNION ALL SELECT 2 AS id", s=s)
+    moments = set()
+    for _ in range(2):
+        sql(statement, t=t, s=s)
+        found = [row for row in t.snapshot().scan().to_arrow().to_pylist() if row["a"] is not None]
+        for row in found:
+            assert row["a"] == row["b"] == row["c"].replace(tzinfo=UTC)
+            assert row["d"] == row["c"].date()
+        moments.add(frozenset(row["a"] for row in found))
+    assert len(moments) == 2
+    assert {len(moment) for moment in moments} <= ({1, 2} if statement.startswith("INSERT") else {1})

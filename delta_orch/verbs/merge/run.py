@@ -15,6 +15,7 @@ from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, R
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
+from delta_orch.expressions.parse import one_moment
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction, is_not_true
@@ -102,6 +103,7 @@ def explain_merge(
     return told[0]
 
 
+@one_moment()
 def _run(
     log: TableLog,
     snapshot: Snapshot,
