@@ -290,12 +290,9 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
             if not _is_collection(value) or (isinstance(value, Iterator) and not may_be_used_up):
                 return False
             return all(_is_of_tree(v, item, scope) for v in _members(value))
-        case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, item])):
-            # What takes one of several types says itself which of them it misses.
-            is_told = isinstance(item, ast.Name)
-            return isinstance(value, Mapping) and all(
-                _is_of_tree(one, key, scope) and (not is_told or _is_of_tree(value[one], item, scope)) for one in value
-            )
+        case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, _])):
+            # What its values are the method says itself: options of a store, for one, need not be texts.
+            return isinstance(value, Mapping) and all(_is_of_tree(one, key, scope) for one in value)
         case ast.Subscript(value=ast.Name(id="Callable")):
             return callable(value)
         case ast.Subscript(value=inner):
