@@ -33,6 +33,8 @@ _ERRORS: dict[str, type[InvalidRequestError]] = {
     "expression": InvalidExpressionError,
 }
 _NO_DEFAULT = object()
+_LATER = ("table_uri", "storage_options")
+"""What may be a variable that is read in the run, such as Dagster's EnvVar."""
 _CONTAINERS = ("Sequence", "Iterable", "Iterator", "Collection", "list", "tuple", "set", "frozenset")
 
 
@@ -379,7 +381,7 @@ def _members(value: Any) -> Iterable[Any]:
 def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> None:
     """Refuse what no table can hold: numbers beyond 64 bits, infinite ones, text that cannot be encoded."""
     if isinstance(value, str):
-        if type(value).__str__ is not str.__str__ and name != "table_uri" and not _is_readable(value):
+        if type(value).__str__ is not str.__str__ and name not in _LATER and not _is_readable(value):
             raise error(
                 f"{name} must be a text that is known now, not {_shown(value)}",
                 remedy="Read the variable where the argument is given",
@@ -407,7 +409,7 @@ def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> Non
 
 
 def _is_readable(text: str) -> bool:
-    """False for a variable that is read later, such as Dagster's EnvVar. A resource takes it, and `table_uri`."""
+    """False for a variable that is read later, such as Dagster's EnvVar."""
     try:
         return isinstance(str(text), str)
     except Exception:  # noqa: BLE001 (whatever error says so)

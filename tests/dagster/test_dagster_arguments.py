@@ -155,6 +155,14 @@ def test_columns_are_no_object_of_dagster(tmp_path: Path, wrong: Any) -> None:
         table.snapshot().scan(columns=wrong)
 
 
+def test_a_sensor_takes_variables_for_its_store() -> None:
+    options = {"secret": dg.EnvVar("UNSET")}
+    made = delta_orch.dagster.build_delta_log_sensor(
+        name="new", table_uri=dg.EnvVar("UNSET"), storage_options=options, job=some_job
+    )
+    assert made.name == "new"
+
+
 MODELS = {
     name: kind
     for name in delta_orch.dagster.__all__
