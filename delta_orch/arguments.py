@@ -34,7 +34,7 @@ _ERRORS: dict[str, type[InvalidRequestError]] = {
 }
 _NO_DEFAULT = object()
 _LATER = ("table_uri", "storage_options")
-"""What may be a variable that is read in the run, such as Dagster's EnvVar."""
+"""What may be a variable that is read in the run, Dagster's EnvVar, where Dagster's own functions take it."""
 _CONTAINERS = ("Sequence", "Iterable", "Iterator", "Collection", "list", "tuple", "set", "frozenset")
 
 
@@ -149,7 +149,7 @@ class _Scope:
     """What the names of a module's annotations stand for."""
 
     def __init__(self, module: str) -> None:
-        self._module = module
+        self.module = module
         self._imports: dict[str, tuple[str, str | None]] | None = None
 
     def home_of(self, name: str) -> _Scope:
@@ -159,12 +159,12 @@ class _Scope:
 
     def _all_imports(self) -> dict[str, tuple[str, str | None]]:
         if self._imports is None:
-            self._imports = _imports_of(self._module)
+            self._imports = _imports_of(self.module)
         return self._imports
 
     def __getitem__(self, name: str) -> Any:
         """Raises KeyError where nothing is known of a name."""
-        known = vars(sys.modules[self._module])
+        known = vars(sys.modules[self.module])
         if name in known:
             return known[name]
         if name in self._all_imports():
@@ -228,6 +228,7 @@ class _Kind:
         text = annotation if isinstance(annotation, str) else ""
         self._error = InvalidExpressionError if "Expression" in text else _ERRORS.get(name, InvalidRequestError)
         self._plain = frozenset(t for part in text.split("|") if (t := _FIRST_SIGHT.get(part.strip())) is not None)
+        self._may_be_later = name in _LATER and scope.module.startswith("delta_orch.dagster.")
 
     def fit(self, value: Any) -> Any:
         """The value, or what it stands for. Raises InvalidRequestError."""
@@ -249,7 +250,7 @@ class _Kind:
                 remedy=f"Write [{_shown(value)}]" if wants_several else None,
                 argument=self._name,
             )
-        _ensure_sane(self._name, value, self._error)
+        _ensure_sane(self._name, value, self._error, self._may_be_later)
         return value
 
     def _takes(self, value: Any) -> bool:
@@ -292,9 +293,10 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
             if not _is_collection(value) or (isinstance(value, Iterator) and not may_be_used_up):
                 return False
             return all(_is_of_tree(v, item, scope) for v in _members(value))
-        case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, _])):
-            # What its values are the method says itself: options of a store, for one, need not be texts.
-            return isinstance(value, Mapping) and all(_is_of_tree(one, key, scope) for one in value)
+        case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, item])):
+            return isinstance(value, Mapping) and all(
+                _is_of_tree(one, key, scope) and _is_of_tree(value[one], item, scope) for one in value
+            )
         case ast.Subscript(value=ast.Name(id="Callable")):
             return callable(value)
         case ast.Subscript(value=inner):
@@ -367,10 +369,8 @@ def _is_one_of(value: Any, choices: Any) -> bool:
 def _is_collection(value: Any) -> bool:
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview | Mapping):
         return False
-    try:
-        return iter(value) is not None
-    except Exception:  # noqa: BLE001 (a class, such as Dagster's AssetKey, may forbid it with any error)
-        return False
+    # A tuple of its own kind, such as Dagster's AssetKey, may forbid it.
+    return not isinstance(value, tuple) or type(value).__iter__ is tuple.__iter__
 
 
 def _members(value: Any) -> Iterable[Any]:
@@ -378,10 +378,10 @@ def _members(value: Any) -> Iterable[Any]:
     return value if hasattr(value, "__len__") else ()
 
 
-def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> None:
+def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError], may_be_later: bool) -> None:
     """Refuse what no table can hold: numbers beyond 64 bits, infinite ones, text that cannot be encoded."""
     if isinstance(value, str):
-        if type(value).__str__ is not str.__str__ and name not in _LATER and not _is_readable(value):
+        if type(value).__str__ is not str.__str__ and not may_be_later and not _is_readable(value):
             raise error(
                 f"{name} must be a text that is known now, not {_shown(value)}",
                 remedy="Read the variable where the argument is given",
@@ -400,19 +400,20 @@ def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError]) -> Non
     elif type(value) in (list, tuple):
         for member in value:
             if isinstance(member, str | float | int):
-                _ensure_sane(name, member, error)
+                _ensure_sane(name, member, error, may_be_later)
     elif type(value) is dict:
         for key, member in value.items():
-            for part in (key, member):
-                if isinstance(part, str):
-                    _ensure_sane(name, part, error)
+            if isinstance(key, str):
+                _ensure_sane(name, key, error, False)
+            if isinstance(member, str):
+                _ensure_sane(name, member, error, may_be_later)
 
 
 def _is_readable(text: str) -> bool:
     """False for a variable that is read later, such as Dagster's EnvVar."""
     try:
         return isinstance(str(text), str)
-    except Exception:  # noqa: BLE001 (whatever error says so)
+    except RuntimeError:
         return False
 
 

@@ -66,7 +66,7 @@ class DeltaTable(TableVerbs):
     def __init__(
         self,
         table_uri: str | PathLike[str],
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         *,
         external_paths: Sequence[str | PathLike[str]] | None = None,
     ) -> None:
@@ -84,7 +84,7 @@ class DeltaTable(TableVerbs):
         table_uri: str | PathLike[str],
         partition_schema: object = None,
         *,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         progress: Callable[[int, int], None] | bool = False,
         **options: Unpack[WriteOptions],
     ) -> CommitResult:

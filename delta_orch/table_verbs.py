@@ -80,7 +80,7 @@ class TableVerbs(TableWrites):
         replace: bool = False,
         properties: Mapping[str, str] | None = None,
         *,
-        storage_options: Mapping[str, str] | None = None,
+        storage_options: Mapping[str, object] | None = None,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
         """Create a table at another location from a version of this table, by default the newest. See

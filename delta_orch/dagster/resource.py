@@ -82,6 +82,6 @@ def resolve_env(value: str) -> str:
     return value.get_value() or "" if isinstance(value, dg.EnvVar) else value
 
 
-def resolve_options(options: Mapping[str, str]) -> dict[str, str]:
-    """`resolve_env` for every value."""
-    return {name: resolve_env(value) for name, value in options.items()}
+def resolve_options(options: Mapping[str, object]) -> dict[str, object]:
+    """`resolve_env` for every text."""
+    return {name: resolve_env(value) if isinstance(value, str) else value for name, value in options.items()}

@@ -43,7 +43,7 @@ def build_delta_log_sensor(
     name: str,
     table_uri: str | None = None,
     tables: Mapping[str, DeltaTableResource] | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
     target: Target = None,
     job: Target = None,
     partitions_def: dg.PartitionsDefinition[str] | None = None,
@@ -237,8 +237,8 @@ class _Look:
 
 
 def _followed(
-    table_uri: str | None, storage_options: Mapping[str, str] | None, tables: Mapping[str, DeltaTableResource] | None
-) -> dict[str, tuple[str, Mapping[str, str]]]:
+    table_uri: str | None, storage_options: Mapping[str, object] | None, tables: Mapping[str, DeltaTableResource] | None
+) -> dict[str, tuple[str, Mapping[str, object]]]:
     """Name → location and storage options. A sensor of one table calls it by no name."""
     if (table_uri is None) == (tables is None) or (tables is not None and (not tables or "" in tables)):
         raise InvalidRequestError("A sensor follows one table or several", remedy="Pass table_uri, or named tables")

@@ -58,7 +58,7 @@ class SubmittedRun:
         """For the verb that writes: `table.append(rows, **run.options)`, for one commit."""
         return {"txn": self.txns, "user_metadata": self.user_metadata}
 
-    def table(self, storage_options: Mapping[str, str] | None = None) -> DeltaTable:
+    def table(self, storage_options: Mapping[str, object] | None = None) -> DeltaTable:
         """The table that the step writes."""
         from delta_orch.delta_table import DeltaTable
 

@@ -21,7 +21,7 @@ def sql(
     *,
     engine: EngineChoice = "auto",
     tables: Mapping[str, object] | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
     **options: Unpack[CommitOptions],
 ) -> object:
     """Run one statement of Spark SQL on Delta tables. docs/sql.md lists what is understood; everything else is refused

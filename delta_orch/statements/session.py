@@ -42,7 +42,7 @@ class Session:
 
     tables: Mapping[str, object]
     choice: EngineChoice
-    storage_options: Mapping[str, str] | None
+    storage_options: Mapping[str, object] | None
     options: CommitOptions
 
     def value(self, name: TableName) -> object:

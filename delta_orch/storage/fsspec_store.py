@@ -48,7 +48,7 @@ class FsspecStore(LogStore):
         MissingDependencyError: The package that speaks the protocol is not installed.
     """
 
-    def __init__(self, uri: str, storage_options: Mapping[str, str] | None = None) -> None:
+    def __init__(self, uri: str, storage_options: Mapping[str, object] | None = None) -> None:
         options = dict(storage_options or {})
         self._single_writer = str(options.pop(SINGLE_WRITER_OPTION, "false")).lower() == "true"
         self._options = options

@@ -21,7 +21,7 @@ _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _LIBRARIES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "abfss": ("adlfs", "azure")}
 
 
-def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, str] | None = None) -> LogStore:
+def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, object] | None = None) -> LogStore:
     """The store of a table's root directory. Touches nothing: the directory need not exist.
 
     Args:
@@ -77,7 +77,7 @@ def _at_home(path: str) -> str:
     return os.path.expanduser(path)  # noqa: PTH111
 
 
-def _remote(table_uri: str, storage_options: Mapping[str, str] | None) -> LogStore:
+def _remote(table_uri: str, storage_options: Mapping[str, object] | None) -> LogStore:
     # A local table needs none of this.
     from delta_orch.storage.storage_options import StoreKind, ensure_no_credentials, parse_location
 

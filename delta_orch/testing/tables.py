@@ -22,7 +22,7 @@ def build_table(
     *commits: pa.Table,
     partition_by: Sequence[str] | None = None,
     properties: Mapping[str, str] | None = None,
-    storage_options: Mapping[str, str] | None = None,
+    storage_options: Mapping[str, object] | None = None,
 ) -> DeltaTable:
     """Create a table, and append each of the Arrow tables in a commit of its own.
 

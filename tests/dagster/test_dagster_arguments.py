@@ -137,14 +137,24 @@ def test_a_wrong_argument_is_refused_at_definition(name: str, argument: str) -> 
 
 
 @pytest.mark.parametrize(
-    "wrong", [dg.AssetKey("a"), dg.EnvVar("UNSET"), [dg.EnvVar("UNSET")]], ids=["key", "var", "vars"]
+    "wrong",
+    [dg.AssetKey("a"), dg.EnvVar("UNSET"), [dg.EnvVar("UNSET")], {dg.EnvVar("UNSET"): TABLE}],
+    ids=["key", "var", "vars", "named by var"],
 )
 @pytest.mark.parametrize(("name", "argument"), CALLS, ids=["-".join(call) for call in CALLS])
 def test_an_object_of_dagster_is_taken_or_refused_by_name(name: str, argument: str, wrong: object) -> None:
     """A key cannot be iterated over, and a variable has no text before a run: both raise errors of no class."""
-    if argument == "job":
-        pytest.skip("Dagster itself prints what is no job")
-    assert _ends_well(lambda: _call(name, {argument: wrong})) is None
+    problem = _ends_well(lambda: _call(name, {argument: wrong}))
+    # Dagster itself prints a key that is no job.
+    assert (problem is not None) == (argument == "job" and isinstance(wrong, dg.AssetKey)), problem
+
+
+def test_a_variable_is_no_location_of_the_core() -> None:
+    """It opened a table in a directory of the variable's name."""
+    with pytest.raises(InvalidRequestError, match="known now"):
+        DeltaTable(dg.EnvVar("LAKE"))
+    with pytest.raises(InvalidRequestError, match="known now"):
+        DeltaTable("/nonexistent/t", {"secret": dg.EnvVar("LAKE")})
 
 
 @pytest.mark.parametrize("wrong", [dg.AssetKey("a"), [dg.EnvVar("UNSET")]], ids=["key", "vars"])
