@@ -14,6 +14,7 @@ from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.scan.frames import pandas_frame
 from delta_orch.scan.scan import Scan
 
 if TYPE_CHECKING:
@@ -134,7 +135,7 @@ def _to_reader(scan: Scan) -> pa.RecordBatchReader:
 
 
 def _to_pandas(scan: Scan) -> object:
-    return scan.to_arrow().to_pandas()
+    return scan.to_pandas()
 
 
 def _to_polars(scan: Scan) -> object:
@@ -196,7 +197,7 @@ _LOADERS: dict[str, Loader] = {
 _FROM_ARROW: dict[str, Callable[[pa.Table], object]] = {
     "pyarrow.Table": lambda rows: rows,
     "pyarrow.RecordBatchReader": lambda rows: rows.to_reader(),
-    "pandas.DataFrame": lambda rows: rows.to_pandas(),
+    "pandas.DataFrame": pandas_frame,
     "polars.DataFrame": _rows_to_polars,
     "polars.LazyFrame": _rows_to_lazy_polars,
     "duckdb.DuckDBPyRelation": _rows_to_duckdb,

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from delta_orch.protocol.types import StructType
 
 _INTEGERS = ("byte", "short", "integer", "long")
-# Up to here a double holds every integer.
+# Below, a double holds every integer. It may itself be the next one, rounded.
 _LARGEST = 2**53
 
 
@@ -47,6 +47,6 @@ def fit_pandas(data: object, schema: StructType | None) -> object:
         if field is None or str(field.data_type) not in _INTEGERS or frame[name].dtype.kind != "f":
             continue
         known = frame[name].dropna()
-        if len(known) < len(frame) and bool(((known % 1 == 0) & (known.abs() <= _LARGEST)).all()):
+        if len(known) < len(frame) and bool(((known % 1 == 0) & (known.abs() < _LARGEST)).all()):
             integers[name] = "Int64"
     return frame.astype(integers) if integers else frame

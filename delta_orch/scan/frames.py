@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     import pandas as pd
     import polars as pl
 
-_INTEGERS = ("Int8", "Int16", "Int32", "Int64")
-
 
 def pandas_frame(rows: pa.Table) -> pd.DataFrame:
     """See `Scan.to_pandas`."""
@@ -21,10 +19,14 @@ def pandas_frame(rows: pa.Table) -> pd.DataFrame:
         import pandas as pd
     except ImportError as e:
         raise _missing("pandas", e) from e
-    # By default pandas makes floats of integers where one is null: those beyond 2**53 would change.
-    types = {getattr(pa, name.lower())(): pd.api.types.pandas_dtype(name) for name in _INTEGERS}
-    mapper = {**types, pa.bool_(): pd.BooleanDtype()}.get
-    return rows.to_pandas(types_mapper=mapper, integer_object_nulls=True)
+    frame = rows.to_pandas(integer_object_nulls=True)
+    # NumPy has no null of these. As floats, integers beyond 2**53 would be others.
+    integers = {pa.int8(): pd.Int8Dtype(), pa.int16(): pd.Int16Dtype(), pa.int32(): pd.Int32Dtype()}
+    mapper = {**integers, pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}.get
+    for position, column in enumerate(rows.columns):
+        if column.null_count and mapper(column.type) is not None:
+            frame.isetitem(position, column.to_pandas(types_mapper=mapper))
+    return frame
 
 
 def polars_frame(rows: pa.Table) -> pl.DataFrame:

@@ -171,7 +171,7 @@ class Scan:
         return engine.to_reader(engine.scan(self.plan()))
 
     def to_pandas(self) -> pd.DataFrame:
-        """All rows as a DataFrame of pandas. Integers and booleans have pandas' own types with nulls (`Int64`), which
+        """All rows as a DataFrame of pandas. Integers and booleans beside nulls have pandas' own types (`Int64`), which
         keep them as they are; a null among floats is NaN. Decimals, structs, lists and maps are Python objects.
 
         Raises MissingDependencyError: pandas is not installed.

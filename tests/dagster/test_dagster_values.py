@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import dagster as dg
 import duckdb
+import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -521,3 +522,19 @@ def test_contexts_without_a_run(tmp_path: Path) -> None:
     assert loaded.to_pylist() == [{"n": 1}]
     with pytest.raises(InvalidRequestError, match="does not happen inside a Dagster run"):
         DeltaLakeIOManager(root_uri=str(tmp_path)).handle_output(output, pa.table({"n": [1]}))
+
+
+def test_pandas_hands_on_what_is_beside_a_null(lake: Lake) -> None:
+    """As a float, a large integer became another one, in a green run."""
+    rows = {"n": [2**53 + 1, None], "b": [True, None], "deep": [[2**60 + 1, None], None]}
+
+    @dg.asset
+    def first() -> pa.Table:
+        return pa.table(rows)
+
+    @dg.asset
+    def second(first: pd.DataFrame) -> pd.DataFrame:
+        return first
+
+    assert dg.materialize([first, second], instance=lake.instance, resources={"io_manager": lake.io_manager}).success
+    assert lake.table("second").snapshot().scan().to_arrow().to_pydict() == rows

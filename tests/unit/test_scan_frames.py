@@ -41,6 +41,12 @@ def test_pandas_keeps_integers_beside_nulls(table: DeltaTable) -> None:
     assert table.snapshot().scan(["b"], "i IS NULL").to_pandas()["b"].isna().tolist() == [True]
 
 
+@pytest.mark.parametrize("where", ["i IS NOT NULL", "i = 0"])
+def test_pandas_has_its_plain_types_where_nothing_is_null(table: DeltaTable, where: str) -> None:
+    found = table.snapshot().scan(["i", "small", "b"], where).to_pandas()
+    assert [str(kind) for kind in found.dtypes] == ["int64", "int16", "bool"]
+
+
 def test_polars_has_the_same_rows(table: DeltaTable) -> None:
     assert table.snapshot().scan().to_polars().to_dicts() == ROWS.to_pylist()
     assert table.snapshot().scan(where="i = 0").to_polars().shape == (0, 6)
