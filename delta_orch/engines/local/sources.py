@@ -118,7 +118,7 @@ def _from_pandas(frame: Data) -> pa.Table:
     named = all(name is not None for name in index.names)
     try:
         return pa.Table.from_pandas(frame.reset_index() if named else frame, preserve_index=False)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, ValueError, TypeError) as e:
+    except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
         raise InvalidRequestError(
             "The pandas DataFrame cannot be converted to Arrow",
             cause=str(e),
