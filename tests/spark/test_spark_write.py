@@ -296,6 +296,14 @@ def test_missing_columns_are_null_and_repeated_ones_refused(engine: SparkEngine,
     assert not files.root.exists() or not list(files.root.rglob("*.parquet"))
 
 
+@pytest.mark.parametrize("select", [["id", "1 AS id"], ["named_struct('x', 1, 'x', 2) AS id"]], ids=["column", "field"])
+def test_two_columns_of_one_name_are_the_datas_fault(engine: SparkEngine, select: list[str]) -> None:
+    """It was told as a fault of the table's metadata."""
+    rows = engine.host.session.range(1).selectExpr(*select)
+    with pytest.raises(SchemaMismatchError, match="The data has two columns"):
+        engine.schema(rows)
+
+
 def test_a_table_of_partition_columns_only_is_refused(engine: SparkEngine, files: Files) -> None:
     with pytest.raises(SchemaMismatchError, match="at least one column"):
         files.write(engine, engine.host.session.range(1), partition_by=("id",))

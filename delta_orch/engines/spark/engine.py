@@ -24,7 +24,7 @@ from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
 from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, predicate_sql, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
-from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
 from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -36,6 +36,7 @@ from delta_orch.protocol.types import StructType, holds_variant
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField as SparkField
 
     from delta_orch.engines.space_curve import Curve
 
@@ -99,20 +100,21 @@ class SparkEngine:
     def schema(self, relation: DataFrame) -> StructType:
         """The relation's schema.
 
-        Raises SchemaMismatchError for a Spark type that no table has, e.g. an interval.
+        Raises SchemaMismatchError for a Spark type that no table has, e.g. an interval, or two columns of one name.
         """
         with spark_errors("analyse the data"):
             schema = relation.schema
-        for field in schema.fields:
-            try:
-                data_type_from_json(field.dataType.jsonValue())
-            except UnsupportedError as e:
-                raise SchemaMismatchError(
-                    f"The data has the column {field.name} of type {field.dataType.simpleString()}, which no table has",
-                    remedy="Cast it to a type that tables have, e.g. with CAST(… AS STRING)",
-                    column=field.name,
-                ) from e
-        return parse_schema(schema.json())
+        try:
+            for field in schema.fields:
+                _ensure_is_of_tables(field)
+            return parse_schema(schema.json())
+        except ProtocolViolationError as e:
+            # Of a table's own schema it would be one.
+            raise SchemaMismatchError(
+                f"The data has two columns {e.context['column']}",
+                remedy="Rename one of them",
+                column=e.context["column"],
+            ) from None
 
     def scan(self, plan: ScanPlan) -> DataFrame:
         """The rows of a plan, lazily; see `Engine.scan`. `_metadata` works on the result.
@@ -279,6 +281,17 @@ class SparkEngine:
                     yield batch.cast(target) if sent.equals(target) else conform_batch(batch, target, lossless=True)
 
         return pa.RecordBatchReader.from_batches(target, batches())
+
+
+def _ensure_is_of_tables(field: SparkField) -> None:
+    try:
+        data_type_from_json(field.dataType.jsonValue())
+    except UnsupportedError as e:
+        raise SchemaMismatchError(
+            f"The data has the column {field.name} of type {field.dataType.simpleString()}, which no table has",
+            remedy="Cast it to a type that tables have, e.g. with CAST(… AS STRING)",
+            column=field.name,
+        ) from e
 
 
 def _select_list(columns: Sequence[ComputedColumn]) -> list[str]:
