@@ -294,8 +294,10 @@ def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
                 return False
             return all(_is_of_tree(v, item, scope) for v in _members(value))
         case ast.Subscript(value=ast.Name(id="Mapping" | "dict"), slice=ast.Tuple(elts=[key, item])):
+            # Of what may be a text the method itself says more.
+            is_open = _is_of_tree("", item, scope)
             return isinstance(value, Mapping) and all(
-                _is_of_tree(one, key, scope) and _is_of_tree(value[one], item, scope) for one in value
+                _is_of_tree(one, key, scope) and (is_open or _is_of_tree(value[one], item, scope)) for one in value
             )
         case ast.Subscript(value=ast.Name(id="Callable")):
             return callable(value)
@@ -344,8 +346,9 @@ def _is_of(value: Any, kind: Any, scope: _Scope) -> bool:
     if isinstance(kind, GenericAlias) or origin is not None:
         if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
             key, item = get_args(kind)
+            is_open = _is_of("", item, scope)
             return isinstance(value, Mapping) and all(
-                _is_of(one, key, scope) and _is_of(value[one], item, scope) for one in value
+                _is_of(one, key, scope) and (is_open or _is_of(value[one], item, scope)) for one in value
             )
         if isinstance(origin, type) and issubclass(origin, Iterable):
             item = get_args(kind)[0] if len(get_args(kind)) == 1 or get_args(kind)[1:] == (...,) else object

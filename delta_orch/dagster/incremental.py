@@ -258,7 +258,12 @@ def ensure_sound(
             "write='touched_partitions' is about the partitions of one source",
             remedy="Use 'merge', or 'dynamic' with the partitions recomputed from all sources",
         )
-    for source in sources.values():
+    for name, source in sources.items():
+        if not isinstance(source, DeltaTableResource | str):
+            raise InvalidRequestError(
+                f"incremental_from[{name!r}] is a value of type {type(source).__name__}",
+                remedy="Give a DeltaTableResource, or the key of one",
+            )
         if _is_same_place(source, table):
             raise InvalidRequestError(
                 "The source and the table of an incremental asset share a folder",
