@@ -5,7 +5,6 @@ Each builder makes one check. A table that does not exist fails it; a table that
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
-import json
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,6 +19,7 @@ from delta_orch.arguments import checked, checked_constructor
 from delta_orch.dagster.metadata import Metadata, deleted_rows_ratio
 from delta_orch.dagster.partition_selection import partition_rows
 from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.dagster.run import said_by
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.expressions.column_names import resolve_column_names
@@ -461,9 +461,4 @@ def _count(snapshot: TableSnapshot, where: Expression | None) -> int:
 
 
 def _orchestrator_of(commit: Commit) -> object:
-    text = (commit.commit_info or {}).get("userMetadata")
-    try:
-        said = json.loads(text) if isinstance(text, str) else None
-    except ValueError:
-        return None
-    return said.get("orchestrator") if isinstance(said, dict) else None
+    return said_by(commit.commit_info).get("orchestrator")

@@ -9,7 +9,7 @@ import dagster as dg
 import pyarrow as pa
 
 from delta_orch.change_feed.change_feed import ChangeFeed
-from delta_orch.dagster.own_version import own_snapshot, own_txn
+from delta_orch.dagster.own_version import own_snapshot, own_txn, written_rows
 from delta_orch.dagster.partition_selection import select_partitions
 from delta_orch.dagster.run import is_in_run, read_run
 from delta_orch.dagster.settings import AssetSettings, InputSettings, parse_input_settings
@@ -49,7 +49,7 @@ def load_value(
         return None
     if wanted.kind == "changes":
         return _changes(table, asked)
-    snapshot = _snapshot(context, table, asked, code_location, mode)
+    snapshot = _snapshot(context, table, asked, code_location, mode, is_rows=wanted.kind == "rows")
     if snapshot is None:
         return _nothing_yet(context, table, wanted, engine)
     if wanted.kind == "snapshot":
@@ -97,7 +97,13 @@ def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: Inpu
 
 
 def _snapshot(
-    context: dg.InputContext, table: DeltaTable, asked: InputSettings, code_location: str | None, mode: str
+    context: dg.InputContext,
+    table: DeltaTable,
+    asked: InputSettings,
+    code_location: str | None,
+    mode: str,
+    *,
+    is_rows: bool,
 ) -> TableSnapshot | None:
     if asked.version is not None or asked.timestamp is not None:
         return table.snapshot(version=asked.version, timestamp=asked.timestamp)
@@ -107,8 +113,10 @@ def _snapshot(
     run = read_run(context, code_location)
     # Where the run's own step left what was there (mode 'ignore'), that is its output.
     own = own_snapshot(table, own_txn(run, upstream, "run").app_id)
+    if own is not None:
+        return written_rows(table, own) if is_rows else own
     mode = upstream.definition_metadata.get("mode", mode)
-    return own if own is not None or mode != "ignore" else snapshot_or_none(table)
+    return snapshot_or_none(table) if mode == "ignore" else None
 
 
 def _changes(table: DeltaTable, asked: InputSettings) -> ChangeFeed:

@@ -28,6 +28,7 @@ from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, DagsterRun, is_in_r
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     MODES,
+    PLACE_KEYS,
     WRITTEN_KEYS,
     AssetSettings,
     parse_mode,
@@ -128,12 +129,13 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 raise ValueError(f"There is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
         return values
 
-    @field_validator("mode")
+    # Before, as a variable would be a text like any other afterwards.
+    @field_validator("mode", mode="before")
     @classmethod
     def _check_mode(cls, value: str) -> str:
         return value if isinstance(value, dg.EnvVar) else parse_mode(value)
 
-    @field_validator("partition_overwrite", "idempotency", "engine")
+    @field_validator("partition_overwrite", "idempotency", "engine", mode="before")
     @classmethod
     def _check_choice(cls, value: str, info: ValidationInfo) -> str:
         choices = {"partition_overwrite": PARTITION_OVERWRITE, "idempotency": IDEMPOTENCY, "engine": ENGINES}
@@ -220,6 +222,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if mode == "overwrite" and self.partition_overwrite == "dynamic" and context.has_asset_key:
             mode = "overwrite_partitions"
         where = None if selection is None or mode in _NO_PREDICATE else selection.predicate(schema)
+        # What an op was given is told by the mode, which may be set at run time.
+        about = {"mode": mode} if not context.has_asset_key else _keys_text(selection)
         step = Step(
             f"Step {step_name(context)}",
             table,
@@ -236,7 +240,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             options={
                 "partition_by": partition_by,
                 "properties": {**self.table_properties, **settings.table_properties},
-                "user_metadata": None if run is None else run.user_metadata("/".join(key), _keys_text(selection)),
+                "user_metadata": None if run is None else run.user_metadata("/".join(key), about),
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
             audits=settings.audits,
@@ -254,10 +258,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     ) -> tuple[TxnId, ...]:
         """Who writes. `tied` limits the identity of a partition to its rows, where the table is partitioned alike."""
         idempotency = cast(Idempotency, self.idempotency)
-        if not context.has_asset_key and idempotency != "partition":
+        if not context.has_asset_key:
             return (own_txn(run, context, idempotency),)
         scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
-        return run.identity(output_parts(context), is_op=not context.has_asset_key).txns(
+        return run.identity(output_parts(context)).txns(
             idempotency,
             scopes=None if _adds(settings, idempotency) else scopes,
             # A step that adds what it found; an older run that ends later must not lose it.
@@ -353,8 +357,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """Load an input. See `inputs.load_value`."""
         upstream = context.upstream_output
         definition = plain_metadata(None if upstream is None else upstream.definition_metadata)
-        # How it is written does not matter for reading, and may be for another IO manager.
-        definition = {key: value for key, value in definition.items() if key not in WRITTEN_KEYS}
+        # How it is written does not matter, and may be for another IO manager.
+        definition = {key: value for key, value in definition.items() if key in PLACE_KEYS}
         settings = parse_settings(definition, None, "overwrite")
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))
         return load_value(context, table, settings, self.engine, self.code_location, self.mode)

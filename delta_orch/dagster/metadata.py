@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -12,6 +11,7 @@ import dagster as dg
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from delta_orch.dagster.run import said_by
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
@@ -114,11 +114,8 @@ def _commit_of(report: StepReport, run_id: str | None) -> tuple[int | None, str 
 
 def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
     """The Dagster run that a commit names in its `userMetadata`."""
-    try:
-        said = json.loads(str((commit_info or {}).get("userMetadata")))
-    except ValueError:
-        return None
-    is_ours = isinstance(said, dict) and said.get("orchestrator") == "dagster"
+    said = said_by(commit_info)
+    is_ours = said.get("orchestrator") == "dagster"
     return str(said["run_id"]) if is_ours and "run_id" in said else None
 
 

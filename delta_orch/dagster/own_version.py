@@ -1,7 +1,7 @@
 """The outputs of ops: every run reads back the version that it wrote itself.
 
 The outputs of all runs of a job are versions of one table. A run commits its own under a transaction id that names its
-root run, and its steps read the table as of that commit. So runs at the same time do not see each other's values, and
+root run, and its steps read what that commit wrote. So runs at the same time do not see each other's values, and
 what older runs wrote stays readable until vacuum and log cleanup remove it, as with any older version.
 """
 
@@ -14,10 +14,11 @@ from typing import TypeVar
 import dagster as dg
 
 from delta_orch.dagster.output_place import output_parts
-from delta_orch.dagster.run import DagsterRun
+from delta_orch.dagster.run import DagsterRun, said_by
 from delta_orch.delta_table import DeltaTable, TableSnapshot
-from delta_orch.errors import ConflictError, VersionNotFoundError
+from delta_orch.errors import ConflictError, InvalidRequestError, VersionNotFoundError
 from delta_orch.log.files.txn import TxnId
+from delta_orch.log.read.replay import Tail
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
 
@@ -52,6 +53,27 @@ def own_snapshot(table: DeltaTable, app_id: str) -> TableSnapshot | None:
             uri=table.uri,
         )
     return table.snapshot(version=version)
+
+
+def written_rows(table: DeltaTable, after: TableSnapshot) -> TableSnapshot:
+    """The rows that the commit of an op was given, as a table.
+
+    Raises:
+        InvalidRequestError: They were merged, and are not to be told from others.
+    """
+    commit = table.log.read_commit(after.version)
+    if said_by(commit.commit_info).get("mode") in ("merge", "scd2"):
+        raise InvalidRequestError(
+            f"Version {after.version} of {table.uri} does not tell which rows the upstream op returned",
+            cause="The op has merged them into the rows of older runs",
+            remedy="Annotate the input as DeltaSnapshot for the whole table as the op left it, or give the op's output "
+            'the metadata {"mode": "overwrite"}',
+            uri=table.uri,
+        )
+    if commit.removes.num_rows:
+        return after
+    # It has added to what was there, if anything was.
+    return TableSnapshot(after.store, after.segment, None, Tail(after.protocol, after.metadata).fold(commit.files))
 
 
 def repeat_conflicts(write: Callable[[], T]) -> T:

@@ -46,8 +46,8 @@ class DagsterRun:
         writer = dagster_writer(self.code_location, step, is_op=is_op)
         return RunIdentity(writer, dagster_version(self.root_run_created), self.root_run_id)
 
-    def user_metadata(self, asset_key: str, partitions: Mapping[str, str] | None = None) -> str:
-        """`commitInfo.userMetadata`: JSON that names the run behind a commit."""
+    def user_metadata(self, asset_key: str, more: Mapping[str, str] | None = None) -> str:
+        """`commitInfo.userMetadata`: JSON that names the run behind a commit, and `more`."""
         import orjson
 
         values = {
@@ -58,7 +58,18 @@ class DagsterRun:
             "code_location": self.code_location,
             "asset_key": asset_key,
         }
-        return orjson.dumps({**values, **(partitions or {})}).decode()
+        return orjson.dumps({**values, **(more or {})}).decode()
+
+
+def said_by(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:
+    """What `user_metadata` told of a commit; nothing of one that has no such JSON."""
+    import orjson
+
+    try:
+        said = orjson.loads(str((commit_info or {}).get("userMetadata")))
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def read_run(context: StepContext, code_location: str | None = None) -> DagsterRun:

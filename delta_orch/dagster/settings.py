@@ -44,12 +44,11 @@ MODES = get_args(OutputMode)
 
 WRITTEN_KEYS = ("mode", "merge_keys", "schema_mode", "commit_metadata")
 """What output metadata may say."""
+PLACE_KEYS = ("partition_expr", "partition_format", "schema", "table")
+"""Which rows are where: all that matters for reading."""
 DEFINED_KEYS = (
-    "partition_expr",
-    "partition_format",
+    *PLACE_KEYS,
     "partition_by",
-    "schema",
-    "table",
     "audit",
     "sequence_by",
     "delete_marker",

@@ -29,7 +29,7 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 OWN_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
 
 
-_GONE = "`delta_orch gone`"
+_GONE, _KNOWN, _BEFORE = "`delta_orch gone`", "`delta_orch known`", "`delta_orch before`"
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +219,7 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         some_null = " OR ".join(f"{_quote(name)} IS NULL" for name in (*keys, sequence))
         self._refuse(f"SELECT {columns} FROM batch WHERE {some_null}", "A key or the sequence of a row is null")
         self._refuse(
-            f"SELECT {columns} FROM (SELECT {columns}, count(*) AS n FROM (SELECT DISTINCT * FROM batch) d "
-            f"GROUP BY {columns}) c WHERE n > 1",
+            f"SELECT {columns} FROM (SELECT DISTINCT * FROM batch) d GROUP BY {columns} HAVING count(*) > 1",
             "Two rows of one key have the same sequence and differ",
         )
         of_batch = ", ".join(f"b.{_quote(name)}" for name in (*keys, sequence))
@@ -323,18 +322,18 @@ WITH fresh AS (
   LEFT ANTI JOIN present c ON {_equal("c", "b", keys)} AND c.{VALID_FROM} = b.{at}
 ),
 line AS (
-  SELECT {_list(*columns)}, {VALID_FROM}, {_GONE}, false AS known FROM fresh
+  SELECT {_list(*columns)}, {VALID_FROM}, {_GONE}, false AS {_KNOWN} FROM fresh
   UNION ALL
-  SELECT {of["c"]}, c.{VALID_FROM}, false AS {_GONE}, true AS known FROM present c
+  SELECT {of["c"]}, c.{VALID_FROM}, false AS {_GONE}, true AS {_KNOWN} FROM present c
   LEFT SEMI JOIN batch b ON {_equal("b", "c", keys)}
 ),
 prior AS (
-  SELECT {key_of}, l.{VALID_FROM}, max(p.{VALID_FROM}) AS prior_from FROM line l
+  SELECT {key_of}, l.{VALID_FROM}, max(p.{VALID_FROM}) AS {_BEFORE} FROM line l
   JOIN line p ON {_equal("p", "l", keys)} AND p.{VALID_FROM} < l.{VALID_FROM} GROUP BY {key_of}, l.{VALID_FROM}
 ),
 unchanged AS (
   SELECT {key_of}, l.{VALID_FROM} FROM line l JOIN prior q ON {at_same("q", "l")}
-  JOIN line p ON {_equal("p", "q", keys)} AND p.{VALID_FROM} = q.prior_from
+  JOIN line p ON {_equal("p", "q", keys)} AND p.{VALID_FROM} = q.{_BEFORE}
     AND p.{_GONE} = l.{_GONE} AND (l.{_GONE} OR ({self._same("p", "l")}))
   UNION ALL
   SELECT {key_of}, l.{VALID_FROM} FROM line l LEFT ANTI JOIN prior q ON {at_same("q", "l")} WHERE l.{_GONE}
@@ -346,7 +345,7 @@ ends AS (
 )
 SELECT {of["l"]}, l.{VALID_FROM}, n.{VALID_TO}, n.{VALID_TO} IS NULL AS {IS_CURRENT} FROM steps l
 LEFT JOIN ends n ON {at_same("n", "l")}
-WHERE NOT l.{_GONE} AND (NOT l.known OR n.{VALID_TO} IS NOT NULL)
+WHERE NOT l.{_GONE} AND (NOT l.{_KNOWN} OR n.{VALID_TO} IS NOT NULL)
 """
 
     def _same(self, one: str, other: str) -> str:

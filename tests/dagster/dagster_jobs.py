@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -45,6 +46,31 @@ def flights(context) -> pa.Table:  # type: ignore[no-untyped-def]
 @dg.asset(metadata={"mode": "append"})
 def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
     return pa.table({"run": [context.run.run_id]})
+
+
+@dg.op(out=dg.Out(metadata={"mode": "append"}))
+def appended(context) -> pa.Table:  # type: ignore[no-untyped-def]
+    return pa.table({"run": [context.run.run_id]})
+
+
+@dg.op
+def look(appended: pa.Table) -> None:
+    if os.environ["DELTA_TEST_FAULT"] == "look":
+        raise RuntimeError("lost before a look")
+    with Path(os.environ["DELTA_TEST_SEEN"]).open("a") as file:
+        file.write("".join(f"{run}\n" for run in appended["run"].to_pylist()))
+
+
+@dg.job(
+    executor_def=dg.in_process_executor,
+    resource_defs={
+        "io_manager": DeltaLakeIOManager(
+            root_uri=dg.EnvVar("DELTA_TEST_ROOT"), idempotency=dg.EnvVar("DELTA_TEST_IDEMPOTENCY")
+        )
+    },
+)
+def appended_job() -> None:
+    look(appended())
 
 
 def definitions() -> dg.Definitions:

@@ -824,30 +824,24 @@ def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2
 
 
-@pytest.mark.parametrize("is_of_manager", [True, False], ids=["manager", "output"])
 @pytest.mark.parametrize(
-    ("mode", "loaded"), [("append", [[1], [1, 2]]), ("ignore", [[1], [1]]), ("overwrite", [[1], [2]])]
+    ("name", "value", "rows"),
+    [("mode", "append", 2), ("idempotency", "off", 1), ("engine", "local", 1), ("partition_overwrite", "dynamic", 1)],
 )
-def test_an_op_loads_the_version_that_its_run_left(
-    tmp_path: Path, mode: str, loaded: list[list[int]], is_of_manager: bool
+def test_a_setting_may_be_a_variable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, rows: int
 ) -> None:
-    got: list[list[int]] = []
+    lake = Lake(tmp_path, **{name: dg.EnvVar("DELTA_TEST_SETTING")})
 
-    @dg.op(out=dg.Out(pa.Table, metadata={} if is_of_manager else {"mode": mode}))
-    def numbers():  # type: ignore[no-untyped-def]
-        return pa.table({"n": [len(got) + 1]})
+    @dg.asset(metadata={"partition_by": ["n"]})
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1], "of": ["x"]})
 
-    @dg.op
-    def look(numbers: pa.Table) -> None:
-        got.append(sorted(numbers.column("n").to_pylist()))
-
-    manager = DeltaLakeIOManager(root_uri=str(tmp_path), mode=mode if is_of_manager else "overwrite")
-
-    @dg.job(resource_defs={"io_manager": manager})
-    def chain() -> None:
-        look(numbers())
-
-    with dg.DagsterInstance.ephemeral() as instance:
-        for _ in loaded:
-            chain.execute_in_process(instance=instance)
-    assert got == loaded
+    monkeypatch.setenv("DELTA_TEST_SETTING", value)
+    assert lake.run(numbers).success
+    assert lake.run(numbers).success
+    assert len(lake.rows("numbers")) == rows
+    monkeypatch.setenv("DELTA_TEST_SETTING", "another")
+    with pytest.raises(dg.DagsterResourceFunctionError) as caught:
+        lake.run(numbers)
+    assert "another" in str(caught.value.__cause__)

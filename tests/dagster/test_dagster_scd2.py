@@ -145,6 +145,25 @@ def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
     assert [row[-1] for row in versions(DeltaTable(tmp_path / "spark"))].count(True) == 2
 
 
+NAMES = ["n", "known", "prior_from", "b", "c", "p", "h", "l", "q", "batch", "history", "steps", "d", "ends", "open"]
+
+
+@pytest.mark.parametrize("first", range(0, len(NAMES), 3))
+def test_columns_may_have_any_name(tmp_path: Path, first: int) -> None:
+    names = NAMES[first : first + 3]
+    table, model = DeltaTable(tmp_path / "t"), Model()
+    batches: list[list[Row]] = [[(1, 1, "x"), (2, 1, "x")], [(1, 2, "y"), (2, 2, "x"), (3, 2, None)], [(2, 3, "z")]]
+    for batch in batches:
+        given = rows(*batch).rename_columns(names)
+        apply_scd2(table.log, snapshot_or_none(table), given, names[:1], names[1], "local", {})
+        assert model.apply(batch)
+    found = table.snapshot().scan([names[0], names[2], "valid_from", "valid_to", "is_current"]).to_arrow()
+    assert sorted(zip(*found.to_pydict().values(), strict=True), key=repr) == model.rows()
+    differing = rows((1, 4, "x"), (1, 4, "y")).rename_columns(names)
+    with pytest.raises(ConstraintViolationError, match="differ"):
+        apply_scd2(table.log, table.snapshot(), differing, names[:1], names[1], "local", {})
+
+
 def test_a_reader_is_read_once(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     apply_scd2(table.log, None, rows((1, 1, "x")).to_reader(), ["a key"], "at", "auto", {"properties": MAPPED})
@@ -183,6 +202,29 @@ def test_assets_keep_versions_once(tmp_path: Path) -> None:
     assert isinstance(lake.fails(people), ConstraintViolationError)
     batches.append(pa.table({"a key": [1], "at": [9], "valid_to": [1]}))
     assert isinstance(lake.fails(people), SchemaMismatchError)
+
+
+@pytest.mark.parametrize("is_of_manager", [True, False])
+@pytest.mark.parametrize("deletes", [{}, {"full_snapshot": True}, {"delete_marker": "gone"}])
+def test_the_next_asset_loads_all_versions(tmp_path: Path, is_of_manager: bool, deletes: dict[str, Any]) -> None:
+    config: dict[str, Any] = {"mode": "scd2", "merge_keys": ["id"]}
+    lake = Lake(tmp_path, **(config if is_of_manager else {}))
+    metadata = {**({} if is_of_manager else config), "sequence_by": "at", **deletes}
+    loaded: list[pa.Table] = []
+
+    @dg.asset(metadata=metadata)
+    def people() -> pa.Table:
+        gone = {"gone": [False]} if "delete_marker" in deletes else {}
+        return pa.table({"id": [1], "at": [len(loaded)], "name": [str(len(loaded))], **gone})
+
+    @dg.asset
+    def names(people: pa.Table) -> None:
+        loaded.append(people)
+
+    for _ in range(2):
+        assert lake.run(people, names).success
+    assert [sorted(rows["name"].to_pylist()) for rows in loaded] == [["0"], ["0", "1"]]
+    assert sorted(loaded[1]["is_current"].to_pylist()) == [False, True]
 
 
 def test_an_incremental_asset_moves_its_cursor_though_nothing_changes(tmp_path: Path) -> None:
