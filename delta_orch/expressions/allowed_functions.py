@@ -6,7 +6,7 @@ raises an error on request, or makes rows. What is missing here is refused by na
 
 from __future__ import annotations
 
-from delta_orch.expressions.grammar_parts import UNITS
+from delta_orch.expressions.grammar_parts import CLOCKS, UNITS
 from delta_orch.expressions.tokens import OTHER_FUNCTION, Refused
 
 
@@ -54,7 +54,7 @@ _CASTS = "bigint binary boolean date decimal double float int smallint string ti
 ALLOWED_FUNCTIONS = _words(f"{_TEXT} {_NUMBERS} {_CHOICES} {_DATES} {_NESTED} {_JSON} {_CASTS}")
 """In lower case, without those that have a syntax of their own: CAST, TRY_CAST, CASE."""
 
-CLOCK_FUNCTIONS = frozenset({"curdate", "current_date", "current_timestamp", "localtimestamp", "now"})
+CLOCK_FUNCTIONS = CLOCKS - {"unix_timestamp"}
 """Functions of the clock, which only a default may call. Parentheses may be left out after those that begin with
 `current` or `local`."""
 

@@ -77,6 +77,7 @@ def column_not_found(name: object, schema: StructType, what: str) -> ColumnNotFo
     )
 
 
+_CLOCK_NAME = re.compile(r"(?i)\b(?<!`)(current_date|current_timestamp|localtimestamp)\b(?!\s*\(|`)")
 _DOUBLE_QUOTED = r"""(?xs)'(?:[^'\\]|\\.)*+' | `[^`]*` | --[^\r\n]* | /\*.*?\*/ | "([^"\\]*+)\""""
 
 
@@ -92,4 +93,16 @@ def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
                 f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
                 remedy=f"Write `{name}` for the column, or '{name}' for the text",
                 column=name,
+            )
+
+
+def ensure_no_column_named_as_clock(text: str, schema: StructType) -> None:
+    """Raises InvalidExpressionError where a text has the name of a column that is also one of a function of the clock
+    without parentheses: Spark SQL takes it for the column."""
+    for found in _CLOCK_NAME.finditer(text):
+        if schema.find(found[1]) is not None:
+            raise InvalidExpressionError(
+                f"{found[1]} is a function of the clock, and the table has a column of that name",
+                remedy=f"Write `{found[1]}` for the column, or {found[1]}() for the clock",
+                column=found[1],
             )

@@ -49,6 +49,8 @@ TYPES = frozenset({
     "INT", "INTEGER", "INTERVAL", "LONG", "MAP", "NUMERIC", "REAL", "SHORT", "SMALLINT", "STRING", "STRUCT",
     "TIMESTAMP", "TIMESTAMP_LTZ", "TIMESTAMP_NTZ", "TINYINT", "VARCHAR", "VARIANT", "VOID",
 })  # fmt: skip
+CLOCKS = frozenset({"curdate", "current_date", "current_timestamp", "localtimestamp", "now", "unix_timestamp"})
+"""Functions that tell the time where they have no argument."""
 _FURTHER_TYPES = frozenset({"GEOGRAPHY", "GEOMETRY", "TIME"})
 
 Span = tuple[int, int]
@@ -68,6 +70,7 @@ class Parts(Tokens):
     Attributes:
         mentions: The columns that were named, in the order of the text.
         functions: The names of the functions that were called, in lower case, and with how many arguments.
+        clocks: Those that tell the time, and where they begin and end.
         types: The words that name types.
         doubled: Strings in which quotes occur, and where they begin.
         has_calls: Whether there is a `Call` or an `Operation`.
@@ -79,6 +82,7 @@ class Parts(Tokens):
         self.depth = 0
         self.mentions: list[Mention] = []
         self.functions: list[tuple[str, int]] = []
+        self.clocks: list[tuple[str, int, int]] = []
         self.types: list[str] = []
         self.doubled: list[tuple[int, str]] = []
         self.has_calls = False
@@ -166,9 +170,8 @@ class Parts(Tokens):
                 Unreadable("An operand is missing") if word in ("AND", "OR") else Unreadable(f"{word!r} is unexpected")
             )
         if len(path) == 1 and word and path[0].lower() in self._bare_functions:
-            self.functions.append((path[0].lower(), 0))
             self.has_calls = True
-            return Call(path[0].lower(), (), start=start, end=self.ended)
+            return self._called(path[0].lower(), (), start)
         column = Column(tuple(path))
         self.mentions.append(Mention(start, column, spans))
         return column
@@ -246,12 +249,18 @@ class Parts(Tokens):
         arguments, detail = self._arguments(name) if self.word != ")" else ([], "")
         self.depth -= 1
         self.expect(")")
-        self.functions.append((name, len(arguments)))
-        depth = self._depth_over(arguments)
-        found = Call(name, tuple(arguments), detail, start=start, end=self.ended, depth=depth)
+        found = self._called(name, tuple(arguments), start, detail, self._depth_over(arguments))
         if self.word in ("FILTER", "WITHIN", "IGNORE", "RESPECT"):
             return self.filtered(found)
         return self.over(found) if self.word == "OVER" else found
+
+    def _called(
+        self, name: str, arguments: tuple[Expression, ...], start: int, detail: str = "", depth: int = 1
+    ) -> Call:
+        self.functions.append((name, len(arguments)))
+        if name in CLOCKS and not arguments:
+            self.clocks.append((name, start, self.ended))
+        return Call(name, arguments, detail, start=start, end=self.ended, depth=depth)
 
     def filtered(self, call: Call) -> Expression:
         """An aggregate function, behind whose arguments something comes next."""

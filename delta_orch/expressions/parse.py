@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from contextvars import ContextVar
-from datetime import UTC, datetime
 from functools import lru_cache
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.grammar import Reader
-from delta_orch.expressions.grammar_parts import Mention
+from delta_orch.expressions.grammar_parts import CLOCKS, Mention
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Opaque
 from delta_orch.expressions.tokens import Refused, Unreadable
 from delta_orch.expressions.tree import MAX_CHARACTERS, too_long
-from delta_orch.protocol.types import DATE, TIMESTAMP, TIMESTAMP_NTZ
+from delta_orch.protocol.types import TIMESTAMP
 
 _BARE_FUNCTIONS = frozenset(
     {"current_date", "current_time", "current_timestamp", "current_user", "localtimestamp", "session_user", "user"}
@@ -26,15 +23,16 @@ def parse_expression(text: str) -> Expression:
     """A predicate in Spark SQL as a tree, not yet resolved against a schema.
 
     Comparisons, IN, BETWEEN, IS [NOT] NULL/TRUE/FALSE, `LIKE 'prefix%'`, AND, OR and NOT over columns and constants
-    become nodes. Any other predicate becomes `Opaque`. Timestamps without a zone are UTC.
+    become nodes. Any other predicate becomes `Opaque`. Timestamps without a zone are UTC. The clock
+    (`current_timestamp()`, `now()`, `current_date()`, `localtimestamp()`, `unix_timestamp()`) is read here, or by
+    `clock.one_moment`.
 
     Raises:
         InvalidExpressionError: The text is not a predicate, or it holds what a predicate on a table must not hold: a
             subquery, a window, aggregate or generator function, a parameter, or a function whose answer is not fixed
-            (`rand()`, `current_date()`). It is too long or nested too deeply (see `tree`).
+            (`rand()`). It is too long or nested too deeply (see `tree`).
     """
-    reader, found = _read(text)
-    _ensure_of_one_row(reader, text)
+    _, reader, found = _of_one_row(text, *_read(text))
     return reader.predicate(found) if reader.has_calls else found
 
 
@@ -57,42 +55,20 @@ def _value(text: str, reader: Reader, found: Expression) -> Expression:
     return Opaque(reader.text_between(0, len(text)), reader.columns())
 
 
-_MOMENT: ContextVar[datetime | None] = ContextVar("moment", default=None)
-
-
-@contextmanager
-def one_moment() -> Iterator[None]:
-    """A statement: all its values that tell the time (`parse_row_value`) tell the same."""
-    token = _MOMENT.set(_MOMENT.get() or datetime.now(UTC))
-    try:
-        yield
-    finally:
-        _MOMENT.reset(token)
-
-
-_CLOCKS = re.compile(r"(?i)\s*(current_timestamp|now|current_date|localtimestamp)\s*(\(\s*\))?\s*")
-
-
 def parse_row_value(text: str) -> Expression:
     """A value that a verb computes for rows: as `parse_value`, and nothing that does not look at one row alone. The
-    clock (`current_timestamp()`, `now()`, `current_date()`, `localtimestamp()`) is read here, or by `one_moment`.
+    clock is read as by `parse_expression`.
 
     Raises:
         InvalidExpressionError: As `parse_value`, and for a subquery, a window, aggregate or generator function, a
             parameter, or a function whose answer is not fixed (`rand()`).
     """
-    clock = _CLOCKS.fullmatch(text)
-    if clock is not None and (clock[2] or clock[1].lower() != "now"):
-        now = _MOMENT.get() or datetime.now(UTC)
-        match clock[1].lower():
-            case "current_date":
-                return Literal(now.date(), DATE)
-            case "localtimestamp":
-                return Literal(now.replace(tzinfo=None), TIMESTAMP_NTZ)
-        return Literal(now, TIMESTAMP)
     reader, found = _read(text)
-    _ensure_of_one_row(reader, text)
-    return _value(text, reader, found)
+    if type(found) is Call and found.name in CLOCKS and not found.arguments:
+        from delta_orch.expressions.clock import time_told
+
+        return time_told(found.name)
+    return _value(*_of_one_row(text, reader, found))
 
 
 def syntax_of(node: Opaque) -> Expression:
@@ -152,9 +128,19 @@ def reading(text: str, what: str, remedy: str) -> Iterator[None]:
         ) from None
 
 
+def _of_one_row(text: str, reader: Reader, found: Expression) -> tuple[str, Reader, Expression]:
+    """What was read, without the clock. Raises InvalidExpressionError: It is not of one row."""
+    if reader.clocks:
+        from delta_orch.expressions.clock import with_time_told
+
+        text = with_time_told(text, reader.clocks)
+        reader, found = _read(text)
+    if reader.functions:
+        _ensure_of_one_row(reader, text)
+    return text, reader, found
+
+
 def _ensure_of_one_row(reader: Reader, text: str) -> None:
-    if not reader.functions:
-        return
     from delta_orch.expressions.allowed_functions import foreign_function
 
     for name, arguments in reader.functions:

@@ -17,7 +17,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes, ensure_no_column_named_as_clock
 from delta_orch.expressions.fit_comparison import fit_comparison, literal_type, refuse_comparison
 from delta_orch.expressions.nodes import (
     And,
@@ -95,6 +95,7 @@ def resolve_predicate(where: object, schema: StructType) -> Expression:
         from delta_orch.expressions.parse import parse_expression
 
         ensure_no_column_in_double_quotes(where, schema)
+        ensure_no_column_named_as_clock(where, schema)
         where = parse_expression(where)
     return resolve_expression(where, schema)
 

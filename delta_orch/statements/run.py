@@ -7,7 +7,7 @@ from typing import Unpack
 
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.parse import one_moment
+from delta_orch.expressions.clock import one_moment
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.statements import describe, inserts, rows, tables
 from delta_orch.statements.cursor import Cursor, Token, tokens_of

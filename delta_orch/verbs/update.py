@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.select import EngineChoice
+from delta_orch.expressions.clock import one_moment
 from delta_orch.expressions.nodes import Column, Expression, Literal
-from delta_orch.expressions.parse import one_moment
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions

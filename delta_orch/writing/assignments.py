@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes, ensure_no_column_named_as_clock
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
 from delta_orch.expressions.parse import parse_row_value
@@ -138,6 +138,7 @@ def _value(name: object, value: object, table: TableConfiguration) -> Expression
     if value.strip().upper() == "DEFAULT":
         return _default(_place(name, table), table)
     ensure_no_column_in_double_quotes(value, table.schema)
+    ensure_no_column_named_as_clock(value, table.schema)
     return parse_row_value(value)
 
 

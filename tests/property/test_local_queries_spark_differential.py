@@ -16,7 +16,7 @@ from delta_orch.engines.local.sql_aggregates import AGGREGATES as AGGREGATE_FUNC
 from delta_orch.engines.local.sql_aggregates import WINDOW_FUNCTIONS
 from delta_orch.engines.local.sql_functions import _NAMED, _TEMPLATES, _WITH_WORD
 from delta_orch.engines.local.sql_scalars import OPERATIONS
-from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
+from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from tests.property.expression_samples import SCHEMA, sample_table
 
@@ -546,6 +546,18 @@ def test_a_column_without_as_has_sparks_name(
             assert "a column without a name" in str(e)
     assert len(found) > len(texts) * 0.7
     assert found == {text: name for text, name in zip(texts, wanted, strict=True) if text in found}
+
+
+def test_the_clock(spark: Any, relations: dict[str, Any]) -> None:
+    clocks = ["Current_Date", "now()", "current_timestamp", "localtimestamp()", "(now() = current_timestamp) AS same"]
+    others = "Current_Date() AS d, curdate() AS c, unix_timestamp() AS u"
+    query = f"SELECT {', '.join(clocks)}, {others} FROM t WHERE ts < now() LIMIT 1"
+    found, wanted = LocalEngine().sql(query, relations), spark.sql(query)
+    assert found.schema.names == tuple(wanted.schema.names)
+    assert [str(f.data_type) for f in found.schema] == [json.loads(f.json())["type"] for f in wanted.schema]
+    assert found.to_reader().read_all()["same"].to_pylist() == [True]
+    with pytest.raises(ColumnNotFoundError):
+        LocalEngine().sql("SELECT now FROM t", relations)
 
 
 @pytest.mark.parametrize("construct", sorted(AGGREGATE_FUNCTIONS))

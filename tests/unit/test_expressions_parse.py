@@ -7,6 +7,7 @@ from decimal import Decimal
 import pytest
 
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.clock import one_moment, time_told
 from delta_orch.expressions.nodes import (
     And,
     Column,
@@ -20,7 +21,8 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.parse import parse_expression, parse_row_value
+from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.spark_literals import like_prefix
 from delta_orch.protocol.types import (
     BINARY,
@@ -33,6 +35,8 @@ from delta_orch.protocol.types import (
     TIMESTAMP,
     TIMESTAMP_NTZ,
     DecimalType,
+    StructField,
+    StructType,
 )
 
 A, B, C = Column(("a",)), Column(("b",)), Column(("c",))
@@ -149,10 +153,9 @@ def test_parse(text: str, expected: Expression) -> None:
         ("explode(a) = 1", "generator"),
         ("rand() < 0.5", "rand"),
         ("a = 1 AND (b = 2 OR uuid() = 'x')", "uuid"),
-        ("a = current_date", "current_date"),
-        ("a = CURRENT_DATE()", "current_date"),
-        ("a > now()", "now"),
-        ("unix_timestamp() > 1", "current time"),
+        ("a = current_user()", "current_user"),
+        ("a = current_time", "current_time"),
+        ("now(1) > a", "now"),
         ("a = ?", "parameter"),
         ("a = :x", "parameter"),
         ("a = 300Y", "does not fit byte"),
@@ -163,6 +166,40 @@ def test_parse(text: str, expected: Expression) -> None:
 def test_refused(text: str, message: str) -> None:
     with pytest.raises(InvalidExpressionError, match=message):
         parse_expression(text)
+
+
+@pytest.mark.parametrize(
+    "clock",
+    [
+        "current_date",
+        "CURRENT_DATE()",
+        "now( )",
+        "current_timestamp",
+        "localtimestamp()",
+        "curdate()",
+        "unix_timestamp()",
+    ],
+)
+@pytest.mark.parametrize(
+    "text", ["a < {}", "a = 1 AND (b > {} OR b IS NULL)", "date_add({0}, 1) > a AND f({0}) = 'now()'"]
+)
+def test_the_clock_is_read_where_the_text_is(text: str, clock: str) -> None:
+    """Not by an engine: a statement that reads twice deletes by one moment."""
+    with one_moment():
+        first, second = parse_expression(text.format(clock)), parse_expression(text.format(clock))
+        assert first == second
+        assert parse_row_value(clock) == time_told(clock.lower().rstrip("( )"))
+    assert clock not in repr(first)
+    assert repr(first).count("now()") == text.count("now()")
+
+
+def test_a_column_may_have_the_name_of_a_clock() -> None:
+    schema = StructType((StructField("Current_Date", DATE), StructField("now", DATE)))
+    for text in ("now < current_date()", "`current_date` < now()", "now = '2024-01-01' AND `current_date` IS NULL"):
+        resolve_predicate(text, schema)
+    for text in ("now < current_date", "CURRENT_DATE = '2024-01-01'"):
+        with pytest.raises(InvalidExpressionError, match="a column of that name"):
+            resolve_predicate(text, schema)
 
 
 def test_nesting_that_is_too_deep_is_refused() -> None:

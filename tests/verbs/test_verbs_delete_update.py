@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -254,6 +254,31 @@ def test_values_are_cast_to_their_columns(tmp_path: Path) -> None:
     before = datetime.now(UTC)
     table.update({"at": "current_timestamp()"}, "id = 7")
     assert [row[0] for row in rows_of(table, "id", "at") if row[1] >= before] == [7]
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "at < current_timestamp() - INTERVAL 30 DAYS",
+        "CAST(at AS DATE) < current_date - 30",
+        "datediff(current_date(), at) > 30",
+        "unix_timestamp() - unix_timestamp(at) > 30 * 86400",
+        "at < date_trunc('DAY', now()) - INTERVAL 29 DAYS AND at <= localtimestamp()",
+    ],
+)
+def test_rows_of_some_days_ago(tmp_path: Path, old: str) -> None:
+    """What a table keeps for thirty days is deleted by a predicate that asks for the time."""
+    table, now = DeltaTable(tmp_path / "t"), datetime.now(UTC)
+    ages = pa.array([now - timedelta(days=days) for days in (0, 20, 40, 60)], pa.timestamp("us", "UTC"))
+    table.append(pa.table({"id": [0, 1, 2, 3], "at": ages}))
+    assert table.snapshot().scan(["id"], old).to_arrow()["id"].to_pylist() == [2, 3]
+    source = pa.table({"id": [0, 3]})
+    merged = table.merge(source, "t.id = s.id", target_alias="t", source_alias="s")
+    merged.when_matched_update({"id": "t.id + 10"}, condition=old).execute()
+    table.update({"id": "id + 100"}, f"id < 10 AND {old}")
+    assert rows_of(table, "id") == [(0,), (1,), (13,), (102,)]
+    table.delete(old)
+    assert rows_of(table, "id") == [(0,), (1,)]
 
 
 @pytest.mark.parametrize("properties", [{}, VECTORS | FEED])

@@ -75,6 +75,8 @@ class _Names:
                 raise _Unknown
             case Operation(name, arguments, detail):
                 return self._operation(name, arguments, detail)
+            case Call("curdate" | "unix_timestamp", ()):
+                raise _Unknown
             case Call("if", arguments):
                 return f"(IF({self._all(arguments)}))"
             case Call(name, arguments, detail) if name not in _OTHERWISE and detail in ("", "DISTINCT"):

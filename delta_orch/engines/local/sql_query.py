@@ -27,7 +27,7 @@ from delta_orch.engines.local.query_grammar import (
 )
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_aggregates import AGGREGATES, Aggregates, Windows, sort_key
-from delta_orch.engines.local.sql_casts import widen
+from delta_orch.engines.local.sql_casts import literal_value, widen
 from delta_orch.engines.local.sql_names import generated_name
 from delta_orch.engines.local.sql_operators import in_order
 from delta_orch.engines.local.sql_scalars import QueryColumns, Scalars, describe
@@ -41,6 +41,9 @@ from delta_orch.engines.local.sql_types import (
     unsupported,
 )
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
+from delta_orch.expressions.allowed_functions import WITHOUT_PARENTHESES
+from delta_orch.expressions.clock import one_moment, time_told
+from delta_orch.expressions.grammar_parts import CLOCKS
 from delta_orch.expressions.nodes import And, Call, Column, Expression, Literal, Not, Operation, Or
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
@@ -59,6 +62,7 @@ class _Context:
     subqueries: list[Subquery] = field(default_factory=list)
 
 
+@one_moment()
 def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> DuckDBQuery:
     """Translate one query over named relations; their names match without regard to case. `named` as of `Engine.sql`.
 
@@ -150,6 +154,8 @@ class _SourceColumns(QueryColumns):
         if not matches and self._outer is not None:
             self.is_correlated = True
             return self._outer.find(path, inner | {source.alias.lower() for source in self._sources})
+        if not matches and len(path) == 1 and path[0].lower() in CLOCKS & WITHOUT_PARENTHESES:
+            return literal_value(time_told(path[0].lower()))
         if not matches:
             names = [f.name for source in self._sources for f in source.schema]
             find_column(path, StructType(tuple(f for source in self._sources for f in source.schema)))
@@ -416,9 +422,10 @@ class _Select:
         if is_star(node) and isinstance(node, Operation) and alias is None:
             return self._star(node.detail, node.arguments)
         name = alias
-        if name is None:
-            name = node.path[-1] if isinstance(node, Column) else None
         value = scalars.scalar(node)
+        if name is None and isinstance(node, Column):
+            # A constant has the name of no column: it is of the clock.
+            name = node.path[-1] if value.literal is None else f"{node.path[-1].lower()}()"
         if name is None and self._is_named:
             name = generated_name(node, self._path_of, lambda part: scalars.scalar(part).data_type)
             if name is None:

@@ -42,7 +42,9 @@ from delta_orch.engines.local.sql_types import (
     struct_of,
     unsupported,
 )
+from delta_orch.expressions.clock import time_told
 from delta_orch.expressions.constants import constant_of
+from delta_orch.expressions.grammar_parts import CLOCKS
 from delta_orch.expressions.nodes import (
     And,
     Call,
@@ -169,6 +171,8 @@ class Scalars:
                 if name not in OPERATIONS:
                     raise unsupported(describe(node))
                 found = OPERATIONS[name](self, node)
+            case Call(name, ()) if name in CLOCKS:
+                return literal_value(time_told(name))
             case Call():
                 found = named(self, node)
             case Comparison(op, left, right):

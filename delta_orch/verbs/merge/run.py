@@ -14,8 +14,8 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.clock import one_moment
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
-from delta_orch.expressions.parse import one_moment
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction, is_not_true

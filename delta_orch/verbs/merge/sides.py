@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from delta_orch.engines.base import join_schema
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
+from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes, ensure_no_column_named_as_clock
 from delta_orch.expressions.nodes import Column, Expression, Literal, Opaque
 from delta_orch.expressions.parse import parse_expression, parse_row_value
 from delta_orch.expressions.renaming import NewName, renamed
@@ -57,7 +57,7 @@ class Sides:
                 f"The {what} must be SQL text or an Expression, not {type(given).__name__}",
                 remedy=f'Write it as text in Spark SQL, for example "{self.source_alias}.amount > 0"',
             )
-        self._ensure_no_quoted_column(given)
+        self._ensure_no_misread_column(given)
         parsed = parse_expression(given) if isinstance(given, str) else given
         return resolve_expression(self._placed(parsed, what, visible), self.schema)
 
@@ -70,7 +70,7 @@ class Sides:
                 cause=f"It is {given!r:.100}",
                 remedy="Write it as SQL text, or as literal(value)",
             )
-        self._ensure_no_quoted_column(given)
+        self._ensure_no_misread_column(given)
         parsed = parse_row_value(given) if isinstance(given, str) else given
         placed = self._placed(parsed, what, visible)
         match placed:
@@ -86,10 +86,11 @@ class Sides:
     def _named(self) -> StructType:
         return self.target if self.named is None else self.named
 
-    def _ensure_no_quoted_column(self, given: object) -> None:
+    def _ensure_no_misread_column(self, given: object) -> None:
         if isinstance(given, str):
-            ensure_no_column_in_double_quotes(given, self._named)
-            ensure_no_column_in_double_quotes(given, self.source)
+            for schema in (self._named, self.source):
+                ensure_no_column_in_double_quotes(given, schema)
+                ensure_no_column_named_as_clock(given, schema)
 
     def _placed(self, expression: Expression, what: str, visible: Sequence[str]) -> Expression:
         return renamed(expression, lambda column: self._place(column, what, visible))

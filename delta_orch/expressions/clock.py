@@ -1,0 +1,53 @@
+"""The clock in a statement: every expression of it is told one moment, as a constant.
+
+What a predicate deletes is then told by its text, whichever engine runs it, and however often the statement reads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from datetime import UTC, datetime
+
+from delta_orch.expressions.nodes import Literal
+from delta_orch.protocol.types import DATE, LONG, TIMESTAMP, TIMESTAMP_NTZ
+
+_MOMENT: ContextVar[datetime | None] = ContextVar("moment", default=None)
+
+
+@contextmanager
+def one_moment() -> Iterator[None]:
+    """A statement: all that tells the time in it tells the same."""
+    token = _MOMENT.set(_MOMENT.get() or datetime.now(UTC))
+    try:
+        yield
+    finally:
+        _MOMENT.reset(token)
+
+
+def time_told(function: str) -> Literal:
+    """The answer of a function of the clock (`grammar_parts.CLOCKS`) without arguments. Days are those of UTC."""
+    now = _MOMENT.get() or datetime.now(UTC)
+    match function:
+        case "current_date" | "curdate":
+            return Literal(now.date(), DATE)
+        case "localtimestamp":
+            return Literal(now.replace(tzinfo=None), TIMESTAMP_NTZ)
+        case "unix_timestamp":
+            return Literal(int(now.timestamp()), LONG)
+    return Literal(now, TIMESTAMP)
+
+
+def with_time_told(text: str, clocks: Sequence[tuple[str, int, int]]) -> str:
+    """The text with a constant in each place where it asks for the time.
+
+    Args:
+        clocks: The function, and where it begins and ends.
+    """
+    from delta_orch.expressions.to_sql import to_spark_sql
+
+    with one_moment():
+        for function, start, end in sorted(clocks, key=lambda clock: clock[1], reverse=True):
+            text = f"{text[:start]}{to_spark_sql(time_told(function))}{text[end:]}"
+    return text
