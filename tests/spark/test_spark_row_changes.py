@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -52,6 +53,24 @@ def test_statements_do_what_plain_python_does(
     model.update(CHANGES[8], PREDICATES[7])
     model.delete(PREDICATES[1])
     model.delete(PREDICATES[0])
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "at < current_timestamp() - INTERVAL 30 DAYS",
+        "datediff(current_date, at) > 30",
+        "at < localtimestamp() - INTERVAL '30' DAY",
+    ],
+)
+def test_rows_of_some_days_ago(engine: SparkEngine, tmp_path: Path, old: str) -> None:
+    table, now = DeltaTable(tmp_path / "t"), datetime.now(UTC)
+    ages = pa.array([now - timedelta(days=days) for days in (0, 20, 40, 60)], pa.timestamp("us", "UTC"))
+    table.append(pa.table({"id": [0, 1, 2, 3], "at": ages}))
+    table.update({"id": "id + 100", "at": "current_timestamp() - INTERVAL 31 DAYS"}, f"{old} AND id = 3", engine=engine)
+    assert sorted(table.snapshot().scan(["id"], old).to_arrow()["id"].to_pylist()) == [2, 103]
+    table.delete(old, engine=engine)
+    assert sorted(table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist()) == [0, 1]
 
 
 NESTED = pa.schema(
