@@ -12,10 +12,12 @@ from dataclasses import replace
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.schema import TYPE_CHANGES, data_type_from_json
 from delta_orch.protocol.schema_check import ensure_valid_table_schema
-from delta_orch.protocol.schema_edit import resolve_path
+from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.type_text import with_declared_types
 from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
     BYTE,
     DATE,
     INTEGER,
@@ -121,11 +123,35 @@ def _ensure_rules(before: TableConfiguration | None, settled: TableConfiguration
     _ensure_schema(before, settled)
     ensure_definitions(settled.schema, None if before is None else before.schema)
     ensure_expressions_fit(settled, before)
-    chosen = settled.properties.data_skipping_stats_columns
-    if chosen is not None and (before is None or before.properties.data_skipping_stats_columns != chosen):
-        for path in chosen:
-            resolve_path(settled.schema, path)
+    if before is None or _statistics_asked(before) != _statistics_asked(settled):
+        _ensure_statistics(settled)
     ensure_iceberg_compatible(settled)
+
+
+def _statistics_asked(configuration: TableConfiguration) -> tuple[object, ...]:
+    return configuration.properties.data_skipping_stats_columns, configuration.metadata.partition_columns
+
+
+def _ensure_statistics(configuration: TableConfiguration) -> None:
+    """The reference writes to no table that asks for others."""
+    known: list[Path] = []
+    for path in configuration.properties.data_skipping_stats_columns or ():
+        found = resolve_path(configuration.schema, path)
+        wrong = None
+        if found[0] in configuration.metadata.partition_columns:
+            wrong = "a partition column"
+        elif any(found[: len(other)] == other or other[: len(found)] == found for other in known):
+            wrong = "a column that it names already"
+        elif isinstance(kind := type_at(configuration.schema, found), ArrayType | MapType) or kind in (BINARY, BOOLEAN):
+            wrong = f"a column of type {kind}"
+        if wrong is not None:
+            raise InvalidRequestError(
+                f"delta.dataSkippingStatsColumns names {quote_path(found)}, {wrong}",
+                cause="No file is left out by its statistics",
+                remedy="Leave it out of the list",
+                column=".".join(found),
+            )
+        known.append(found)
 
 
 def _ensure_schema(before: TableConfiguration | None, settled: TableConfiguration) -> None:

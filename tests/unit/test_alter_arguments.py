@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_orch import DeltaTable, TxnId
+from delta_orch import DeltaTable, TxnId, column
 from delta_orch.errors import ColumnNotFoundError, DeltaError, InvalidRequestError
 from delta_orch.expressions.parse import parse_expression
 
@@ -67,6 +67,27 @@ def test_statistics_are_of_columns_that_are_there(table: DeltaTable) -> None:
     with pytest.raises(ColumnNotFoundError, match="nope"):
         table.alter().set_properties({"delta.dataSkippingStatsColumns": "id,nope"}).commit()
     table.alter().set_properties({"delta.dataSkippingStatsColumns": "ID,s"}).commit()
+
+
+@pytest.mark.parametrize(
+    "wrong", ["p", "id,P", "id,ID", "id,`id`", "st,st.a", "st.a,st", "l", "m", "b", "bo", "id,st.bo"]
+)
+def test_statistics_are_of_columns_that_prune(tmp_path: Path, wrong: str) -> None:
+    """Delta on Spark refuses them, but for two spellings of one column."""
+    schema = [
+        column("id", "long"), column("p", "string"), column("st", "struct<a: int, bo: boolean, l: array<int>>"),
+        column("l", "array<int>"), column("m", "map<string, int>"), column("b", "binary"), column("bo", "boolean"),
+    ]  # fmt: skip
+    asked = {"delta.dataSkippingStatsColumns": wrong}
+    table = DeltaTable(tmp_path / "t")
+    with pytest.raises(InvalidRequestError, match="dataSkippingStatsColumns"):
+        table.create(schema, partition_by=["p"], properties=asked)
+    table.create(schema, partition_by=["p"], properties={"delta.dataSkippingStatsColumns": "id,st"})
+    with pytest.raises(InvalidRequestError, match="dataSkippingStatsColumns"):
+        table.alter().set_properties(asked).commit()
+    with pytest.raises(InvalidRequestError, match="a partition column"):
+        table.create_or_replace(schema, partition_by=["id"], properties={"delta.dataSkippingStatsColumns": "id,st"})
+    assert table.version() == 0
 
 
 def test_an_alteration_has_no_scope(table: DeltaTable) -> None:

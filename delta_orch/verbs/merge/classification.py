@@ -53,11 +53,9 @@ class Clauses:
 
     @property
     def counts_every_match(self) -> bool:
-        """Whether a pair that no clause takes is a match like any other, as in the reference: it does not look at
-        conditions to find rows with several matches where there is more than matched clauses."""
-        matched = self.of(Kind.MATCHED)
-        has_others = len(matched) < len(self.all)
-        return has_others and not self.inserts_only and all(clause.condition is not None for clause in matched)
+        """Whether there are pairs that no clause takes. They are matches like any other, as in the reference: it does
+        not look at conditions to find rows with several matches."""
+        return not self.inserts_only and all(clause.condition is not None for clause in self.of(Kind.MATCHED))
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,7 +54,7 @@ def merged(target: Sequence[Row], source: Sequence[Row], on: Condition, clauses:
     """Raises SeveralMatches."""
     by_kind = {kind: [c for c in clauses if c.kind == kind] for kind in ("matched", "not matched", "by source")}
     matches = [[s for s in source if on(t, s) is True] for t in target]
-    _ensure_single(target, matches, by_kind)
+    _ensure_single(matches, by_kind)
     result = Merged([], [], [])
     for t, found in zip(target, matches, strict=True):
         pairs = [(_first(by_kind["matched"], t, s), s) for s in found]
@@ -81,19 +81,14 @@ def target_columns(target: Sequence[Row], source: Row) -> list[str]:
 COLUMNS = ("u", "id", "p", "v", "st")
 
 
-def _ensure_single(
-    target: Sequence[Row], matches: Sequence[Sequence[Row]], by_kind: Mapping[str, list[Clause]]
-) -> None:
+def _ensure_single(matches: Sequence[Sequence[Row]], by_kind: Mapping[str, list[Clause]]) -> None:
     matched = by_kind["matched"]
     if not matched and not by_kind["by source"]:
         return
     if len(matched) == 1 and matched[0].action == "delete" and matched[0].condition is None:
         return
-    only_matched = not by_kind["not matched"] and not by_kind["by source"]
-    for t, found in zip(target, matches, strict=True):
-        counted = [s for s in found if not only_matched or _first(matched, t, s) is not None]
-        if len(counted) > 1:
-            raise SeveralMatches
+    if any(len(found) > 1 for found in matches):
+        raise SeveralMatches
 
 
 def _first(clauses: Sequence[Clause], t: Row | None, s: Row | None) -> Clause | None:

@@ -176,6 +176,8 @@ def random_sequence(seed: int, steps: int = STEPS) -> Sequence:
     partition_by = rng.choice(PARTITIONS)
     if (generated := [name for name in computed if name in GENERATED_PARTITIONS]) and rng.random() < 0.5:
         partition_by = (generated[0],)
+    if "day" in (partition_by or ()) and "delta.dataSkippingStatsColumns" in properties:
+        properties["delta.dataSkippingStatsColumns"] = "id,st.a"
     cluster_by = () if partition_by or rng.random() < 0.6 else tuple(rng.sample(["id", "v", "ts", "p"], 2))
     if cluster_by:  # what a table is clustered by has statistics
         properties = {key: value for key, value in properties.items() if "dataSkipping" not in key}
