@@ -12,7 +12,7 @@ import dagster as dg
 from delta_orch.arguments import checked
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import build_delta_maintenance_assets
-from delta_orch.dagster.resource import DeltaTableResource, resolve_env
+from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.settings import plain_metadata
 from delta_orch.errors import InvalidRequestError
 
@@ -124,7 +124,5 @@ def _resource_of(key: dg.AssetKey, asset: dg.AssetsDefinition, defs: dg.Definiti
     # An asset without a value is not the IO manager's.
     if not isinstance(manager, DeltaLakeIOManager) or output.dagster_type.is_nothing:
         return None
-    place = manager.place_of(key, plain_metadata(asset.metadata_by_key.get(key)))
-    return DeltaTableResource(
-        table_uri="/".join([resolve_env(manager.root_uri).rstrip("/"), *place]), storage_options=manager.storage_options
-    )
+    uri = manager.table_of(key, plain_metadata(asset.metadata_by_key.get(key))).uri
+    return DeltaTableResource(table_uri=uri, storage_options=manager.storage_options)

@@ -17,7 +17,6 @@ from delta_orch.dagster.metadata import data_version, partition_row_counts, repo
 from delta_orch.dagster.output_place import (
     Place,
     asset_place,
-    ensure_own_folder,
     output_parts,
     table_place,
 )
@@ -27,6 +26,7 @@ from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, DagsterRun, is_in_run, read_run, retry_conflicts, step_name
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
+    ELSEWHERE,
     MODES,
     PLACE_KEYS,
     WRITTEN_KEYS,
@@ -125,8 +125,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         # Pydantic passes over what it does not know, and a run would write in another mode than the one asked for.
         for name in values if isinstance(values, dict) else ():
             if name not in cls.model_fields:
-                near = get_close_matches(name, cls.model_fields, 1)
-                raise ValueError(f"There is no setting {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+                near = get_close_matches(name, cls.model_fields, 1) or [ELSEWHERE.get(name, "")]
+                said = f"; did you mean {near[0]!r}?" if near[0] else ""
+                raise ValueError(f"There is no setting {name!r}{said}")
         return values
 
     # Before, as a variable would be a text like any other afterwards.
@@ -165,7 +166,6 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if obj is None:
             _report_nothing(context, place)
             return
-        ensure_own_folder(context, place)
         selection = None
         if context.has_asset_partitions:
             selection = select_partitions(context, settings.partition_expr, settings.partition_format)
@@ -377,8 +377,13 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         return self._table(self.place_of(key, metadata))
 
     def _table(self, path: Sequence[str]) -> DeltaTable:
-        root = resolve_env(self.root_uri).rstrip("/")
-        return DeltaTable("/".join([root, *path]), resolve_options(self.storage_options))
+        root = resolve_env(self.root_uri)
+        if not root.strip():
+            # `/` is the root of the file system.
+            raise InvalidRequestError(
+                "root_uri is empty", remedy="Name the folder of all tables, such as lake or s3://b/l"
+            )
+        return DeltaTable("/".join([root.rstrip("/"), *path]), resolve_options(self.storage_options))
 
 
 def ensure_choice(name: str, value: str, choices: Sequence[str]) -> str:

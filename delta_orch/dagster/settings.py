@@ -63,7 +63,7 @@ INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_t
 _WORDS_OF_THEIR_OWN = {"model", "models", "node", "nodes", "code", "tables", "schemas", "versions", "timestamps"}
 """Close to a key and common in metadata; none of them is a slip."""
 _SLIP = 0.84
-_ELSEWHERE = {
+ELSEWHERE = {
     "commit_properties": "commit_metadata",
     "custom_metadata": "commit_metadata",
     "merge_config": "merge_keys",
@@ -79,7 +79,7 @@ _ELSEWHERE = {
     "table_configuration": "table_properties",
     "write_mode": "mode",
 }
-"""What other IO managers and engines call a key of ours."""
+"""What other IO managers and engines call a key or a setting of ours."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,8 +212,8 @@ def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
         if name in known.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
             continue
         near = known.get(_bare(name)) or _nearest(_bare(name), known)
-        if near is None and _ELSEWHERE.get(name) in known.values():
-            near = _ELSEWHERE[name]
+        if near is None and ELSEWHERE.get(name) in known.values():
+            near = ELSEWHERE[name]
         if near is not None:
             raise InvalidRequestError(
                 f"The metadata key {name!r} of {where} does not exist",

@@ -377,14 +377,36 @@ def writer(*key: str, **arguments: Any) -> dg.AssetsDefinition:
     ],
 )
 def test_tables_that_share_a_folder_are_refused(tmp_path: Path, one: Any, other: Any) -> None:
-    lake = Lake(tmp_path / "job")
-    assert "share a folder" in str(lake.fails(one, other))
+    said = "There is a table at" if one.key.path[-1] != other.key.path[-1] else "It belongs to"
+    assert said in str(Lake(tmp_path / "job").fails(one, other))
     for first, second in ((one, other), (other, one)):
         lake = Lake(tmp_path / f"separate{first is one}")
         lake.run(first)
-        if one.key.path[-1] != other.key.path[-1]:
-            # In different jobs, or code locations, the folders themselves tell.
-            assert "There is a table at" in str(lake.fails(second))
+        assert said in str(lake.fails(second))
+
+
+@pytest.mark.parametrize("modes", [("append", "append"), ("overwrite", "append"), ("append", "merge")])
+def test_assets_of_one_job_may_add_to_one_table(tmp_path: Path, modes: tuple[str, str]) -> None:
+    lake = Lake(tmp_path, merge_keys=["n", "of"])
+
+    def adder(name: str, mode: str, deps: Any = ()) -> dg.AssetsDefinition:
+        @dg.asset(key=[name, "t"], metadata={"schema": "s", "mode": mode}, deps=deps)
+        def write() -> pa.Table:
+            return pa.table({"n": [1], "of": [name]})
+
+        return write
+
+    one = adder("one", modes[0])
+    assert lake.run(one, adder("two", modes[1], [one])).success
+    assert lake.rows("s", "t") == [{"n": 1, "of": "one"}, {"n": 1, "of": "two"}]
+
+
+def test_no_root_is_not_the_root_of_the_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for root in ("", " ", dg.EnvVar("DELTA_TEST_ROOT")):
+        monkeypatch.setenv("DELTA_TEST_ROOT", "")
+        lake = Lake(tmp_path)
+        lake.io_manager = DeltaLakeIOManager(root_uri=root)
+        assert "root_uri is empty" in str(lake.fails(writer("t")))
 
 
 def test_neighbors_share_nothing(lake: Lake) -> None:
@@ -499,9 +521,19 @@ def test_keys_of_ones_own_pass(lake: Lake) -> None:
     assert lake.rows("t") == [{"n": 1}]
 
 
-def test_a_misspelled_setting_is_refused(tmp_path: Path) -> None:
-    arguments: dict[str, Any] = {"mod": "append"}
-    with pytest.raises(ValueError, match="did you mean 'mode'"):
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [("mod", "mode"), ("table_config", "table_properties"), ("write_mode", "mode"), ("merge_config", "merge_keys")],
+)
+def test_a_misspelled_setting_is_refused(tmp_path: Path, name: str, near: str) -> None:
+    arguments: dict[str, Any] = {name: "append"}
+    with pytest.raises(ValueError, match=f"did you mean '{near}'"):
+        DeltaLakeIOManager(root_uri=str(tmp_path), **arguments)
+
+
+def test_a_setting_that_is_none_is_refused(tmp_path: Path) -> None:
+    arguments: dict[str, Any] = {"schema": "public"}
+    with pytest.raises(ValueError, match="There is no setting 'schema'"):
         DeltaLakeIOManager(root_uri=str(tmp_path), **arguments)
 
 
