@@ -39,6 +39,8 @@ from delta_orch.protocol.types import (
 )
 
 _EXACT_DOUBLE_DIGITS = 15
+_EXACT_FLOAT_DIGITS = 7
+"""DuckDB reads a float by way of a double. Digits and a power of ten that floats hold are not rounded twice then."""
 # What Spark trims before it reads text: blanks and ISO control characters of ASCII.
 _BLANK = r"[\x{00}-\x{20}\x{7f}]*"
 _FRACTION = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
@@ -118,6 +120,8 @@ def cast(value: Typed, target: DataType) -> Typed:
         return Typed(f"CASE WHEN isfinite({number}) THEN CAST(CAST({number} AS VARCHAR) AS {to}) END", target)
     if isinstance(source, DecimalType) and target == DOUBLE:
         return widen(value, target)
+    if isinstance(source, DecimalType) and target == FLOAT and source.precision <= _EXACT_FLOAT_DIGITS:
+        return Typed(f"CAST(CAST({value.sql} AS VARCHAR) AS FLOAT)", FLOAT)
     if isinstance(source, DecimalType) and target == STRING:
         # DuckDB leaves out a zero before the point where the type has no digit there.
         zero = r", '^(-?)\.', '\1" + "0.')"

@@ -142,7 +142,7 @@ def _constant(node: Literal) -> str:
     if isinstance(value, str) and node.data_type is None:
         return value
     if isinstance(node.data_type, DecimalType) or type(value) is int:
-        return f"{value:f}" if not isinstance(value, int) else str(value)
+        return str(value)
     raise _Unknown
 
 
