@@ -83,22 +83,31 @@ NESTED = pa.schema(
     ]
 )
 NESTED_VALUES = {
-    "list": ["array(0.1, 2, id)", "array('1.5', 'NaN')"],
+    "list": [
+        "array(0.1, 2, id)", "array('1.5', 'NaN')", "array()", "array(NULL)", "if(id = 1, array(), list)",
+        "coalesce(list, array(NULL, 1D))",
+    ],
     "st": [
         "named_struct('d', 1, 'e', 5, 'odd name', named_struct('k', id))",
         "named_struct('odd name', named_struct('K', id + 1L), 'E', 'y', 'D', '1e3')",
         "if(id = 1, st, named_struct('d', 1.25D, 'e', 'x', 'odd name', named_struct('k', 7S)))",
+        "named_struct('d', NULL, 'e', NULL, 'odd name', NULL)",
+        "named_struct('d', 1, 'e', NULL, 'odd name', named_struct('k', NULL))",
         "named_struct('d', 1, 'e', 5)",
         "named_struct('d', 1, 'e', 5, 'odd name', named_struct('k', 7), 'more', 1)",
         "named_struct('d', DATE'2020-01-01', 'e', 'e', 'odd name', named_struct('k', 1))",
         "named_struct('d', 1, 'e', 'e', 'odd name', named_struct('k', id * 70000))",
     ],
-    "map": ["map(id, '2.345')", "map('a', 2.345, 'b', id)", "map('a', 12345)"],
+    "map": ["map(id, '2.345')", "map('a', 2.345, 'b', id)", "map('a', 12345)", "map()", "map('a', NULL)"],
     "deep": [
         "array(named_struct('day', '2020-1-5', 'x', array(id, '7')))",
         "array(named_struct('x', list, 'day', day))",
+        "array()",
+        "array(NULL)",
+        "array(named_struct('day', NULL, 'x', array()))",
+        "array(named_struct('x', NULL, 'day', day), NULL)",
     ],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("column", NESTED_VALUES)

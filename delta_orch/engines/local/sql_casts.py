@@ -12,6 +12,7 @@ from delta_orch.engines.local.sql_types import (
     MOMENTS,
     Typed,
     common_type_of,
+    holds_void,
     is_atomic,
     is_number,
     unsupported,
@@ -59,6 +60,8 @@ def widen(value: Typed, target: DataType) -> Typed:
     source = value.data_type
     if source == target:
         return value
+    if source != VOID and holds_void(source):
+        return Typed(_cast_inside(value, target, 0), target)
     if not is_atomic(target):
         # Types that differ in what may be null are printed alike.
         sql = value.sql if str(source) == str(target) or source == VOID else f"CAST({value.sql} AS {type_name(target)})"
@@ -142,6 +145,8 @@ def _cast_inside(value: Typed, target: DataType, depth: int) -> str:
 
     def part(place: str, source: DataType, wanted: DataType) -> str:
         inner = Typed(place, source)
+        if source == VOID and not is_atomic(wanted):
+            return f"CAST(NULL AS {type_name(wanted)})"
         is_nested = source != wanted and not (is_atomic(source) or is_atomic(wanted))
         return _cast_inside(inner, wanted, depth + 1) if is_nested else cast(inner, wanted).sql
 

@@ -246,7 +246,7 @@ def _operator(name: str) -> _Function:
 _MANY = 1000
 _NAMED: dict[str, _Function] = {
     "abs": _taking(1, 1, _absolute),
-    "array": _taking(1, _MANY, sql_nested.array),
+    "array": _taking(0, _MANY, sql_nested.array),
     "ceil": _taking(1, 1, _whole("ceil")),
     "coalesce": _taking(1, _MANY, _coalesce),
     "concat": _taking(1, _MANY, sql_text.concatenated),
@@ -310,7 +310,7 @@ _NAMED: dict[str, _Function] = {
     "size": _taking(1, 1, sql_nested.size),
     "array_contains": _taking(2, 2, sql_nested.array_contains),
     "get": _taking(2, 2, sql_nested.get),
-    "map": _taking(2, _MANY, sql_nested.make_map),
+    "map": _taking(0, _MANY, sql_nested.make_map),
     "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),
     "map_values": _taking(1, 1, sql_nested.map_parts("map_values")),
     "map_contains_key": _taking(2, 2, sql_nested.map_contains_key),

@@ -140,17 +140,15 @@ def struct(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
 
 def _struct(fields: Sequence[tuple[str, Typed]]) -> Typed:
     names = {name.lower() for name, _ in fields}
-    if not fields or len(names) < len(fields) or any(value.data_type == VOID for _, value in fields):
-        raise unsupported("a struct without fields, with a name twice, or with a null of no type")
+    if not fields or len(names) < len(fields):
+        raise unsupported("a struct without fields, or with a name twice")
     return struct_of(list(fields))
 
 
 def array(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`array`."""
     values = [scalars.scalar(part) for part in arguments]
-    kind: DataType = common_type_of([value.data_type for value in values])
-    if kind == VOID:
-        raise unsupported(f"an array of {kind}")
+    kind: DataType = common_type_of([VOID, *(value.data_type for value in values)])
     return Typed(f"[{', '.join(widen(value, kind).sql for value in values)}]", ArrayType(kind, True))
 
 
@@ -159,8 +157,8 @@ def make_map(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     values = [scalars.scalar(part) for part in arguments]
     if len(values) % 2:
         raise unsupported("a map with a key without a value")
-    key, kind = (common_type_of([value.data_type for value in values[i::2]]) for i in (0, 1))
-    if not is_atomic(key) or key in (FLOAT, DOUBLE, VOID) or kind == VOID:
+    key, kind = (common_type_of([VOID, *(value.data_type for value in values[i::2])]) for i in (0, 1))
+    if not is_atomic(key) or key in (FLOAT, DOUBLE) or (key == VOID and values):
         raise unsupported(f"a map of {key} and {kind}")
     keys, found = ([widen(v, k).sql for v in values[i::2]] for i, k in ((0, key), (1, kind)))
     return Typed(f"MAP([{', '.join(keys)}], [{', '.join(found)}])", MapType(key, kind, True))

@@ -36,6 +36,7 @@ from delta_orch.engines.local.sql_types import (
     Typed,
     common_type,
     common_type_of,
+    holds_void,
     is_atomic,
     qualified,
     unsupported,
@@ -430,6 +431,8 @@ class _Select:
             name = generated_name(node, self._path_of, lambda part: scalars.scalar(part).data_type)
             if name is None:
                 raise unsupported(f"a column without a name, {describe(node)}: write AS and a name after it")
+        if value.data_type != VOID and holds_void(value.data_type):
+            raise unsupported(f"{describe(node)}, whose type has a part without one: cast it")
         return [(value.sql, StructField(name or "unnamed", value.data_type))]
 
     def _path_of(self, path: tuple[str, ...]) -> tuple[str, ...]:

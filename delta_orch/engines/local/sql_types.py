@@ -30,6 +30,7 @@ from delta_orch.protocol.types import (
     PrimitiveType,
     StructField,
     StructType,
+    types_of,
 )
 
 _DIGITS: dict[DataType, int] = {BYTE: 3, SHORT: 5, INTEGER: 10, LONG: 20}
@@ -92,6 +93,11 @@ def _common_part(left: DataType, right: DataType) -> DataType:
     if not is_cast and (is_atomic(left) or is_atomic(right)):
         raise unsupported(f"an expression that mixes {left} and {right} in arrays or structs")
     return common_type(left, right)
+
+
+def holds_void(data_type: DataType) -> bool:
+    """Whether a part of a type is that of nulls alone, as in `array()`: a value that is yet to be cast."""
+    return VOID in types_of(data_type)
 
 
 def has_equality(data_type: DataType) -> bool:
