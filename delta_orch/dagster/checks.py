@@ -28,7 +28,7 @@ from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.pipeline.audit import repeated_keys
-from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, count_rows, read_table_health
+from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, read_table_health
 from delta_orch.pipeline.run_identity import cdc_app_id
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.pipeline.target_table import snapshot_or_none
@@ -156,10 +156,7 @@ def build_delta_row_count_check(
         raise InvalidRequestError("A check of the number of rows needs a bound", remedy="Pass min_rows or max_rows")
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
-        wanted = _both(snapshot, where, only)
-        rows = None if wanted is not None else count_rows(snapshot.files(ROW_COUNT_COLUMNS))
-        if rows is None:
-            rows = _count(snapshot, wanted)
+        rows = snapshot.scan(where=_both(snapshot, where, only)).count()
         passed = (min_rows is None or rows >= min_rows) and (max_rows is None or rows <= max_rows)
         return Finding(passed, f"There are {rows:,} rows.", {"delta/rows": rows})
 
@@ -188,14 +185,13 @@ def build_delta_null_rate_check(
         raise InvalidRequestError("max_null_rates maps columns to shares between 0 and 1")
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
-        rows = None if only is not None else count_rows(snapshot.files(ROW_COUNT_COLUMNS))
-        total = _count(snapshot, only) if rows is None else rows
+        total = snapshot.scan(where=only).count()
         rates: dict[str, float] = {}
         for column, resolved in zip(
             max_null_rates, resolve_column_names(list(max_null_rates), snapshot.schema, "max_null_rates"), strict=True
         ):
             nulls = conjunction(only, IsNull(Column((resolved,))))
-            rates[column] = _count(snapshot, nulls) / total if total else 0.0
+            rates[column] = snapshot.scan(where=nulls).count() / total if total else 0.0
         high = [f"{column}: {rate:.2%}" for column, rate in rates.items() if rate > max_null_rates[column]]
         described = f"Too many nulls: {', '.join(high)}" if high else "No column has too many nulls."
         return Finding(not high, described, {f"delta/null_rate/{column}": rate for column, rate in rates.items()})
@@ -368,7 +364,7 @@ def build_delta_writer_check(
         others = [
             f"version {commit.version} ({(commit.commit_info or {}).get('operation', 'unknown operation')})"
             for commit in _newest_first(delta, snapshot.version, first)
-            if changes_data(commit) and _orchestrator_of(commit) not in orchestrators
+            if changes_data(commit) and said_by(commit.commit_info).get("orchestrator") not in orchestrators
         ]
         described = f"Other writers: {', '.join(others[:_MOST_SHOWN])}." if others else "Nobody else wrote here."
         return Finding(not others, described, {"delta/commits_of_others": len(others)})
@@ -453,12 +449,3 @@ def _newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[C
             # Cleaned up, and all before it.
             return
         yield commit
-
-
-def _count(snapshot: TableSnapshot, where: Expression | None) -> int:
-    scan = snapshot.scan(columns=snapshot.schema.names[:1], where=where)
-    return sum(batch.num_rows for batch in scan.to_reader())
-
-
-def _orchestrator_of(commit: Commit) -> object:
-    return said_by(commit.commit_info).get("orchestrator")

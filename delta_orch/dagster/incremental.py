@@ -15,7 +15,7 @@ from delta_orch.arguments import checked
 from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
-from delta_orch.dagster.metadata import STORAGE_KIND, Metadata, data_version, public_uri, report_metadata
+from delta_orch.dagster.metadata import STORAGE_KIND, Metadata, data_version, report_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
@@ -202,7 +202,7 @@ def definition_metadata(function: Callable[..., object], table: TableOrKey) -> M
     """What the catalog shows before the first run: where the table is, and where the function is defined."""
     metadata: Metadata = {"dagster/storage_kind": STORAGE_KIND}
     if isinstance(table, DeltaTableResource) and not isinstance(table.table_uri, dg.EnvVar):
-        metadata["dagster/uri"] = public_uri(table.table().uri)
+        metadata["dagster/uri"] = table.table().uri
     code = getattr(unwrap(function), "__code__", None)
     if code is not None:
         with warnings.catch_warnings():

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
 from delta_orch.dagster.inputs import load_value
-from delta_orch.dagster.metadata import data_version, partition_row_counts, report_metadata
+from delta_orch.dagster.metadata import STORAGE_KIND, data_version, partition_row_counts, report_metadata
 from delta_orch.dagster.output_place import (
     Place,
     asset_place,
@@ -27,7 +27,6 @@ from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, DagsterRun, is_in_r
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     ELSEWHERE,
-    MODES,
     PLACE_KEYS,
     WRITTEN_KEYS,
     AssetSettings,
@@ -285,6 +284,12 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """Refuse a write that nothing would check: in a table partitioned by other columns, the transaction ids cannot
         be limited to partitions, and rows may lie in any of them."""
         about = ", ".join(selection.columns)
+        if settings.mode == "ignore" and len(selection.keys) > 1:
+            raise InvalidRequestError(
+                f"mode 'ignore' cannot write {len(selection.keys)} partitions at once",
+                cause="It does nothing where it finds data, also for those of them that have none",
+                remedy="Run one partition at a time (BackfillPolicy.multi_run), or use idempotency='partition'",
+            )
         if settings.mode == "scd2":
             self._ensure_versions(settings, selection)
         is_guarded = self.idempotency != "off" and not _adds(settings, self.idempotency)
@@ -357,24 +362,28 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """Load an input. See `inputs.load_value`."""
         upstream = context.upstream_output
         definition = plain_metadata(None if upstream is None else upstream.definition_metadata)
+        uri, kind = definition.get("dagster/uri"), definition.get("dagster/storage_kind")
         # How it is written does not matter, and may be for another IO manager.
         definition = {key: value for key, value in definition.items() if key in PLACE_KEYS}
         settings = parse_settings(definition, None, "overwrite")
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))
+        if kind == STORAGE_KIND and uri is not None and str(uri).rstrip("/") != table.uri.rstrip("/"):
+            raise InvalidRequestError(
+                f"Input {context.name} is a table at {uri}, which this IO manager does not keep",
+                cause=f"It would be loaded from {table.uri}",
+                remedy="Name the asset in deps, and read the table through a DeltaTableResource",
+                uri=uri,
+            )
         return load_value(context, table, settings, self.engine, self.code_location, self.mode)
 
-    def place_of(self, key: dg.AssetKey, metadata: Mapping[str, object] | None = None) -> Place:
-        """The folders of an asset's table below the root.
+    def table_of(self, key: dg.AssetKey, metadata: Mapping[str, object] | None = None) -> DeltaTable:
+        """The table of an asset, whether it exists or not.
 
         Args:
             metadata: Of the asset's definition: `schema` names another folder than the key's prefix.
         """
         schema = plain_metadata(metadata).get("schema")
-        return asset_place(key, schema if isinstance(schema, str) else None)
-
-    def table_of(self, key: dg.AssetKey, metadata: Mapping[str, object] | None = None) -> DeltaTable:
-        """The table of an asset, whether it exists or not. The arguments are those of `place_of`."""
-        return self._table(self.place_of(key, metadata))
+        return self._table(asset_place(key, schema if isinstance(schema, str) else None))
 
     def _table(self, path: Sequence[str]) -> DeltaTable:
         root = resolve_env(self.root_uri)
@@ -443,6 +452,3 @@ def _keys_text(selection: PartitionSelection | None) -> dict[str, str]:
         return {}
     keys = selection.keys
     return {"partition": keys[0]} if len(keys) == 1 else {"first_partition": keys[0], "last_partition": keys[-1]}
-
-
-__all__ = ["ENGINES", "IDEMPOTENCY", "MODES", "PARTITION_OVERWRITE", "DeltaLakeIOManager"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
 
 import dagster as dg
 import pyarrow as pa
@@ -44,7 +43,7 @@ def table_metadata(snapshot: Snapshot, table_name: str) -> Metadata:
     metadata: Metadata = {
         "dagster/column_schema": column_schema(snapshot.schema, snapshot.partition_columns),
         "dagster/table_name": table_name,
-        "dagster/uri": public_uri(snapshot.store.uri),
+        "dagster/uri": snapshot.store.uri,
         "dagster/storage_kind": STORAGE_KIND,
         "delta/version": snapshot.version,
         "delta/num_files": snapshot.num_files,
@@ -115,8 +114,7 @@ def _commit_of(report: StepReport, run_id: str | None) -> tuple[int | None, str 
 def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
     """The Dagster run that a commit names in its `userMetadata`."""
     said = said_by(commit_info)
-    is_ours = said.get("orchestrator") == "dagster"
-    return str(said["run_id"]) if is_ours and "run_id" in said else None
+    return str(said["run_id"]) if said.get("orchestrator") == "dagster" and "run_id" in said else None
 
 
 def _summary(report: StepReport, snapshot: Snapshot, version: int | None, metadata: Metadata) -> str:
@@ -190,13 +188,3 @@ def column_schema(schema: StructType, partition_columns: tuple[str, ...]) -> dg.
             for field in schema
         ]
     )
-
-
-def public_uri(uri: str) -> str:
-    """The location without a password that a URI may carry (`s3://key:secret@bucket`)."""
-    parts = urlsplit(uri)
-    userinfo, at, host = parts.netloc.rpartition("@")
-    # `container@account` of Azure's URIs is an address; only what has a colon is a login.
-    if not at or ":" not in userinfo:
-        return uri
-    return urlunsplit(parts._replace(netloc=host))

@@ -14,7 +14,6 @@ from typing import Literal as OneOf
 import dagster as dg
 
 from delta_orch.arguments import checked
-from delta_orch.dagster.metadata import public_uri
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env, resolve_options
 from delta_orch.dagster.touched import (
     PartitionKeyOf,
@@ -29,6 +28,7 @@ from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundErro
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.tail import TailBatch, current_cursor, poll
 from delta_orch.storage.open import open_store
+from delta_orch.storage.storage_options import public_uri
 
 Target = Any
 """What `dg.sensor` takes as `target` or `job`."""

@@ -57,6 +57,8 @@ DEFINED_KEYS = (
     *WRITTEN_KEYS,
 )
 """What definition metadata may say."""
+_OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table"}
+"""What would be passed over on an output. `schema` and `table` are words that others show there."""
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
 
@@ -126,6 +128,12 @@ def parse_settings(
         InvalidRequestError: A key has a value of the wrong kind, the mode is not known, or a merge has no keys.
     """
     defined, written = plain_metadata(definition), plain_metadata(output)
+    if misplaced := sorted(_OF_DEFINITION & set(written)):
+        raise InvalidRequestError(
+            f"The metadata {misplaced[0]!r} belongs to the definition, not to an output",
+            cause="An output may say " + ", ".join(WRITTEN_KEYS),
+            remedy="Give it to the asset: @dg.asset(metadata={…})",
+        )
     mode = parse_mode(written.get("mode", defined.get("mode", default_mode)))
     keys = parse_columns({**defined, **written}.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
     sequence_by = _text(defined, "sequence_by")

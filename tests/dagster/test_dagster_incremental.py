@@ -10,6 +10,7 @@ from delta_orch.dagster import ChangeBatch, DeltaOut, DeltaTableResource, delta_
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.pipeline.incremental import IncrementalReader
+from tests.dagster.lake import Lake
 
 
 def rows(*days: str, value: int = 1) -> pa.Table:
@@ -405,6 +406,35 @@ def test_what_follows_in_the_same_run_runs(tmp_path: Path) -> None:
     assert gold_table.exists()
     (one,), (two,) = (result.asset_materializations_for_node("silver") for result in (first, both))
     assert (one.tags or {})["dagster/data_version"] == (two.tags or {})["dagster/data_version"]
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_an_input_is_loaded_from_where_the_asset_writes(tmp_path: Path, is_there: bool) -> None:
+    """A table that the IO manager has under this key is another one."""
+    lake, seen = Lake(tmp_path), []
+    source = lake.table("source")
+    source.append(pa.table({"n": [1]}))
+    lake.table("silver").append(pa.table({"n": [0]}))
+    place = "silver" if is_there else "elsewhere"
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        table=DeltaTableResource(table_uri=f"{lake.table(place).uri}/"),
+        write="append",
+    )
+    def silver(batch: ChangeBatch) -> Any:
+        return batch.scan().to_arrow()
+
+    @dg.asset
+    def gold(silver: pa.Table) -> None:
+        seen.append(sorted(silver["n"].to_pylist()))
+
+    if is_there:
+        lake.run(silver, gold)
+        assert seen == [[0, 1]]
+    else:
+        assert "this IO manager does not keep" in str(lake.fails(silver, gold))
+        assert "this IO manager does not keep" in str(lake.fails(silver, gold, selection=["gold"]))
 
 
 @pytest.mark.filterwarnings("ignore:Parameter `include_sources`")

@@ -11,6 +11,7 @@ import pytest
 
 from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.dagster.run import retry_conflicts
+from delta_orch.dagster.settings import DEFINED_KEYS, WRITTEN_KEYS
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import (
     ColumnNotFoundError,
@@ -654,6 +655,35 @@ def test_mode_ignore(tmp_path: Path) -> None:
     second = lake.run(numbers)
     assert lake.rows("numbers") == [{"run": first.run_id}]
     assert metadata_of(second, "numbers")["delta/skipped"] is True
+
+
+@pytest.mark.parametrize("idempotency", ["run", "off", "partition"])
+def test_mode_ignore_takes_one_partition_at_a_time(tmp_path: Path, idempotency: str) -> None:
+    """It would leave out partitions that have no data, because of one that has."""
+    lake = Lake(tmp_path, mode="ignore", idempotency=idempotency)
+    asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
+    first = lake.run(asset, partition="2013-01-02")
+    assert "one partition at a time" in str(lake.fails(asset, span=("2013-01-01", "2013-01-03")))
+    lake.run(asset, span=("2013-01-02", "2013-01-02"))
+    assert [(row["day"], row["run"]) for row in lake.rows("events")] == [("2013-01-02", first.run_id)]
+
+
+@pytest.mark.parametrize("key", sorted({*DEFINED_KEYS} - {*WRITTEN_KEYS, "schema", "table"}))
+@pytest.mark.parametrize("how", ["output", "result", "context"])
+def test_what_only_a_definition_can_say_is_no_output_metadata(lake: Lake, key: str, how: str) -> None:
+    metadata = {key: {"n": "n > 5"} if key == "audit" else "n"}
+
+    @dg.asset
+    def numbers(context: dg.AssetExecutionContext):  # type: ignore[no-untyped-def]
+        rows = pa.table({"n": [1], "p": ["x"]})
+        if how == "result":
+            return dg.MaterializeResult(value=rows, metadata=metadata)
+        if how == "context":
+            context.add_output_metadata(metadata)
+        return dg.Output(rows, metadata=metadata) if how == "output" else rows
+
+    assert "belongs to the definition" in str(lake.fails(numbers))
+    assert not lake.table("numbers").exists()
 
 
 def test_dynamic_overwrite_of_an_unpartitioned_asset(tmp_path: Path) -> None:
