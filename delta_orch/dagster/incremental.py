@@ -17,7 +17,7 @@ from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs,
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.metadata import STORAGE_KIND, Metadata, data_version, report_metadata
 from delta_orch.dagster.output_place import shares_folder
-from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.dagster.resource import DeltaTableResource, resolve_env
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.dagster.settings import ensure_deletes
 from delta_orch.delta_table import DeltaTable
@@ -201,7 +201,7 @@ def delta_asset(
 def definition_metadata(function: Callable[..., object], table: TableOrKey) -> Metadata:
     """What the catalog shows before the first run: where the table is, and where the function is defined."""
     metadata: Metadata = {"dagster/storage_kind": STORAGE_KIND}
-    if isinstance(table, DeltaTableResource) and not isinstance(table.table_uri, dg.EnvVar):
+    if isinstance(table, DeltaTableResource) and resolve_env(table.table_uri):
         metadata["dagster/uri"] = table.table().uri
     code = getattr(unwrap(function), "__code__", None)
     if code is not None:

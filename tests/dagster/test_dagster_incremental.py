@@ -408,18 +408,22 @@ def test_what_follows_in_the_same_run_runs(tmp_path: Path) -> None:
     assert (one.tags or {})["dagster/data_version"] == (two.tags or {})["dagster/data_version"]
 
 
+@pytest.mark.parametrize("is_variable", [True, False])
 @pytest.mark.parametrize("is_there", [True, False])
-def test_an_input_is_loaded_from_where_the_asset_writes(tmp_path: Path, is_there: bool) -> None:
+def test_an_input_is_loaded_from_where_the_asset_writes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_there: bool, is_variable: bool
+) -> None:
     """A table that the IO manager has under this key is another one."""
     lake, seen = Lake(tmp_path), []
     source = lake.table("source")
     source.append(pa.table({"n": [1]}))
     lake.table("silver").append(pa.table({"n": [0]}))
-    place = "silver" if is_there else "elsewhere"
+    place = f"{lake.table('silver' if is_there else 'elsewhere').uri}/"
+    monkeypatch.setenv("DELTA_TEST_PLACE", place)
 
     @delta_asset(
         incremental_from=DeltaTableResource(table_uri=source.uri),
-        table=DeltaTableResource(table_uri=f"{lake.table(place).uri}/"),
+        table=DeltaTableResource(table_uri=dg.EnvVar("DELTA_TEST_PLACE") if is_variable else place),
         write="append",
     )
     def silver(batch: ChangeBatch) -> Any:
