@@ -9,6 +9,7 @@ from datetime import date, datetime
 from decimal import Context, Decimal
 
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.constant_times import days_after, interval_after
 from delta_orch.expressions.nodes import Call, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import (
     INTEGRAL_RANGES,
@@ -112,6 +113,11 @@ def constant_of(node: Expression) -> Literal | None:
             return node
         case Operation("-" | "+" as sign, (child,)):
             return _signed(sign, constant_of(child))
+        case Operation("-" | "+" as sign, (first, second)):
+            return _sum(first, second, -1 if sign == "-" else 1)
+        case Call("date_add" | "date_sub" as name, (first, second), "") if not isinstance(node, Operation):
+            start = constant_of(first)
+            return start and days_after(start, constant_of(second), -1 if name == "date_sub" else 1)
         case Operation("CAST", (child,), name):
             data_type = type_of(name)
         case Operation(name, (child,)) if name in _TYPES:
@@ -122,6 +128,18 @@ def constant_of(node: Expression) -> Literal | None:
             return None
     literal = constant_of(child) if isinstance(child, Literal | Call) else None
     return None if literal is None or data_type is None else _cast(literal, data_type)
+
+
+def _sum(first: Expression, second: Expression, sign: int) -> Literal | None:
+    """Of a date or a time, and what moves it."""
+    if isinstance(first, Operation) and first.name == "INTERVAL" and sign == 1:
+        first, second = second, first
+    start = constant_of(first)
+    if start is None or not isinstance(start.value, date):
+        return None
+    if isinstance(second, Operation) and second.name == "INTERVAL":
+        return interval_after(start, second.detail, sign)
+    return days_after(start, constant_of(second), sign)
 
 
 def _signed(sign: str, literal: Literal | None) -> Literal | None:

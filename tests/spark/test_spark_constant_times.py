@@ -1,0 +1,74 @@
+"""Dates and times that a predicate computes of constants are those of Spark, and files are left out by them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.expressions.constants import constant_of
+from delta_orch.expressions.nodes import Opaque
+from delta_orch.expressions.parse import syntax_of
+
+pytestmark = pytest.mark.spark
+
+DAYS = ["2024-01-31", "2024-02-29", "2023-12-31", "1582-10-15", "0001-01-01", "9999-12-31", "1900-03-01"]
+TIMES = ("00:00:00", "23:59:59.999999")
+STARTS = [
+    *(f"DATE'{day}'" for day in DAYS),
+    *(f"{kind}'{day} {time}'" for kind in ("TIMESTAMP", "TIMESTAMP_NTZ") for day in DAYS for time in TIMES),
+]
+UNITS = ["YEAR", "MONTHS", "WEEK", "DAYS", "HOUR", "MINUTES", "SECOND"]
+MOVES = [
+    *(f"{{}} {sign} INTERVAL {count} {unit}" for sign in "+-" for count in (0, 1, -13, 400) for unit in UNITS),
+    *(f"{{}} {sign} INTERVAL '{count}' {unit}" for sign in "+-" for count in (1, -1) for unit in ("DAY", "MONTH")),
+    "INTERVAL 1 MONTH + {}", "INTERVAL 3 DAYS + {}", "{} - INTERVAL 1 DAY - INTERVAL 1 MONTH", "{} + INTERVAL -2 DAYS",
+    "{} + 1", "{} - 30", "date_add({}, 1)", "date_sub({}, 400)", "date_add({}, -1S)", "{} + 2L",
+]  # fmt: skip
+
+
+def test_they_are_those_of_spark(spark: Any) -> None:
+    texts = [move.format(start) for move in MOVES for start in STARTS]
+    known = {text: found for text in texts if (found := constant_of(syntax_of(Opaque(text, ())))) is not None}
+    assert len(known) > len(texts) * 0.7
+    listed = ", ".join(f"CAST({text} AS STRING), typeof({text})" for text in known)
+    (row,) = spark.sql(f"SELECT {listed}").collect()
+    told = list(zip(row[::2], row[1::2], strict=True))
+    mine = [(str(found.value).replace("+00:00", ""), found.data_type) for found in known.values()]
+    for text, (value, kind), (expected, spark_kind) in zip(known, mine, told, strict=True):
+        assert (value.rstrip("0").rstrip(".") if "." in value else value, str(kind)) == (expected, spark_kind), text
+
+
+@pytest.mark.parametrize(
+    "where",
+    [
+        "day >= current_date() - INTERVAL 7 DAYS", "day > date_sub(current_date, 8)", "current_date() - 7 <= day",
+        "at >= now() - INTERVAL 7 DAYS", "day >= current_date() - INTERVAL 1 WEEK + INTERVAL 0 DAYS",
+    ],
+)  # fmt: skip
+def test_files_are_left_out(spark: Any, tmp_path: Path, where: str) -> None:
+    table, now = DeltaTable(tmp_path / "t"), datetime.now(UTC)
+    for age in range(0, 60, 10):
+        at = now - timedelta(days=age)
+        rows = {"id": [age], "day": [at.date()], "at": pa.array([at], pa.timestamp("us", "UTC"))}
+        table.append(pa.table(rows), partition_by=["day"])
+    scan = table.snapshot().scan(where=where)
+    assert scan.to_arrow()["id"].to_pylist() == [row.id for row in scan.to_spark(spark).collect()] == [0]
+    assert scan.explain().after_data_skipping.num_files == (6 if "WEEK" in where else 1)
+    table.delete(where)
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [10, 20, 30, 40, 50]
+
+
+def test_a_partition_of_some_days_ago_is_named_by_them(tmp_path: Path) -> None:
+    """What the log alone must decide."""
+    table, today = DeltaTable(tmp_path / "t"), datetime.now(UTC).date()
+    for age in (0, 0, 40, 40):
+        table.append(
+            pa.table({"id": [age], "day": pa.array([today - timedelta(days=age)], pa.date32())}), partition_by=["day"]
+        )
+    table.optimize(where="day >= current_date() - INTERVAL 7 DAYS")
+    assert table.snapshot().num_files == 3
