@@ -59,7 +59,7 @@ def relation_of(data: Data) -> LocalRelation:
         first = _open_stream(data)
         return _relation(first.schema, _first_then(first, lambda: _stream(data)))
     raise InvalidRequestError(
-        f"A {type(data).__name__} is not data that can be written",
+        f"A value of type {type(data).__name__} is not data that can be written",
         remedy="Pass an Arrow table or reader, a pandas or Polars DataFrame, or a Spark DataFrame",
         type=type(data).__name__,
     )
