@@ -90,6 +90,11 @@ def ensure_within_bounds(node: Opaque) -> None:
         Reader(node.sql).whole()
 
 
+def asks_for_time(text: str) -> bool:
+    """Whether an expression reads the clock. Raises InvalidExpressionError if it cannot be read."""
+    return bool(_read(text)[0].clocks)
+
+
 def mentions_of(text: str) -> list[Mention]:
     """The columns that an expression names, with their places. Raises InvalidExpressionError if it cannot be read."""
     return _read(text)[0].mentions

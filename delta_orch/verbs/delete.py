@@ -6,7 +6,6 @@ import time
 
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.select import EngineChoice
-from delta_orch.expressions.clock import one_moment
 from delta_orch.expressions.nodes import Column, Expression, Literal
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -19,7 +18,6 @@ from delta_orch.writing.row_changes import ADDRESS, DELETE, RowChanges
 from delta_orch.writing.row_verb import change_metrics, predicate_parameters
 
 
-@one_moment()
 def delete(
     log: TableLog,
     snapshot: Snapshot,

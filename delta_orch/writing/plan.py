@@ -29,6 +29,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.base import Engine, Relation, RowCheck
 from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_value, select_engine
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError
+from delta_orch.expressions.clock import one_moment
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
@@ -122,6 +123,7 @@ class WritePlan:
     within: Expression | None = None
 
 
+@one_moment()
 def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> CommitResult:
     """Run a plan on a snapshot and commit it; the only place where a write runs again.
 

@@ -81,10 +81,9 @@ class Chain:
         return None
 
 
-@pytest.mark.parametrize(("mode", "setter"), list(product(MODES, SETTERS)))
+# `sequence_by` belongs to the definition, so that an output alone cannot ask for scd2.
+@pytest.mark.parametrize(("mode", "setter"), [pair for pair in product(MODES, SETTERS) if pair != ("scd2", "run")])
 def test_an_op_gets_the_rows_that_were_returned_or_is_refused(tmp_path: Path, mode: str, setter: str) -> None:
-    if mode == "scd2" and setter == "run":
-        pytest.skip("sequence_by is no output metadata")
     chain = Chain(tmp_path, mode, setter)
     for _ in range(3):
         before = len(chain.got)

@@ -72,3 +72,26 @@ def test_a_partition_of_some_days_ago_is_named_by_them(tmp_path: Path) -> None:
         )
     table.optimize(where="day >= current_date() - INTERVAL 7 DAYS")
     assert table.snapshot().num_files == 3
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12", "UTC"])
+@pytest.mark.parametrize("kind", ["classic", "connect", "portable"])
+def test_a_users_filter_has_the_day_of_the_session(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, zone: str
+) -> None:
+    """Files were left out by the day of UTC, and rows of the session's day were missing."""
+    session = request.getfixturevalue("spark_connect" if kind == "connect" else "spark")
+    engine = request.getfixturevalue("portable_engine") if kind == "portable" else None
+    table, now = DeltaTable(tmp_path / "t"), datetime.now(UTC)
+    for days in (-2, -1, 0, 1, 2):
+        table.append(pa.table({"day": [(now + timedelta(days=days)).date()], "n": [days]}), partition_by=["day"])
+    scan = table.snapshot().scan()
+    frame = scan.to_spark(session) if engine is None else engine.scan(scan.plan())
+    before = session.conf.get("spark.sql.session.timeZone")
+    session.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        today = session.sql("SELECT current_date()").collect()[0][0]
+        assert [row.day for row in frame.where("day = current_date()").collect()] == [today]
+        assert [row.day for row in frame.where("day = current_date").collect()] == [today]
+    finally:
+        session.conf.set("spark.sql.session.timeZone", before)

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_orch import DeltaTable, column, identity_column, literal
+from delta_orch import DeltaTable, TxnId, column, identity_column, literal
 from delta_orch.errors import (
     AppendOnlyError,
     ColumnNotFoundError,
@@ -279,6 +279,34 @@ def test_rows_of_some_days_ago(tmp_path: Path, old: str) -> None:
     assert rows_of(table, "id") == [(0,), (1,), (13,), (102,)]
     table.delete(old)
     assert rows_of(table, "id") == [(0,), (1,)]
+
+
+def test_what_is_replaced_and_what_may_come_are_of_one_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Midnight between the two would let rows of a day come beside those that are there."""
+    days = [date(2024, 1, day) for day in (1, 2, 3)]
+
+    class Clock(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.combine(asked.pop(0), datetime.min.time(), tz)
+
+    table, asked = DeltaTable(tmp_path / "t"), [days[1], days[2]]
+    table.append(pa.table({"id": [1, 2, 3], "day": days}))
+    monkeypatch.setattr("delta_orch.expressions.clock.datetime", Clock)
+    with pytest.raises(ConstraintViolationError):
+        table.overwrite(pa.table({"id": [4], "day": days[2:]}), replace_where="day <= current_date()")
+    asked[:] = [days[1], days[2]]
+    table.overwrite(pa.table({"id": [4], "day": days[1:2]}), replace_where="day <= current_date()")
+    assert rows_of(table, "id") == [(3,), (4,)]
+
+
+def test_the_scope_of_a_transaction_does_not_move(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    rows = pa.table({"id": [1], "day": [date(2024, 1, 1)]})
+    table.append(rows, partition_by=["day"])
+    with pytest.raises(InvalidExpressionError, match="asks for the time"):
+        table.append(rows, txn=TxnId("a", 1, "day = current_date()"))  # type: ignore[arg-type]
+    assert table.version() == 0
 
 
 @pytest.mark.parametrize("properties", [{}, VECTORS | FEED])

@@ -20,6 +20,7 @@ from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.pushed_filters import FilterNode, FilterReader
 from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.parse import asks_for_time
 from delta_orch.expressions.resolve import find_column, resolve_predicate
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
@@ -114,6 +115,9 @@ def _parsed(text: str, schema: StructType) -> Expression | None:
     if "\\" in text or '"' in text:
         return None
     try:
+        if asks_for_time(text):
+            # The day of the session's zone need not be ours.
+            return None
         where = resolve_predicate(text, schema)
         types = [find_column(column.path, schema)[1] for column in columns_of(where)]
     except DeltaError:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TypedDict
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 from delta_orch.protocol.types import StructType
@@ -149,6 +149,15 @@ def resolve_txns(txn: TxnArgument | None, schema: StructType, partition_columns:
 def _resolve_scope(txn: TxnId, scope: Expression, schema: StructType, partition_columns: Sequence[str]) -> Expression:
     from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
 
+    if isinstance(scope, str):
+        from delta_orch.expressions.parse import asks_for_time
+
+        if asks_for_time(scope):
+            raise InvalidExpressionError(
+                f"The scope of txn {txn.app_id!r} asks for the time",
+                cause="A repetition on another day would be taken for another write",
+                remedy="Write the day as a constant",
+            )
     resolved = resolve_predicate(scope, schema)
     ensure_partition_predicate(resolved, partition_columns, f"the scope of txn {txn.app_id!r}")
     return resolved
