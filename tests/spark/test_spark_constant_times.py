@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -93,5 +93,33 @@ def test_a_users_filter_has_the_day_of_the_session(
         today = session.sql("SELECT current_date()").collect()[0][0]
         assert [row.day for row in frame.where("day = current_date()").collect()] == [today]
         assert [row.day for row in frame.where("day = current_date").collect()] == [today]
+    finally:
+        session.conf.set("spark.sql.session.timeZone", before)
+
+
+@pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
+@pytest.mark.parametrize(
+    "where",
+    [
+        "day < TIMESTAMP'2024-01-01T00:00:00Z'", "day >= TIMESTAMP'2024-01-02T00:00:00Z' - INTERVAL 1 DAY",
+        "day <= TIMESTAMP'2023-12-31 12:00:00Z'", "day > TIMESTAMP'2024-01-01T00:00:00Z' - INTERVAL 1 HOUR",
+        "day = TIMESTAMP'2023-12-31 10:00:00Z'", "day = TIMESTAMP'2024-01-01 12:00:00Z'",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("kind", ["spark", "spark_connect"])
+def test_a_day_beside_a_time_is_of_the_sessions_zone(
+    request: pytest.FixtureRequest, tmp_path: Path, kind: str, where: str, zone: str
+) -> None:
+    session = request.getfixturevalue(kind)
+    table = DeltaTable(tmp_path / "t")
+    for day in (date(2023, 12, 31), date(2024, 1, 1), date(2024, 1, 2)):
+        table.append(pa.table({"day": [day], "n": [1]}), partition_by=["day"])
+    frame = table.snapshot().scan().to_spark(session)
+    before = session.conf.get("spark.sql.session.timeZone")
+    session.conf.set("spark.sql.session.timeZone", zone)
+    try:
+        plain = "VALUES (DATE'2023-12-31'), (DATE'2024-01-01'), (DATE'2024-01-02') AS x(day)"
+        wanted = sorted(row.day for row in session.sql(f"SELECT * FROM {plain} WHERE {where}").collect())
+        assert sorted(row.day for row in frame.where(where).collect()) == wanted
     finally:
         session.conf.set("spark.sql.session.timeZone", before)

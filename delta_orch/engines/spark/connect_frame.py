@@ -19,10 +19,10 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.pushed_filters import FilterNode, FilterReader
 from delta_orch.errors import DeltaError
-from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.parse import asks_for_time
+from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.expressions.parse import asks_for_time, parse_expression
 from delta_orch.expressions.resolve import find_column, resolve_predicate
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.tree import children_of, columns_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.schema_edit import type_at
 from delta_orch.protocol.table_properties import parse_column_list
@@ -115,8 +115,8 @@ def _parsed(text: str, schema: StructType) -> Expression | None:
     if "\\" in text or '"' in text:
         return None
     try:
-        if asks_for_time(text):
-            # The day of the session's zone need not be ours.
+        if asks_for_time(text) or _names_an_instant(parse_expression(text)):
+            # Which day that is depends on the zone, also beside a column of days.
             return None
         where = resolve_predicate(text, schema)
         types = [find_column(column.path, schema)[1] for column in columns_of(where)]
@@ -124,6 +124,12 @@ def _parsed(text: str, schema: StructType) -> Expression | None:
         # Spark says what is wrong with it, or knows it, e.g. a field of all structs in an array.
         return None
     return None if TIMESTAMP in types or TIMESTAMP_NTZ in types else where
+
+
+def _names_an_instant(node: Expression) -> bool:
+    if isinstance(node, Literal):
+        return node.data_type == TIMESTAMP
+    return any(map(_names_an_instant, children_of(node)))
 
 
 def _node(expression: Any, schema: StructType) -> FilterNode:
