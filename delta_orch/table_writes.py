@@ -209,6 +209,7 @@ class TableWrites:
 
         Raises:
             ColumnNotFoundError, InvalidRequestError: A key is missing on a side, or there is none.
+            ConstraintViolationError: Two source rows have the same keys. Nothing was committed.
             Otherwise as `Merge.execute`.
         """
         from delta_orch.verbs.merge.upsert import upsert

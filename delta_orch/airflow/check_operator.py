@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
+from delta_orch.pipeline.declared_columns import column_drift, declared_columns
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,7 +27,8 @@ class DeltaCheckOperator(DeltaTableOperator):
             written. (templated)
         reference: Instead of `version`: the XCom of a task. Of one with `stage=True`, the version that it would make is
             checked. (templated)
-        columns: Column → its type as Delta spells it (`long`, `decimal(10,2)`); None for any. (templated)
+        columns: Column → its type as Spark SQL or Delta spells it (`bigint` or `long`, `decimal(10,2)`); None for any.
+            (templated)
         exact_columns: No other columns are allowed.
         rows: Name of the check → a predicate in Spark SQL that every row must satisfy. A null counts as a violation.
             (templated)
@@ -95,6 +97,9 @@ class DeltaCheckOperator(DeltaTableOperator):
                 self._number(name)
 
     def _ensure_shapes(self) -> None:
+        for name, kind in self.columns.items() if isinstance(self.columns, Mapping) else ():
+            if not is_template(kind):
+                declared_columns({name: kind})
         self.ensure_text("where", self.where)
         for name, predicate in self.rows.items() if isinstance(self.rows, Mapping) else ():
             self.ensure_text(f"rows[{name!r}]", predicate or "")
@@ -127,17 +132,8 @@ class DeltaCheckOperator(DeltaTableOperator):
     def _schema(self, snapshot: TableSnapshot) -> list[str]:
         if self.columns is None:
             return []
-        problems = []
-        for name, wanted in self.columns.items():
-            field = snapshot.schema.find(name)
-            if field is None:
-                problems.append(f"there is no column {name}")
-            elif wanted is not None and str(field.data_type) != wanted:
-                problems.append(f"column {name} is {field.data_type}, not {wanted}")
-        if self.exact_columns:
-            named = {name.lower() for name in self.columns}
-            problems += [f"column {name} is unexpected" for name in snapshot.schema.names if name.lower() not in named]
-        return problems
+        drift = column_drift(snapshot.schema, declared_columns(self.columns), exact=self.exact_columns)
+        return [f"column {difference}" for difference in drift]
 
     def _state(self, table: DeltaTable, snapshot: TableSnapshot) -> list[str]:
         from delta_orch.pipeline.conditions import FreshnessCondition

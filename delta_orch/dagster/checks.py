@@ -28,6 +28,7 @@ from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.pipeline.audit import repeated_keys
+from delta_orch.pipeline.declared_columns import column_drift, declared_columns
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, read_table_health
 from delta_orch.pipeline.run_identity import cdc_app_id
 from delta_orch.pipeline.tail import changes_data
@@ -115,19 +116,16 @@ def build_delta_schema_check(
     severity: dg.AssetCheckSeverity = _ERROR,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """Check that the table has the declared columns: name → type, spelled as in errors and metadata (`long`,
-    `array<string>`)."""
+    """Check that the table has the declared columns: name → type, spelled as in Spark SQL or as in errors and metadata
+    (`bigint` or `long`, `array<string>`).
+
+    Raises:
+        SchemaMismatchError: A type is none.
+    """
+    declared = declared_columns(columns)
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
-        found = {field.name: str(field.data_type) for field in snapshot.schema}
-        missing = [f"{column} is missing" for column in columns if column not in found]
-        changed = [
-            f"{column} is {found[column]}, not {kind}"
-            for column, kind in columns.items()
-            if column in found and found[column] != kind
-        ]
-        more = [] if allow_more_columns else [f"{column} is new" for column in found if column not in columns]
-        drift = [*missing, *changed, *more]
+        drift = column_drift(snapshot.schema, declared, exact=not allow_more_columns)
         return Finding(not drift, "; ".join(drift) or "The columns are those declared.", {"delta/drift": len(drift)})
 
     return _check(asset, table, name, evaluate, severity, blocking, "The columns are those declared.")

@@ -149,7 +149,7 @@ def test_restore_and_clone_are_done_once(runs: Runs, table: DeltaTable, tmp_path
 
 def test_check_names_everything_that_does_not_hold(runs: Runs, table: DeltaTable, tmp_path: Path) -> None:
     passes: dict[str, Any] = {
-        "columns": {"id": "long", "note": None},
+        "columns": {"id": "bigint", "NOTE": None},
         "exact_columns": True,
         "rows": {"positive": "id > 0", "noted": "note IS NOT NULL"},
         "min_rows": 3,
@@ -174,9 +174,9 @@ def test_check_names_everything_that_does_not_hold(runs: Runs, table: DeltaTable
     with pytest.raises(InvalidRequestError) as caught:
         operator.execute_on_table({}, None, table)
     problems = caught.value.context["problems"]
-    assert [problem.split()[0] for problem in problems] == [
-        "column",
-        "there",
+    assert problems[0] == "column id is long, not string"
+    assert problems[1] == "column gone is missing"
+    assert [problem.split()[0] for problem in problems[2:]] == [
         "num_files",
         "there",
         "small:",
@@ -265,6 +265,7 @@ def test_a_query_reads_the_version_a_task_has_written(runs: Runs, table: DeltaTa
         (DeltaCheckOperator, {}, "checks nothing"),
         (DeltaCheckOperator, {"min_rows": "many"}, "no number"),
         (DeltaCheckOperator, {"columns": ["a"]}, "columns must be Mapping"),
+        (DeltaCheckOperator, {"columns": {"a": "strnig"}}, "'strnig' is not a type"),
         (DeltaCheckOperator, {"rows": "a > 1"}, "rows must be Mapping"),
         (DeltaCheckOperator, {"rows": {"a": None}}, "which is no text"),
         (DeltaCheckOperator, {"python_callable": "check"}, "python_callable must be"),

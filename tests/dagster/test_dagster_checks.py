@@ -21,7 +21,7 @@ from delta_orch.dagster import (
     build_delta_writer_check,
 )
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.incremental import IncrementalReader
 
@@ -77,8 +77,10 @@ def test_rows_nulls_keys_and_columns(checked: Checked) -> None:
     columns = {"id": "long", "a.b": "string"}
     assert checked.run(build_delta_schema_check, columns=columns)[0]
     drift = checked.run(build_delta_schema_check, columns={"id": "integer", "gone": "string"})
-    assert drift[1] == "gone is missing; id is long, not integer; a.b is new"
-    assert checked.run(build_delta_schema_check, columns={"id": "long"}, allow_more_columns=True)[0]
+    assert drift[1] == "id is long, not integer; gone is missing; a.b is new"
+    assert checked.run(build_delta_schema_check, columns={"ID": "bigint"}, allow_more_columns=True)[0]
+    with pytest.raises(SchemaMismatchError, match="'strnig' is not a type"):
+        checked.run(build_delta_schema_check, columns={"id": "strnig"})
 
 
 def test_freshness_is_of_data(checked: Checked) -> None:

@@ -101,6 +101,17 @@ def test_null_keys_of_an_upsert_are_equal(table: DeltaTable) -> None:
     assert content(table) == upserted((None, "y"))
 
 
+@pytest.mark.parametrize("repeated", [(9, 9), (None, None)])
+def test_new_rows_with_one_key_are_refused_by_an_upsert(table: DeltaTable, repeated: tuple[int | None, int]) -> None:
+    """Also where the type or the case of the key is another one; a key of two columns is one key."""
+    rows = pa.table({"ID": pa.array([*repeated, 1], pa.int32()), "v": ["x", "y", "z"]})
+    with pytest.raises(ConstraintViolationError, match="New rows have the same keys") as caught:
+        table.upsert(rows, ["id"])
+    assert caught.value.context["rows"] == [{"ID": repeated[0]}]
+    assert content(table) == upserted()
+    assert table.upsert(rows, ["id", "v"]).metrics["numTargetRowsInserted"] == 3
+
+
 def test_duplicates_that_match_nothing_are_all_inserted(table: DeltaTable) -> None:
     merge = table.merge(rows_of((9, "x"), (9, "x"), (1, "no")), "target.id = source.id")
     result = merge.when_not_matched_insert_all().execute()

@@ -13,8 +13,9 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
 from delta_orch.engines.select import EngineChoice, select_engine
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import ConstraintViolationError, InvalidRequestError
 from delta_orch.expressions.clock import one_moment
+from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
@@ -26,7 +27,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staging import Metrics
-from delta_orch.protocol.types import INTEGER, STRING, StructType
+from delta_orch.protocol.types import INTEGER, LONG, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
 from delta_orch.verbs.merge.assignments import evolution, left_to_table, resolve_clauses, with_defaults
@@ -63,6 +64,7 @@ class MergeRequest(NamedTuple):
     Attributes:
         bounds: Where the merge may write. Predicates on columns of the table, of which no two are true for a row. Every
             new row must satisfy one, and a row of the table that a source row matches the same one.
+        unique: Columns of the source that identify a row: two rows that agree in them are not both inserted.
     """
 
     source: object
@@ -72,6 +74,7 @@ class MergeRequest(NamedTuple):
     engine: EngineChoice = "auto"
     schema_mode: str | None = None
     bounds: tuple[Expression, ...] = ()
+    unique: tuple[str, ...] = ()
 
 
 def merge(
@@ -247,6 +250,7 @@ class _Run:
         counts = self._counts(rows)
         self._ensure_single_matches(changes, classified, counts)
         self._ensure_inside(classified)
+        self._ensure_unique(classified, counts)
         changing = [clause for clause in self._clauses.all if counts.get(clause.number)]
         if not changing and not is_needed:
             return None
@@ -310,6 +314,7 @@ class _Run:
     ) -> Classified:
         needed = needed_columns(self._clauses, self._recomputed, self._sides)
         needed.update((Column(column.path[:2]), None) for column in self._keys.values())
+        needed.update((key, None) for key in self._unique_keys())
         if self._is_inside is not None:
             needed.update((Column(column.path[:2]), None) for column in columns_of(self._is_inside))
         looked_at = {**condition_columns(self._on, self._clauses), **needed}
@@ -354,6 +359,31 @@ class _Run:
         shown = self._engine.to_arrow(self._engine.project(pairs, keys), limit=_MOST_KEYS).to_pylist()
         if shown:
             raise moved_row(shown)
+
+    def _ensure_unique(self, classified: Classified, counts: Mapping[int, int]) -> None:
+        """No two of the rows that are inserted agree in `MergeRequest.unique`."""
+        inserts = [clause.number for clause in self._clauses.of(Kind.NOT_MATCHED)]
+        if not self._request.unique or sum(counts.get(number, 0) for number in inserts) < 2:
+            return
+        engine = self._engine
+        is_new = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in inserts))
+        keys = [ComputedColumn(key.path[1], renamed(key, classified.name_of)) for key in self._unique_keys()]
+        count = free_name("_delta_orch_rows", [key.name for key in keys])
+        groups = engine.aggregate(engine.filter(classified.rows, is_new), keys, [Measure(count, "count")])
+        repeated = engine.filter(groups, Comparison(">", Column((count,)), Literal(1, LONG)))
+        told = [ComputedColumn(key.name, Column((key.name,))) for key in keys]
+        if shown := engine.to_arrow(engine.project(repeated, told), limit=_MOST_KEYS).to_pylist():
+            raise ConstraintViolationError(
+                "New rows have the same keys",
+                cause=f"More than one of them has {'; '.join(map(str, shown))}, and a key names one row",
+                remedy="Leave one row of each key in the source, for example the newest",
+                constraint="cardinality",
+                rows=shown,
+            )
+
+    def _unique_keys(self) -> list[Column]:
+        found = (self._sides.source.find(name) for name in self._request.unique)
+        return list(dict.fromkeys(Column((SOURCE, field.name)) for field in found if field is not None))
 
     def _key_columns(self) -> dict[str, Column]:
         """Columns that tell the user which row an error is about, by what it calls them."""

@@ -34,11 +34,11 @@ def upsert(
         bounds: See `MergeRequest`.
 
     Raises:
-        ConstraintViolationError: A row lies outside the bounds, or has the keys of a row in another part. Nothing was
-            committed.
+        ConstraintViolationError: Source rows share keys. A row lies outside the bounds, or has the keys of a row in
+            another part. Nothing was committed.
         Otherwise as `DeltaTable.upsert`.
     """
-    request = MergeRequest(source, key_condition(keys), SOURCE, TARGET, engine, schema_mode, bounds)
+    request = MergeRequest(source, key_condition(keys), SOURCE, TARGET, engine, schema_mode, bounds, tuple(keys))
     clauses = (Clause(Kind.MATCHED, Action.UPDATE), Clause(Kind.NOT_MATCHED, Action.INSERT))
     return merge(log, snapshot, request, clauses, options)
 
