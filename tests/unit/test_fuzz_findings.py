@@ -381,6 +381,28 @@ def test_a_checkpoint_with_two_fields_of_one_name(tmp_path: Path) -> None:
         DeltaTable(tmp_path).snapshot()
 
 
+def test_a_checkpoint_whose_actions_are_no_structs(tmp_path: Path) -> None:
+    log = LogBuilder(LocalStore(tmp_path))
+    log.create()
+    log.checkpoint(0)
+    path = tmp_path / "_delta_log" / f"{0:020d}.checkpoint.parquet"
+    table = pq.read_table(path)
+    # Twice, so that the leaf that is looked for is there.
+    twice = pa.Table.from_arrays(
+        [pa.nulls(table.num_rows, pa.int8()), *table.columns], names=["protocol", *table.column_names]
+    )
+    pq.write_table(twice, path)
+    with pytest.raises(CorruptLogError, match="cannot be read"):
+        DeltaTable(tmp_path).snapshot()
+
+
+def test_keys_of_no_type_are_in_no_schema() -> None:
+    kind = {"type": "map", "keyType": "void", "valueType": "long", "valueContainsNull": True}
+    schema = {"type": "struct", "fields": [{"name": "m", "type": kind, "nullable": True, "metadata": {}}]}
+    with pytest.raises(ProtocolViolationError, match="keys have no type"):
+        parse_schema(json.dumps(schema))
+
+
 def test_a_checkpoint_whose_metadata_has_an_id_of_no_type() -> None:
     assert valid_runs(pa.nulls(3)) == []
     assert valid_runs(pa.array([None, 1, 2, None, 3])) == [(1, 3), (4, 5)]

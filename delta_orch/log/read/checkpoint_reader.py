@@ -202,7 +202,9 @@ class RowGroup:
     def iter_field(self, action: str, field: str) -> Iterator[pa.Array]:
         """One field of one action that the group has, some ten thousand rows at a time. Raises as `read`."""
         for struct in self.iter_structs(action, [field], use_threads=False):
-            yield plain(child_of(struct, field))
+            with _readable(self.part.path):
+                values = plain(child_of(struct, field))
+            yield values
 
     def read_actions(self, names: Sequence[str]) -> list[dict[str, JsonValue]]:
         """All actions of kinds that are few, as parsed JSON would look. Raises as `read`."""
@@ -212,7 +214,9 @@ class RowGroup:
         rows: list[dict[str, JsonValue]] = []
         for batch in self._iter_batches(names, use_threads=False):
             for name, structs in zip(batch.schema.names, batch.columns, strict=True):
-                for start, stop in valid_runs(child_of(structs, PROBE_LEAF[name])):
+                with _readable(self.part.path):
+                    probe = child_of(structs, PROBE_LEAF[name])
+                for start, stop in valid_runs(probe):
                     with _readable(self.part.path):
                         values = plain(structs.slice(start, stop - start)).to_pylist(maps_as_pydicts="strict")
                     rows += [{name: value} for value in values]
@@ -236,6 +240,7 @@ class RowGroup:
 
     def _iter_batches(self, columns: Sequence[str], use_threads: bool) -> Iterator[pa.RecordBatch]:
         self.part.ensure_sound(column.partition(".")[0] for column in columns)
+        left = self.num_rows
         with _readable(self.part.path):
             for batch in self.part.open().iter_batches(
                 _BATCH_ROWS,
@@ -245,7 +250,10 @@ class RowGroup:
             ):
                 # Arrow takes strings from a file as they are, UTF-8 or not.
                 batch.validate(full=True)
+                left -= batch.num_rows
                 yield batch
+            if left:
+                raise pa.ArrowInvalid(f"A row group claims {self.num_rows} rows, which is {left} too many")
 
 
 @dataclass(frozen=True)
@@ -408,6 +416,8 @@ def _recorded_files(store: LogStore, version: int) -> int | None:
 def child_of(struct: pa.StructArray, name: str) -> pa.Array:
     """A field of a struct, null where the struct is. Some writers declare fields as required, which then hold arbitrary
     values instead of nulls in the rows of other actions."""
+    if not pa.types.is_struct(struct.type):
+        raise pa.ArrowTypeError(f"An action is stored as {struct.type}, not as a struct")
     index = struct.type.get_field_index(name)
     return struct.field(index) if struct.type.field(index).nullable else struct.flatten()[index]
 
