@@ -191,3 +191,14 @@ def repeated_keys(
     ((count,),) = repeated.aggregate("count(*)").fetchall()
     some = repeated.limit(MOST_SHOWN).fetchall() if count else []
     return columns, count, [dict(zip(columns, row[:-1], strict=True)) for row in some]
+
+
+def ensure_unique_keys(staged: TableSnapshot, keys: Sequence[str]) -> None:
+    """Hold the first rows of a table against their keys, as an upsert does.
+
+    Raises ConstraintViolationError: Two rows have the same keys.
+    """
+    from delta_orch.verbs.merge.run import same_keys
+
+    if shown := repeated_keys(staged, keys)[2]:
+        raise same_keys(shown)

@@ -460,10 +460,14 @@ class Step:
         if before is None:
             # A staged write makes no table that others see. No row of an empty one matches.
             from delta_orch.expressions.tree import any_of
+            from delta_orch.pipeline.audit import ensure_unique_keys
             from delta_orch.verbs.overwrite import overwrite
 
             within = any_of(self.within) if self.within else None
-            return overwrite(self.table.log, None, data, within, "static", None, self.engine, options)
+            result = overwrite(self.table.log, None, data, within, "static", None, self.engine, options)
+            if result.staged is not None:
+                ensure_unique_keys(self.table.staged(result.staged).snapshot(), self.merge_keys)
+            return result
         from delta_orch.verbs.merge.upsert import upsert
 
         about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}

@@ -71,6 +71,22 @@ def test_rows_that_fail_are_never_there(tmp_path: Path, mode: str, is_partitione
     assert lake.run(money, partition=partition).success
 
 
+@pytest.mark.parametrize("audit", [[], ["amount > 0"]])
+def test_a_key_twice_makes_no_table(tmp_path: Path, audit: list[str]) -> None:
+    lake, values = Lake(tmp_path), [amounts(1, 2)]
+
+    @dg.asset(metadata={"mode": "merge", "merge_keys": ["id"], **({"audit": audit} if audit else {})})
+    def money() -> pa.Table:
+        return pa.concat_tables(values)
+
+    values.append(amounts(3))
+    assert "New rows have the same keys" in str(lake.fails(money))
+    assert not lake.table("money").exists() or not lake.rows("money")
+    values.pop()
+    assert lake.run(money).success
+    assert len(lake.rows("money")) == 2
+
+
 def test_audits_look_at_the_partitions_of_the_run(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     DeltaTable(tmp_path / "money").append(amounts(-1, -2, day="b"), partition_by=["day"])

@@ -106,6 +106,17 @@ def explain_merge(
     return told[0]
 
 
+def same_keys(shown: Sequence[Mapping[str, object]]) -> ConstraintViolationError:
+    """The error for new rows that agree in their keys, some of which are shown."""
+    return ConstraintViolationError(
+        "New rows have the same keys",
+        cause=f"More than one of them has {'; '.join(map(str, shown))}, and a key names one row",
+        remedy="Leave one row of each key in the source, for example the newest",
+        constraint="cardinality",
+        rows=shown,
+    )
+
+
 @one_moment()
 def _run(
     log: TableLog,
@@ -373,13 +384,7 @@ class _Run:
         repeated = engine.filter(groups, Comparison(">", Column((count,)), Literal(1, LONG)))
         told = [ComputedColumn(key.name, Column((key.name,))) for key in keys]
         if shown := engine.to_arrow(engine.project(repeated, told), limit=_MOST_KEYS).to_pylist():
-            raise ConstraintViolationError(
-                "New rows have the same keys",
-                cause=f"More than one of them has {'; '.join(map(str, shown))}, and a key names one row",
-                remedy="Leave one row of each key in the source, for example the newest",
-                constraint="cardinality",
-                rows=shown,
-            )
+            raise same_keys(shown)
 
     def _unique_keys(self) -> list[Column]:
         found = (self._sides.source.find(name) for name in self._request.unique)
