@@ -11,7 +11,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
-from delta_orch.errors import SchemaMismatchError
+from delta_orch.errors import SchemaMismatchError, UnsupportedError
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -70,6 +70,9 @@ def type_to_arrow(data_type: DataType) -> pa.DataType:
         case ArrayType(element_type, contains_null):
             return pa.list_(pa.field("element", type_to_arrow(element_type), nullable=contains_null))
         case MapType(key_type, value_type, value_contains_null):
+            if key_type == VOID:
+                # Spark has such a type, for `map()`. Arrow has none.
+                raise UnsupportedError("Rows have a map whose keys have no type", remedy="Cast the map to a type")
             return pa.map_(
                 pa.field("key", type_to_arrow(key_type), nullable=False),
                 pa.field("value", type_to_arrow(value_type), nullable=value_contains_null),

@@ -15,7 +15,6 @@ from delta_orch.errors import ProtocolViolationError, SchemaMismatchError, Unsup
 from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
-    VOID,
     ArrayType,
     DataType,
     DecimalType,
@@ -93,11 +92,8 @@ def data_type_from_json(obj: JsonValue, *, depth: int = 0) -> DataType:
                     data_type_from_json(obj["elementType"], depth=below), bool(obj.get("containsNull", True))
                 )
             case "map":
-                key_type = data_type_from_json(obj["keyType"], depth=below)
-                if key_type == VOID:
-                    raise ProtocolViolationError("The table's schema contains a map whose keys have no type")
                 return MapType(
-                    key_type,
+                    data_type_from_json(obj["keyType"], depth=below),
                     data_type_from_json(obj["valueType"], depth=below),
                     bool(obj.get("valueContainsNull", True)),
                 )
