@@ -79,8 +79,15 @@ def test_rows_nulls_keys_and_columns(checked: Checked) -> None:
     drift = checked.run(build_delta_schema_check, columns={"id": "integer", "gone": "string"})
     assert drift[1] == "id is long, not integer; gone is missing; a.b is new"
     assert checked.run(build_delta_schema_check, columns={"ID": "bigint"}, allow_more_columns=True)[0]
+    shorter = checked.run(build_delta_schema_check, columns={"a.b": "varchar(9)"}, allow_more_columns=True)
+    assert shorter[1] == "a.b is string, not varchar(9)"
+    checked.table.alter().add_column("code", "varchar(9)").commit()
+    for kind, passes in (("varchar(9)", True), ("VARCHAR( 9 )", True), ("string", True), ("varchar(8)", False)):
+        assert checked.run(build_delta_schema_check, columns={"code": kind}, allow_more_columns=True)[0] is passes
     with pytest.raises(SchemaMismatchError, match="'strnig' is not a type"):
         checked.run(build_delta_schema_check, columns={"id": "strnig"})
+    with pytest.raises(InvalidRequestError, match="says NOT NULL"):
+        checked.run(build_delta_schema_check, columns={"id": "struct<a:int not null>"})
 
 
 def test_freshness_is_of_data(checked: Checked) -> None:

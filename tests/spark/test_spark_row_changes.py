@@ -11,7 +11,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.row_sets import RowSet
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import InvalidExpressionError, SchemaMismatchError
+from delta_orch.errors import ConstraintViolationError, InvalidExpressionError, SchemaMismatchError
 from tests.harness.changed_rows import CHANGES, PLAIN_NAMES, PREDICATES, SCHEMA, Model
 
 pytestmark = pytest.mark.spark
@@ -108,6 +108,31 @@ NESTED_VALUES = {
         "array(named_struct('x', NULL, 'day', day), NULL)",
     ],
 }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("keys", "problem"),
+    [
+        ("1L, 1L", "have the same keys"),
+        ("CAST(NULL AS INT), NULL", "have the same keys"),
+        ("'1', '01'", "have the same keys"),
+        ("1.5D, 2D", "change when they are stored"),
+        ("1, 2", None),
+    ],
+)
+def test_new_rows_of_an_upsert_have_keys_of_their_own(
+    engine: SparkEngine, tmp_path: Path, keys: str, problem: str | None
+) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create(pa.schema([("id", pa.int64())]))
+    source = engine.host.session.sql(f"SELECT explode(array({keys})) AS ID")
+    if problem is None:
+        assert table.upsert(source, ["id"], engine=engine).metrics["numTargetRowsInserted"] == 2
+        assert table.upsert(source, ["id"], engine=engine).metrics["numTargetRowsInserted"] == 0
+        return
+    with pytest.raises(ConstraintViolationError, match=problem):
+        table.upsert(source, ["id"], engine=engine)
+    assert table.version() == 0
 
 
 @pytest.mark.parametrize("column", NESTED_VALUES)

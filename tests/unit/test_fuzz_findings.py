@@ -366,12 +366,16 @@ def test_rows_of_a_file_in_pieces() -> None:
             list(rows.choose_batches(wrong.to_batches(), [0, 2]))
 
 
-def test_a_checkpoint_with_two_fields_of_one_name(tmp_path: Path) -> None:
-    log = LogBuilder(LocalStore(tmp_path))
+def _checkpoint(directory: Path) -> tuple[Path, pa.Table]:
+    log = LogBuilder(LocalStore(directory))
     log.create()
     log.checkpoint(0)
-    path = tmp_path / "_delta_log" / f"{0:020d}.checkpoint.parquet"
-    table = pq.read_table(path)
+    path = directory / "_delta_log" / f"{0:020d}.checkpoint.parquet"
+    return path, pq.read_table(path)
+
+
+def test_a_checkpoint_with_two_fields_of_one_name(tmp_path: Path) -> None:
+    path, table = _checkpoint(tmp_path)
     column = table["metaData"].combine_chunks()
     column = column.chunk(0) if isinstance(column, pa.ChunkedArray) else column
     names = [field.name for field in column.type]
@@ -383,11 +387,7 @@ def test_a_checkpoint_with_two_fields_of_one_name(tmp_path: Path) -> None:
 
 
 def test_a_checkpoint_whose_actions_are_no_structs(tmp_path: Path) -> None:
-    log = LogBuilder(LocalStore(tmp_path))
-    log.create()
-    log.checkpoint(0)
-    path = tmp_path / "_delta_log" / f"{0:020d}.checkpoint.parquet"
-    table = pq.read_table(path)
+    path, table = _checkpoint(tmp_path)
     # Twice, so that the leaf that is looked for is there.
     twice = pa.Table.from_arrays(
         [pa.nulls(table.num_rows, pa.int8()), *table.columns], names=["protocol", *table.column_names]

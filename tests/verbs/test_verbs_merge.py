@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -107,9 +108,36 @@ def test_new_rows_with_one_key_are_refused_by_an_upsert(table: DeltaTable, repea
     rows = pa.table({"ID": pa.array([*repeated, 1], pa.int32()), "v": ["x", "y", "z"]})
     with pytest.raises(ConstraintViolationError, match="New rows have the same keys") as caught:
         table.upsert(rows, ["id"])
-    assert caught.value.context["rows"] == [{"ID": repeated[0]}]
+    assert caught.value.context["rows"] == [{"id": repeated[0]}]
     assert content(table) == upserted()
     assert table.upsert(rows, ["id", "v"]).metrics["numTargetRowsInserted"] == 3
+
+
+@pytest.mark.parametrize(
+    ("kind", "keys", "problem"),
+    [
+        (pa.int64(), [1.5], "change when they are stored"),
+        (pa.date32(), [datetime(2024, 1, 1, 3)], "change when they are stored"),
+        (pa.float32(), [0.1], "change when they are stored"),
+        (pa.decimal128(5, 1), [1.24], "change when they are stored"),
+        (pa.int64(), ["1", "01"], "have the same keys"),
+        (pa.int64(), ["1", "2"], None),
+        (pa.date32(), [datetime(2024, 1, 1), None], None),
+        (pa.float32(), [0.5, float("nan")], None),
+    ],
+)
+def test_keys_of_another_type_are_found_again(tmp_path: Path, kind: Any, keys: list[Any], problem: str | None) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create(pa.schema([("id", kind), ("v", pa.int64())]))
+    rows = pa.table({"id": keys, "v": list(range(len(keys)))})
+    if problem is None:
+        for _ in range(2):
+            table.upsert(rows, ["id"])
+        assert table.snapshot().scan().count() == len(keys)
+        return
+    with pytest.raises(ConstraintViolationError, match=problem):
+        table.upsert(rows, ["id"])
+    assert table.version() == 0
 
 
 def test_duplicates_that_match_nothing_are_all_inserted(table: DeltaTable) -> None:

@@ -13,9 +13,8 @@ import pyarrow.compute as pc
 
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
 from delta_orch.engines.select import EngineChoice, select_engine
-from delta_orch.errors import ConstraintViolationError, InvalidRequestError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.clock import one_moment
-from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
@@ -27,7 +26,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staging import Metrics
-from delta_orch.protocol.types import INTEGER, LONG, STRING, StructType
+from delta_orch.protocol.types import INTEGER, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
 from delta_orch.verbs.merge.assignments import evolution, left_to_table, resolve_clauses, with_defaults
@@ -47,6 +46,7 @@ from delta_orch.verbs.merge.new_rows import clause_rows, value_types
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names
 from delta_orch.verbs.merge.sources import settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
+from delta_orch.verbs.merge.unique_keys import ensure_unique, key_fields
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
 from delta_orch.writing.sources import open_source
@@ -64,7 +64,7 @@ class MergeRequest(NamedTuple):
     Attributes:
         bounds: Where the merge may write. Predicates on columns of the table, of which no two are true for a row. Every
             new row must satisfy one, and a row of the table that a source row matches the same one.
-        unique: Columns of the source that identify a row: two rows that agree in them are not both inserted.
+        unique: Columns of both sides that identify a row: see `unique_keys.ensure_unique`.
     """
 
     source: object
@@ -104,17 +104,6 @@ def explain_merge(
 
     _run(log, snapshot, request, clauses, {}, explain)
     return told[0]
-
-
-def same_keys(shown: Sequence[Mapping[str, object]]) -> ConstraintViolationError:
-    """The error for new rows that agree in their keys, some of which are shown."""
-    return ConstraintViolationError(
-        "New rows have the same keys",
-        cause=f"More than one of them has {'; '.join(map(str, shown))}, and a key names one row",
-        remedy="Leave one row of each key in the source, for example the newest",
-        constraint="cardinality",
-        rows=shown,
-    )
 
 
 @one_moment()
@@ -205,6 +194,7 @@ class _Run:
         self._filled = left_to_table(self._clauses.all, Action.INSERT, write.target.schema)
         self._sides = sides
         self._keys = {} if self._clauses.inserts_only else self._key_columns()
+        self._unique = key_fields(self._request.unique, sides)
         bounds = self._request.bounds
         self._is_inside = inside_one(bounds, sides) if bounds else None
         keyed = {key.target for key in equalities(self._on, sides)}
@@ -325,7 +315,7 @@ class _Run:
     ) -> Classified:
         needed = needed_columns(self._clauses, self._recomputed, self._sides)
         needed.update((Column(column.path[:2]), None) for column in self._keys.values())
-        needed.update((key, None) for key in self._unique_keys())
+        needed.update((Column((SOURCE, theirs.name)), None) for _, theirs in self._unique)
         if self._is_inside is not None:
             needed.update((Column(column.path[:2]), None) for column in columns_of(self._is_inside))
         looked_at = {**condition_columns(self._on, self._clauses), **needed}
@@ -372,23 +362,11 @@ class _Run:
             raise moved_row(shown)
 
     def _ensure_unique(self, classified: Classified, counts: Mapping[int, int]) -> None:
-        """No two of the rows that are inserted agree in `MergeRequest.unique`."""
+        """Rows that are inserted have keys of their own (`MergeRequest.unique`)."""
         inserts = [clause.number for clause in self._clauses.of(Kind.NOT_MATCHED)]
-        if not self._request.unique or sum(counts.get(number, 0) for number in inserts) < 2:
-            return
-        engine = self._engine
-        is_new = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in inserts))
-        keys = [ComputedColumn(key.path[1], renamed(key, classified.name_of)) for key in self._unique_keys()]
-        count = free_name("_delta_orch_rows", [key.name for key in keys])
-        groups = engine.aggregate(engine.filter(classified.rows, is_new), keys, [Measure(count, "count")])
-        repeated = engine.filter(groups, Comparison(">", Column((count,)), Literal(1, LONG)))
-        told = [ComputedColumn(key.name, Column((key.name,))) for key in keys]
-        if shown := engine.to_arrow(engine.project(repeated, told), limit=_MOST_KEYS).to_pylist():
-            raise same_keys(shown)
-
-    def _unique_keys(self) -> list[Column]:
-        found = (self._sides.source.find(name) for name in self._request.unique)
-        return list(dict.fromkeys(Column((SOURCE, field.name)) for field in found if field is not None))
+        if self._unique and sum(counts.get(number, 0) for number in inserts):
+            is_new = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in inserts))
+            ensure_unique(self._engine, self._engine.filter(classified.rows, is_new), classified, self._unique)
 
     def _key_columns(self) -> dict[str, Column]:
         """Columns that tell the user which row an error is about, by what it calls them."""
