@@ -62,6 +62,8 @@ class TableWrites:
             engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
             options: `TableDefinition` and `CommitOptions`. If a `txn` is recorded already, the data is not read.
 
+        Returns: `skipped` where nothing was committed: a `txn` is recorded already, or without one there are no rows.
+
         Raises:
             SchemaMismatchError, ConstraintViolationError, InvalidRequestError: The data or the request does not fit.
             UnsupportedFeatureError: This release must not write to the table.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -30,6 +31,15 @@ class Source:
     version: int | None = None
     timestamp: str | None = None
     changes: tuple[int | str, int | str | None] | None = None
+
+    @property
+    def label(self) -> str:
+        """What messages call it."""
+        if self.changes is not None:
+            return f"changes of {self.table.name}"
+        if self.version is not None:
+            return f"{self.table.name}@v{self.version}"
+        return self.table.name if self.timestamp is None else f"{self.table.name}@{self.timestamp}"
 
     def at_version(self, session: Session) -> Source:
         """The same with the version or the time that stands at the end of a path, `path@v1`. A table whose own path
@@ -115,7 +125,8 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
     """
     if not cursor.at("SELECT") and not cursor.at("WITH") and not cursor.at("("):
         cursor.refuse("SELECT is missing")
-    for name in _with_names(cursor) & known:
+    named = _with_names(cursor)
+    for name in named & known:
         raise unsupported(
             f"WITH that calls a query {name[:100]!r}, as a table is called,", "Give the query another name"
         )
@@ -143,10 +154,11 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
                 source = Source(found, *(_suffix(cursor) or _time_travel(cursor)))
             sources += 1
             if source != Source(found) or found.path is not None or found.name.lower() in known:
-                label = f"delta_orch_table_{len(tables)}"
+                label = _label(source, tables, named)
                 tables[label] = source
                 text = quote_identifier(label)
-                if found.path is None and before != "TABLE" and not cursor.at("AS") and not _is_alias(cursor):
+                is_alone = before != "TABLE" and not cursor.at("AS") and not _is_alias(cursor)
+                if found.path is None and is_alone and found.name != label:
                     text += f" AS {quote_identifier(found.name)}"
                 pieces += [cursor.source[position:start], text]
                 position = cursor.tokens[cursor.index - 1].end
@@ -186,6 +198,15 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
             where = cursor.source[where_at:stop].strip()
     pieces.append(cursor.source[position:end])
     return Query("".join(pieces), tables, where)
+
+
+def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) -> str:
+    """The name of a table in the text that engines get. Messages quote it, and no other relation has it in any case."""
+    taken = {*named, *(label.lower() for label, other in tables.items() if other != source)}
+    label = source.label
+    while label.lower() in taken:
+        label += "'"
+    return label
 
 
 def _changes(cursor: Cursor) -> Source:

@@ -32,7 +32,8 @@ def append(
         schema_mode: `merge` adds the columns that the table does not have, in the same commit.
         within: What every row must satisfy; null is a violation.
 
-    Returns: `skipped` where a transaction id is recorded: then the data was not consumed and nothing written.
+    Returns: `skipped` where a transaction id is recorded: then the data was not consumed. Also where the data has no
+        rows, and no transaction id is given.
 
     Raises:
         SchemaMismatchError: The rows do not fit. Nothing was written.

@@ -51,6 +51,8 @@ def overwrite(
         schema_mode: `merge` adds the columns that the table does not have. `overwrite`, which only a write that
             replaces every row may use, takes the data's columns and, where `partition_by` is given, that partitioning.
 
+    Returns: `skipped` where nothing is replaced or written, unless a transaction id is to be recorded.
+
     Raises:
         SchemaMismatchError, InvalidExpressionError, AppendOnlyError, InvalidRequestError: Invalid request. Nothing was
             written.

@@ -211,7 +211,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if plan.is_blind and options.get("read_version") is not None:
         transaction.read_whole_table()
     metrics = plan.change(write)
-    if metrics is None:
+    if metrics is None or not (txns or transaction.has_changes):
         return replace(transaction.skip(), measured=write.measured)
     transaction.set_operation_metrics(metrics)
     return replace(transaction.commit(), measured=write.measured)

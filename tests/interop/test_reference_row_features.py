@@ -58,6 +58,26 @@ def test_changes_of_a_partial_overwrite(reference: Reference, tmp_path: Path) ->
     ensure_same_rows(table.snapshot().scan().to_arrow(), reference.read(tmp_path))
 
 
+def test_a_write_that_changes_nothing_commits_nothing(reference: Reference, tmp_path: Path) -> None:
+    table, it = DeltaTable(tmp_path), f"delta.`{tmp_path}`"
+    table.append(pa.table({"id": [1, 2], "day": ["a", "b"]}), partition_by=["day"])
+    texts = (
+        f"INSERT INTO {it} SELECT 1L, 'a' WHERE false",
+        f"INSERT INTO {it} REPLACE WHERE id > 100 SELECT 1L, 'a' WHERE false",
+        f"INSERT INTO {it} REPLACE WHERE day = 'z' SELECT 1L, 'a' WHERE false",
+    )
+    for text in texts:
+        reference.run(text)
+    assert table.version() == 0
+    none = table.snapshot().scan(where="false").to_arrow()
+    assert table.append(none).skipped
+    assert table.overwrite(none, replace_where="id > 100").skipped
+    assert table.overwrite(none, replace_where="day = 'z'").skipped
+    reference.run(f"DELETE FROM {it}", f"INSERT OVERWRITE {it} SELECT 1L, 'a' WHERE false")
+    assert table.version() == 1
+    assert table.overwrite(none).skipped
+
+
 @pytest.mark.parametrize("properties", [{}, {"delta.enableVariantShredding": "true"}], ids=["plain", "shredded"])
 def test_variants(reference: Reference, tmp_path: Path, properties: dict[str, str]) -> None:
     table = DeltaTable(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -543,6 +544,30 @@ def test_names_are_data(tmp_path: Path) -> None:
     sql(f"UPDATE t SET {quoted} = `when` + 5, `select` = 4 WHERE {quoted} = 1", t=odd)
     assert odd.snapshot().scan().to_arrow().to_pylist() == [{name: 7, "when": 2, "select": 4}]
     assert sql(f"SELECT {quoted} AS a FROM delta.`{tmp_path}/a b'c`")["a"].to_pylist() == [7]
+
+
+def test_messages_of_queries_have_the_users_names(table: DeltaTable, tmp_path: Path) -> None:
+    other = pa.table({"id": [1]})
+    for text, name in (
+        ("SELECT id FROM t JOIN `An Other` ON true", "It is in t, An Other"),
+        ("SELECT id + FROM t VERSION AS OF 1", "FROM `t@v1` AS `t`"),
+        ("SELECT * FROM t JOIN nowhere USING (id)", "Relations: t"),
+        (f"SELECT id FROM delta.`{tmp_path}/odd ``name`, delta.`{tmp_path}/odd ``name@v1`", f"{tmp_path}/odd `name@v1"),
+    ):
+        with pytest.raises(DeltaError, match=re.escape(name)):
+            delta_orch.sql(text, tables={"t": table, "An Other": other})
+
+
+def test_a_name_means_one_relation(table: DeltaTable) -> None:
+    """Whatever the tables are called in the text that the engine gets."""
+    text = "SELECT count(*) AS n FROM t JOIN t VERSION AS OF 0 AS old ON t.id = old.id"
+    assert sql(text, t=table)["n"].to_pylist() == [0]
+    text = "SELECT a.id FROM T AS a JOIN t AS b ON a.id = b.id JOIN `t@v0` AS c ON c.id = a.id"
+    assert sql(text, t=table, **{"t@v0": pa.table({"id": [2]})})["id"].to_pylist() == [2]
+    text = "WITH `t@v0` AS (SELECT 3 AS id) SELECT t.id FROM t VERSION AS OF 0 AS t RIGHT JOIN `t@v0` AS w ON true"
+    assert sql(text, t=table)["id"].to_pylist() == [None]
+    inner = "SELECT id FROM (WITH t AS (SELECT 9 AS id) SELECT * FROM t) AS q"
+    assert sql(inner, t=table)["id"].to_pylist() == [9]
 
 
 @pytest.mark.parametrize("tables", [{"t": 3}, {"t": None}, {"t": "x", "T": "y"}, ["t"], "t", {1: 2}])

@@ -301,3 +301,37 @@ def test_partial_rewrite_with_a_change_feed_tells_its_changes(
     whole = table.overwrite(rows.data(days(("q", 9))))
     assert [c[0] for c in changes_of(rows, table, whole.version)] == ["delete"] * 4 + ["insert"]
     assert not any("cdc" in line for line in commit_lines(table, whole.version))
+
+
+def test_a_write_that_changes_nothing_commits_nothing(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
+    """As with Delta on Spark (tests/interop/test_reference_row_features.py). What is recorded is a change."""
+    none = days(("a", 1)).slice(0, 0)
+    assert table.append(rows.data(none), partition_by=["day"]).version == 0
+    assert table.overwrite(rows.data(none)).skipped
+    table.append(rows.data(days(("a", 1), ("b", 2))))
+    for result in (
+        table.append(rows.data(none)),
+        table.append(rows.data(none), stage=True),
+        table.overwrite(rows.data(none), replace_where="day = 'z'"),
+        table.overwrite(rows.data(none), replace_where="id > 100"),
+        table.overwrite(rows.data(none), partition_overwrite_mode="dynamic"),
+    ):
+        assert (result.skipped, result.version, result.staged) == (True, 1, None)
+    assert table.version() == 1
+    assert table.append(rows.data(none), txn=TxnId("job", 1)).version == 2
+    assert table.overwrite(rows.data(none), replace_where="day = 'z'", txn=TxnId("job", 2)).version == 3
+    assert table.snapshot().txn_version("job") == 2
+    wider = pa.table({"day": pa.array([], pa.string()), "id": pa.array([], pa.int64()), "x": pa.array([], pa.int64())})
+    assert table.append(rows.data(wider), schema_mode="merge").version == 4
+    assert ids(table) == {"a": [1], "b": [2]}
+    assert table.overwrite(rows.data(wider)).version == 5
+    assert table.overwrite(rows.data(wider)).skipped
+
+
+def test_a_write_of_nothing_looks_for_what_others_changed(rows: Any, table: DeltaTable, days: Any) -> None:
+    table.append(rows.data(days(("a", 1))), partition_by=["day"])
+    before = table.snapshot()
+    table.append(rows.data(days(("z", 2))))
+    with pytest.raises(ConflictError):
+        before.overwrite(rows.data(days(("z", 2)).slice(0, 0)), replace_where="day = 'z'")
+    assert before.overwrite(rows.data(days(("y", 2)).slice(0, 0)), replace_where="day = 'y'").skipped

@@ -362,6 +362,11 @@ class Staging:
         return last
 
     @property
+    def has_changes(self) -> bool:
+        """Whether anything is staged that a commit would be made for; identifiers (`txn`) are not."""
+        return not self._staged.is_empty
+
+    @property
     def _before(self) -> TableConfiguration | None:
         return None if self._base is None else self._base.table
 
