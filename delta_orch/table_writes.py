@@ -54,9 +54,9 @@ class TableWrites:
         """Add rows in one commit. The first append creates the table from the given `TableDefinition`.
 
         Args:
-            data: Spark DataFrame, Arrow table or reader, pandas or Polars DataFrame. Its columns match the table's by
-                name. A table that it creates has NOT NULL where an Arrow schema says so, at any depth. Columns of
-                Spark's frames may be null, as with Delta on Spark.
+            data: Spark DataFrame, Arrow table, reader or list of batches, pandas or Polars DataFrame. Its columns
+                match the table's by name. A table that it creates has NOT NULL where an Arrow schema says so, at any
+                depth. Columns of Spark's frames may be null, as with Delta on Spark.
             schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
                 `delta.enableTypeWidening` is on; by default the data must have the table's columns.
             engine: `auto` (Spark for Spark's values, else local), `local`, `spark`, or an engine.
@@ -132,7 +132,7 @@ class TableWrites:
 
     def update(
         self,
-        set: Mapping[str, str | Expression],
+        set: Mapping[str, object],
         where: str | Expression | None = None,
         *,
         engine: EngineChoice = "auto",
@@ -145,7 +145,7 @@ class TableWrites:
 
         Args:
             set: For each column, or field of a struct, its value: text in Spark SQL over the row as it was, an
-                `Expression`, or `delta_orch.literal(…)`.
+                `Expression`, `delta_orch.literal(…)`, a list, or a dict for a struct or a map.
 
         Returns: As `delete`.
 

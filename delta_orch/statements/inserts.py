@@ -93,14 +93,14 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             fields = _fields(wanted, schema, given)
             data = _renamed(engine, found, fields, [*given, *_nulls(fields, given, schema)])
         else:
-            fields = _fields(columns, schema, given)
-            if (queries := _as_queries(rows, fields)) is None:
-                named, constants = _constants(rows, fields)
-                further = [*given, *_nulls(named, given, schema)]
-                data = _renamed(engine, session.relation(engine, constants), named, further)
+            fields, texts = _without_defaults(rows, _fields(columns, schema, given))
+            further = [*given, *_nulls(fields, given, schema)]
+            if not (fields or further):
+                raise unsupported("VALUES of DEFAULT alone, where the table computes every column", "Give one a value")
+            if (queries := _as_queries(texts)) is None:
+                data = _renamed(engine, session.relation(engine, _constants(texts, fields)), fields, further)
             else:
                 parts = [query.relation(session, engine, named=False) for query in queries]
-                further = [*given, *_nulls(fields, given, schema)]
                 shape = _common_shape([engine.schema(part) for part in parts], fields)
                 rows_of = engine.union([engine.conform(part, shape) for part in parts])
                 data = _renamed(engine, rows_of, fields, further)
@@ -197,9 +197,10 @@ def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], furt
     """The columns of a query under the names of those they are inserted into, and in their types: by position, as in
     SQL."""
     found = engine.schema(rows)
-    ensure_count(len(found), len(fields))
+    if fields:
+        ensure_count(len(found), len(fields))
     columns = []
-    for field, given in zip(fields, found, strict=True):
+    for field, given in zip(fields, found, strict=bool(fields)):
         _ensure_same_fields(given.data_type, field.data_type, field.name)
         value = cast_to(Column((given.name,)), given.data_type, field.data_type, field.name)
         columns.append(ComputedColumn(field.name, value))
@@ -229,15 +230,26 @@ def _ensure_same_fields(have: DataType, want: DataType, path: str) -> None:
             _ensure_same_fields(have.value_type, want.value_type, f"{path}.value")
 
 
-def _as_queries(rows: list[list[str]], fields: Sequence[StructField]) -> list[Query] | None:
-    """A query a row for VALUES with functions or operators, which an engine computes; None for constants."""
-    texts = [text for row in rows for text in row]
-    if any(text.strip().upper() == "DEFAULT" for text in texts):
-        return None
-    if all(isinstance(parse_row_value(text), Literal) for text in texts):
-        return None
+def _without_defaults(
+    rows: list[list[str]], fields: Sequence[StructField]
+) -> tuple[list[StructField], list[list[str]]]:
+    """The columns that VALUES gives, and their texts: DEFAULT leaves a column out."""
     for row in rows:
         ensure_count(len(row), len(fields))
+    kept = []
+    for index, field in enumerate(fields):
+        defaults = [row[index].strip().upper() == "DEFAULT" for row in rows]
+        if any(defaults) and not all(defaults):
+            raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
+        if not any(defaults):
+            kept.append(index)
+    return [fields[i] for i in kept], [[row[i] for i in kept] for row in rows]
+
+
+def _as_queries(rows: list[list[str]]) -> list[Query] | None:
+    """A query a row for VALUES with functions or operators, which an engine computes; None for constants."""
+    if all(isinstance(parse_row_value(text), Literal) for row in rows for text in row):
+        return None
     selects = [f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(row))}" for row in rows]
     return [parse_query(Cursor(text, tokens_of(text)), frozenset()) for text in selects]
 
@@ -254,23 +266,12 @@ def _common_shape(rows: Sequence[StructType], fields: Sequence[StructField]) -> 
     return StructType(tuple(found))
 
 
-def _constants(rows: list[list[str]], fields: list[StructField]) -> tuple[list[StructField], pa.Table]:
-    """The columns that rows have values for, and the values, in types of their own."""
+def _constants(rows: list[list[str]], fields: Sequence[StructField]) -> pa.Table:
+    """The values of columns, in types of their own."""
     import pyarrow as pa
 
-    for row in rows:
-        ensure_count(len(row), len(fields))
-    columns: dict[str, pa.Array] = {}
-    named = []
-    for index, field in enumerate(fields):
-        texts = [row[index] for row in rows]
-        defaults = [text.strip().upper() == "DEFAULT" for text in texts]
-        if not any(defaults):
-            named.append(field)
-            columns[field.name] = _column(texts, field)
-        elif not all(defaults):
-            raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
-    return named, pa.table(columns) if columns else pa.table({"rows": pa.nulls(len(rows))})
+    columns = {f.name: _column([row[i] for row in rows], f) for i, f in enumerate(fields)}
+    return pa.table(columns) if columns else pa.table({"rows": pa.nulls(len(rows))})
 
 
 def _column(texts: Sequence[str], field: StructField) -> pa.Array:

@@ -32,7 +32,7 @@ from delta_orch.writing.row_verb import change_metrics, predicate_parameters
 def update(
     log: TableLog,
     snapshot: Snapshot,
-    assigned: Mapping[str, str | Expression],
+    assigned: Mapping[str, object],
     where: str | Expression | None,
     engine: EngineChoice,
     options: CommitOptions,

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes, ensure_no_column_named_as_clock
 from delta_orch.expressions.fit_comparison import fit_comparison
+from delta_orch.expressions.literal import constant_for
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
 from delta_orch.expressions.parse import parse_row_value
 from delta_orch.expressions.resolve import find_column, resolve_expression
@@ -52,7 +53,7 @@ class Assignment(NamedTuple):
 
 def parse_assignments(given: object, table: TableConfiguration) -> tuple[Assignment, ...]:
     """Assignments as the caller wrote them: names of columns, or of fields inside structs (`st.a`), and for each a
-    value in Spark SQL, an expression, or `literal(…)`.
+    value in Spark SQL, an expression, `literal(…)`, a list or a dict.
 
     Values are not looked at beyond their syntax: what columns they may name depends on the verb (`resolve_value`).
 
@@ -129,6 +130,8 @@ def column_path(name: object) -> Path:
 def _value(name: object, value: object, table: TableConfiguration) -> Expression:
     if isinstance(value, Expression):
         return value
+    if isinstance(value, list | tuple | dict):
+        return constant_for(value, find_column(_place(name, table), table.schema)[1])
     if not isinstance(value, str):
         raise InvalidExpressionError(
             f"The value of {name} must be Spark SQL text or an expression, not {type(value).__name__}",

@@ -119,6 +119,36 @@ def test_insert_computes_and_casts(table: DeltaTable, tmp_path: Path) -> None:
         sql("REORG TABLE t APPLY (UPGRADE UNIFORM(ICEBERG_COMPAT_VERSION=2))", t=table)
 
 
+def test_insert_takes_nested_values_and_defaults(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    sql(
+        f"CREATE TABLE delta.`{table.uri}` (id BIGINT, tags ARRAY<STRING>, m MAP<STRING, BIGINT>, st STRUCT<a: BIGINT, "
+        "b: ARRAY<INT>>, k STRING DEFAULT 'kk') USING delta TBLPROPERTIES ('delta.feature.allowColumnDefaults' = "
+        "'supported')"
+    )
+    sql("INSERT INTO t VALUES (1, array(), NULL, NULL, DEFAULT), (2, array('q', NULL), NULL, NULL, DEFAULT)", t=table)
+    nested = "named_struct('a', 1, 'b', array())), (4, array(NULL), map('a', NULL), named_struct('a', NULL, 'b', NULL)"
+    sql(f"INSERT INTO t (id, tags, m, st) VALUES (3, array(5), map('a', 2), {nested})", t=table)
+    sql("INSERT INTO t (id, tags) SELECT 5, array()", t=table)
+    sql("INSERT INTO t VALUES (DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT)", t=table)
+    sql("UPDATE t SET id = 6 WHERE id IS NULL", t=table)
+    assert rows(table) == [
+        (1, [], None, None, "kk"),
+        (2, ["q", None], None, None, "kk"),
+        (3, ["5"], [("a", 2)], {"a": 1, "b": []}, "kk"),
+        (4, [None], [("a", None)], {"a": None, "b": None}, "kk"),
+        (5, [], None, None, "kk"),
+        (6, None, None, None, "kk"),
+    ]
+    sql("UPDATE t SET tags = transform(tags, (x, i) -> x || i) WHERE exists(tags, x -> x = 'q')", t=table)
+    assert rows(table)[1][1] == ["q0", None]
+    sql("DELETE FROM t WHERE aggregate(st.b, id, (a, x) -> a + x) = 3 OR NOT forall(tags, x -> x IS NOT NULL)", t=table)
+    assert [row[:2] for row in rows(table)] == [(1, []), (5, []), (6, None)]
+    for text in ("VALUES (1, DEFAULT, NULL, NULL, 'k'), (2, array(), NULL, NULL, 'k')", "VALUES (1, array())"):
+        with pytest.raises(DeltaError):
+            sql(f"INSERT INTO t {text}", t=table)
+
+
 def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     sql(f"CREATE TABLE delta.`{table.uri}` (st STRUCT<a: BIGINT, b: BIGINT>) USING delta")

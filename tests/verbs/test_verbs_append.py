@@ -327,3 +327,15 @@ def test_an_object_notices_that_its_table_was_replaced(tmp_path: Path, days: Any
     table.append(days(("b", 9)))
     assert table.version() == 0
     assert table.snapshot().metadata.id != old_id
+
+
+def test_a_list_of_record_batches_is_data(table: DeltaTable) -> None:
+    batches = [pa.record_batch({"id": [1, 2]}), pa.record_batch({"id": [3]})]
+    table.append(batches)
+    table.append(tuple(batches))
+    table.merge(batches, "t.id = s.id + 1", source_alias="s", target_alias="t").when_matched_delete().execute()
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [1, 1]
+    for wrong in ([], [*batches, pa.record_batch({"id": ["x"]})], iter(batches), [1]):
+        with pytest.raises(InvalidRequestError):
+            table.append(wrong)
+    assert table.version() == 2

@@ -181,9 +181,14 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.update({"id": "(SELECT 1)"}), InvalidExpressionError, "subquery"),
     (lambda t: t.update({"id": "max(id)"}), InvalidExpressionError, "aggregate"),
     (lambda t: t.update({"id": ""}), InvalidExpressionError, "empty"),
-    (lambda t: t.update({"id": 5}), InvalidExpressionError, "literal"),  # type: ignore[dict-item]
+    (lambda t: t.update({"id": 5}), InvalidExpressionError, "literal"),
     (lambda t: t.update({"name": literal("\ud800")}), InvalidExpressionError, "Unicode"),
-    (lambda t: t.update({"name": literal([1])}), InvalidExpressionError, "list"),
+    (lambda t: t.update({"name": literal([1])}), SchemaMismatchError, "array"),
+    (lambda t: t.update({"name": ["a"]}), SchemaMismatchError, "array"),
+    (lambda t: t.update({"name": {"a": 1}}), InvalidExpressionError, "a struct or a map"),
+    (lambda t: t.update({"name": literal({"a": 1})}), InvalidExpressionError, "a struct or a map"),
+    (lambda t: t.update({"name": literal([object()])}), InvalidExpressionError, "cannot be a constant"),
+    (lambda t: t.update({"name": ["\ud800"]}), InvalidExpressionError, "Unicode"),
     (lambda t: t.update({"id": "soundex(name)"}), UnsupportedExpressionError, "soundex|SOUNDEX"),
     (lambda t: t.update({"id": "1"}, "id IN (SELECT 1)"), InvalidExpressionError, "subquery"),
     (lambda t: t.update({"small": "small + 126"}), InvalidExpressionError, "."),
@@ -202,6 +207,48 @@ def test_values_are_cast_under_ansi(tmp_path: Path, column: str, value: str, exp
     table = made(tmp_path, files=1)
     table.update({column: value}, "id = 1")
     assert table.snapshot().scan([column], where="id = 1").to_arrow()[column].to_pylist() == [expected]
+
+
+def test_lists_and_dicts_are_constants(rows: Any, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    inner = pa.struct([("it's", pa.string()), ("l", pa.list_(pa.int64()))])
+    moments = pa.map_(pa.string(), pa.timestamp("us", "UTC"))
+    schema = pa.schema(
+        {
+            "id": pa.int64(),
+            "tags": pa.list_(pa.string()),
+            "d": pa.list_(pa.decimal128(5, 2)),
+            "m": moments,
+            "st": pa.struct([("a", pa.int64()), ("in", inner)]),
+            "deep": pa.list_(inner),
+            "f": pa.list_(pa.float64()),
+        }
+    )
+    table.create(schema)
+    names = [name for name in schema.names if name != "id"]
+    table.append(rows.data(pa.Table.from_pylist([{"id": 1}, {"id": 2}], schema=schema)))
+    at = datetime(2024, 2, 29, 12, tzinfo=UTC)
+    values: dict[str, Any] = {
+        "tags": ["a", None, "it's", 'q"q', "\\", ""],
+        "d": (Decimal("1.5"), Decimal("-2.25")),
+        "m": {"k": at, "x": None},
+        "st": {"a": 2**40, "in": {"it's": "x", "l": [1, None, -(2**63)]}},
+        "deep": [{"it's": None, "l": []}, {"it's": "y", "l": [3]}],
+        "f": [1.5, float("inf"), None],
+    }
+    table.update(values, "id = 1", engine=rows.engine)
+    expected = {**values, "d": [Decimal("1.50"), Decimal("-2.25")], "m": [("k", at), ("x", None)]}
+    assert table.snapshot().scan(names, where="id = 1").to_arrow().to_pylist() == [expected]
+    merge = table.merge(
+        pa.table({"key": [1, 9]}), "t.id = s.key", source_alias="s", target_alias="t", engine=rows.engine
+    )
+    merge.when_matched_update({"st.in": {"it's": "z", "l": [7]}, "tags": [], "m": {}})
+    merge.when_not_matched_insert({"id": "s.key", "tags": literal(["n"]), "m": {"k": None}}).execute()
+    found = table.snapshot().scan(["id", "tags", "m", "st"], where="id <> 2").to_arrow().sort_by("id").to_pylist()
+    assert found == [
+        {"id": 1, "tags": [], "m": [], "st": {"a": 2**40, "in": {"it's": "z", "l": [7]}}},
+        {"id": 9, "tags": ["n"], "m": [("k", None)], "st": None},
+    ]
 
 
 @pytest.mark.parametrize(("act", "error", "text"), REFUSED)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -56,6 +56,19 @@ class DuckDBQuery(NamedTuple):
     schema: StructType
     inputs: Mapping[str, QueryInput]
     keeps_sides: bool = False
+
+    def renamed(self, names: Sequence[str]) -> DuckDBQuery:
+        """The same with other names for its columns.
+
+        Raises InvalidExpressionError: They are more or fewer than the columns, or one stands twice.
+        """
+        if len(names) != len(self.schema) or len({name.lower() for name in names}) < len(names):
+            raise InvalidExpressionError(
+                f"{len(names)} names stand for {len(self.schema)} columns, or one stands twice", columns=list(names)
+            )
+        fields = tuple(replace(f, name=name) for f, name in zip(self.schema, names, strict=True))
+        listed = ", ".join(map(quote_duckdb_identifier, names))
+        return self._replace(sql=f"SELECT * FROM ({self.sql}) AS q({listed})", schema=StructType(fields))
 
 
 def query_relation(query: DuckDBQuery) -> LocalRelation:

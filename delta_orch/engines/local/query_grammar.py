@@ -32,12 +32,12 @@ class From:
 
 @dataclass(frozen=True, slots=True)
 class Join:
-    """`keyword` is DuckDB's. Columns that are `using` are one of both sides each."""
+    """`keyword` is DuckDB's. Columns that are `using` are one of both sides each; None: those of one name (NATURAL)."""
 
     keyword: str
     source: From
     condition: Expression | None
-    using: tuple[str, ...] = ()
+    using: tuple[str, ...] | None = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,8 +121,7 @@ _JOINS = {
     "FULL OUTER JOIN": "FULL JOIN", "LEFT SEMI JOIN": "SEMI JOIN", "SEMI JOIN": "SEMI JOIN",
     "LEFT ANTI JOIN": "ANTI JOIN", "ANTI JOIN": "ANTI JOIN", "CROSS JOIN": "CROSS JOIN",
 }  # fmt: skip
-_USING = ("INNER JOIN", "LEFT JOIN", "SEMI JOIN", "ANTI JOIN")
-"""Joins in which a column of both sides is that of the left one."""
+_NATURAL = ("INNER JOIN", "LEFT JOIN", "RIGHT JOIN", "FULL JOIN")
 _JOIN_WORDS = frozenset({"JOIN", "INNER", "LEFT", "RIGHT", "FULL", "OUTER", "SEMI", "ANTI", "CROSS"})
 _CLAUSES = _JOIN_WORDS | {
     "FROM", "WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "UNION", "EXCEPT", "INTERSECT", "MINUS", "ON", "USING",
@@ -382,7 +381,8 @@ class _QueryReader(Reader):
         found: list[Join] = []
         while True:
             words: list[str] = []
-            if self.take(","):
+            is_natural = self.take("NATURAL")
+            if not is_natural and self.take(","):
                 keyword = "CROSS JOIN"
             elif self.word in _JOIN_WORDS:
                 while self.word in _JOIN_WORDS:
@@ -390,21 +390,26 @@ class _QueryReader(Reader):
                 if " ".join(words) not in _JOINS:
                     raise self.unexpected()
                 keyword = _JOINS[" ".join(words)]
+                if is_natural and keyword not in _NATURAL:
+                    self.refuse()
             else:
                 return found
             if self.word == "LATERAL":
                 self.refuse()
             source = self._source()
-            condition, using = None, []
-            if words and self.take("ON"):
+            condition: Expression | None = None
+            using: tuple[str, ...] | None = ()
+            if is_natural:
+                using = None
+            elif words and self.take("ON"):
                 condition = self.expression()
-            elif words and keyword in _USING and self.take("USING"):
-                using = [*self._names()]
+            elif words and self.take("USING"):
+                using = self._names()
             elif keyword == "INNER JOIN":
                 keyword = "CROSS JOIN"
-            if self.word == "USING" or (keyword == "CROSS JOIN") == (condition is not None or bool(using)):
+            if (keyword == "CROSS JOIN") == (condition is not None or using != ()):
                 self.refuse()
-            found.append(Join(keyword, source, condition, tuple(using)))
+            found.append(Join(keyword, source, condition, using))
 
     def _source(self) -> From:
         if self.word == "VALUES" or self.take("("):

@@ -20,6 +20,7 @@ def accepts_value(data: object) -> bool:
     """Whether `relation_of` takes this value. Imports nothing."""
     return (
         isinstance(data, LocalRelation | pa.Table | pa.RecordBatch | pa.RecordBatchReader)
+        or _is_batches(data)
         or _is_a(data, "polars", "LazyFrame")
         or _is_a(data, "pyarrow._dataset", "Dataset")
         or (hasattr(data, "__arrow_c_stream__") and not isinstance(data, type))
@@ -27,8 +28,8 @@ def accepts_value(data: object) -> bool:
 
 
 def relation_of(data: Data) -> LocalRelation:
-    """Rows of an Arrow table, batch, reader or dataset, of a pandas or Polars frame, or of anything that exports an
-    Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation.
+    """Rows of an Arrow table, batch, list of batches, reader or dataset, of a pandas or Polars frame, or of anything
+    that exports an Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation.
 
     A pandas index is dropped unless its levels have names: then they become columns. A Polars LazyFrame is collected
     each time its rows are read. A RecordBatchReader can be read once.
@@ -42,6 +43,11 @@ def relation_of(data: Data) -> LocalRelation:
         return data
     if isinstance(data, pa.Table):
         return _relation(data.schema, data.to_batches)
+    if _is_batches(data):
+        try:
+            return relation_of(pa.Table.from_batches(data))
+        except pa.ArrowInvalid as e:
+            raise InvalidRequestError("The record batches do not have one schema", cause=str(e)) from e
     if isinstance(data, pa.RecordBatch):
         return _relation(data.schema, lambda: [data])
     if isinstance(data, pa.RecordBatchReader):
@@ -60,7 +66,8 @@ def relation_of(data: Data) -> LocalRelation:
         return _relation(first.schema, _first_then(first, lambda: _stream(data)))
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
-        remedy="Pass an Arrow table or reader, a pandas or Polars DataFrame, or a Spark DataFrame",
+        remedy="Pass an Arrow table, reader or list of record batches, a pandas or Polars DataFrame, or a Spark "
+        "DataFrame; of a generator pyarrow.RecordBatchReader.from_batches(schema, batches)",
         type=type(data).__name__,
     )
 
@@ -72,6 +79,10 @@ def _relation(schema: pa.Schema, open_batches: Callable[[], Iterable[pa.RecordBa
             yield batch
 
     return LocalRelation(schema_from_arrow(schema), sound_batches)
+
+
+def _is_batches(data: object) -> bool:
+    return isinstance(data, list | tuple) and bool(data) and all(isinstance(item, pa.RecordBatch) for item in data)
 
 
 def _open_stream(data: Data) -> pa.RecordBatchReader:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from delta_orch.engines.local.query_grammar import OrderKey, Over, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
@@ -10,10 +10,11 @@ from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, Scalars, describe
 from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
 from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.nodes import Call, Expression, Operation
+from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
-from delta_orch.expressions.to_sql import duckdb_type
-from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, INTEGER, LONG, VOID, DataType, DecimalType
+from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
+from delta_orch.expressions.tree import children_of
+from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, INTEGER, LONG, VOID, DataType, DecimalType, StructField
 
 
 class Aggregates(Scalars):
@@ -209,3 +210,37 @@ def sort_key(value: Typed, key: OrderKey) -> str:
     if not is_atomic(value.data_type):
         raise unsupported(f"ORDER BY {describe(key.node)}")
     return f"{value.sql} {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
+
+
+def group_key(node: Expression, scalars: Scalars) -> str:
+    """A key of GROUP BY."""
+    if isinstance(node, Literal) and isinstance(node.value, int):
+        return str(node.value)  # the number of an item
+    value = scalars.scalar(node)
+    if not is_atomic(value.data_type):
+        raise unsupported(f"GROUP BY {value.data_type}")
+    return value.sql
+
+
+def has_aggregate(node: Expression) -> bool:
+    """Whether an item of the SELECT list is no key of GROUP BY ALL."""
+    if isinstance(node, Over) or is_star(node):
+        raise unsupported("GROUP BY ALL beside * or a window")
+    is_one = isinstance(node, Call) and not isinstance(node, Operation) and node.name in AGGREGATES
+    return is_one or any(map(has_aggregate, children_of(node)))
+
+
+def order_key(
+    key: OrderKey, scalars: Scalars, outputs: Mapping[str, StructField], fields: Sequence[StructField]
+) -> str:
+    """A key of ORDER BY. `outputs`: the columns of the SELECT list by their names in lower case."""
+    if isinstance(key.node, Literal) and type(key.node.value) is int and key.node.data_type is None:
+        number = key.node.value
+        if not 1 <= number <= len(fields):
+            raise InvalidExpressionError(f"ORDER BY {number} names no column", remedy=f"There are {len(fields)}")
+        return sort_key(Typed(str(number), fields[number - 1].data_type), key)
+    own = outputs.get(key.node.path[0].lower()) if isinstance(key.node, Column) and len(key.node.path) == 1 else None
+    value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(key.node)
+    if value.literal is not None:
+        raise unsupported(f"ORDER BY {describe(key.node)}")
+    return sort_key(value, key)

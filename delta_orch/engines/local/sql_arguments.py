@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from delta_orch.engines.local.sql_casts import cast, widen
@@ -35,6 +35,8 @@ class Scalars(Protocol):
     def compared(self, op: str, left: Expression, right: Expression) -> Typed: ...
 
     def positive_remainder(self, first: Expression, second: Expression) -> Typed: ...
+
+    def inside(self, parameters: Mapping[str, Typed]) -> Scalars: ...
 
 
 def moment(scalars: Scalars, node: Expression) -> Typed:

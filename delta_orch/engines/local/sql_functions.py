@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from delta_orch.engines.local import sql_dates, sql_nested, sql_text
+from delta_orch.engines.local import sql_dates, sql_lambdas, sql_nested, sql_text
 from delta_orch.engines.local.sql_arguments import (
     ARGUMENTS,
     Scalars,
@@ -89,7 +89,7 @@ _ALIASES = {
     "to_unix_timestamp": "unix_timestamp", "ceiling": "ceil", "char_length": "length", "character_length": "length",
     "len": "length", "nvl": "coalesce", "ifnull": "coalesce", "dateadd": "date_add", "date_diff": "datediff",
     "dayofmonth": "day", "lcase": "lower", "ucase": "upper", "rlike": "regexp_like", "regexp": "regexp_like",
-    "substr": "substring", "position": "locate", "charindex": "locate",
+    "reduce": "aggregate", "substr": "substring", "position": "locate", "charindex": "locate",
 }  # fmt: skip
 
 
@@ -314,6 +314,11 @@ _NAMED: dict[str, _Function] = {
     "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),
     "map_values": _taking(1, 1, sql_nested.map_parts("map_values")),
     "map_contains_key": _taking(2, 2, sql_nested.map_contains_key),
+    "transform": _taking(2, 2, sql_lambdas.transform),
+    "filter": _taking(2, 2, sql_lambdas.filtered),
+    "exists": _taking(2, 2, sql_lambdas.quantified("TRUE")),
+    "forall": _taking(2, 2, sql_lambdas.quantified("FALSE")),
+    "aggregate": _taking(3, 4, sql_lambdas.aggregate),
     "equal_null": _taking(2, 2, lambda scalars, arguments: scalars.compared("<=>", *arguments)),
     "next_day": _taking(2, 2, sql_dates.next_day),
     "reverse": _taking(1, 1, sql_text.reverse),

@@ -1,21 +1,20 @@
 """SELECT statements of Spark SQL in DuckDB's SQL, typed, from an allow-list.
 
-One query over named relations: projection, WHERE, inner, outer, semi and anti joins with ON, GROUP BY with
+One query over named relations: projection, WHERE, joins of every kind with ON, USING or NATURAL, GROUP BY with
 aggregates, HAVING, window functions, QUALIFY, DISTINCT, UNION, EXCEPT, INTERSECT, ORDER BY, LIMIT, subqueries and
 VALUES in FROM, and WITH.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import reduce
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
 from delta_orch.engines.local.query_grammar import (
     From,
     Join,
-    OrderKey,
-    Over,
     Query,
     Select,
     SetOperation,
@@ -26,7 +25,7 @@ from delta_orch.engines.local.query_grammar import (
     read_query,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_aggregates import AGGREGATES, Aggregates, Windows, sort_key
+from delta_orch.engines.local.sql_aggregates import Aggregates, Windows, group_key, has_aggregate, order_key
 from delta_orch.engines.local.sql_casts import literal_value, widen
 from delta_orch.engines.local.sql_names import generated_name
 from delta_orch.engines.local.sql_operators import in_order
@@ -39,17 +38,17 @@ from delta_orch.engines.local.sql_types import (
     holds_void,
     is_atomic,
     qualified,
+    struct_field,
     unsupported,
 )
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.allowed_functions import WITHOUT_PARENTHESES
 from delta_orch.expressions.clock import one_moment, time_told
 from delta_orch.expressions.grammar_parts import CLOCKS
-from delta_orch.expressions.nodes import And, Call, Column, Expression, Literal, Not, Operation, Or
+from delta_orch.expressions.nodes import And, Column, Expression, Not, Operation, Or
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.expressions.tree import children_of
 from delta_orch.protocol.types import BOOLEAN, STRING, VOID, StructField, StructType
 
 
@@ -87,12 +86,27 @@ def translate_query(query: str, relations: Mapping[str, LocalRelation], *, named
         translated = translated._replace(inputs=inputs)
     if named:
         return translated
-    return _renamed(translated, [f"c{i}" for i in range(len(translated.schema))])
+    return translated.renamed([f"c{i}" for i in range(len(translated.schema))])
+
+
+@dataclass(slots=True)
+class _Shared:
+    """Columns that joins with USING have made one of both sides.
+
+    Attributes:
+        columns: They, by their names in lower case, in the order in which they come first in `*`.
+        hidden: The columns they are made of, by relation and name in lower case: a name alone is not theirs.
+    """
+
+    columns: dict[str, tuple[StructField, Typed]] = field(default_factory=dict)
+    hidden: set[tuple[str, str]] = field(default_factory=set)
+
+    def has_hidden(self, source: Source, name: str) -> bool:
+        return (source.alias.lower(), name.lower()) in self.hidden
 
 
 class _SourceColumns(QueryColumns):
-    """Columns of the relations in FROM. A name alone is not that of a column that `merged` has, by relation and name in
-    lower case.
+    """Columns of the relations in FROM.
 
     Attributes:
         is_correlated: Whether one of `outer` was found, the columns of the query around this one.
@@ -101,13 +115,13 @@ class _SourceColumns(QueryColumns):
     def __init__(
         self,
         sources: list[Source],
-        merged: Collection[tuple[str, str]] = (),
+        shared: _Shared | None = None,
         context: _Context | None = None,
         outer: _SourceColumns | None = None,
         where: Expression | None = None,
     ) -> None:
         self._sources = sources
-        self._merged = merged
+        self._shared = shared or _Shared()
         self._context = context
         self._outer = outer
         self._tests = set(map(id, _tests(where)))
@@ -134,6 +148,13 @@ class _SourceColumns(QueryColumns):
         listed = _widened(found, StructType((StructField("value", common),)))
         return Typed(f"({widen(value, common).sql} IN ({listed}))", BOOLEAN)
 
+    def spelling(self, name: str) -> str:
+        """Of a column that is found by this name alone."""
+        if (shared := self._shared.columns.get(name.lower())) is not None:
+            return shared[0].name
+        spelled = (s.schema.find(name) for s in self._sources if not self._shared.has_hidden(s, name))
+        return next(f.name for f in spelled if f is not None)
+
     def find(self, path: tuple[str, ...], inner: frozenset[str] = frozenset()) -> Typed:
         """See `Columns.find`. `inner`: names of relations of the queries in this one, which hide those of here."""
         if len(path) > 1:
@@ -143,15 +164,19 @@ class _SourceColumns(QueryColumns):
         matches = [
             source
             for source in self._sources
-            if source.schema.find(path[0]) is not None and (source.alias.lower(), path[0].lower()) not in self._merged
+            if source.schema.find(path[0]) is not None and not self._shared.has_hidden(source, path[0])
         ]
-        if len(matches) > 1:
+        shared = self._shared.columns.get(path[0].lower())
+        if len(matches) + (shared is not None) > 1:
+            places = [source.alias for source in matches] + ["the columns of USING"] * (shared is not None)
             raise InvalidExpressionError(
                 f"The column {path[0]!r} is ambiguous",
-                cause=f"It is in {', '.join(source.alias for source in matches)}",
+                cause=f"It is in {', '.join(places)}",
                 remedy="Write the relation's name before it",
                 column=path[0],
             )
+        if shared is not None:
+            return reduce(struct_field, path[1:], shared[1])
         if not matches and self._outer is not None:
             self.is_correlated = True
             return self._outer.find(path, inner | {source.alias.lower() for source in self._sources})
@@ -260,19 +285,6 @@ def _widened(query: DuckDBQuery, schema: StructType) -> str:
     return f"SELECT {', '.join(columns)} FROM ({query.sql}) AS side({', '.join(names)})"
 
 
-def _renamed(query: DuckDBQuery, names: Sequence[str]) -> DuckDBQuery:
-    """A query with other names for its columns, where there are some."""
-    if not names:
-        return query
-    if len(names) != len(query.schema) or len({name.lower() for name in names}) < len(names):
-        raise InvalidExpressionError(
-            f"{len(names)} names stand for {len(query.schema)} columns, or one stands twice", columns=list(names)
-        )
-    fields = tuple(replace(f, name=name) for f, name in zip(query.schema, names, strict=True))
-    listed = ", ".join(map(quote_duckdb_identifier, names))
-    return query._replace(sql=f"SELECT * FROM ({query.sql}) AS q({listed})", schema=StructType(fields))
-
-
 class _Select:
     def __init__(self, select: Select, context: _Context, is_named: bool, outer: _SourceColumns | None) -> None:
         self._select = select
@@ -281,18 +293,16 @@ class _Select:
         self._context = context
         self._sources: list[Source] = []
         self._visible: list[Source] = []
-        # Of joins with USING: columns of the right sides, and those that come first in `*`, in DuckDB's SQL.
-        self._merged: set[tuple[str, str]] = set()
-        self._first: list[str] = []
+        self._shared = _Shared()
 
     def translate(self) -> DuckDBQuery:
         select = self._select
         parts = self._from()
-        columns = _SourceColumns(self._sources, self._merged, self._context)
+        columns = _SourceColumns(self._sources, self._shared, self._context)
         scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns, select.windows)
         projection, fields = self._projection(outputs)
         if select.where is not None:
-            of_rows = _SourceColumns(self._sources, self._merged, self._context, self._outer, select.where)
+            of_rows = _SourceColumns(self._sources, self._shared, self._context, self._outer, select.where)
             parts.append(f"WHERE {Scalars(of_rows).boolean(select.where)}")
             if of_rows.is_correlated:
                 self._ensure_plain()
@@ -305,7 +315,7 @@ class _Select:
             parts.append(f"QUALIFY {qualified_by.boolean(select.qualify)}")
         if select.order:
             names = {f.name.lower(): f for f in fields}
-            keys = (_order_key(key, aggregates, names, fields) for key in select.order)
+            keys = (order_key(key, aggregates, names, fields) for key in select.order)
             parts.append(f"ORDER BY {', '.join(keys)}")
         if select.limit is not None:
             parts.append(f"LIMIT {select.limit}")
@@ -336,12 +346,12 @@ class _Select:
                 scalars.scalar(key)
             except ColumnNotFoundError:
                 if own == "all" and len(group) == 1 and own not in named:
-                    return [_group_key(item.node, scalars) for item in items if not _has_aggregate(item.node)]
+                    return [group_key(item.node, scalars) for item in items if not has_aggregate(item.node)]
                 if own not in named:
                     raise
                 key = named[own]
             keys.append(key)
-        return [_group_key(key, scalars) for key in keys]
+        return [group_key(key, scalars) for key in keys]
 
     def _from(self) -> list[str]:
         if self._select.source is None:
@@ -352,7 +362,8 @@ class _Select:
         if isinstance(item.relation, str):
             source, text = self._table(item.relation, item.alias or item.relation)
         else:
-            inner = _renamed(_query(item.relation, self._context, is_named=not item.columns), item.columns)
+            inner = _query(item.relation, self._context, is_named=not item.columns)
+            inner = inner.renamed(item.columns) if item.columns else inner
             source, text = Source(item.alias or f"q{len(self._sources)}", inner.schema), f"({inner.sql})"
         alias = source.alias
         if any(other.alias.lower() == alias.lower() for other in self._sources):
@@ -380,28 +391,41 @@ class _Select:
 
     def _join(self, join: Join) -> str:
         hidden = join.keyword in ("SEMI JOIN", "ANTI JOIN")
-        left = _SourceColumns(list(self._sources), set(self._merged))
+        left = _SourceColumns(list(self._sources), _Shared(self._shared.columns, set(self._shared.hidden)))
         source = self._source(join.source, visible=not hidden)
-        if join.condition is None and not join.using:
+        if join.condition is None and join.using == ():
             return f"{join.keyword} {source}"
-        scalars = Scalars(_SourceColumns(self._sources, self._merged))
+        scalars = Scalars(_SourceColumns(self._sources, self._shared))
         if join.condition is not None:
             condition = scalars.boolean(join.condition)
         else:
-            condition = self._alike(join.using, left, scalars, hidden)
+            names = self._common_names() if join.using is None else join.using
+            condition = self._alike(join.keyword, names, left, scalars)
         if hidden:
             self._sources.pop()
         return f"{join.keyword} {source} ON {condition}"
 
-    def _alike(self, names: Sequence[str], left: _SourceColumns, scalars: Scalars, hidden: bool) -> str:
-        """The condition of a join USING columns, which are the left side's from here on, and come first in `*`."""
-        right = self._sources[-1]
-        pairs = [(left.find((name,)), right.find((name,))) for name in names]
-        if not hidden:
-            self._merged.update((right.alias.lower(), name.lower()) for name in names)
-        first = [own.sql for own, _ in pairs]
-        self._first = first + [sql for sql in self._first if sql not in first]
-        return in_order("AND", [scalars.equal(own, other) for own, other in pairs])
+    def _common_names(self) -> list[str]:
+        """Of NATURAL: those that both sides spell alike."""
+        *before, right = self._sources
+        return [f.name for _, _, f in self._columns_of(before) if f.name in right.schema.names]
+
+    def _alike(self, keyword: str, names: Sequence[str], left: _SourceColumns, scalars: Scalars) -> str:
+        """The condition of a join USING columns, which are those of both sides from here on."""
+        right = _SourceColumns(self._sources[-1:])
+        pairs = [(name, left.find((name,)), right.find((name,))) for name in names]
+        made = {}
+        for name, own, other in pairs:
+            value = other if keyword == "RIGHT JOIN" else own
+            if keyword == "FULL JOIN":
+                kind = common_type(own.data_type, other.data_type)
+                value = Typed(f"coalesce({widen(own, kind).sql}, {widen(other, kind).sql})", kind)
+            spelled = (right if keyword == "RIGHT JOIN" else left).spelling(name)
+            made[name.lower()] = (StructField(spelled, value.data_type), value)
+        sources = self._sources[:-1] if keyword in ("SEMI JOIN", "ANTI JOIN") else self._sources
+        self._shared.columns = made | {k: v for k, v in self._shared.columns.items() if k not in made}
+        self._shared.hidden |= {(source.alias.lower(), name) for source in sources for name in made}
+        return in_order("AND", [scalars.equal(own, other) for _, own, other in pairs]) if pairs else "TRUE"
 
     def _projection(self, scalars: Scalars) -> tuple[list[str], list[StructField]]:
         texts: list[str] = []
@@ -431,7 +455,7 @@ class _Select:
             name = generated_name(node, self._path_of, lambda part: scalars.scalar(part).data_type)
             if name is None:
                 raise unsupported(f"a column without a name, {describe(node)}: write AS and a name after it")
-        if value.data_type != VOID and holds_void(value.data_type):
+        if self._is_named and value.data_type != VOID and holds_void(value.data_type):
             raise unsupported(f"{describe(node)}, whose type has a part without one: cast it")
         return [(value.sql, StructField(name or "unnamed", value.data_type))]
 
@@ -447,53 +471,27 @@ class _Select:
                 f"There is no relation {alias!r} in FROM" if alias else "There is no FROM for *",
                 remedy=f"FROM has {known}" if known else "Name a relation in FROM",
             )
-        if alias and self._merged:
+        if alias and self._shared.columns:
             raise unsupported(f"{alias}.* beside USING")
-        outer = len(self._sources) > 1
         dropped = set()
         for column in left_out:
             if not isinstance(column, Column) or len(column.path) > 1:
                 raise unsupported(f"* EXCEPT ({describe(column)})")
-            dropped.add(_SourceColumns(sources, self._merged).find(column.path).sql)
-        found = [
-            (qualified(source.alias, f.name), source, StructField(f.name, f.data_type, f.nullable or outer))
-            for source in sources
-            for f in source.schema
-            if (source.alias.lower(), f.name.lower()) not in self._merged
-        ]
-        found.sort(key=lambda one: self._first.index(one[0]) if one[0] in self._first else len(self._first))
-        for sql, source, output in found:
-            if sql not in dropped:
+            dropped.add(_SourceColumns(sources, self._shared).find(column.path).sql)
+        found = [one for one in self._columns_of(sources) if one[0] not in dropped]
+        for _, source, output in found:
+            if source is not None:
                 source.used.add(output.name)
-        return [(sql, output) for sql, _, output in found if sql not in dropped]
+        return [(sql, output) for sql, _, output in found]
 
-
-def _group_key(node: Expression, scalars: Scalars) -> str:
-    if isinstance(node, Literal) and isinstance(node.value, int):
-        return str(node.value)  # the number of an item
-    value = scalars.scalar(node)
-    if not is_atomic(value.data_type):
-        raise unsupported(f"GROUP BY {value.data_type}")
-    return value.sql
-
-
-def _has_aggregate(node: Expression) -> bool:
-    if isinstance(node, Over) or is_star(node):
-        raise unsupported("GROUP BY ALL beside * or a window")
-    is_one = isinstance(node, Call) and not isinstance(node, Operation) and node.name in AGGREGATES
-    return is_one or any(map(_has_aggregate, children_of(node)))
-
-
-def _order_key(
-    key: OrderKey, scalars: Scalars, outputs: Mapping[str, StructField], fields: Sequence[StructField]
-) -> str:
-    if isinstance(key.node, Literal) and type(key.node.value) is int and key.node.data_type is None:
-        number = key.node.value
-        if not 1 <= number <= len(fields):
-            raise InvalidExpressionError(f"ORDER BY {number} names no column", remedy=f"There are {len(fields)}")
-        return sort_key(Typed(str(number), fields[number - 1].data_type), key)
-    own = outputs.get(key.node.path[0].lower()) if isinstance(key.node, Column) and len(key.node.path) == 1 else None
-    value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(key.node)
-    if value.literal is not None:
-        raise unsupported(f"ORDER BY {describe(key.node)}")
-    return sort_key(value, key)
+    def _columns_of(self, sources: Sequence[Source]) -> list[tuple[str, Source | None, StructField]]:
+        """The columns that `*` stands for: those of USING, and of each relation the others."""
+        outer = len(self._sources) > 1
+        found: list[tuple[str, Source | None, StructField]]
+        found = [(value.sql, None, replace(f, nullable=True)) for f, value in self._shared.columns.values()]
+        for source in sources:
+            for f in source.schema:
+                if not self._shared.has_hidden(source, f.name):
+                    output = StructField(f.name, f.data_type, f.nullable or outer)
+                    found.append((qualified(source.alias, f.name), source, output))
+        return found

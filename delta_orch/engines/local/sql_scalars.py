@@ -6,7 +6,8 @@ transpiling is not equality. Sessions run in UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import reduce
 from typing import Protocol
 
 from delta_orch.engines.local import sql_dates, sql_nested, sql_operators, sql_text
@@ -110,6 +111,18 @@ class QueryColumns:
         raise unsupported(describe(node))
 
 
+class _Parameters:
+    """Those of a lambda, by their names in lower case, which hide columns."""
+
+    def __init__(self, parameters: Mapping[str, Typed], around: Columns) -> None:
+        self._parameters = parameters
+        self._around = around
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        value = self._parameters.get(path[0].lower())
+        return self._around.find(path) if value is None else reduce(struct_field, path[1:], value)
+
+
 class Scalars:
     """Translates expressions, resolved ones and what text says; one instance for one place in a query."""
 
@@ -193,6 +206,10 @@ class Scalars:
         if len(found.sql) > _MAX_CHARACTERS:
             raise too_deep()  # some rules write an operand several times
         return found
+
+    def inside(self, parameters: Mapping[str, Typed]) -> Scalars:
+        """For the body of a lambda."""
+        return Scalars(_Parameters(parameters, self._columns))
 
     # --- predicates
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.literal import constant_for
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.protocol.schema import CURRENT_DEFAULT
@@ -144,6 +145,8 @@ class _Resolver:
                 yield path, None
                 continue
             what = f"value of {name} in the clause {self.clause.title}"
+            if isinstance(value, list | tuple | dict):
+                value = constant_for(value, find_column(path, self.sides.target)[1])
             yield path, self.sides.value(value, what, _VISIBLE[self.clause.kind])
 
     def _path(self, name: str) -> Path:

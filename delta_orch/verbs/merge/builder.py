@@ -50,7 +50,8 @@ class Merge:
         """Change columns of table rows that have a source row. Fields of structs may be named (`"address.city"`).
 
         Args:
-            set: Column → value. Other columns do not change. Generated columns are computed again.
+            set: Column → value, as of `DeltaTable.update`. Other columns do not change. Generated columns are computed
+                again.
         """
         values = assigned(set, "when matched update")
         return self._also(Clause(Kind.MATCHED, Action.UPDATE, condition, values))
