@@ -10,15 +10,14 @@ from pyroaring import BitMap64
 
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import CorruptLogError
-from delta_orch.log.files.arrow_building import int64_array, string_array
+from delta_orch.log.files.arrow_building import STRING_MAP, int64_array, string_array
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, STRING_MAP, FileTable
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FileTable, record_counts
 from delta_orch.log.read.deletion_vectors import (
     deletion_vector_array,
     deletion_vector_descriptors,
     read_deletion_vectors,
 )
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.deletion_vector import DeletionVector

@@ -21,37 +21,6 @@ Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
 _NANOS_PER_MICRO = 1_000
 
 
-def ensure_sound(rows: pa.RecordBatch | pa.Table) -> None:
-    """Check that strings are UTF-8 and decimals have no more digits than their type: Arrow takes both as they are.
-    Of the other types every bit pattern is a value.
-
-    Raises:
-        SchemaMismatchError: There is such a value.
-    """
-    for name, column in zip(rows.schema.names, rows.columns, strict=True):
-        if _may_be_unsound(column.type):
-            try:
-                column.validate(full=True)
-            except pa.ArrowInvalid as e:
-                raise SchemaMismatchError(
-                    f"Column {name} has a value that is not a valid {column.type}: {e}",
-                    remedy="Find out what has made these bytes; text of another encoding must be decoded as such",
-                    column=name,
-                ) from e
-
-
-def _may_be_unsound(data_type: pa.DataType) -> bool:
-    types = pa.types
-    if isinstance(data_type, pa.ExtensionType):
-        return _may_be_unsound(data_type.storage_type)
-    if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
-        return _may_be_unsound(data_type.value_type)
-    if types.is_nested(data_type):
-        return any(_may_be_unsound(data_type.field(index).type) for index in range(data_type.num_fields))
-    is_text = types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type)
-    return bool(is_text or types.is_decimal(data_type))
-
-
 def conform_batch(batch: pa.RecordBatch, target: pa.Schema, *, lossless: bool) -> pa.RecordBatch:
     """A batch with exactly the columns of `target`. Raises as `conform_column`."""
     if batch.schema.equals(target):

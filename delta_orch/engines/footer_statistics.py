@@ -280,6 +280,8 @@ def _null_counts_of_lists(
 
 @dataclass(slots=True)
 class _Found:
+    """What the row groups of a file say of one column."""
+
     null_count: int | None = 0
     minimum: Statistic = None
     maximum: Statistic = None

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
-from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.protocol.types import StructField, StructType
 
 
@@ -75,34 +74,3 @@ def column_not_found(name: object, schema: StructType, what: str) -> ColumnNotFo
         remedy=f"{hint}The columns are {', '.join(schema.names)}",
         column=name,
     )
-
-
-_CLOCK_NAME = re.compile(r"(?i)\b(?<!`)(current_date|current_timestamp|localtimestamp)\b(?!\s*\(|`)")
-_DOUBLE_QUOTED = r"""(?xs)'(?:[^'\\]|\\.)*+' | `[^`]*` | --[^\r\n]* | /\*.*?\*/ | "([^"\\]*+)\""""
-
-
-def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
-    """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
-    text, and silently finds no row."""
-    if '"' not in text:
-        return
-    for found in re.finditer(_DOUBLE_QUOTED, text):
-        name = found[1]
-        if name and schema.find(name) is not None:
-            raise InvalidExpressionError(
-                f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
-                remedy=f"Write `{name}` for the column, or '{name}' for the text",
-                column=name,
-            )
-
-
-def ensure_no_column_named_as_clock(text: str, schema: StructType) -> None:
-    """Raises InvalidExpressionError where a text has the name of a column that is also one of a function of the clock
-    without parentheses: Spark SQL takes it for the column."""
-    for found in _CLOCK_NAME.finditer(text):
-        if schema.find(found[1]) is not None:
-            raise InvalidExpressionError(
-                f"{found[1]} is a function of the clock, and the table has a column of that name",
-                remedy=f"Write `{found[1]}` for the column, or {found[1]}() for the clock",
-                column=found[1],
-            )

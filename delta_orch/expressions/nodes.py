@@ -111,12 +111,16 @@ class Comparison(_Composite):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class In(_Composite):
+    """`child IN (values)`."""
+
     child: Expression
     values: tuple[Literal, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class IsNull(_Composite):
+    """`child IS NULL`."""
+
     child: Expression
 
 
@@ -130,16 +134,22 @@ class StartsWith(_Composite):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Not(_Composite):
+    """`NOT child`."""
+
     child: Expression
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class And(_Composite):
+    """All of `children` with AND between."""
+
     children: tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Or(_Composite):
+    """All of `children` with OR between."""
+
     children: tuple[Expression, ...]
 
 

@@ -1,7 +1,9 @@
-"""Reading predicates and values written in Spark SQL: the one door for text. `grammar` reads it."""
+"""Reading predicates and values written in Spark SQL: the one door for text. `grammar` reads it. What reads otherwise
+than its author is likely to mean, given the columns of a table, is refused here, too."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import lru_cache
@@ -12,11 +14,13 @@ from delta_orch.expressions.grammar_parts import CLOCKS, Mention
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Opaque
 from delta_orch.expressions.tokens import Refused, Unreadable
 from delta_orch.expressions.tree import MAX_CHARACTERS, too_long
-from delta_orch.protocol.types import TIMESTAMP
+from delta_orch.protocol.types import TIMESTAMP, StructType
 
 _BARE_FUNCTIONS = frozenset(
     {"current_date", "current_time", "current_timestamp", "current_user", "localtimestamp", "session_user", "user"}
 )
+_CLOCK_NAME = re.compile(r"(?i)\b(?<!`)(current_date|current_timestamp|localtimestamp)\b(?!\s*\(|`)")
+_DOUBLE_QUOTED = r"""(?xs)'(?:[^'\\]|\\.)*+' | `[^`]*` | --[^\r\n]* | /\*.*?\*/ | "([^"\\]*+)\""""
 
 
 def parse_expression(text: str) -> Expression:
@@ -164,3 +168,30 @@ def _ensure_of_one_row(reader: Reader, text: str) -> None:
 def _shorten(text: str) -> str:
     flat = " ".join(text[:1000].split())
     return ascii(flat if len(flat) <= 200 else flat[:197] + "...")
+
+
+def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
+    """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
+    text, and silently finds no row."""
+    if '"' not in text:
+        return
+    for found in re.finditer(_DOUBLE_QUOTED, text):
+        name = found[1]
+        if name and schema.find(name) is not None:
+            raise InvalidExpressionError(
+                f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
+                remedy=f"Write `{name}` for the column, or '{name}' for the text",
+                column=name,
+            )
+
+
+def ensure_no_column_named_as_clock(text: str, schema: StructType) -> None:
+    """Raises InvalidExpressionError where a text has the name of a column that is also one of a function of the clock
+    without parentheses: Spark SQL takes it for the column."""
+    for found in _CLOCK_NAME.finditer(text):
+        if schema.find(found[1]) is not None:
+            raise InvalidExpressionError(
+                f"{found[1]} is a function of the clock, and the table has a column of that name",
+                remedy=f"Write `{found[1]}` for the column, or {found[1]}() for the clock",
+                column=found[1],
+            )

@@ -17,7 +17,6 @@ from datetime import datetime
 from decimal import Decimal
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes, ensure_no_column_named_as_clock
 from delta_orch.expressions.fit_comparison import fit_comparison, literal_type, refuse_comparison
 from delta_orch.expressions.nodes import (
     And,
@@ -92,7 +91,11 @@ def resolve_predicate(where: object, schema: StructType) -> Expression:
             remedy="Write it as text in Spark SQL, for example \"day = '2013-01-01'\"",
         )
     if isinstance(where, str):
-        from delta_orch.expressions.parse import parse_expression
+        from delta_orch.expressions.parse import (
+            ensure_no_column_in_double_quotes,
+            ensure_no_column_named_as_clock,
+            parse_expression,
+        )
 
         ensure_no_column_in_double_quotes(where, schema)
         ensure_no_column_named_as_clock(where, schema)

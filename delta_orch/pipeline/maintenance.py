@@ -12,9 +12,8 @@ import pyarrow.compute as pc
 from delta_orch.arguments import checked_constructor
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_array
-from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS as ROW_COUNT_COLUMNS  # its users import both
-from delta_orch.log.read.skipping.record_counts import live_row_counts
+from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS as ROW_COUNT_COLUMNS  # its users import both
+from delta_orch.log.files.file_columns import FileTable, live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
 

@@ -19,6 +19,8 @@ JsonObject = Mapping[str, JsonValue]
 
 @dataclass(frozen=True, slots=True)
 class Format:
+    """PROTOCOL, "Format Specification": of the data files."""
+
     provider: str = "parquet"
     options: Mapping[str, str] = field(default_factory=dict, hash=False)
 
@@ -85,6 +87,8 @@ class Add:
 
 @dataclass(frozen=True, slots=True)
 class Remove:
+    """PROTOCOL, "Add File and Remove File". `deletion_timestamp` in milliseconds since the epoch."""
+
     path: str
     data_change: bool
     deletion_timestamp: int | None = None
@@ -101,6 +105,8 @@ class Remove:
 
 @dataclass(frozen=True, slots=True)
 class AddCdcFile:
+    """PROTOCOL, "Add CDC File". `path` is URI-encoded."""
+
     path: str
     partition_values: Mapping[str, str | None] = field(hash=False)
     size: int
@@ -120,6 +126,8 @@ class Txn:
 
 @dataclass(frozen=True, slots=True)
 class DomainMetadata:
+    """PROTOCOL, "Domain Metadata". `removed` makes it a tombstone."""
+
     domain: str
     configuration: str
     removed: bool = False
@@ -134,12 +142,16 @@ class CommitInfo:
 
 @dataclass(frozen=True, slots=True)
 class CheckpointMetadata:
+    """PROTOCOL, "Checkpoint Metadata": of a V2 checkpoint. `version` is the one that it is of."""
+
     version: int
     tags: Mapping[str, str] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Sidecar:
+    """PROTOCOL, "Sidecar File Information". `modification_time` in milliseconds."""
+
     path: str
     size_in_bytes: int
     modification_time: int

@@ -1,7 +1,7 @@
 """Delta's types ↔ Arrow's, and strings into Arrow without detours.
 
 `timestamp` is `timestamp[us, UTC]`, `timestamp_ntz` is `timestamp[us]`; Arrow types that Delta has no name for map to
-the narrowest Delta type that holds all their values, or are refused.
+the narrowest Delta type that holds all their values, or are refused. So are Arrow values that are none of their type.
 """
 
 from __future__ import annotations
@@ -212,3 +212,34 @@ def _int32_bytes(numbers: Iterable[int]) -> bytes:
 
 def _bitmap(bits: list[bool]) -> bytes:
     return sum(1 << i for i, bit in enumerate(bits) if bit).to_bytes((len(bits) + 7) // 8, "little")
+
+
+def ensure_sound(rows: pa.RecordBatch | pa.Table) -> None:
+    """Check that strings are UTF-8 and decimals have no more digits than their type: Arrow takes both as they are.
+    Of the other types every bit pattern is a value.
+
+    Raises:
+        SchemaMismatchError: There is such a value.
+    """
+    for name, column in zip(rows.schema.names, rows.columns, strict=True):
+        if _may_be_unsound(column.type):
+            try:
+                column.validate(full=True)
+            except pa.ArrowInvalid as e:
+                raise SchemaMismatchError(
+                    f"Column {name} has a value that is not a valid {column.type}: {e}",
+                    remedy="Find out what has made these bytes; text of another encoding must be decoded as such",
+                    column=name,
+                ) from e
+
+
+def _may_be_unsound(data_type: pa.DataType) -> bool:
+    types = pa.types
+    if isinstance(data_type, pa.ExtensionType):
+        return _may_be_unsound(data_type.storage_type)
+    if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
+        return _may_be_unsound(data_type.value_type)
+    if types.is_nested(data_type):
+        return any(_may_be_unsound(data_type.field(index).type) for index in range(data_type.num_fields))
+    is_text = types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type)
+    return bool(is_text or types.is_decimal(data_type))

@@ -30,6 +30,8 @@ class PrimitiveType(DataType):
 
 @dataclass(frozen=True, slots=True)
 class DecimalType(DataType):
+    """`precision` digits, `scale` of them behind the point."""
+
     precision: int
     scale: int
 
@@ -39,6 +41,8 @@ class DecimalType(DataType):
 
 @dataclass(frozen=True, slots=True)
 class ArrayType(DataType):
+    """A list of values of one type."""
+
     element_type: DataType
     contains_null: bool = True
 
@@ -48,6 +52,8 @@ class ArrayType(DataType):
 
 @dataclass(frozen=True, slots=True)
 class MapType(DataType):
+    """Pairs of a key, which is never null, and a value."""
+
     key_type: DataType
     value_type: DataType
     value_contains_null: bool = True
@@ -68,6 +74,8 @@ class StructField:
 
 @dataclass(frozen=True, slots=True)
 class StructType(DataType):
+    """Fields in order: a struct, or the columns of a table."""
+
     fields: tuple[StructField, ...]
     # By name, and by name in lower case; made when it is first asked for.
     _by_name: tuple[dict[str, StructField], dict[str, StructField]] | None = field(

@@ -60,7 +60,7 @@ class LargeScan:
         import pyarrow as pa
         import pyarrow.compute as pc
 
-        from delta_orch.log.read.skipping.record_counts import live_row_counts
+        from delta_orch.log.files.file_columns import live_row_counts
 
         pieces: list[pa.Table] = []
         for piece in self.snapshot.iter_files():

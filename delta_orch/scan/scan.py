@@ -365,7 +365,7 @@ class SnapshotPruning:
         return self._snapshot.files(columns, where)
 
     def _with_row_counts(self) -> pa.Table:
-        from delta_orch.log.read.skipping.record_counts import ROW_COUNT_COLUMNS, live_row_counts
+        from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS, live_row_counts
 
         files = self._files(["path", *ROW_COUNT_COLUMNS])
         return files.select(["path"]).append_column("num_rows", live_row_counts(files))

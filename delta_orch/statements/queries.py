@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
+from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.statements.cursor import Cursor, tokens_of

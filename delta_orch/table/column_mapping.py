@@ -175,6 +175,8 @@ def ensure_mode_may_change(before: ColumnMappingMode, after: ColumnMappingMode) 
 
 @dataclass(slots=True)
 class _Ids:
+    """Counts column ids up."""
+
     last: int
 
     def take(self) -> int:

@@ -9,8 +9,7 @@ import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
-from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 

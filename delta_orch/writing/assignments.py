@@ -8,11 +8,14 @@ from itertools import pairwise
 from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes, ensure_no_column_named_as_clock
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.literal import constant_for
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, MakeStruct, Opaque
-from delta_orch.expressions.parse import parse_row_value
+from delta_orch.expressions.parse import (
+    ensure_no_column_in_double_quotes,
+    ensure_no_column_named_as_clock,
+    parse_row_value,
+)
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START

@@ -10,8 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import Column
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.writing.moved_rows import RowCopies, stage_moved
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write

@@ -16,13 +16,12 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
 from delta_orch.log.files.arrow_building import int64_array
-from delta_orch.log.files.file_columns import NO_FILES, FileTable
+from delta_orch.log.files.file_columns import NO_FILES, FileTable, record_counts
 from delta_orch.log.read.deletion_vectors import (
     deletion_vector_array,
     deletion_vector_descriptors,
     read_deletion_vectors,
 )
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import LONG, STRING, StructType
 from delta_orch.scan.scan import scan_of_files

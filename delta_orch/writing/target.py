@@ -10,11 +10,7 @@ from typing import TypedDict, cast
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, StatisticsPolicy, WriteSpec
 from delta_orch.errors import InvalidRequestError, TableExistsError
-from delta_orch.expressions.column_names import (
-    ensure_no_column_in_double_quotes,
-    ensure_sequence_of_names,
-    resolve_column_names,
-)
+from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.log.write.transaction import Transaction
@@ -191,6 +187,7 @@ def new_target(
         UnsupportedFeatureError: It would need a feature this release does not write.
         TableExistsError: Another table lies around the location, or below it.
     """
+    from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
     from delta_orch.protocol.table_properties import ensure_settable
     from delta_orch.table.column_definitions import generation_expression
     from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode

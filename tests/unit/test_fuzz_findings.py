@@ -23,8 +23,7 @@ from delta_orch.errors import (
     TableError,
     UnsupportedError,
 )
-from delta_orch.log.files.arrow_building import valid_runs
-from delta_orch.log.files.file_columns import STRING_MAP
+from delta_orch.log.files.arrow_building import STRING_MAP, valid_runs
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.action_json import parse_action

@@ -20,7 +20,7 @@ from delta_orch.errors import (
     ProtocolViolationError,
 )
 from delta_orch.log.files.arrow_building import bool_array, int64_array
-from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.files.file_columns import record_counts
 from delta_orch.log.write.commit_base import assign_row_ids
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.paths import commit_path

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from delta_orch.engines.conform import conform_table, ensure_sound
+from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
 from delta_orch.engines.local.logical_names import with_logical_names
@@ -23,7 +23,7 @@ from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with_columns
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.arrow_types import field_to_arrow, string_array
+from delta_orch.protocol.arrow_types import ensure_sound, field_to_arrow, string_array
 from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore, ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer

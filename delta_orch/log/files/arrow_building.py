@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
-from delta_orch.log.files.file_columns import STRING_MAP
 from delta_orch.protocol.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
 
 if TYPE_CHECKING:
@@ -25,6 +24,8 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Constant
 
 T = TypeVar("T")
+
+STRING_MAP = pa.map_(pa.string(), pa.string())
 
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1)

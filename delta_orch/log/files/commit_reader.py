@@ -97,7 +97,7 @@ class FileActions:
         """The columns of `file_columns` for this kind of action. Raises as `append`."""
         import pyarrow as pa
 
-        from delta_orch.log.files.file_actions import SCHEMAS
+        from delta_orch.log.files.file_columns import SCHEMAS
 
         batches = [*self._batches, self._build()] if self._bodies else self._batches
         return pa.Table.from_batches(batches, SCHEMAS[self._action])
@@ -110,7 +110,7 @@ class FileActions:
         return pa.chunked_array([orders])
 
     def _build(self) -> pa.RecordBatch:
-        from delta_orch.log.files.file_actions import build_batch
+        from delta_orch.log.files.file_columns import build_batch
 
         try:
             return build_batch(self._action, self._bodies)

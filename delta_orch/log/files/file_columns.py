@@ -1,13 +1,29 @@
-"""The Arrow columns in which files travel through the core: one row a logical file, never one Python object.
+"""The Arrow columns in which files travel through the core: one row a logical file, never one Python object. How they
+are made of actions, and how many records they tell of.
 
 A logical file is keyed by (`path`, `dv_id`) (PROTOCOL, "Action Reconciliation"). `path` is spelled as in the log.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+import orjson
 import pyarrow as pa
 
-STRING_MAP = pa.map_(pa.string(), pa.string())
+from delta_orch.log.files.arrow_building import (
+    STRING_MAP,
+    bool_array,
+    int32_array,
+    int64_array,
+    one_chunk,
+    string_array,
+    string_map_array,
+    struct_array,
+    validity_bitmap,
+)
+from delta_orch.protocol.action_json import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS, parse_deletion_vector
+from delta_orch.protocol.actions import JsonValue
 
 DELETION_VECTOR_TYPE = pa.struct(
     [
@@ -93,3 +109,169 @@ REMOVE_SCHEMA = _schema(
 
 CDC_SCHEMA = _schema("path partition_values size data_change tags")
 """Change data files of one commit (PROTOCOL, "Add CDC File")."""
+
+SCHEMAS: Mapping[str, pa.Schema] = {"add": ADD_SCHEMA, "remove": REMOVE_SCHEMA, "cdc": CDC_SCHEMA}
+_FIELDS: Mapping[str, Mapping[str, str]] = {"add": ADD_FIELDS, "remove": REMOVE_FIELDS, "cdc": CDC_FIELDS}
+_REQUIRED = {"add": ("path", "size"), "remove": ("path",), "cdc": ("path",)}
+_DEFAULTS: Mapping[tuple[str, str], JsonValue] = {
+    ("add", "partition_values"): {},
+    ("add", "data_change"): True,
+    ("add", "modification_time"): 0,
+    ("remove", "data_change"): True,
+    ("cdc", "data_change"): False,
+    ("cdc", "partition_values"): {},
+}
+
+
+def build_batch(action: str, bodies: Sequence[JsonValue]) -> pa.RecordBatch:
+    """The bodies of one kind of file action (`add`, `remove`, `cdc`) as columns of `SCHEMAS[action]`.
+
+    Raises:
+        TypeError, ValueError, AttributeError, KeyError, OverflowError: A body is malformed.
+    """
+    schema, fields = SCHEMAS[action], _FIELDS[action]
+    columns = {name: [body.get(key) for body in bodies] for name, key in fields.items()}
+    for name in _REQUIRED[action]:
+        if None in columns[name]:
+            raise ValueError(f"{fields[name]} is missing")
+    vectors = columns.pop("deletion_vector", None)
+    arrays: dict[str, pa.Array] = {} if vectors is None else _vector_columns(vectors)
+    for name, values in columns.items():
+        if (default := _DEFAULTS.get((action, name))) is not None and None in values:
+            values = [default if v is None else v for v in values]
+        arrays[name] = _column(schema.field(name).type, values)
+    return pa.RecordBatch.from_arrays([arrays[n] for n in schema.names], schema=schema)
+
+
+def _column(data_type: pa.DataType, values: Sequence[JsonValue]) -> pa.Array:
+    if values.count(None) == len(values):
+        return pa.nulls(len(values), data_type)
+    return _BUILDERS[data_type](values)
+
+
+def _vector_columns(values: Sequence[JsonValue]) -> dict[str, pa.Array]:
+    n = len(values)
+    if values.count(None) == n:
+        return {"deletion_vector": pa.nulls(n, DELETION_VECTOR_TYPE), "dv_id": pa.nulls(n, pa.string())}
+    vectors = [parse_deletion_vector(v) for v in values]
+    children = [
+        string_array([v.storage_type if v else None for v in vectors]),
+        string_array([v.path_or_inline_dv if v else None for v in vectors]),
+        int32_array([v.offset if v else None for v in vectors]),
+        int32_array([v.size_in_bytes if v else None for v in vectors]),
+        int64_array([v.cardinality if v else None for v in vectors]),
+    ]
+    return {
+        "deletion_vector": struct_array(DELETION_VECTOR_TYPE, children, validity_bitmap(vectors)),
+        "dv_id": string_array([v.unique_id if v else None for v in vectors]),
+    }
+
+
+def _strings(values: Sequence[JsonValue]) -> pa.Array:
+    try:
+        return string_array(values)
+    except AttributeError:
+        # Statistics written as an object instead of a string are understood all the same.
+        return string_array([orjson.dumps(v).decode() if isinstance(v, (dict, list)) else v for v in values])
+
+
+def _integers(values: Sequence[JsonValue]) -> pa.Array:
+    try:
+        return int64_array(values)
+    except TypeError:
+        return int64_array([None if v is None else _integer(v) for v in values])
+
+
+def _integer(value: JsonValue) -> int:
+    if isinstance(value, (int, str)) or (isinstance(value, float) and value.is_integer()):
+        return int(value)
+    raise TypeError(f"expected an integer, found {value!r}")
+
+
+def _maps(values: Sequence[JsonValue]) -> pa.Array:
+    try:
+        return string_map_array(values)
+    except AttributeError:
+        return string_map_array([v and {k: _text(item) for k, item in v.items()} for v in values])
+
+
+def _text(value: JsonValue) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    if isinstance(value, (bool, int, float)):
+        return orjson.dumps(value).decode()
+    raise TypeError(f"expected a string, found {value!r}")
+
+
+_BUILDERS: Mapping[pa.DataType, Callable[[Sequence[JsonValue]], pa.Array]] = {
+    pa.string(): _strings,
+    pa.int64(): _integers,
+    pa.bool_(): bool_array,
+    STRING_MAP: _maps,
+}
+
+
+_RECORDS = pa.schema([("numRecords", pa.int64())])
+_FEW = 64
+
+
+def record_counts(files: pa.Table) -> pa.Array:
+    """`numRecords` of each file (columns of `file_columns.ADD_RECORDS`): of the data file, deleted rows counted; null
+    where the statistics do not say."""
+    if "stats" not in files.column_names:
+        return pa.nulls(files.num_rows, pa.int64())
+    column = FileTable(files).stats
+    counts = [_counts(chunk) for chunk in column.chunks if len(chunk)]
+    return pa.concat_arrays(counts) if counts else int64_array([])
+
+
+ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
+"""What `live_row_counts` needs of a file table."""
+
+
+def live_row_counts(files: pa.Table) -> pa.Array:
+    """The rows of each file without those that its deletion vector marks; null where statistics do not say."""
+    import pyarrow.compute as pc
+
+    marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
+    counts = pc.subtract(record_counts(files), pc.coalesce(marked, int64_array([0])[0]))
+    return pc.if_else(pc.greater_equal(counts, int64_array([0])[0]), counts, pa.nulls(1, pa.int64())[0])
+
+
+def _counts(stats: pa.StringArray) -> pa.Array:
+    if len(stats) <= _FEW:
+        return _one_by_one(stats)
+    from delta_orch.log.files.stats_json import read_stats_json
+
+    try:
+        return read_stats_json(stats, _RECORDS).column(0).combine_chunks()
+    except pa.ArrowInvalid:
+        return _one_by_one(stats)
+
+
+def _one_by_one(stats: pa.StringArray) -> pa.Array:
+    return int64_array([_count(text) for text in stats.to_pylist()])
+
+
+def _count(text: str | None) -> int | None:
+    count = parse_object(text).get("numRecords")
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 1 << 62 else None
+
+
+def with_record_count(stats: str | None, count: int) -> str:
+    """Statistics that say how many records the file has, and what they said before; none at all if that was no JSON."""
+    return orjson.dumps({**parse_object(stats), "numRecords": count}).decode()
+
+
+def with_wide_bounds(stats: str | None) -> str | None:
+    """Statistics of a file whose deletion vector has changed: what they say of single columns is not exact any more."""
+    return None if stats is None else orjson.dumps({**parse_object(stats), "tightBounds": False}).decode()
+
+
+def parse_object(text: str | None) -> dict[str, JsonValue]:
+    """The JSON object that a text is; an empty one for any other."""
+    try:
+        value = orjson.loads(text or "{}")
+    except orjson.JSONDecodeError:
+        return {}
+    return value if isinstance(value, dict) else {}

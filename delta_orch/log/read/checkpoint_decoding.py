@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.log.files.arrow_building import string_map_array, string_scalar
-from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA, STRING_MAP
+from delta_orch.log.files.arrow_building import STRING_MAP, string_map_array, string_scalar
+from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA
 from delta_orch.log.files.stats_json import stats_to_json
 from delta_orch.log.read.checkpoint_reader import RowGroup
 from delta_orch.protocol.action_json import (

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.log.files.arrow_building import (
+    STRING_MAP,
     all_booleans,
     bool_array,
     int32_array,
@@ -22,7 +23,7 @@ from delta_orch.log.files.arrow_building import (
     struct_array,
     validity_bitmap,
 )
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FILE_TYPES, STRING_MAP, FileTable
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FILE_TYPES, FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
 from delta_orch.protocol.action_json import (

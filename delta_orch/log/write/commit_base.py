@@ -197,7 +197,7 @@ def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
     base_ids = _column(files, "base_row_id")
     is_new = base_ids.is_null()
     if pc.any(is_new).as_py():
-        from delta_orch.log.read.skipping.record_counts import record_counts
+        from delta_orch.log.files.file_columns import record_counts
 
         counts = pc.if_else(is_new, record_counts(files), _long(0))
         if counts.null_count:

@@ -258,6 +258,6 @@ def _chosen(table: TableConfiguration) -> dict[str, str]:
 
 
 def _counts(files: pa.Table) -> pa.Array:
-    from delta_orch.log.read.skipping.record_counts import record_counts
+    from delta_orch.log.files.file_columns import record_counts
 
     return record_counts(files)

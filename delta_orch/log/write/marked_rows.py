@@ -16,9 +16,8 @@ import pyarrow.compute as pc
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import bool_array, int64_array, one_chunk
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.deletion_vector_writer import (
     INLINE_BYTES,
     VectorFile,

@@ -18,8 +18,7 @@ from delta_orch.errors import ConcurrentAppendError, ConcurrentDeleteReadError, 
 from delta_orch.expressions.tree import disjunction
 from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.write.commit_options import SERIALIZABLE
 from delta_orch.log.write.intent import (
     FileChanges,

@@ -323,7 +323,7 @@ def _is_not_false(flags: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _sum_of_records(tables: Sequence[pa.Table]) -> int:
-    from delta_orch.log.read.skipping.record_counts import record_counts
+    from delta_orch.log.files.file_columns import record_counts
 
     return sum(pc.sum(record_counts(files)).as_py() or 0 for files in tables)
 

@@ -15,9 +15,8 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.commit_json import ensure_json, ensure_mapping, json_parameters
-from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.files.txn import TxnId
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_checks import (
     begins_to_track_rows,

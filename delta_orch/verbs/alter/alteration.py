@@ -27,9 +27,8 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.files.stats_columns import parse_stats
-from delta_orch.log.read.skipping.record_counts import record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns, provenance_only

@@ -24,10 +24,9 @@ from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.file_columns import FileTable, record_counts, with_record_count
 from delta_orch.log.files.listing import CheckpointFiles, list_log
 from delta_orch.log.read.checkpoint_reader import Checkpoint
-from delta_orch.log.read.skipping.record_counts import record_counts, with_record_count
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.upkeep.log_cleanup import clean_up_log

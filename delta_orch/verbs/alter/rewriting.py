@@ -14,8 +14,7 @@ from delta_orch.engines.base import Engine, WriteSpec
 from delta_orch.engines.file_traits import have_older_types, have_shredded_variants, read_num_rows
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction

@@ -10,7 +10,7 @@ import orjson
 
 from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.expressions.checked import check_expression
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes
+from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import is_not_true
 from delta_orch.protocol.action_json import body_to_json

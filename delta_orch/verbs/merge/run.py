@@ -19,8 +19,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Lit
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction, is_not_true
-from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES
-from delta_orch.log.read.skipping.record_counts import record_counts
+from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions

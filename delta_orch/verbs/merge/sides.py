@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from delta_orch.engines.base import join_schema
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
-from delta_orch.expressions.column_names import ensure_no_column_in_double_quotes, ensure_no_column_named_as_clock
 from delta_orch.expressions.nodes import Column, Expression, Literal, Opaque
-from delta_orch.expressions.parse import parse_expression, parse_row_value
+from delta_orch.expressions.parse import (
+    ensure_no_column_in_double_quotes,
+    ensure_no_column_named_as_clock,
+    parse_expression,
+    parse_row_value,
+)
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.protocol.types import StructType

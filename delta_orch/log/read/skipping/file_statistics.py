@@ -24,8 +24,8 @@ from delta_orch.log.files.arrow_building import (
     one_chunk,
     string_array,
 )
+from delta_orch.log.files.file_columns import parse_object
 from delta_orch.log.files.stats_json import read_stats_json
-from delta_orch.log.read.skipping.record_counts import parse_object
 from delta_orch.protocol.action_json import STATS_PARSED
 from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.arrow_types import type_to_arrow
