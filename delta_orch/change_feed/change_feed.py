@@ -25,7 +25,7 @@ from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, Vers
 from delta_orch.log.files.arrow_building import int64_array, string_map_array
 from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-from delta_orch.log.files.partition_columns import typed_partitions
+from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import ensure_version, read_adjusted_file_times
@@ -113,7 +113,7 @@ class ChangeFeed:
                 remedy="Read its changed rows instead",
             )
         typed = typed_partitions(self._files, self.table_schema, self.partition_columns)
-        return typed.group_by(list(self.partition_columns)).aggregate([])
+        return distinct_rows(typed)
 
     def to_arrow(self) -> pa.Table:
         """All changed rows in memory, with the columns of `schema`. The table's columns have the types of

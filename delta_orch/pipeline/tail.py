@@ -16,7 +16,7 @@ from delta_orch.change_feed.changed_files import read_changed_files
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.partition_columns import typed_partitions
+from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 
@@ -202,8 +202,7 @@ def _no_files(snapshot: Snapshot) -> pa.Table:
 
 
 def _distinct(files: pa.Table, snapshot: Snapshot) -> pa.Table:
-    columns = snapshot.partition_columns
-    return typed_partitions(files, snapshot.schema, columns).group_by(list(columns)).aggregate([])
+    return distinct_rows(typed_partitions(files, snapshot.schema, snapshot.partition_columns))
 
 
 def _operations(commits: Sequence[Commit]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ _UNIT_MS: Mapping[str, float] = {
 }
 # Compiled on first use: most tables set no such property.
 _INTERVAL_PART = r"(-?\d+)\s*([a-z]+?)s?(?=\s|$)"
+_LONGEST_INTERVAL_MS = (2**63 - 1) // 1000
 _SIZE = r"(\d+)\s*([kmgt]?)i?b?"
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -46,6 +47,8 @@ def parse_interval_ms(text: str) -> int:
     total = sum(int(n) * _UNIT_MS[unit] for n, unit in parts)
     if total < 0:
         raise ValueError(f"{text!r} is negative")
+    if total > _LONGEST_INTERVAL_MS:
+        raise ValueError(f"{text!r} is longer than an interval of Spark can be")
     return int(total)
 
 

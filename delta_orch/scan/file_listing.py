@@ -9,7 +9,7 @@ from delta_orch.errors import CorruptDataError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.arrow_building import int64_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.partition_columns import typed_partitions
+from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.paths import decode_path
@@ -48,8 +48,7 @@ def list_partitions(snapshot: Snapshot) -> pa.Table:
     names = list(snapshot.partition_columns)
     if not names:
         return pa.table({})
-    typed = typed_partitions(snapshot.files(["partition_values"]), snapshot.schema, names)
-    return typed.group_by(names).aggregate([])
+    return distinct_rows(typed_partitions(snapshot.files(["partition_values"]), snapshot.schema, names))
 
 
 def _paths(snapshot: Snapshot, spelled: list[str], absolute: bool) -> pa.Array:
@@ -65,7 +64,7 @@ def _typed_statistics(snapshot: Snapshot, files: pa.Table) -> dict[str, pa.Array
     )
     parsed = _renamed(parse_stats(FileTable(files).stats, physical), logical)
     # Not `field`: a file without statistics has no value in any of them.
-    return {field.name: pc.struct_field(parsed, field.name) for field in logical}
+    return {field.name: pc.struct_field(parsed, [field.name]) for field in logical}
 
 
 def _renamed(values: pa.Array, wanted: pa.DataType) -> pa.Array:

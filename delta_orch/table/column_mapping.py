@@ -65,26 +65,46 @@ def physical_path(schema: StructType, path: Sequence[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
+def ensure_distinct_names(schema: StructType) -> None:
+    """Check that no two fields of a struct have the same name but for case.
+
+    Raises:
+        ProtocolViolationError: Two do: names are looked up without regard to case.
+    """
+    for struct in types_of(schema):
+        if isinstance(struct, StructType) and len({field.name.lower() for field in struct}) < len(struct):
+            names = [field.name.lower() for field in struct]
+            twice = next(field for n, field in enumerate(struct) if field.name.lower() in names[:n])
+            raise _mistaken("the name of another column but for case", twice)
+
+
 def ensure_distinct_columns(schema: StructType) -> None:
     """Check that no column of a mapped table is stored as another one. Fields are looked up struct by struct.
 
     Raises:
-        ProtocolViolationError: Two fields of a struct have the same id, or the same physical name but for case.
+        ProtocolViolationError: Two fields of a struct have the same id, or the same physical name but for case; or
+            files cannot have a column of such a name.
     """
     for struct in types_of(schema):
         names: set[str] = set()
         ids: set[int] = set()
         for field in struct if isinstance(struct, StructType) else ():
             name, known_id = physical_name(field).lower(), field_id(field)
+            if "\0" in name:
+                raise _mistaken("a physical name that ends in the middle, at a NUL", field)
             if name in names or known_id in ids:
-                raise ProtocolViolationError(
-                    f"The column {field.name!r} has the physical name or id of another column",
-                    cause="Values of one would be read and written as those of the other",
-                    remedy="Restore the commit that wrote the metadata from a backup",
-                    column=field.name,
-                )
+                raise _mistaken("the physical name or id of another column", field)
             names.add(name)
             ids.update(() if known_id is None else (known_id,))
+
+
+def _mistaken(what: str, field: StructField) -> ProtocolViolationError:
+    return ProtocolViolationError(
+        f"The column {field.name!r} has {what}",
+        cause="Values of one would be read and written as those of the other",
+        remedy="Restore the commit that wrote the metadata from a backup",
+        column=field.name,
+    )
 
 
 def to_physical(schema: StructType, mode: ColumnMappingMode) -> StructType:

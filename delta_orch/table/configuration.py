@@ -16,7 +16,7 @@ from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType, fields_of
-from delta_orch.table.column_mapping import ColumnMappingMode, ensure_distinct_columns
+from delta_orch.table.column_mapping import ColumnMappingMode, ensure_distinct_columns, ensure_distinct_names
 from delta_orch.table.registry import (
     FEATURES_BY_NAME,
     canonical_features,
@@ -66,8 +66,11 @@ class TableConfiguration:
 
     @cached_property
     def schema(self) -> StructType:
-        """The columns. Raises ProtocolViolationError, UnsupportedFeatureError where they cannot be parsed."""
-        return parse_schema(self.metadata.schema_string)
+        """The columns. Raises ProtocolViolationError, UnsupportedFeatureError where they cannot be parsed, or two have
+        one name but for case."""
+        schema = parse_schema(self.metadata.schema_string)
+        ensure_distinct_names(schema)
+        return schema
 
     @property
     def configuration(self) -> Mapping[str, str]:

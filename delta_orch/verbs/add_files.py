@@ -24,7 +24,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.partition_columns import file_partition_strings
+from delta_orch.log.files.partition_columns import distinct_rows, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, parse_txns
@@ -96,7 +96,7 @@ def add_files(
         _ensure_rows_fit(snapshot, adds, target.write_spec(), shape)
     if target.partition_columns:
         partitions = file_partition_strings(adds, target.schema, target.partition_columns)
-        transaction.read_partitions(partitions.group_by(list(target.partition_columns)).aggregate([]))
+        transaction.read_partitions(distinct_rows(partitions))
     else:
         transaction.read_whole_table()
     outside = pa.array([is_absolute(file.path) for file in files], pa.bool_())

@@ -11,7 +11,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.log.files.partition_columns import file_partition_keys, file_partition_strings
+from delta_orch.log.files.partition_columns import distinct_rows, file_partition_keys, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_result import CommitResult
@@ -113,7 +113,7 @@ def _replace_partitions(write: Write) -> dict[str, int]:
         write.target.table.ensure_rows_may_leave()
     adds = write.insert()
     # The partitions of the files, spelled as in the log.
-    partitions = file_partition_strings(adds, schema, columns).group_by(list(columns)).aggregate([])
+    partitions = distinct_rows(file_partition_strings(adds, schema, columns))
     write.transaction.read_partitions(partitions)
     if write.snapshot is None:
         return write_metrics(adds)

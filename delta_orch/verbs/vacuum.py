@@ -42,8 +42,8 @@ _DELETE_THREADS = 8
 _MOST_NAMED = 100
 _LONGEST_RUN_MS = 24 * _HOUR_MS
 _COMMITS_LOOKED_AT = 200
-# Escapes, schemes, absolute paths, detours: everything else is the path below the root as it stands.
-_MAY_BE_SPELLED_OTHERWISE = r"[%:]|^/|//|/$|(?:^|/)\.{1,2}(?:/|$)"
+# Escapes, schemes, NULs, absolute paths, detours: everything else is the path below the root as it stands.
+_MAY_BE_SPELLED_OTHERWISE = r"[%:\x00]|^/|//|/$|(?:^|/)\.{1,2}(?:/|$)"
 _INNER_LOG = f"/{LOG_DIRECTORY}/"
 
 

@@ -202,6 +202,96 @@ def test_columns_that_are_stored_as_one(tmp_path: Path, same: str) -> None:
             act(DeltaTable(table.uri))
 
 
+@pytest.mark.parametrize("is_partition", [False, True])
+def test_columns_that_differ_only_in_case(tmp_path: Path, is_partition: bool) -> None:
+    """Spark and the rules of skipping would take one for the other."""
+    table = _table(tmp_path / "t")
+
+    def rename(metadata: Any) -> None:
+        metadata["schemaString"] = metadata["schemaString"].replace('"p"', '"ID"')
+        metadata["partitionColumns"] = ["ID"] if is_partition else []
+
+    _edit(tmp_path / "t", "metaData", rename)
+    _edit(tmp_path / "t", "add", lambda add: add.update(partitionValues={"ID": "x"} if is_partition else {}))
+    for act in (
+        lambda t: t.snapshot().scan(where="id = 2").to_arrow(), lambda t: t.snapshot().scan().count(),
+        lambda t: t.delete("id = 2"), lambda t: t.overwrite(ROWS.select(["id"])), lambda t: t.optimize(),
+    ):  # fmt: skip
+        with pytest.raises(ProtocolViolationError, match="of another column but for case"):
+            act(DeltaTable(table.uri))
+
+
+def test_a_physical_name_that_no_file_can_hold(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t", delta__columnMapping__mode="name")
+
+    def cut(metadata: Any) -> None:
+        schema = json.loads(metadata["schemaString"])
+        schema["fields"][1]["metadata"]["delta.columnMapping.physicalName"] = "p\0q"
+        metadata["schemaString"] = json.dumps(schema)
+
+    _edit(tmp_path / "t", "metaData", cut)
+    for act in (lambda t: t.append(ROWS), lambda t: t.snapshot().scan().to_arrow(), lambda t: t.update({"p": "'z'"})):
+        with pytest.raises(ProtocolViolationError, match="NUL"):
+            act(DeltaTable(table.uri))
+
+
+@pytest.mark.parametrize("name", [".", "..", ".x", "[0]", ".x.y", "a.b"])
+def test_names_that_arrow_takes_for_paths(tmp_path: Path, name: str) -> None:
+    """Honest tables may have such columns, too."""
+    kind = pa.struct([(name, pa.float64())])
+    rows = pa.table(
+        {name: ["a", "b", "a"], "s": pa.array([{name: 1.0}, {name: float("nan")}, None], kind), "id": [1, 2, 3]}
+    )
+    properties = {"delta.enableChangeDataFeed": "true", "delta.enableDeletionVectors": "true"}
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows, partition_by=[name], properties=properties)
+    assert sorted(table.snapshot().partitions()[name].to_pylist()) == ["a", "b"]
+    assert sorted(table.changes(starting_version=0).partitions()[name].to_pylist()) == ["a", "b"]
+    assert set(table.snapshot().list_files().column_names) >= {"min"}
+    table.overwrite(rows.slice(1, 1), partition_overwrite_mode="dynamic")
+    table.delete(f"`s`.`{name}` = 1")
+    assert sorted(table.snapshot().scan(["id"], f"`{name}` IS NOT NULL").to_arrow()["id"].to_pylist()) == [2, 3]
+    table.optimize(zorder_by=[f"`s`.`{name}`"])
+    table.checkpoint()
+    assert sorted(DeltaTable(table.uri).snapshot().scan().to_arrow()["id"].to_pylist()) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "text", ["interval 9223372036854775807 weeks", "interval 9223372036854776 milliseconds", "interval 292278 weeks"]
+)
+def test_durations_that_no_clock_counts(tmp_path: Path, text: str) -> None:
+    names = (
+        "delta.deletedFileRetentionDuration",
+        "delta.logRetentionDuration",
+        "delta.setTransactionRetentionDuration",
+    )
+    table = _table(tmp_path / "t")
+    _edit(tmp_path / "t", "metaData", lambda metadata: metadata.update(configuration=dict.fromkeys(names, text)))
+    for act in (lambda t: t.checkpoint(), lambda t: t.cleanup_log(), lambda t: t.vacuum(), lambda t: t.txns()):
+        if text.startswith("interval 2"):
+            act(DeltaTable(table.uri))
+        else:
+            with pytest.raises(InvalidPropertyError, match="longer than"):
+                act(DeltaTable(table.uri))
+
+
+def test_vacuum_and_manifests_of_names_that_no_file_has(tmp_path: Path) -> None:
+    for path in ("a%00b", "a\0b", "/a%00b", "/a\0b"):
+        root = tmp_path / path.encode().hex()
+        table = _table(root)
+        (root / "left.parquet").write_bytes(b"PAR1")
+        os.utime(root / "left.parquet", (0, 0))
+        _edit(root, "add", lambda add, path=path: add.update(path=path))
+        with pytest.raises(ProtocolViolationError, match="NUL"):
+            DeltaTable(table.uri).vacuum(0, enforce_retention=False)
+        assert (root / "left.parquet").exists()
+    long = _table(tmp_path / "u")
+    _edit(tmp_path / "u", "metaData", lambda metadata: metadata.update(partitionColumns=["p"]))
+    _edit(tmp_path / "u", "add", lambda add: add.update(partitionValues={"p": "x" * 5000}))
+    with pytest.raises(StorageError, match="too long"):
+        DeltaTable(long.uri).generate()
+
+
 def test_a_prefix_as_long_as_memory(tmp_path: Path) -> None:
     table = _table(tmp_path / "t")
     told = {"delta.randomizeFilePrefixes": "true", "delta.randomPrefixLength": "999999999"}

@@ -51,7 +51,7 @@ def _columns(rows: pa.RecordBatch | pa.Table, paths: Sequence[tuple[str, ...]]) 
         if isinstance(column, pa.ChunkedArray):
             column = column.combine_chunks()
         for field in fields:
-            column = pc.struct_field(column, field)
+            column = pc.struct_field(column, [field])
         found.append(pa.concat_arrays(column.chunks) if isinstance(column, pa.ChunkedArray) else column)
     return found
 

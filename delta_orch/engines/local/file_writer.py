@@ -278,7 +278,7 @@ def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
 def _has_nan(rows: pa.Table, path: ColumnPath) -> bool:
     column = rows.column(path[0])
     for name in path[1:]:
-        column = pc.struct_field(column, name)
+        column = pc.struct_field(column, [name])
     return bool(pc.any(pc.is_nan(column)).as_py())
 
 

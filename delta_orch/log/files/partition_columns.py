@@ -86,6 +86,12 @@ def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: 
     return one_chunk(partition_keys(file_partition_strings(files, schema, partition_columns), schema))
 
 
+def distinct_rows(columns: pa.Table) -> pa.Table:
+    """Each row once. Arrow takes a name that begins with a dot for a path, so it gets numbers for names."""
+    names = [str(number) for number in range(columns.num_columns)]
+    return columns.rename_columns(names).group_by(names).aggregate([]).rename_columns(columns.column_names)
+
+
 def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
     """The partition values of files in the Arrow types of their columns, one row a file. See
     `file_partition_strings`."""
