@@ -66,15 +66,7 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             break
     if by_name and columns is not None:
         raise InvalidRequestError("INSERT takes a list of columns or BY NAME, not both")
-    rows: list[list[str]] | Query
-    if cursor.take("VALUES"):
-        rows = values(cursor)
-    elif cursor.at("TABLE"):
-        query = f"SELECT * FROM {cursor.source[cursor.token.end :]}"
-        rows = parse_query(Cursor(query, tokens_of(query)), known)
-        cursor.index = len(cursor.tokens) - 1
-    else:
-        rows = parse_query(cursor, known)
+    rows = values(cursor) if cursor.take("VALUES") else parse_query(cursor, known)
     cursor.end()
     if by_name and not isinstance(rows, Query):
         raise InvalidRequestError("VALUES have no names", remedy="List the columns, or write SELECT … AS name")

@@ -23,6 +23,9 @@ _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CRO
               "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "QUALIFY", "PIVOT", "TABLESAMPLE"}  # fmt: skip
 
 
+BEGIN_QUERY = ("SELECT", "WITH", "(", "VALUES", "TABLE")
+
+
 @dataclass(frozen=True, slots=True)
 class Source:
     """A table in a query, at a version or a time, or its changes from the first to the last of two of either."""
@@ -52,6 +55,11 @@ class Source:
         if self.version is not None or self.timestamp is not None:
             raise _two_versions()
         return Source(TableName(match["path"], match["path"]), *_at(match["at"]))
+
+    def given(self, session: Session) -> object:
+        """What the caller gave by that name; where a version is named, that one."""
+        source = self.at_version(session)
+        return session.value(self.table) if source == Source(self.table) else source.value(session)
 
     def is_newest(self, session: Session, table: DeltaTable) -> bool:
         """Whether this is the newest version of a table."""
@@ -123,7 +131,7 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
     Args:
         known: The names in `tables`, in lower case.
     """
-    if not cursor.at("SELECT") and not cursor.at("WITH") and not cursor.at("("):
+    if cursor.token.word not in BEGIN_QUERY:
         cursor.refuse("SELECT is missing")
     named = _with_names(cursor)
     for name in named & known:
@@ -150,8 +158,8 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
             if word == "TABLE_CHANGES" and cursor.tokens[cursor.index + 1].text == "(":
                 source, found = _changes(cursor), TableName("", "")
             else:
-                found = table_name(cursor)
-                source = Source(found, *(_suffix(cursor) or _time_travel(cursor)))
+                source = versioned(cursor)
+                found = source.table
             sources += 1
             if source != Source(found) or found.path is not None or found.name.lower() in known:
                 label = _label(source, tables, named)
@@ -239,6 +247,12 @@ def _with_names(cursor: Cursor) -> frozenset[str]:
 def _is_alias(cursor: Cursor) -> bool:
     token = cursor.token
     return token.kind == "quoted" or (token.kind == "word" and token.word not in _ALIAS_NOT)
+
+
+def versioned(cursor: Cursor) -> Source:
+    """The table that comes next, with its version where one is named."""
+    found = table_name(cursor)
+    return Source(found, *(_suffix(cursor) or _time_travel(cursor)))
 
 
 def _suffix(cursor: Cursor) -> tuple[int | None, str | None] | None:

@@ -11,8 +11,8 @@ from delta_orch.expressions.nodes import Column
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_edit import quote_path
 from delta_orch.statements.cursor import Cursor, tokens_of
-from delta_orch.statements.queries import Query, parse_query
-from delta_orch.statements.session import Session, TableName, table_name, unsupported
+from delta_orch.statements.queries import Query, Source, parse_query, versioned
+from delta_orch.statements.session import Session, table_name, unsupported
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
@@ -159,15 +159,15 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     name = table_name(cursor)
     target_alias = _alias(cursor, "USING") or name.short or "target"
     cursor.expect("USING")
-    source: TableName | Query
+    source: Source | Query
     if cursor.take("("):
         text = cursor.text_until(")")
         source = parse_query(Cursor(text, tokens_of(text)), known)
         cursor.expect(")")
         source_alias = _alias(cursor, "ON") or "source"
     else:
-        source = table_name(cursor)
-        source_alias = _alias(cursor, "ON") or source.short or "source"
+        source = versioned(cursor)
+        source_alias = _alias(cursor, "ON") or source.table.short or "source"
     cursor.expect("ON")
     condition = cursor.text_until("WHEN")
     clauses: list[Callable[[Merge], Merge]] = []
@@ -181,7 +181,7 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
         engine, table, options = session.engine(), session.target(name), session.options
         if isinstance(source, Query):
             options = source.options_of_commit(session, table)
-        rows = source.relation(session, engine) if isinstance(source, Query) else session.value(source)
+        rows = source.relation(session, engine) if isinstance(source, Query) else source.given(session)
         builder = table.merge(
             rows,
             condition,

@@ -11,7 +11,7 @@ from delta_orch.expressions.clock import one_moment
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.statements import describe, inserts, rows, tables
 from delta_orch.statements.cursor import Cursor, Token, tokens_of
-from delta_orch.statements.queries import parse_query
+from delta_orch.statements.queries import BEGIN_QUERY, parse_query
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, unsupported
 
@@ -79,7 +79,7 @@ def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement
     if cursor.at("WITH") and (moved := _with_inside(text, tokens)) is not None:
         cursor = Cursor(moved, tokens_of(moved))
     word = cursor.token.word
-    if word in ("SELECT", "WITH", "("):
+    if word in BEGIN_QUERY:
         query = parse_query(cursor, known)
 
         def select(session: Session) -> object:

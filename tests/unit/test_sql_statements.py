@@ -576,6 +576,25 @@ def test_names_are_data(tmp_path: Path) -> None:
     assert sql(f"SELECT {quoted} AS a FROM delta.`{tmp_path}/a b'c`")["a"].to_pylist() == [7]
 
 
+def test_tables_and_values_are_queries_and_merge_reads_versions(table: DeltaTable, tmp_path: Path) -> None:
+    assert sql("TABLE t", t=table).num_rows == 3
+    assert sql("TABLE t VERSION AS OF 0", t=table).num_rows == 0
+    assert sql("VALUES (1, 'a'), (2, NULL)").to_pylist() == [{"col1": 1, "col2": "a"}, {"col1": 2, "col2": None}]
+    sql("INSERT INTO t TABLE t@v1", t=table)
+    assert ids(table) == [1, 1, 2, 2, 3, 3]
+    sql("MERGE INTO t USING t VERSION AS OF 0 AS old ON t.id = old.id WHEN NOT MATCHED BY SOURCE THEN DELETE", t=table)
+    assert ids(table) == []
+    merge = "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
+    sql(f"MERGE INTO t USING delta.`{tmp_path}/odd ``name@v1` s {merge}", t=table)
+    assert ids(table) == [1, 2, 3]
+    values = "(VALUES (3, 'v'), (4, 'w')) AS v ON t.id = v.col1 WHEN MATCHED THEN UPDATE SET name = v.col2"
+    sql(f"MERGE INTO t USING {values} WHEN NOT MATCHED THEN INSERT (id, name) VALUES (col1, col2)", t=table)
+    assert [row[:2] for row in rows(table)][2:] == [(3, "v"), (4, "w")]
+    assert sql("SELECT id FROM (TABLE t) AS q WHERE id > 3", t=table)["id"].to_pylist() == [4]
+    with pytest.raises(DeltaError):
+        sql("MERGE INTO t USING s VERSION AS OF 0 ON t.id = s.id WHEN MATCHED THEN DELETE", t=table, s=table.snapshot())
+
+
 def test_messages_of_queries_have_the_users_names(table: DeltaTable, tmp_path: Path) -> None:
     other = pa.table({"id": [1]})
     for text, name in (

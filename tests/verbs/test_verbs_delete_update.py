@@ -209,6 +209,15 @@ def test_values_are_cast_under_ansi(tmp_path: Path, column: str, value: str, exp
     assert table.snapshot().scan([column], where="id = 1").to_arrow()[column].to_pylist() == [expected]
 
 
+def test_a_violation_shows_the_columns_of_the_table(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1], "n": [5]}), properties={"delta.enableRowTracking": "true"})
+    table.alter().add_constraint("small", "n < 9").commit()
+    with pytest.raises(ConstraintViolationError, match=r"the row is n=15, id=1\.") as violation:
+        table.update({"n": "n + 10"})
+    assert violation.value.context["row"] == {"n": 15, "id": 1}
+
+
 def test_lists_and_dicts_are_constants(rows: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     inner = pa.struct([("it's", pa.string()), ("l", pa.list_(pa.int64()))])
