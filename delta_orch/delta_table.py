@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Unpack, cast
 from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.redaction import redacted
 from delta_orch.storage.open import open_store
 from delta_orch.table_snapshot import TableSnapshot
@@ -23,13 +22,14 @@ if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.history import HistoryEntry
+    from delta_orch.log.read.time_travel import Timestamp
     from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.actions import Txn
     from delta_orch.storage.base import LogStore
     from delta_orch.writing.target import WriteOptions
 
-__all__ = ["DeltaTable", "TableSnapshot", "Timestamp"]
+__all__ = ["DeltaTable", "TableSnapshot"]
 
 
 @checked
@@ -157,9 +157,13 @@ class DeltaTable(TableVerbs):
         if version is not None and timestamp is not None:
             raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
         if version is not None:
+            from delta_orch.log.read.time_travel import ensure_version
+
             ensure_version(version)
             return cast(TableSnapshot, self.log.snapshot(version=version))
         if timestamp is not None:
+            from delta_orch.log.read.time_travel import parse_timestamp_ms
+
             return cast(TableSnapshot, self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp)))
         self._newest = cast(TableSnapshot, self.log.newest(self._newest))
         return self._newest
@@ -229,6 +233,7 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.change_feed.change_feed import read_changes
         from delta_orch.change_feed.change_range import ChangeRange
+        from delta_orch.log.read.time_travel import parse_timestamp_ms
 
         asked = ChangeRange(
             starting_version,

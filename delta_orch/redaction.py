@@ -14,10 +14,11 @@ _HIDDEN = "***"
 _SHORTEST = 8
 """Shorter secrets may be words of a message."""
 
+# Compiled at the first use, then known to `re`: few processes tell anything that may hold a secret.
 # `s3://KEY:SECRET@bucket`, also with too few slashes; a host with a port is no password.
-_USER = re.compile(r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/{1,3})[^/\s'\":]*:(?!\d+/)[^\s'\"]*@")
+_USER = r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/{1,3})[^/\s'\":]*:(?!\d+/)[^\s'\"]*@"
 # Of `http:` nothing behind the question mark is worth showing.
-_QUERY = re.compile(r"(https?:/{1,3}[^\s'\"?#]*)[?#][^\s'\"]*", re.IGNORECASE)
+_QUERY = r"(?i)(https?:/{1,3}[^\s'\"?#]*)[?#][^\s'\"]*"
 _SECRET = (
     r"(?:signature|secret|password|passwd|pwd|credential|token|access_?key|account_?key|sas_?key|api[_-]?key|private_?key"
     r"|authorization)"
@@ -26,27 +27,24 @@ _SECRET = (
 _NAME = rf"[\w.%-]{{0,40}}{_SECRET}[\w.%-]{{0,40}}"
 # Signatures and keys of queries, connection strings and command lines, also where a URI escapes them. `/key=1/` is a
 # partition.
-_NAMED = re.compile(
-    rf"((?:[?&;]|%3[BF]|%26|(?<!\S)--?)(?:{_NAME}|sig|key)(?:=|%3D)"
-    r"|(?:\b|%3B)(?:AccountKey|SharedAccessSignature|SharedAccessKey)(?:=|%3D))[^\s&;,'\"]+",
-    re.IGNORECASE,
+_NAMED = (
+    rf"(?i)((?:[?&;]|%3[BF]|%26|(?<!\S)--?)(?:{_NAME}|sig|key)(?:=|%3D)"
+    r"|(?:\b|%3B)(?:AccountKey|SharedAccessSignature|SharedAccessKey)(?:=|%3D))[^\s&;,'\"]+"
 )
 # JSON and headers: what names a secret, and its value behind a colon.
-_TOLD = re.compile(
-    rf"""((?:["']{_NAME}\\?["']\s?:\s?b?\\?["']|(?<![\w-])(?:proxy-)?authorization\s?[:=]\s?["']?"""
+_TOLD = (
+    rf"""(?i)((?:["']{_NAME}\\?["']\s?:\s?b?\\?["']|(?<![\w-])(?:proxy-)?authorization\s?[:=]\s?["']?"""
     rf"""|(?<![\w-])x-{_NAME}\s?:\s?)(?:(?:bearer|basic|sharedkey)\s)?|\bbearer\s(?=\S{{8}}))"""
-    r"""(?!\*\*\*)[^\s"'\\,;]+""",
-    re.IGNORECASE,
+    r"""(?!\*\*\*)[^\s"'\\,;]+"""
 )
 # Settings, in whatever spelling. Only of what a caller tells: a path in an error may be of a partition by that name.
-_SET = re.compile(
-    rf"""((?<![/\w.%-]){_NAME}["'`]?\s?(?:[:=]|%3[AD])\s?["']?|(?<!\S)--?{_NAME}\s["']?)"""
-    r"""(?!\*\*\*)[^\s"'\\,;&)]+""",
-    re.IGNORECASE,
+_SET = (
+    rf"""(?i)((?<![/\w.%-]){_NAME}["'`]?\s?(?:[:=]|%3[AD])\s?["']?|(?<!\S)--?{_NAME}\s["']?)"""
+    r"""(?!\*\*\*)[^\s"'\\,;&)]+"""
 )
 # An argument that an error quotes. A path of a partition by that name goes on behind its value.
-_QUOTED = re.compile(rf"((?:^|['\"]){_NAME}\s?[:=]\s?)(?!\*\*\*)[^\s'\"/\\]+(?=['\"]|$)", re.IGNORECASE)
-_NAME_OF_SECRET = re.compile(_SECRET, re.IGNORECASE)
+_QUOTED = rf"(?i)((?:^|['\"]){_NAME}\s?[:=]\s?)(?!\*\*\*)[^\s'\"/\\]+(?=['\"]|$)"
+_NAME_OF_SECRET = rf"(?i){_SECRET}"
 _MAY_HOLD = re.compile(r"[@?#&;=:]|%3D|bearer |--?\w", re.IGNORECASE)
 
 _SECRETS: dict[str, None] = {}
@@ -67,7 +65,7 @@ def is_hidden(secret: str) -> bool:
 def without_secrets(text: str, shortest: int = 1) -> str:
     """A text without what headers and JSON name as secret, and without the values that `hide` was given, but for those
     shorter than `shortest`."""
-    text = _TOLD.sub(rf"\1{_HIDDEN}", text)
+    text = re.sub(_TOLD, rf"\1{_HIDDEN}", text)
     # The longest first: one may be a part of another.
     for secret in sorted(_SECRETS.copy(), key=len, reverse=True):
         if len(secret) >= shortest and secret in text:
@@ -80,9 +78,9 @@ def redacted(text: str) -> str:
     if _MAY_HOLD.search(text) is None and not _SECRETS:
         return text
     text = without_secrets(text, _SHORTEST)
-    text = _USER.sub(rf"\1{_HIDDEN}@", text)
-    text = _QUERY.sub(rf"\1?{_HIDDEN}", text)
-    return _NAMED.sub(rf"\1{_HIDDEN}", _QUOTED.sub(rf"\1{_HIDDEN}", text))
+    text = re.sub(_USER, rf"\1{_HIDDEN}@", text)
+    text = re.sub(_QUERY, rf"\1?{_HIDDEN}", text)
+    return re.sub(_NAMED, rf"\1{_HIDDEN}", re.sub(_QUOTED, rf"\1{_HIDDEN}", text))
 
 
 def kept(value: Any) -> Any:
@@ -91,11 +89,11 @@ def kept(value: Any) -> Any:
     if isinstance(value, str):
         if _MAY_HOLD.search(value) is None and not _SECRETS:
             return value
-        text = _USER.sub(rf"\1{_HIDDEN}@", without_secrets(value, _SHORTEST))
-        return _SET.sub(rf"\1{_HIDDEN}", _NAMED.sub(rf"\1{_HIDDEN}", text))
+        text = re.sub(_USER, rf"\1{_HIDDEN}@", without_secrets(value, _SHORTEST))
+        return re.sub(_SET, rf"\1{_HIDDEN}", re.sub(_NAMED, rf"\1{_HIDDEN}", text))
     if isinstance(value, dict):
         return {
-            kept(key): _HIDDEN if isinstance(item, str) and _NAME_OF_SECRET.search(key) else kept(item)
+            kept(key): _HIDDEN if isinstance(item, str) and re.search(_NAME_OF_SECRET, key) else kept(item)
             for key, item in value.items()
         }
     return [kept(item) for item in value] if isinstance(value, list) else value

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -116,7 +115,7 @@ class StagedWrite:
         store = self._log.store
         if base is None:
             return TableSnapshot(store, LogSegment(preview.version, None, (), file), None, Tail().fold(actions))
-        segment = replace(base.segment, version=preview.version, version_file=file)
+        segment = base.segment._replace(version=preview.version, version_file=file)
         return TableSnapshot(store, segment, base.checkpoint, base.tail.fold(actions), base)
 
     def publish(self, *, if_unchanged: bool = False) -> CommitResult:

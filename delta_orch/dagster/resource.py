@@ -9,8 +9,9 @@ import dagster as dg
 from pydantic import ConfigDict, Field
 
 from delta_orch.change_feed.change_feed import ChangeFeed
-from delta_orch.delta_table import DeltaTable, TableSnapshot, Timestamp
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.log.read.history import HistoryEntry
+from delta_orch.log.read.time_travel import Timestamp
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

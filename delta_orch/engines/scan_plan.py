@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from delta_orch.storage.base import LogStore
 
 
-@dataclass(frozen=True, slots=True)
-class RowTracking:
+class RowTracking(NamedTuple):
     """Where the two columns of row tracking come from (PROTOCOL, "Reader Requirements for Row Tracking").
 
     `plan.schema` ends with both, type long, and `columns` and `where` may name them like any other. Neither is stored
@@ -52,8 +51,7 @@ FILE_NUMBERS = "file_number"
 """The column of `ScanPlan.files` that numbers them where rows have addresses."""
 
 
-@dataclass(frozen=True, slots=True)
-class RowAddresses:
+class RowAddresses(NamedTuple):
     """The two columns that say where a row is stored, both of type long. No row is addressed twice.
 
     `plan.schema` ends with both, after those of row tracking, and `columns` and `where` may name them like any other.

@@ -14,7 +14,6 @@ from decimal import Decimal
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Constant
-from delta_orch.protocol.partition_values import serialize_float
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -241,6 +240,8 @@ def spark_literal(value: Constant, data_type: DataType | None) -> str:
     if isinstance(kind, DecimalType):
         return f"CAST('{Decimal(value):f}' AS {_sql_type(kind)})"
     if kind in (FLOAT, DOUBLE):
+        from delta_orch.protocol.partition_values import serialize_float
+
         return f"CAST('{serialize_float(float(value))}' AS {_sql_type(kind)})"
     if kind == STRING:
         return quote_string(value)

@@ -21,7 +21,6 @@ from delta_orch.protocol.schema import (
 )
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX
-from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
 from delta_orch.table.configuration import TableConfiguration
 
@@ -49,6 +48,8 @@ def column(
         InvalidExpressionError: `default` names a column, or is not an expression that may be evaluated.
         InvalidRequestError: Both a default and a generation expression.
     """
+    from delta_orch.protocol.type_text import parse_declared_type
+
     declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
     if default is not None and generated_as is not None:
         raise InvalidRequestError(

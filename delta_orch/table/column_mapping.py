@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
-from delta_orch.protocol.schema_edit import with_fields, without_metadata
 from delta_orch.protocol.types import DataType, StructField, StructType, fields_of, parts_of, types_of
 
 PHYSICAL_NAME = "delta.columnMapping.physicalName"
@@ -128,6 +127,8 @@ def physical_field(field: StructField, mode: ColumnMappingMode) -> StructField:
             cause=f"The mode is {mode}, and the schema has no {PHYSICAL_NAME} or {FIELD_ID} for it",
             column=field.name,
         )
+    from delta_orch.protocol.schema_edit import with_fields
+
     return replace(
         field,
         name=physical_name(field),
@@ -164,6 +165,8 @@ def assign_column_mapping(
 
 def without_column_mapping(schema: StructType) -> StructType:
     """The schema of a table whose files know every column, at any depth, by its own name: no physical names, no ids."""
+    from delta_orch.protocol.schema_edit import without_metadata
+
     return without_metadata(schema, _MAPPING_KEYS.__contains__)
 
 
@@ -219,6 +222,8 @@ def _assign_field(field: StructField, keeps_names: bool, nested_ids: bool, ids: 
     field = replace(field, metadata={**field.metadata, **added})
     if nested_ids:
         field = _with_nested_ids(field, ids)
+    from delta_orch.protocol.schema_edit import with_fields
+
     inside = with_fields(field.data_type, lambda inner: _assign_field(inner, keeps_names, nested_ids, ids))
     return replace(field, data_type=inside)
 

@@ -13,7 +13,6 @@ from functools import cached_property
 from delta_orch.errors import AppendOnlyError, InvalidPropertyError, ProtocolViolationError
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema, serialize_schema
-from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.table.column_mapping import ColumnMappingMode, ensure_distinct_columns, ensure_distinct_names
@@ -239,4 +238,6 @@ def _binding(configuration: Mapping[str, str]) -> dict[str, str]:
 
 
 def _essence(metadata: Metadata) -> StructType:
+    from delta_orch.protocol.schema_edit import without_metadata
+
     return without_metadata(parse_schema(metadata.schema_string), _OF_NO_CONSEQUENCE.__contains__)

@@ -43,30 +43,30 @@ class Budget:
 JSON = frozenset({"orjson"})
 BUDGETS = {
     "import": Budget("import delta_orch", own=2),
-    "open": Budget("from delta_orch import DeltaTable\nDeltaTable(URI).version()", own=40, libraries=JSON),
+    "open": Budget("from delta_orch import DeltaTable\nDeltaTable(URI).version()", own=37, libraries=JSON),
     "snapshot": Budget(
         "from delta_orch import DeltaTable\ns = DeltaTable(URI).snapshot()\ns.schema, s.num_files, s.properties",
-        own=45,
+        own=40,
         libraries=JSON,
         arrow=COMPUTE | PARQUET,
     ),
     "scan": Budget(
         "from delta_orch import DeltaTable\n"
         "assert DeltaTable(URI).snapshot().scan(where='id > 2').to_arrow().num_rows == 1",
-        own=84,
+        own=78,
         libraries=JSON | {"numpy"},
         arrow=COMPUTE | PARQUET,
     ),
     "append": Budget(
         "from delta_orch import DeltaTable\nDeltaTable(URI).append(ROWS)",
-        own=115,  # three more since long modules were split: what is run stays the same
+        own=113,
         libraries=JSON,
         arrow=COMPUTE | PARQUET | {"_json", "json"},
     ),
     "command line": Budget(
         "import sys\nfrom delta_orch.cli.main import run\nsys.argv = ['delta-orch', 'snapshot', URI]\n"
         "try:\n    run()\nexcept SystemExit as e:\n    assert not e.code",
-        own=52,
+        own=49,
         libraries=JSON,
         arrow=COMPUTE | PARQUET,
     ),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from delta_orch.protocol.paths import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
@@ -37,8 +36,7 @@ class CompactionFile(NamedTuple):
     has_checksum: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class LogListing:
+class LogListing(NamedTuple):
     """The files of the log from `start_version` on (versions below it were not asked for).
 
     Attributes:
@@ -52,7 +50,7 @@ class LogListing:
     start_version: int
     commits: Mapping[int, FileMeta]
     checkpoints: Mapping[int, tuple[CheckpointFiles, ...]]
-    incomplete_checkpoints: Mapping[int, tuple[CheckpointFiles, ...]] = field(default_factory=dict)
+    incomplete_checkpoints: Mapping[int, tuple[CheckpointFiles, ...]]
     compactions: tuple[CompactionFile, ...] = ()
 
     @property

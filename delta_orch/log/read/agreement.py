@@ -6,7 +6,6 @@ Reading takes some of it on trust: what it costs to hold a whole state against a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 
 import pyarrow as pa
 
@@ -88,7 +87,7 @@ def ensure_checkpoint_agrees(
         return
     older = {v: found for v, found in listing.checkpoints.items() if v < version}
     try:
-        segment = plan_segment(replace(listing, checkpoints=older, compactions=()), version)
+        segment = plan_segment(listing._replace(checkpoints=older, compactions=()), version)
     except (LogGapError, VersionNotFoundError):
         return
     commits = _load(store, segment)

@@ -11,7 +11,6 @@ import pyarrow.compute as pc
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.arrow_building import STRING_MAP, string_map_array, string_scalar
 from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA
-from delta_orch.log.files.stats_json import stats_to_json
 from delta_orch.log.read.checkpoint_reader import RowGroup
 from delta_orch.protocol.action_json import (
     ADD_FIELDS,
@@ -91,6 +90,8 @@ def with_parsed_statistics(json: Column | None, parsed: Column | None) -> Column
     """Statistics as JSON; made from `stats_parsed` where the checkpoint keeps them only there."""
     if parsed is None or (json is not None and json.null_count == 0):
         return json
+    from delta_orch.log.files.stats_json import stats_to_json
+
     made = stats_to_json(parsed)
     return made if json is None else pc.coalesce(_as_text(json), made)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from delta_orch.errors import (
     CorruptLogError,
@@ -23,8 +23,7 @@ from delta_orch.storage.base import FileMeta, LogStore
 _LOGGER = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class LogSegment:
+class LogSegment(NamedTuple):
     """The files a version is replayed from.
 
     Attributes:
@@ -191,7 +190,7 @@ def _plan_filling_gaps(store: LogStore, listing: LogListing, version: int | None
             if meta is None:
                 raise
             commits: Mapping[int, FileMeta] = {**listing.commits, missing: meta}
-            listing = replace(listing, commits=commits)
+            listing = listing._replace(commits=commits)
 
 
 def _was_cleaned_up(listing: LogListing, missing: int, target: int) -> bool:

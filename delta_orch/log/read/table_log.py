@@ -124,8 +124,8 @@ class TableLog:
         )
         if may_rebase and self._should_rebase(snapshot.segment, version):
             return self._rebase(version, tail.protocol or snapshot.protocol, tail.metadata or snapshot.metadata)
-        segment = replace(
-            snapshot.segment, version=version, commits=(*snapshot.segment.commits, *commits), version_file=commits[-1]
+        segment = snapshot.segment._replace(
+            version=version, commits=(*snapshot.segment.commits, *commits), version_file=commits[-1]
         )
         return self._snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
 

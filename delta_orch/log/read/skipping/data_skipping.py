@@ -6,7 +6,6 @@ Of a checkpoint no more is decoded than that takes.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
@@ -233,8 +232,7 @@ def _boolean_results(op: str, value: bool | None) -> dict[bool | None, bool | No
     return results
 
 
-@dataclass(frozen=True, slots=True)
-class Pruning:
+class Pruning(NamedTuple):
     """A predicate, resolved against a table's schema, as a filter of files."""
 
     where: Expression

@@ -25,7 +25,6 @@ from delta_orch.log.files.arrow_building import (
     string_array,
 )
 from delta_orch.log.files.file_columns import parse_object
-from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.action_json import STATS_PARSED
 from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.arrow_types import type_to_arrow
@@ -143,6 +142,8 @@ def _json_type(data_type: DataType) -> pa.DataType | None:
 def _parse(stats: pa.StringArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
     if len(stats) <= _FEW_FILES:
         return _parse_each(stats, columns)
+    from delta_orch.log.files.stats_json import read_stats_json
+
     try:
         table = read_stats_json(stats, _json_schema(columns))
     except pa.ArrowInvalid as e:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import reduce
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -25,15 +25,12 @@ from delta_orch.log.files.arrow_building import (
     string_array,
 )
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.skipping.file_statistics import ColumnBounds
-from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import STRING, DataType, StructType
 from delta_orch.table.column_mapping import physical_path
 
 
-@dataclass(frozen=True, slots=True)
-class Outcomes:
+class Outcomes(NamedTuple):
     """For each file which results are possible for some of its rows; each a BooleanArray without nulls.
 
     Never too small: a result that occurs is always marked. Where exactly one is marked, all rows have it.
@@ -189,6 +186,9 @@ def partition_column(maps: pa.Array, name: str, schema: StructType) -> pa.Array:
     Raises:
         ProtocolViolationError: The log holds a value that is none of the column's type.
     """
+    from delta_orch.log.files.partition_columns import partition_strings
+    from delta_orch.protocol.partition_values import partition_column_to_arrow
+
     (physical,) = physical_path(schema, [name])
     texts = one_chunk(partition_strings(maps, [physical])[physical])
     field = schema.find(name)
