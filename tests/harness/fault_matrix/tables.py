@@ -209,6 +209,18 @@ def _create_clustered(table: DeltaTable) -> None:
     table.append(rows("a", 1, 3))
 
 
+def _create_listed(table: DeltaTable) -> None:
+    _create_plain(table)
+    table.generate()
+
+
+def _grow_listed(table: DeltaTable) -> None:
+    """The manifests are of a version that is gone by: one changes, one is new, one is of a partition without files."""
+    table.delete("day = 'a'")
+    table.append(rows("b", 4))
+    table.append(rows("c", 7))
+
+
 def _lose_file(table: DeltaTable) -> None:
     """One of the files of the newest version is gone."""
     _grow_plain(table)
@@ -229,6 +241,7 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "littered": (_create_plain, _litter),
     "clustered": (_create_clustered, lambda table: table.append(rows("b", 2, 4))),
     "broken": (_create_plain, _lose_file),
+    "listed": (_create_listed, _grow_listed),
     "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
     "marked": (_create_marked, _mark),
     "marked before": (_create_and_mark, lambda table: table.append(rows("c", 7))),

@@ -12,9 +12,10 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import StorageError
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.storage.base import os_errors
+from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.clone import clone
 from delta_orch.verbs.convert import convert
-from tests.harness.fault_matrix.tables import described, rows
+from tests.harness.fault_matrix.tables import described, rows, take_files
 from tests.harness.row_deletion import delete_rows
 
 TXN = ("matrix", 7)
@@ -115,6 +116,34 @@ def _publish(table: DeltaTable) -> Any:
     """Written first, committed later."""
     prepared = table.append(rows("a", 9), txn=TXN, stage=True)
     return prepared if prepared.staged is None else table.staged(prepared.staged).publish()
+
+
+def _generate(table: DeltaTable) -> tuple[str, ...]:
+    """Each manifest lists its partition as some version has it, at any time; all of them one version, in the end."""
+    newest = DeltaTable(table.uri)
+    versions = [_by_partition(newest.snapshot(version)) for version in range(newest.version() + 1)]
+    for day, names in _manifests(table).items():
+        assert names in [version.get(day) for version in versions], f"the manifest of day={day} lists {names}"
+    written = table.generate()
+    assert _manifests(table) in versions, f"the manifests list {_manifests(table)}"
+    return written
+
+
+def _by_partition(snapshot: TableSnapshot) -> dict[str, set[str]]:
+    found: dict[str, set[str]] = {}
+    for path in snapshot.list_files()["path"].to_pylist():
+        day, _, name = path.partition("/")
+        found.setdefault(day, set()).add(name)
+    return found
+
+
+def _manifests(table: DeltaTable) -> dict[str, set[str]]:
+    """The names of the files that each lists, by the directory of its partition."""
+    files = take_files(table.uri.removeprefix("file://")).items()
+    found = {
+        tuple(path.split("/")): file.data.decode().splitlines() for path, file in files if path.endswith("/manifest")
+    }
+    return {path[1]: {line.rpartition("/")[2] for line in lines} for path, lines in found.items()}
 
 
 def _history(table: DeltaTable) -> list[Any]:
@@ -221,6 +250,7 @@ VERBS = (
     _upkeep("checkpoint, V2 JSON", "rich", lambda t: t.checkpoint("v2", "json")),
     _upkeep("checkpoint, V2 Parquet", "rich", lambda t: t.checkpoint("v2", "parquet")),
     _upkeep("compact log", "plain", lambda t: t.compact_log(0, 3)),
+    _upkeep("generate", "listed", _generate),
     _upkeep("write checksum", "plain", lambda t: t.write_checksum(2)),
     _upkeep("clean up log", "plain", lambda t: t.cleanup_log()),
     _read("scan", "plain", described),
