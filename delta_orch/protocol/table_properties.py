@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delta_orch.errors import InvalidPropertyError
+from delta_orch.redaction import kept
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _LONGEST_PREFIX = 64
@@ -28,6 +29,8 @@ _UNIT_MS: Mapping[str, float] = {
 }
 # Compiled on first use: most tables set no such property.
 _INTERVAL_PART = r"(-?\d+)\s*([a-z]+?)s?(?=\s|$)"
+# As Hadoop names them: `fs.s3a.secret.key`, `fs.azure.account.key.<account>`.
+_CREDENTIAL = r"(?i)(?:spark\.hadoop\.)?fs\.(?:.*\.)?(?:key|secret|token|password|sas)(?:\..*)?"
 _LONGEST_INTERVAL_MS = (2**63 - 1) // 1000
 _SIZE = r"(\d+)\s*([kmgt]?)i?b?"
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
@@ -355,13 +358,20 @@ def ensure_settable(properties: Mapping[str, str], *, on_new_table: bool) -> dic
     """Properties a user sets, checked and in their canonical spelling.
 
     Raises:
-        InvalidPropertyError: An unknown `delta.*` key, an invalid value, a key that only the table itself may
-            change, or a constraint on an existing table, whose rows would have to be checked first.
+        InvalidPropertyError: An unknown `delta.*` key, an invalid value, a credential, a key that only the table itself
+            may change, or a constraint on an existing table, whose rows would have to be checked first.
     """
     _ensure_not_internal(properties)
     if not on_new_table:
         _ensure_no_constraint(properties, "add_constraint(name, expression), which checks the rows first")
     for key, value in properties.items():
+        if re.fullmatch(_CREDENTIAL, key) or kept(value) != value:
+            raise InvalidPropertyError(
+                f"The table property {key} would hold a credential",
+                cause="Whoever reads the table reads its properties, in every version",
+                remedy="Give credentials as storage options or through the environment",
+                property=key,
+            )
         try:
             f"{key}{value}".encode()
         except UnicodeEncodeError as e:

@@ -288,10 +288,11 @@ def _values_of(directory: str, columns: Sequence[StructField], path: str, remedy
 def _value(column: StructField, escaped: str, path: str) -> str | None:
     if escaped == HIVE_NULL:
         return None
-    text = unquote(escaped, errors="strict") if "%" in escaped else escaped
+    # Escapes that are no Unicode show as U+FFFD in the error.
+    text = unquote(escaped) if "%" in escaped else escaped
     try:
-        value = parse_partition_value(text, column.data_type)
-    except ProtocolViolationError as e:
+        value = parse_partition_value(unquote(escaped, errors="strict"), column.data_type)
+    except (ProtocolViolationError, UnicodeDecodeError) as e:
         value, cause = None, str(e)
     else:
         cause = "An empty text is null in a table"

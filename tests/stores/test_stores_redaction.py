@@ -179,6 +179,36 @@ def test_an_argument_that_sets_a_secret_is_not_repeated(tmp_path: Path, name: st
         assert "Q7wJalrXUtnFEMI" not in everything(caught.value)
 
 
+SECRET_PROPERTIES = {
+    "fs.azure.account.key.mine.dfs.core.windows.net": "Q7wJalrXUtnFEMI",
+    "fs.s3a.secret.key": "Q7wJalrXUtnFEMI",
+    "spark.hadoop.fs.s3a.session.token": "Q7wJalrXUtnFEMI",
+    "source": "postgres://me:Q7wJalrXUtnFEMI@db/x",
+    "signed": "https://a.blob.core.windows.net/c?sig=Q7wJalrXUtnFEMI",
+    "settings": "user=me;password=Q7wJalrXUtnFEMI",
+}
+
+
+@pytest.mark.parametrize("name", SECRET_PROPERTIES)
+def test_a_property_of_a_table_is_no_credential(tmp_path: Path, name: str) -> None:
+    told = {name: SECRET_PROPERTIES[name]}
+    table = DeltaTable(tmp_path / "t")
+    fine = {"docs": "https://wiki/page?id=5", "tokenizer": "bpe", "fs.format": "key", "owner": "me@mine.org"}
+    table.append(pa.table({"id": [1]}), properties=fine)
+    calls: list[Callable[[], object]] = [
+        lambda: table.alter().set_properties(told).commit(),
+        lambda: table.create_or_replace(pa.schema([("id", pa.int64())]), properties=told),
+        lambda: DeltaTable(tmp_path / "u").append(pa.table({"id": [1]}), properties=told),
+        lambda: table.clone(tmp_path / "v", properties=told),
+    ]
+    for call in calls:
+        with pytest.raises(DeltaError, match="credential") as caught:
+            call()
+        assert "Q7wJalrXUtnFEMI" not in everything(caught.value)
+    assert table.version() == 0 and not (tmp_path / "u").exists() and not (tmp_path / "v").exists()
+    assert fine.items() <= table.snapshot().metadata.configuration.items()
+
+
 def test_commits_hold_no_secret(tmp_path: Path) -> None:
     table = DeltaTable(f"file://{tmp_path}/t")
     table.append(pa.table({"id": [1]}))

@@ -258,3 +258,11 @@ def test_two_conversions_of_one_directory(tmp_path: Path) -> None:
         # It has seen no table there, and is overtaken.
         convert(table.log, None, None, None, {"isolation_level": "WriteSerializable"})
     assert table.version() == 0 and len(read(table)) == 1
+
+
+def test_a_directory_whose_escapes_are_no_unicode(tmp_path: Path) -> None:
+    (tmp_path / "p=%ff").mkdir()
+    pq.write_table(pa.table({"id": [1]}), tmp_path / "p=%ff/x.parquet")
+    with pytest.raises(InvalidRequestError, match="for the partition column p"):
+        DeltaTable.convert(tmp_path, {"p": "string"})
+    assert not (tmp_path / "_delta_log").exists()
