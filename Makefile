@@ -3,7 +3,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
 
-.PHONY: help setup demo test check format bench conformance interop fuzz scenarios torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
+.PHONY: help setup demo test test-all check format bench conformance interop fuzz scenarios torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -14,8 +14,11 @@ setup: ## Create .venv and install the package with all it needs
 demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to break it
 	@$(BIN)/delta-orch demo
 
-test: setup ## Run all tests
+test: setup ## Run the tests
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 2 --dist loadfile)
+
+test-all: setup ## Run every case of the tests; `make test` runs one of three of the large families
+	@DELTA_ORCH_TESTS=all $(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 2 --dist loadfile)
 
 check: setup ## Lint, types and layers
 	$(BIN)/ruff check .

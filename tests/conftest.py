@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from tests.share import IS_ALL, sample
+
 # How long an example takes says something about the machine and its load, not about the code.
 settings.register_profile("delta_orch", deadline=None)
 settings.load_profile("delta_orch")
@@ -26,6 +28,26 @@ os.environ.setdefault("DELTA_ORCH_RETRY_SECONDS", "2")
 
 _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
+
+
+# Nobody waits for a disk that is none. What must reach one is told by tests that watch the calls.
+if Path("/dev/shm").is_dir():
+    os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out what `make test-all` alone runs. A case that is named on the command line runs."""
+    if any("[" in argument for argument in config.args):
+        return
+    families: dict[str, list[pytest.Item]] = {}
+    for item in items:
+        if item.get_closest_marker("sampled") is not None:
+            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    kept = {item for family in families.values() for item in sample(family)}
+    left_out = [item for family in families.values() for item in family if item not in kept]
+    config.hook.pytest_deselected(items=left_out)
+    gone = set(left_out)
+    items[:] = [item for item in items if item not in gone]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -64,6 +86,8 @@ def _spark_and_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        # To compile queries over a few rows costs much of their time.
+        .config("spark.sql.codegen.wholeStage", str(IS_ALL).lower())
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
@@ -90,7 +114,6 @@ def spark_connect(_spark_and_port: tuple[Any, int]) -> Iterator[Any]:
 
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{_spark_and_port[1]}").create()
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    # To compile queries over a few rows costs much of their time. The classic session does.
     session.conf.set("spark.sql.codegen.wholeStage", "false")
     yield session
     session.stop()

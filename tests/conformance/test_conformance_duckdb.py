@@ -32,6 +32,7 @@ class DuckdbEngine(LocalEngine):
         )
 
 
+@pytest.mark.sampled
 @NEEDS_GOLDEN
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden_through_duckdb(case: GoldenCase, tmp_path: Path) -> None:

@@ -80,6 +80,7 @@ def test_secrets_stay_in_the_environment(
         assert mark.encode() not in kept
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("location", LOCATIONS)
 def test_a_secret_in_a_location_is_in_no_event(
     location: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]

@@ -82,6 +82,7 @@ class Chain:
 
 
 # `sequence_by` belongs to the definition, so that an output alone cannot ask for scd2.
+@pytest.mark.sampled
 @pytest.mark.parametrize(("mode", "setter"), [pair for pair in product(MODES, SETTERS) if pair != ("scd2", "run")])
 def test_an_op_gets_the_rows_that_were_returned_or_is_refused(tmp_path: Path, mode: str, setter: str) -> None:
     chain = Chain(tmp_path, mode, setter)

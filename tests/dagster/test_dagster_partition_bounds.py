@@ -56,6 +56,7 @@ def found(lake: Lake) -> list[tuple[Any, int, str]]:
     return sorted(((row["day"], row["id"], row["text"]) for row in lake.rows("events")), key=repr)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("mode", "layout", "idempotency"),
     [

@@ -71,6 +71,7 @@ CASES = [*product(CADENCES, ZONES), ("*/30 * * * *", "America/New_York"), ("*/30
 CASES.remove(("0 0 * * 0", "America/Havana"))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("cadence", "zone"), CASES)
 def test_keys_and_values(cadence: str, zone: str) -> None:
     accepted = 0

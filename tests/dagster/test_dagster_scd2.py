@@ -148,6 +148,7 @@ def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
 NAMES = ["n", "known", "prior_from", "b", "c", "p", "h", "l", "q", "batch", "history", "steps", "d", "ends", "open"]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("first", range(0, len(NAMES), 3))
 def test_columns_may_have_any_name(tmp_path: Path, first: int) -> None:
     names = NAMES[first : first + 3]
@@ -204,6 +205,7 @@ def test_assets_keep_versions_once(tmp_path: Path) -> None:
     assert isinstance(lake.fails(people), SchemaMismatchError)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("is_of_manager", [True, False])
 @pytest.mark.parametrize("deletes", [{}, {"full_snapshot": True}, {"delete_marker": "gone"}])
 def test_the_next_asset_loads_all_versions(tmp_path: Path, is_of_manager: bool, deletes: dict[str, Any]) -> None:

@@ -60,6 +60,7 @@ def away() -> Iterator[Callable[..., AwayOs]]:
     delta_orch.configure(retry_seconds=None)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("code", PASSING)
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_ridden_out(tmp_path: Path, away: Callable[..., AwayOs], name: str, code: int) -> None:

@@ -37,6 +37,7 @@ ACTS: dict[str, Callable[[DeltaTable], Any]] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("field", [f"{action}.{name}" for action in FIELDS for name in FIELDS[action].split()])
 def test_a_field_of_any_type(tmp_path: Path, field: str) -> None:
     action, name = field.split(".")

@@ -113,6 +113,7 @@ def ensure_readable_and_again(store: LogStore, upkeep: Upkeep, before: Any) -> N
     assert append_days(table, read_anew(table), "9").version == before[0] + 1
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
 def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
     counting = FaultStore(new_table())
@@ -130,6 +131,7 @@ def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[
             ensure_readable_and_again(store, upkeep, before)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
 def test_killed_at_every_system_call(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
     counting = KillingOs(None, "before")

@@ -87,6 +87,7 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema([f.with_type(plain.get(str(f.type), f.type)) for f in table.schema]))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MAKE)
 def test_deltalake(name: str, path: Path, tmp_path: Path) -> None:
     pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -103,6 +104,7 @@ def test_deltalake(name: str, path: Path, tmp_path: Path) -> None:
     ensure_as_told(CELLS[name][4], table, columns, read)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", MAKE)
 def test_duckdb(name: str, path: Path, duckdb_delta: Any) -> None:
     table, columns = written(path, name)

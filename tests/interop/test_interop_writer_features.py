@@ -138,6 +138,7 @@ def through_deltalake(path: Path, output: Path) -> list[tuple[str, int]]:
     return sorted(zip(read["day"].to_pylist(), read["id"].to_pylist(), strict=True))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("checkpointed", [False, True], ids=["commits", "checkpoint"])
 def test_both_referees_read_the_same_rows(
     written: DeltaTable, tmp_path: Path, duckdb_delta: Any, checkpointed: bool

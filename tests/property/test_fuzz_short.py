@@ -20,6 +20,7 @@ from tests.harness.fuzz.corpus import load_corpus, write_table
 from tests.harness.fuzz.runner import FuzzOptions, run_cases
 from tests.harness.fuzz.table_case import FuzzFinding, Reading
 from tests.harness.fuzz.watched_store import WatchedStore
+from tests.share import examples
 
 GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
@@ -28,9 +29,9 @@ LONGEST_CASE_SECONDS = 30.0
 
 
 def test_no_case_fails() -> None:
-    result = run_cases(range(150), FuzzOptions(seed=20_240_601, case_seconds=LONGEST_CASE_SECONDS))
+    result = run_cases(range(examples(150)), FuzzOptions(seed=20_240_601, case_seconds=LONGEST_CASE_SECONDS))
     assert [f"{finding.number}: {finding.problem}" for finding in result.findings] == []
-    assert result.cases == 150
+    assert result.cases == examples(150)
     # Neither everything refused nor everything read: the mutations do reach the readers.
     assert result.outcomes["ok"] > 200
     assert sum(result.outcomes.values()) - result.outcomes["ok"] > 100

@@ -638,6 +638,7 @@ def test_aggregate(spark: Any, relations: dict[str, Any], construct: str) -> Non
     compare(spark, relations, f"SELECT {listed} FROM t")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("function", sorted(WINDOW_FUNCTIONS))
 def test_window_function(spark: Any, relations: dict[str, Any], function: str) -> None:
     listed = ", ".join(f"{text} AS c{i}" for i, text in enumerate(WINDOWS[function]))
@@ -649,6 +650,7 @@ def test_a_rank_needs_an_order(relations: dict[str, Any]) -> None:
         LocalEngine().sql("SELECT rank() OVER (PARTITION BY i) AS r FROM t", relations)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("query", QUERIES)
 def test_query(spark: Any, relations: dict[str, Any], query: str) -> None:
     compare(spark, relations, query)

@@ -18,6 +18,7 @@ from delta_orch import DeltaTable
 from delta_orch.expressions.from_arrow import translate_arrow_expression
 from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.protocol.arrow_types import schema_from_arrow
+from tests.share import examples
 
 SCHEMA = pa.schema(
     [
@@ -122,7 +123,7 @@ def answers(expression: pc.Expression) -> list[bool | None]:
     return got
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(EXPRESSIONS)
 def test_a_translation_answers_as_the_expression(expression: pc.Expression) -> None:
     translation = translate_arrow_expression(expression, TABLE_SCHEMA)
@@ -164,7 +165,7 @@ def test_pruned_scans_return_what_arrow_filters(tmp_path_factory: Any) -> None:
     snapshot = table.snapshot()
     everything = snapshot.scan().to_arrow()
 
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=examples(60), deadline=None)
     @given(EXPRESSIONS)
     def check(expression: pc.Expression) -> None:
         found = snapshot.scan(columns=["nr"], where=expression).to_arrow()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from delta_orch import DeltaTable
 from tests.harness.changed_rows import CHANGES, PLAIN_NAMES, PREDICATES, SCHEMA, Change, Model, Predicate, plain
+from tests.share import examples
 
 structs = st.none() | st.fixed_dictionaries(
     {
@@ -46,7 +47,7 @@ properties = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=25, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=examples(25), deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(files, statements, properties, st.booleans())
 def test_statements_do_what_plain_python_does(
     data: list[list[Any]],

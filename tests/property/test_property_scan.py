@@ -54,6 +54,7 @@ def asked(seed: int, count: int) -> list[tuple[str, list[str] | None]]:
     return [(predicate, random_columns(draw)) for predicate in random_predicates(seed, count)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(8))
 def test_skipping_files_changes_no_answer(tmp_path: Path, seed: int) -> None:
     made = random_table(tmp_path / "t", seed)
@@ -78,6 +79,7 @@ def test_skipping_files_changes_no_answer(tmp_path: Path, seed: int) -> None:
     assert skipped > 0, made.what
 
 
+@pytest.mark.sampled
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [100, 101, 102])
 def test_both_engines_give_the_same_rows(spark: Any, tmp_path: Path, seed: int) -> None:

@@ -248,6 +248,7 @@ def check_widened(session: Any, root: Path, seed: int) -> None:
     ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(2))
 def test_widened_types_and_tracked_rows(session: Any, tmp_path: Path, seed: int) -> None:
     check_widened(session, tmp_path / "t", seed)

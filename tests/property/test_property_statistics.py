@@ -20,6 +20,7 @@ from delta_orch.engines.base import Engine, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.storage.open import open_store
+from tests.share import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT = st.one_of(
@@ -112,7 +113,9 @@ def at(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 @settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(40),
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(tables())
 def test_statistics_bound_every_row(tmp_path: Path, table: pa.Table) -> None:

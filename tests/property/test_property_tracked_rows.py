@@ -17,6 +17,7 @@ from delta_orch import DeltaTable
 from delta_orch.table.row_tracking import parse_high_water_mark
 from tests.harness.row_deletion import marked_rows, write_vectors
 from tests.harness.table_builder import begin
+from tests.share import examples
 
 PROPERTIES = {
     "delta.enableDeletionVectors": "true",
@@ -149,5 +150,5 @@ class TrackedRows(RuleBasedStateMachine):
         assert fresh.fsck(check_files=True).ok
 
 
-TrackedRows.TestCase.settings = settings(max_examples=12, stateful_step_count=14, deadline=None)
+TrackedRows.TestCase.settings = settings(max_examples=examples(12), stateful_step_count=14, deadline=None)
 TestTrackedRows = TrackedRows.TestCase

@@ -46,6 +46,7 @@ def answered(rows: pa.Table, part: int) -> Iterator[tuple[str, Expression, list[
             yield text, where, arrow_predicate(where, SCHEMA)(rows).to_pylist()
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("partition_by", PARTITIONINGS, ids=["-".join(p) or "none" for p in PARTITIONINGS])
 def test_planning_agrees_with_rows(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
     store = open_store(tmp_path)

@@ -73,6 +73,7 @@ def ensure_same(engine: SparkEngine, scan: Scan) -> None:
     ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", FILTERS)
 def test_spark_keeps_what_arrow_keeps(engine: SparkEngine, table: DeltaTable, name: str) -> None:
     scan = table.snapshot().scan(where=FILTERS[name])

@@ -102,6 +102,7 @@ _TABLES: dict[str, tuple[Callable[[HandmadeTable], None], dict[str, Any], int]] 
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("name", list(_TABLES))
 def test_spark_reads_the_changes_the_local_engine_reads(engine: SparkEngine, tmp_path: Path, name: str) -> None:
     make, asked, num_rows = _TABLES[name]

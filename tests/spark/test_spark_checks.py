@@ -107,6 +107,7 @@ ARROW = pa.schema(
 )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("change", "column"),
     [

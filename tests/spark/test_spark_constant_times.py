@@ -97,6 +97,7 @@ def test_a_users_filter_has_the_day_of_the_session(
         session.conf.set("spark.sql.session.timeZone", before)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
 @pytest.mark.parametrize(
     "where",

@@ -72,6 +72,7 @@ def test_files_spark_takes_for_hidden_are_read_or_refused_but_never_lost(engine:
                 files.scan(engine, table, schema, ("p",))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("content", [b"P", b"PAR1 no parquet", b"x" * 5000])
 def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, content: bytes) -> None:
     adds, schema, path = written(engine, files)

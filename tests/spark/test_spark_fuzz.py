@@ -22,6 +22,7 @@ def test_no_case_fails_on_spark(spark: Any) -> None:
     assert sum(outcome.total() - outcome["ok"] for outcome in outcomes) > 10
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("number", range(NUM_OWN_TABLES))
 def test_healthy_tables_have_the_same_rows_on_both_engines(spark: Any, tmp_path: Path, number: int) -> None:
     seed = load_corpus()[number]

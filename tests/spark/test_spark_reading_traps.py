@@ -152,6 +152,7 @@ def stamped_columns(unit: str) -> pa.Schema:
     )
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 def test_timestamps_in_nanoseconds_have_no_reader(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
     """Files of nanoseconds beside others of microseconds and of INT96."""
@@ -233,6 +234,7 @@ def test_trap_6_the_sessions_zone_decides_what_a_predicate_means(engine: SparkEn
         assert engine.to_arrow(snapshot.scan(where=where).to_relation(engine)).num_rows == 1, where
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("where", ["x > 5", "NOT (x <= 5)", "st.y >= 5", "x = double('NaN')", "x != 1", "x < 1"])
 def test_trap_7_bounds_in_footers_leave_nan_out(engine: SparkEngine, tmp_path: Path, where: str) -> None:
     made = HandmadeTable(tmp_path / "table")

@@ -34,6 +34,7 @@ EVERYTHING = MARKED | {"delta.columnMapping.mode": "name", "delta.enableRowTrack
 
 
 # Every kind of session, and every kind of table; each pair of them takes half a minute.
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("engine", "properties", "partition_by"),
     [("classic", EVERYTHING, ["part"]), ("connect", MARKED, None), ("portable", {}, ["part"])],
@@ -55,6 +56,7 @@ def test_statements_do_what_plain_python_does(
     model.delete(PREDICATES[0])
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     "old",
     [
@@ -110,6 +112,7 @@ NESTED_VALUES = {
 }  # fmt: skip
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
@@ -135,6 +138,7 @@ def test_new_rows_of_an_upsert_have_keys_of_their_own(
     assert table.version() == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("column", NESTED_VALUES)
 def test_nested_values_are_cast_alike_by_both_engines(engine: SparkEngine, tmp_path: Path, column: str) -> None:
     """Part by part under ANSI, structs by the names of their fields, as the reference casts them."""

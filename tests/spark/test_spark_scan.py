@@ -98,6 +98,7 @@ def test_columns_are_selected_in_the_order_asked_for_and_by_folded_case(
         files.scan(engine, table, schema, ("day",), columns=("nope",))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -119,6 +120,7 @@ def test_where_keeps_rows_for_which_it_is_true(
     assert engine.to_arrow(rows).num_rows == count
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -188,6 +190,7 @@ def test_no_files_give_no_rows(engine: SparkEngine, files: Files, days: tuple[pa
     assert result.num_rows == 0
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("name", "log_path"),
     [
@@ -247,6 +250,7 @@ PARTITION_CASES: list[tuple[pa.DataType, list[Any]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "values"), PARTITION_CASES, ids=[str(k) for k, _ in PARTITION_CASES])
 def test_partition_values_of_every_type(
     engine: SparkEngine, files: Files, kind: pa.DataType, values: list[Any]

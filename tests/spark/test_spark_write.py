@@ -191,6 +191,7 @@ PARTITION_VALUES: list[tuple[pa.DataType, list[Any], list[str | None]]] = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("kind", "values", "texts"), PARTITION_VALUES, ids=[str(k) for k, _, _ in PARTITION_VALUES])
 def test_partition_values_are_the_protocols(
     engine: SparkEngine, files: Files, kind: pa.DataType, values: list[Any], texts: list[str | None]

@@ -44,6 +44,7 @@ def test_slow_and_throttling_stores_cost_time_alone(emulator_named: Callable[[st
             assert _ids(DeltaTable(table.uri, there.storage_options)) == list(range(number + 1))
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("fault", [Fault.OTHER_BYTES, Fault.SHORT, Fault.OTHER_ETAG], ids=lambda f: f.name.lower())
 @pytest.mark.parametrize("name", CLOUDS)
 def test_a_wrong_answer_is_no_other_rows(emulator_named: Callable[[str], Emulator], name: str, fault: Fault) -> None:

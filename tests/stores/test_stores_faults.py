@@ -89,6 +89,7 @@ def _fault_at_creation(proxy: FaultProxy, name: str, fault: Fault, version: int 
         proxy.at("PUT", "*.json*" if version is None else f"*{version:020}.json*", fault)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
 def test_the_creation_of_a_commit_tells_what_is_known_of_it(proxies: Proxied, name: str, fault: Fault) -> None:
     proxy, emulator = proxies(name)
@@ -110,6 +111,7 @@ def test_the_creation_of_a_commit_tells_what_is_known_of_it(proxies: Proxied, na
         assert store.read_bytes(path) == b"mine"
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
 def test_another_file_is_created_whatever_becomes_of_the_answer(proxies: Proxied, name: str, fault: Fault) -> None:
     proxy, emulator = proxies(name)
@@ -123,6 +125,7 @@ def test_another_file_is_created_whatever_becomes_of_the_answer(proxies: Proxied
         store.put_if_absent(path, b"other")
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
 def test_a_commit_happens_once_whatever_becomes_of_its_answer(proxies: Proxied, name: str, fault: Fault) -> None:
     proxy, emulator = proxies(name)

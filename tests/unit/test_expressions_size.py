@@ -128,6 +128,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(("shape", "size"), CASES)
 def test_any_size_works_or_is_refused_by_name(table: DeltaTable, shape: Shape, size: int) -> None:
     where = shape(size)
@@ -139,6 +140,7 @@ def test_any_size_works_or_is_refused_by_name(table: DeltaTable, shape: Shape, s
             assert len(str(e)) < 2000
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("where", "expected"),
     [

@@ -392,6 +392,7 @@ def test_what_a_restore_undoes_is_read_again(source: DeltaTable, target: DeltaTa
     assert (values(target), target.version()) == (everything, 7)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("seed", range(12))
 def test_a_union_of_several_sources_by_partitions(tmp_path: Path, seed: int) -> None:
     """Whichever sources have news, the target holds the rows of all of them."""

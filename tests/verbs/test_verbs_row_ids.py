@@ -43,6 +43,7 @@ def assert_sound(table: DeltaTable, found: Tracked) -> None:
     assert max(row_id for row_id, _ in found.values()) <= mark_of(table)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 def test_ids_stay_with_rows_through_rewrites(rows: Any, table: DeltaTable, days: Any, mode: str) -> None:
     properties = TRACKED if mode == "none" else {**TRACKED, "delta.columnMapping.mode": mode}

@@ -131,6 +131,7 @@ VERBS: dict[str, Verb] = {
 }
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize(
     ("verb", "kind"),
     [

@@ -7,7 +7,7 @@ import os
 import shutil
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -64,10 +64,16 @@ class MatrixReport:
         return "\n".join(lines)
 
 
-def run_matrix(verbs: Sequence[Verb] = VERBS, *, kill_at_reads: bool = False) -> MatrixReport:
+def run_matrix(
+    verbs: Sequence[Verb] = VERBS,
+    *,
+    kill_at_reads: bool = False,
+    choose: Callable[[Sequence[Case]], Sequence[Case]] = lambda cases: cases,
+) -> MatrixReport:
     """Try every call of the verbs with every fault it can have.
 
     Args:
+        choose: Of all cases of a verb, those to try.
         kill_at_reads: See `cases_of`.
     """
     templates, report = make_templates(), MatrixReport()
@@ -76,7 +82,8 @@ def run_matrix(verbs: Sequence[Verb] = VERBS, *, kill_at_reads: bool = False) ->
             template = templates[verb.template]
             rehearsal = rehearse(verb, template)
             report.calls[verb.name] = len(rehearsal.calls)
-            for number, case in enumerate(cases_of(verb, template, rehearsal, kill_at_reads=kill_at_reads)):
+            cases = cases_of(verb, template, rehearsal, kill_at_reads=kill_at_reads)
+            for number, case in enumerate(choose(cases)):
                 place = directory / str(number)
                 try:
                     came_about = run_case(case, template, rehearsal, place)
