@@ -106,7 +106,8 @@ class OnceWriter:
         """
 
         def write(step: Step) -> StepReport:
-            if not self._adds and self._run.map_index >= 0:
+            # An upsert rewrites whole files: those of a file do not tell whose keys it replaces.
+            if not self._adds and self._run.map_index >= 0 and step.mode != "merge":
                 unit = step.txns[-1] if step.txns else None
                 step = replace(step, look=partial(ensure_spared, self._run, self._table, unit, self._replaces_table))
             return step.run(rows)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.locations import is_template
@@ -39,7 +40,8 @@ class DeltaMergeOperator(DeltaRowsOperator):
     twice. Of clauses nobody can tell, so a merge by clauses counts as one that adds rows: a clearing after an attempt
     that was never acknowledged leaves it, and a run of a DAG that was created anew is refused.
 
-    The table must exist. Source rows come as for `DeltaWriteOperator`.
+    An upsert creates the table if there is none, from its rows, whose keys must be unique then as always. A merge by
+    clauses needs one. Source rows come as for `DeltaWriteOperator`.
 
     Args:
         keys: Upsert by these columns: rows with equal keys are replaced, others inserted. (templated)
@@ -47,6 +49,8 @@ class DeltaMergeOperator(DeltaRowsOperator):
             (templated)
         clauses: With `on`: the clauses in their order, each `{"when_matched_update": {"set": {…}, "condition": "…"}}`,
             by the names and arguments of `DeltaTable.merge`. (templated)
+        partition_by: With `keys`: partition columns, if the first commit creates the table.
+        table_properties: With `keys`: properties, if the first commit creates the table. (templated)
         source_alias: What `on` and `clauses` call the source.
         target_alias: What they call the table.
         idempotency: `run`, `partition` or `off`, as `DeltaWriteOperator`.
@@ -90,26 +94,35 @@ class DeltaMergeOperator(DeltaRowsOperator):
         if self.schema_mode == "overwrite":
             raise self.refusal("has schema_mode='overwrite', which a merge does not have")
         for name in ("partition_by", "table_properties"):
-            if getattr(self, name) is not None:
-                raise self.refusal(f"has {name}, but a merge creates no table")
+            if on is not None and getattr(self, name) is not None:
+                raise self.refusal(f"has {name}, but a merge by clauses creates no table")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         once = self.once(context, run, table, adds=self.keys is None)
         with self.lazy_session(run) as session:
-            report = once.commit(
-                f"Task {self.task_id}", lambda txns: self._merge(run, table, self.rows(context, session()), txns)
-            )
+            if self.keys is not None:
+                step = replace(self.step(run, table, "merge"), merge_keys=tuple(self.keys))
+                if self.stage:
+                    step = replace(step, options={**step.options, "stage": True})
+                report = once.run(step, lambda: self.rows(context, session()))
+            else:
+                report = once.commit(
+                    f"Task {self.task_id}", lambda txns: self._merge(run, table, self.rows(context, session()), txns)
+                )
         return xcom_of(report)
 
     def _merge(self, run: TaskRun, table: DeltaTable, rows: object, txns: tuple[TxnId, ...]) -> CommitResult:
         if rows is None:
             raise self.refusal("has a function that returned None instead of rows")
         options: dict[str, Any] = {"txn": txns, "user_metadata": run.user_metadata(), "stage": self.stage}
-        common: dict[str, Any] = {"engine": self.engine, "schema_mode": self.schema_mode, **options}
-        if self.keys is not None:
-            return table.upsert(rows, list(self.keys), **common)
         merge: Any = table.merge(
-            rows, cast("str", self.on), source_alias=self.source_alias, target_alias=self.target_alias, **common
+            rows,
+            cast("str", self.on),
+            source_alias=self.source_alias,
+            target_alias=self.target_alias,
+            engine=self.engine,
+            schema_mode=self.schema_mode,
+            **options,
         )
         for clause in self.clauses:
             for name, arguments in clause.items():

@@ -325,7 +325,7 @@ class Airflow:
         for in_store in (False, True):
             self._table("source", in_store=in_store).append(source)
         for way, fate in self._names:
-            if way == "merge":  # It creates no table.
+            if way == "merge":  # The faults are for its commit, not for the creation of its table.
                 self.table(way, fate).append(source.slice(0, 0))
         for way, fate in self._names:
             if fate in STORE_FATES:

@@ -16,6 +16,7 @@ from delta_orch.airflow import (
     DeltaCloneOperator,
     DeltaDeleteOperator,
     DeltaMergeOperator,
+    DeltaPublishOperator,
     DeltaRestoreOperator,
     DeltaVacuumOperator,
     DeltaWriteOperator,
@@ -131,6 +132,69 @@ def test_merge_is_done_once(runs: Runs, table: DeltaTable, tmp_path: Path, argum
     assert content(tmp_path / "t") == [(1, "a"), (2, "B"), (3, "c"), (4, "D")]
     report = runs.xcom(run, "rows")
     assert (report["version"], report["recovered"], calls) == (1, True, [1])
+
+
+@pytest.mark.parametrize("stage", [False, True])
+def test_an_upsert_creates_its_table_once(runs: Runs, tmp_path: Path, stage: bool) -> None:
+    calls: list[int] = []
+
+    def source() -> pa.Table:
+        calls.append(1)
+        return rows((1, "a"), (2, "b"))
+
+    arguments: dict[str, Any] = {
+        "table_uri": tmp_path / "t",
+        "keys": ["id"],
+        "partition_by": ["note"],
+        "table_properties": {"delta.appendOnly": "false"},
+        "python_callable": source,
+    }
+
+    def make() -> None:
+        merge = DeltaMergeOperator(task_id="rows", stage=stage, **arguments, **({} if stage else DIES_ONCE))
+        if stage:
+            DeltaPublishOperator(task_id="publish", table_uri=tmp_path / "t", staged=merge.output)
+
+    run = run_one(runs, f"merge_creates_{stage}", make)
+    made = DeltaTable(tmp_path / "t").snapshot()
+    assert (str(run.state), calls) == ("success", [1])
+    assert content(tmp_path / "t") == [(1, "a"), (2, "b")]
+    assert (made.partition_columns, made.metadata.configuration["delta.appendOnly"]) == (("note",), "false")
+    # The next one finds it.
+    later = {**arguments, "python_callable": lambda: rows((2, "B"), (3, "c"))}
+    run_one(runs, f"merge_again_{stage}", lambda: DeltaMergeOperator(task_id="rows", **later))
+    assert content(tmp_path / "t") == [(1, "a"), (2, "B"), (3, "c")]
+
+
+@pytest.mark.parametrize("stage", [False, True])
+def test_an_upsert_makes_no_rows_of_one_key_twice(runs: Runs, tmp_path: Path, stage: bool) -> None:
+    run = run_one(
+        runs,
+        f"merge_twice_{stage}",
+        lambda: DeltaMergeOperator(
+            task_id="rows",
+            table_uri=tmp_path / "t",
+            keys=["id"],
+            stage=stage,
+            python_callable=lambda: rows((1, "a"), (1, "b")),
+        ),
+    )
+    assert runs.state(run, "rows") == "failed"
+    assert not DeltaTable(tmp_path / "t").exists() or content(tmp_path / "t") == []
+
+
+def test_mapped_upserts_share_a_file_and_create_their_table(runs: Runs, tmp_path: Path) -> None:
+    def source(number: int) -> pa.Table:
+        return rows((number, f"n{number}"))
+
+    def make() -> None:
+        DeltaMergeOperator.partial(
+            task_id="rows", table_uri=tmp_path / "t", keys=["id"], python_callable=source
+        ).expand(op_kwargs=[{"number": number} for number in (1, 2, 3)])
+
+    run = run_one(runs, "merge_mapped", make)
+    assert str(run.state) == "success"
+    assert content(tmp_path / "t") == [(1, "n1"), (2, "n2"), (3, "n3")]
 
 
 def test_restore_and_clone_are_done_once(runs: Runs, table: DeltaTable, tmp_path: Path) -> None:
@@ -256,7 +320,12 @@ def test_a_query_reads_the_version_a_task_has_written(runs: Runs, table: DeltaTa
         ),
         (
             DeltaMergeOperator,
-            {"python_callable": lambda: {}, "keys": ["id"], "partition_by": ["id"]},
+            {
+                "python_callable": lambda: {},
+                "on": "a = b",
+                "clauses": [{"when_matched_delete": {}}],
+                "partition_by": ["id"],
+            },
             "creates no table",
         ),
         (DeltaRestoreOperator, {}, "neither a version"),
