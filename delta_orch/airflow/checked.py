@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from delta_orch.airflow.connection import secret_settings
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.arguments import checked_constructor, ensure_arguments
 from delta_orch.errors import InvalidRequestError
@@ -58,9 +59,20 @@ class CheckedOperator(CheckedArguments):
         ensure_arguments(cls, kwargs)
         return super().partial(**kwargs)  # type: ignore[misc]
 
+    def _mask_settings(self) -> None:
+        """Tell Airflow's masker the secrets among the settings: it knows fewer names of them."""
+        found = [text for name in ("spark_conf", "env_vars") for text in secret_settings(getattr(self, name, None))]
+        if not found:
+            return
+        from airflow.sdk.log import mask_secret
+
+        for text in found:
+            mask_secret(text)
+
     # Airflow's hook for operators: mapped tasks pass only here, before what was rendered is kept.
     def _do_render_template_fields(self, *args: object, **kwargs: object) -> None:
         super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
+        self._mask_settings()
         for name in ("table_uri", "source"):
             given = getattr(self, name, None)
             for location in given.values() if isinstance(given, Mapping) else (given,):

@@ -69,6 +69,14 @@ def read_settings(conn_id: str, extra: str | None) -> ConnectionSettings:
     return ConnectionSettings(texts[0], joined, frozenset(secrets), exposed, texts[1])  # type: ignore[arg-type]  # checked by the store
 
 
+def secret_settings(settings: object) -> frozenset[str]:
+    """The values of settings, or environment variables, that must not be shown, by their names."""
+    if not isinstance(settings, Mapping):
+        return frozenset()
+    found = (text for name, value in settings.items() for text in _secrets_of(str(name), value))
+    return frozenset(text for text in found if text.lower() not in ("true", "false"))
+
+
 def _is_secret(name: str) -> bool:
     return any(word in name.lower() for word in _SECRET_WORDS)
 

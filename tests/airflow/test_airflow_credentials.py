@@ -18,7 +18,12 @@ import pytest
 from airflow.sdk import DAG, task
 
 from delta_orch import DeltaTable
-from delta_orch.airflow import DeltaIncrementalOperator, DeltaOptimizeOperator, DeltaTableVersionSensor
+from delta_orch.airflow import (
+    DeltaIncrementalOperator,
+    DeltaOptimizeOperator,
+    DeltaSparkSubmitOperator,
+    DeltaTableVersionSensor,
+)
 from delta_orch.airflow.hook import DeltaHook
 from delta_orch.errors import DeltaError
 from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
@@ -136,3 +141,38 @@ def test_no_rendered_location_with_a_secret_is_kept(
     assert "carries a login" in said
     assert secret not in said
     assert not _kept(secret)
+
+
+SETTING = "spark.hadoop.fs.azure.account.key.lake.dfs.core.windows.net"
+
+
+def test_secret_settings_are_kept_nowhere(
+    runs: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In no rendered field, log or XCom is what a template rendered to, in tasks that are mapped and others."""
+    secrets: list[str] = []
+
+    def settings(name: str) -> dict[str, str]:
+        secrets.append(f"Q7{uuid.uuid4().hex}")
+        monkeypatch.setenv(f"AIRFLOW_VAR_SETTING_{len(secrets)}", secrets[-1])
+        return {name: f"{{{{ var.value.setting_{len(secrets)} }}}}"}
+
+    with DAG("secret_settings", schedule=None, start_date=DAY_1) as dag:
+        common: dict[str, Any] = {"retries": 0, "table_uri": tmp_path / "t", "application": "none.py"}
+        DeltaSparkSubmitOperator(
+            task_id="submit",
+            spark_conf=settings(SETTING),
+            env_vars=settings("AZURE_STORAGE_ACCOUNT_KEY"),
+            **common,
+        )
+        DeltaSparkSubmitOperator.partial(task_id="mapped", **common).expand(spark_conf=[settings(SETTING)])
+    run = runs.run(dag)
+    # There is no application to submit: what is looked at was rendered and kept before.
+    assert [runs.state(run, "submit"), runs.state(run, "mapped", 0)] == ["failed", "failed"]
+    said = "".join(capfd.readouterr())
+    # Another process reads, as in `_kept`.
+    home = subprocess.run(
+        ["grep", "-rahoE", "Q7[0-9a-f]{32}", os.environ["AIRFLOW_HOME"]], capture_output=True, check=False
+    ).stdout
+    assert [number for number, secret in enumerate(secrets) if secret.encode() in home] == []
+    assert not [secret for secret in secrets if secret in said]
