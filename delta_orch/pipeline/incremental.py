@@ -116,7 +116,7 @@ class ChangeBatch:
             raise InvalidRequestError(
                 "batch.scan() has rows that earlier batches had, too, and appending would double them",
                 cause="It reads all rows of the touched partitions, or of a source without partitions all there are",
-                remedy="Append what is made of batch.changes (inserted rows after a bootstrap), or write by merge, "
+                remedy="Append what is made of batch.inserted() or batch.changes, or write by merge, "
                 "dynamic, touched_partitions or overwrite",
                 source=self.source.uri,
             )
@@ -125,6 +125,48 @@ class ChangeBatch:
         touched = [] if self.is_whole else [part for part in self.touched or (self.partition_predicate(),) if part]
         is_part = touched and len(touched) == len(self.touched or touched)
         return self.snapshot.scan(columns=columns, where=disjunction(*touched) if is_part else None)
+
+    def inserted(self, columns: Sequence[str] | None = None) -> Scan | ChangeFeed:
+        """The rows that the batch adds to those of earlier batches, once each: what a step reads that appends. In a
+        bootstrap from a snapshot all rows of the source, later the inserted ones.
+
+        Returns: The columns of the source as of `ending_version`, or those named; both types have `to_arrow`,
+            `to_reader`, `to_spark` and `to_relation`.
+
+        Raises:
+            InvalidRequestError: The source has deleted, updated or rewritten rows in the batch, which no added row
+                could tell; or the step replaces rows, and would lose those that it is not given here.
+        """
+        if self.feed is None:
+            return self.snapshot.scan(columns=columns)
+        if self.replaces or self.is_whole:
+            raise InvalidRequestError(
+                "batch.inserted() lacks rows of earlier batches, and replacing rows by it would lose them",
+                cause="The step replaces partitions or all rows",
+                remedy="Read batch.scan(), or write by append",
+                source=self.source.uri,
+            )
+        if self.feed.is_empty:
+            return self.snapshot.scan(columns=columns, where=FALSE)
+        others = self._changes(["_change_type"], "_change_type <> 'insert'")
+        if any(part.num_rows for part in others.to_reader()):
+            raise InvalidRequestError(
+                f"Versions {self.starting_version} to {self.ending_version} of the source do more than insert rows",
+                cause="Rows were deleted or updated. Without a change data feed, a rewritten file tells all its rows "
+                "as deleted and inserted",
+                remedy="Write by merge, dynamic, touched_partitions or overwrite, or select from batch.changes",
+                source=self.source.uri,
+            )
+        return self._changes(columns or [field.name for field in self.snapshot.schema], None)
+
+    def _changes(self, columns: Sequence[str], where: str | None) -> ChangeFeed:
+        return self.source.changes(
+            starting_version=self.starting_version,
+            ending_version=self.ending_version,
+            columns=columns,
+            where=where,
+            require_change_data_feed=False,
+        )
 
     def _ensure_whole_partitions(self) -> None:
         """A partition that is replaced must not hold rows of partitions of the source that are not read."""

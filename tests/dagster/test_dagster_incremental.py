@@ -115,6 +115,52 @@ def test_a_lost_instance_loses_nothing(tmp_path: Path) -> None:
     assert pipeline.silver() == [("a", 2), ("b", 2)]
 
 
+def inserting(pipeline: Pipeline, write: str) -> dg.AssetsDefinition:
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=pipeline.source.uri),
+        table=DeltaTableResource(table_uri=pipeline.target.uri),
+        partition_by=["day"],
+        write=write,
+    )
+    def silver(batch: ChangeBatch) -> Any:
+        return batch.inserted().to_reader()
+
+    return silver
+
+
+@pytest.mark.parametrize("with_feed", [True, False])
+def test_a_step_that_appends_reads_inserted_rows_once_in_every_batch(tmp_path: Path, with_feed: bool) -> None:
+    pipeline = Pipeline(tmp_path)
+    properties = {"delta.enableChangeDataFeed": str(with_feed).lower()}
+    pipeline.source.append(rows("a", "b"), partition_by=["day"], properties=properties)
+    pipeline.asset = inserting(pipeline, "append")
+    pipeline.run()
+    pipeline.source.append(rows("a", value=5))
+    pipeline.source.append(rows("c"))
+    pipeline.run()
+    expected = [("a", 1), ("a", 5), ("b", 1), ("c", 1)]
+    assert pipeline.silver() == expected
+
+    pipeline.source.append(rows("d"))
+    pipeline.source.delete("value = 5")
+    before = pipeline.target.snapshot().version
+    with pytest.raises(InvalidRequestError, match="do more than insert rows"):
+        pipeline.run()
+    assert pipeline.silver() == expected and pipeline.target.snapshot().version == before
+
+
+@pytest.mark.parametrize("write", ["dynamic", "overwrite"])
+def test_inserted_rows_do_not_replace_what_earlier_batches_brought(tmp_path: Path, write: str) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a"), partition_by=["day"])
+    pipeline.asset = inserting(pipeline, write)
+    pipeline.run()
+    pipeline.source.append(rows("a", value=2))
+    with pytest.raises(InvalidRequestError, match="would lose them"):
+        pipeline.run()
+    assert pipeline.silver() == [("a", 1)]
+
+
 def test_a_step_that_fails_after_its_commit_is_not_repeated(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path)
     pipeline.source.append(rows("a"), partition_by=["day"])
