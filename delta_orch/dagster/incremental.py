@@ -15,7 +15,7 @@ from delta_orch.arguments import checked
 from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
-from delta_orch.dagster.metadata import STORAGE_KIND, Metadata, data_version, report_metadata
+from delta_orch.dagster.metadata import STORAGE_KIND, TABLE_RESOURCE, Metadata, data_version, report_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
@@ -203,6 +203,9 @@ def definition_metadata(function: Callable[..., object], table: TableOrKey) -> M
     metadata: Metadata = {"dagster/storage_kind": STORAGE_KIND}
     if isinstance(table, DeltaTableResource) and resolve_env(table.table_uri):
         metadata["dagster/uri"] = table.table().uri
+    else:
+        uri = table if isinstance(table, str) else table.table_uri
+        metadata[TABLE_RESOURCE] = uri.env_var_name if isinstance(uri, dg.EnvVar) else uri
     code = getattr(unwrap(function), "__code__", None)
     if code is not None:
         with warnings.catch_warnings():

@@ -13,7 +13,13 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
 from delta_orch.dagster.inputs import load_value
-from delta_orch.dagster.metadata import STORAGE_KIND, data_version, partition_row_counts, report_metadata
+from delta_orch.dagster.metadata import (
+    STORAGE_KIND,
+    TABLE_RESOURCE,
+    data_version,
+    partition_row_counts,
+    report_metadata,
+)
 from delta_orch.dagster.output_place import (
     Place,
     asset_place,
@@ -363,6 +369,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         upstream = context.upstream_output
         definition = plain_metadata(None if upstream is None else upstream.definition_metadata)
         uri, kind = definition.get("dagster/uri"), definition.get("dagster/storage_kind")
+        named = definition.get(TABLE_RESOURCE)
         # How it is written does not matter, and may be for another IO manager.
         definition = {key: value for key, value in definition.items() if key in PLACE_KEYS}
         settings = parse_settings(definition, None, "overwrite")
@@ -373,6 +380,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 cause=f"It would be loaded from {table.uri}",
                 remedy="Name the asset in deps, and read the table through a DeltaTableResource",
                 uri=uri,
+            )
+        if named is not None:
+            raise InvalidRequestError(
+                f"Input {context.name} is a table that the resource or variable {named} names; this IO manager does "
+                "not know where it is",
+                cause=f"It would be loaded from {table.uri}, whatever lies there",
+                remedy="Name the asset in deps, and read the table through that DeltaTableResource",
+                uri=table.uri,
             )
         return load_value(context, table, settings, self.engine, self.code_location, self.mode)
 

@@ -25,6 +25,9 @@ from delta_orch.protocol.types import StructType
 
 STORAGE_KIND = "deltalake"
 
+TABLE_RESOURCE = "delta/table_resource"
+"""Definition metadata: the resource key or variable that names a table whose place only a run knows."""
+
 Metadata = dict[str, Any]
 """Metadata entries: plain values and Dagster's own."""
 Materialized = dg.MaterializeResult[Any]

@@ -6,7 +6,14 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch.dagster import ChangeBatch, DeltaOut, DeltaTableResource, delta_asset, delta_multi_asset
+from delta_orch.dagster import (
+    ChangeBatch,
+    DeltaLakeIOManager,
+    DeltaOut,
+    DeltaTableResource,
+    delta_asset,
+    delta_multi_asset,
+)
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.pipeline.incremental import IncrementalReader
@@ -245,6 +252,37 @@ def test_resources_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     }
     assert dg.materialize([silver], resources=resources).success
     assert target.snapshot().scan().to_arrow().num_rows == 1
+
+
+@pytest.mark.parametrize("by", ["key", "variable"])
+def test_a_table_whose_place_only_a_run_knows_is_not_loaded_from_the_folder_of_the_io_manager(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, by: str
+) -> None:
+    source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "elsewhere")
+    source.append(rows("a"))
+    # What was there before, under the key of the asset.
+    DeltaTable(tmp_path / "silver").append(rows("stale"))
+    monkeypatch.delenv("ELSEWHERE_URI", raising=False)
+    resource = DeltaTableResource(table_uri=dg.EnvVar("ELSEWHERE_URI"))
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        table="elsewhere" if by == "key" else resource,
+        write="append",
+    )
+    def silver(batch: ChangeBatch) -> Any:
+        return batch.inserted().to_arrow()
+
+    @dg.asset
+    def gold(silver: pa.Table) -> pa.Table:
+        return silver
+
+    monkeypatch.setenv("ELSEWHERE_URI", target.uri)
+    resources = {"elsewhere": resource, "io_manager": DeltaLakeIOManager(root_uri=str(tmp_path))}
+    with pytest.raises(InvalidRequestError, match="does not know where it is"):
+        dg.materialize([silver, gold], resources=resources)
+    assert target.snapshot().scan().to_arrow().num_rows == 1
+    assert not DeltaTable(tmp_path / "gold").exists()
 
 
 def test_the_function_must_return_rows(tmp_path: Path) -> None:
