@@ -14,6 +14,7 @@ from delta_orch.dagster import (
     delta_asset,
     delta_multi_asset,
 )
+from delta_orch.dagster.incremental import Write
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.pipeline.incremental import IncrementalReader
@@ -122,7 +123,7 @@ def test_a_lost_instance_loses_nothing(tmp_path: Path) -> None:
     assert pipeline.silver() == [("a", 2), ("b", 2)]
 
 
-def inserting(pipeline: Pipeline, write: str) -> dg.AssetsDefinition:
+def inserting(pipeline: Pipeline, write: Write) -> dg.AssetsDefinition:
     @delta_asset(
         incremental_from=DeltaTableResource(table_uri=pipeline.source.uri),
         table=DeltaTableResource(table_uri=pipeline.target.uri),
@@ -157,7 +158,7 @@ def test_a_step_that_appends_reads_inserted_rows_once_in_every_batch(tmp_path: P
 
 
 @pytest.mark.parametrize("write", ["dynamic", "overwrite"])
-def test_inserted_rows_do_not_replace_what_earlier_batches_brought(tmp_path: Path, write: str) -> None:
+def test_inserted_rows_do_not_replace_what_earlier_batches_brought(tmp_path: Path, write: Write) -> None:
     pipeline = Pipeline(tmp_path)
     pipeline.source.append(rows("a"), partition_by=["day"])
     pipeline.asset = inserting(pipeline, write)
