@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from delta_orch import DeltaTable, TxnId
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
+from delta_orch.log.write.commit_result import CommitResult
 from tests.share import examples
 
 DAYS = ("a", "b", "c%/d", None)
@@ -64,13 +65,19 @@ class Verbs(RuleBasedStateMachine):
     def now(self) -> Counter[Row]:
         return self.versions[-1]
 
-    def committed(self, version: int, state: Counter[Row]) -> None:
-        assert version == len(self.versions)
-        self.versions.append(+state)
+    def committed(self, result: CommitResult, state: Counter[Row]) -> None:
+        """Only what changes nothing may end without a commit."""
+        assert result.version == len(self.versions) - result.skipped
+        if result.skipped:
+            assert +state == self.now
+        else:
+            self.versions.append(+state)
 
     @rule(data=rows)
     def append(self, data: list[Row]) -> None:
-        self.committed(self.table.append(to_arrow(data)).version, self.now + Counter(data))
+        result = self.table.append(to_arrow(data))
+        assert result.skipped == (not data)
+        self.committed(result, self.now + Counter(data))
 
     @rule(data=rows, app=st.sampled_from(["x", "y"]), version=st.integers(0, 3))
     def append_once(self, data: list[Row], app: str, version: int) -> None:
@@ -78,18 +85,18 @@ class Verbs(RuleBasedStateMachine):
         assert result.skipped == (self.txns.get(app, -1) >= version)
         if not result.skipped:
             self.txns[app] = version
-            self.committed(result.version, self.now + Counter(data))
+            self.committed(result, self.now + Counter(data))
 
     @rule(data=rows)
     def overwrite(self, data: list[Row]) -> None:
-        self.committed(self.table.overwrite(to_arrow(data)).version, Counter(data))
+        self.committed(self.table.overwrite(to_arrow(data)), Counter(data))
 
     @rule(data=rows, low=st.integers(0, 20), width=st.integers(0, 10))
     def replace_ids(self, data: list[Row], low: int, width: int) -> None:
         inside = [(d, low + i % (width + 1)) for d, i in data]
         result = self.table.overwrite(to_arrow(inside), replace_where=f"id BETWEEN {low} AND {low + width}")
         kept = Counter({r: n for r, n in self.now.items() if not low <= r[1] <= low + width})
-        self.committed(result.version, kept + Counter(inside))
+        self.committed(result, kept + Counter(inside))
 
     @rule(data=rows, chosen=st.sets(st.sampled_from(["a", "b", "c%/d"]), min_size=1), also_null=st.booleans())
     def replace_days(self, data: list[Row], chosen: set[str], also_null: bool) -> None:
@@ -98,7 +105,7 @@ class Verbs(RuleBasedStateMachine):
         inside = [r for r in data if r[0] in picked]
         result = self.table.overwrite(to_arrow(inside), replace_where=where)
         kept = Counter({r: n for r, n in self.now.items() if r[0] not in picked})
-        self.committed(result.version, kept + Counter(inside))
+        self.committed(result, kept + Counter(inside))
 
     @rule(data=rows)
     def replace_partitions(self, data: list[Row]) -> None:
@@ -107,7 +114,7 @@ class Verbs(RuleBasedStateMachine):
         result = self.table.overwrite(to_arrow(data), partition_overwrite_mode="dynamic")
         touched = {d for d, _ in data}
         kept = Counter({r: n for r, n in self.now.items() if r[0] not in touched})
-        self.committed(result.version, kept + Counter(data))
+        self.committed(result, kept + Counter(data))
 
     @rule(data=rows, version=st.integers(0, 3))
     def backfill(self, data: list[Row], version: int) -> None:
@@ -121,13 +128,13 @@ class Verbs(RuleBasedStateMachine):
         if not result.skipped:
             self.txns.update({f"day:{d}": version for d in DAYS if d not in stale})
             kept = Counter({r: n for r, n in self.now.items() if r[0] in stale})
-            self.committed(result.version, kept + Counter(r for r in data if r[0] not in stale))
+            self.committed(result, kept + Counter(r for r in data if r[0] not in stale))
 
     @rule(size=st.sampled_from([None, 1, 700, 2000]))
     def optimize(self, size: int | None) -> None:
         result = self.table.optimize(target_file_size_bytes=size)
         if not result.skipped:
-            self.committed(result.version, self.now)
+            self.committed(result, self.now)
         if size is None:
             assert self.table.optimize().skipped
 
