@@ -193,7 +193,7 @@ class StagedWrite:
         if base is None or base.metadata.id != held.table_id:
             raise MetadataChangedError(
                 f"The staged write {self.reference} is of another table",
-                cause=f"The table at {self._log.store.uri} was dropped since, or created anew",
+                cause=f"The table at {self._log.store.uri} was dropped since, or created again",
                 remedy="Stage the write again",
                 reference=self.reference,
                 retryable=False,

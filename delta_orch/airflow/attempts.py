@@ -1,7 +1,7 @@
 """What earlier attempts of a task instance have done: whose commit a recorded transaction is.
 
-The table says *that* a transaction is recorded. Whose it is, it cannot say: a DAG that was deleted and created anew has
-runs of the same names and times, a mapped task that is expanded anew has other work under the same index, and a
+The table says *that* a transaction is recorded. Whose it is, it cannot say: a DAG that was deleted and created again
+has runs of the same names and times, a mapped task that is expanded again has other work under the same index, and a
 clearing cannot tell an attempt that succeeded from one that died after its commit. Each task instance therefore notes
 in Airflow's task state store, which belongs to this very run and survives retries and clearing, which transaction it
 set out to commit, and Airflow's own record of its success.
@@ -222,7 +222,7 @@ def recreated() -> InvalidRequestError:
     """The error for rows that a run of the same name has added, of which this one knows nothing."""
     return InvalidRequestError(
         "A run of the same name and time has added these rows before, and it is not this run",
-        cause="The DAG, or its run, was deleted and created anew; adding the rows again would double them",
+        cause="The DAG, or its run, was deleted and created again; adding the rows again would double them",
         remedy="Clear the task to add them again, or pass idempotency='partition' to leave what is there",
     )
 

@@ -176,7 +176,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         except (TypeError, ValueError):
             number = -1
         if number < 0 or isinstance(value, bool | float):
-            raise self.refusal(f"has {name}={value!r}, which is no number")
+            raise self.refusal(f"has {name}={value!r}, which is not a number")
         return number
 
 

@@ -61,7 +61,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         merge_keys: With `merge`: the columns that identify a row.
         max_versions: At most so many versions that change data in one batch; None for all there are.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history; `error`.
-        on_recreated: `error`, or `bootstrap` when the source was dropped and created anew.
+        on_recreated: `error`, or `bootstrap` when the source was dropped and created again.
         consumer: The cursor's name; the last part of the target's location by default. Tasks, or mapped ones, that read
             one source into one target each need a name of their own, or are refused. (templated)
         partition_by: Partition columns, if the first commit creates the target.

@@ -58,7 +58,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.zorder_by = zorder_by
         self.full = full
         if zorder_by is not None and not is_template(zorder_by) and not zorder_by:
-            raise self.refusal(f"has zorder_by={zorder_by!r}, which is no list of columns")
+            raise self.refusal(f"has zorder_by={zorder_by!r}, which is not a list of columns")
         if target_size is not None and not is_template(target_size):
             parse_target_size(target_size)
 

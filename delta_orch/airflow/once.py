@@ -183,7 +183,7 @@ class OnceWriter:
             info = find_txn_commit(self._table, unit.app_id, recorded).commit_info or {}
             ensure_own_name(self._run, self._name, info)
             if self._run.is_of_run(info):
-                # Not of a newer run, but of this one as it was before it was deleted and created anew.
+                # Not of a newer run, but of this one as it was before it was deleted and created again.
                 verdict = Verdict.AGAIN
         if verdict is Verdict.AGAIN:
             if self._adds:

@@ -59,7 +59,7 @@ class DeltaPublishOperator(DeltaTableOperator):
             # The staging task found its work done: its XCom describes what there is.
             return dict(said)
         if not isinstance(reference, str):
-            raise self.refusal(f"has staged={self.staged!r:.100}, which is no XCom of a task with stage=True")
+            raise self.refusal(f"has staged={self.staged!r:.100}, which is not an XCom of a task with stage=True")
         write = table.staged(reference)
         earlier = write.published_version()
         result = write.publish(if_unchanged=self.if_unchanged)

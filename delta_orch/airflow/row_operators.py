@@ -84,7 +84,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
         if (keys is None) == (on is None):
             raise self.refusal("takes keys or on, exactly one of them")
         if keys is not None and not is_template(keys) and not keys:
-            raise self.refusal(f"has keys={keys!r}, which is no list of columns")
+            raise self.refusal(f"has keys={keys!r}, which is not a list of columns")
         if keys is not None and clauses:
             raise self.refusal("has clauses, which only on uses")
         if on is not None and not clauses:

@@ -136,7 +136,7 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
     def ensure_text(self, name: str, value: object) -> None:
         """Refuse an empty text; None says nothing."""
         if isinstance(value, str) and not value.strip():
-            raise self.refusal(f"has {name}={value!r}, which is no text")
+            raise self.refusal(f"has {name}={value!r}, which is not text")
 
     @property
     def hook(self) -> DeltaHook:

@@ -47,7 +47,7 @@ class _VersionOperator(DeltaTableOperator):
         except (TypeError, ValueError):
             number = -1
         if number < 0 or isinstance(self.version, bool | float):
-            raise self.refusal(f"has version={self.version!r}, which is no version of a table")
+            raise self.refusal(f"has version={self.version!r}, which is not a version of a table")
         return number
 
     def once(self, context: Context, run: TaskRun, table: DeltaTable) -> OnceWriter:

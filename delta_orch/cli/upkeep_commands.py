@@ -20,7 +20,7 @@ COMMANDS = Commands()
     take.argument("--where", "SQL", "Only partitions for which this is true."),
     take.argument("--target-file-size", "SIZE", "Such as 128mb. Default: the table's."),
     take.argument("--zorder-by", "A,B.C", "Columns by whose values rows come to share files."),
-    take.flag("--full", "Cluster all files of a clustered table anew."),
+    take.flag("--full", "Cluster all files of a clustered table again."),
     take.ENGINE,
     take.ISOLATION,
     take.DRY_RUN,

@@ -40,7 +40,7 @@ class DeltaStore(dg.Model, dg.Resolvable):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     storage_options: Annotated[
-        dict[str, str], dg.Resolver.default(description="Options of the store that are no secrets.")
+        dict[str, str], dg.Resolver.default(description="Options of the store that are not secrets.")
     ] = Field(default={})
     secrets: Annotated[
         dict[str, str],
@@ -301,7 +301,7 @@ def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[...,
             folder = context.path if context.path.is_dir() else context.path.parent
             spec = spec_from_file_location(f"{folder.name}_{place}".partition(".")[0], folder / place)
             if spec is None or spec.loader is None:
-                raise ImportError(f"{folder / place} is no Python file")
+                raise ImportError(f"{folder / place} is not a Python file")
             module = module_from_spec(spec)
             spec.loader.exec_module(module)
         else:

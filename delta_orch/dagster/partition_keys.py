@@ -143,7 +143,7 @@ def keys_of_value(
         return _window_keys(partitions_def, column, data_type, value, text_format)
     text = key_text(value)
     if parse_key(text, data_type) is None:
-        raise _unmapped(column, data_type, value, f"A {data_type} is no partition key")
+        raise _unmapped(column, data_type, value, f"A {data_type} is not a partition key")
     # A timestamp has several spellings; the key may have another one.
     spelled = [key for key in known_keys(partitions_def) if parse_key(key, data_type) == value]
     if isinstance(partitions_def, dg.DynamicPartitionsDefinition):

@@ -74,7 +74,7 @@ class PartitionSelection:
             for value in values[max(0, place - _LOOKED_AT) : place + _LOOKED_AT]:
                 if not is_window(made, field, value, dimension.text_format):
                     raise InvalidRequestError(
-                        f"The value {value!r} of {field.name} in the table is no partition of the asset",
+                        f"The value {value!r} of {field.name} in the table is not a partition of the asset",
                         cause="It stands for a shorter or a longer time: the asset had other partitions when it was "
                         "written, and its rows would stay beside the new ones",
                         remedy="Give the asset a table of its own, or a column of dates or timestamps; or delete the "
@@ -202,7 +202,7 @@ def _selection(
     formats = partition_format or {}
     if unknown := sorted(set(formats) - set(names)):
         raise InvalidRequestError(
-            f"partition_format of {asset[0].lower()}{asset[1:]} names {unknown[0]!r}, which is no dimension",
+            f"partition_format of {asset[0].lower()}{asset[1:]} names {unknown[0]!r}, which is not a dimension",
             remedy="Give one format, or for multi-dimensional partitions a format for some of the dimensions",
             asset=asset,
         )

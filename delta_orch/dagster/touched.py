@@ -236,7 +236,7 @@ class TouchedPartitions:
             return _PASSED_OVER
         if not self.has_key(key):
             raise InvalidRequestError(
-                f"partition_key_of gave {key!r} for {dict(values)}, which is no partition",
+                f"partition_key_of gave {key!r} for {dict(values)}, which is not a partition",
                 remedy="Give a key of the partitions, or None to pass the values over",
                 partition=key,
             )

@@ -78,7 +78,7 @@ def ensure_field_ids(fields: Iterable[StructField], in_file: Candidates, mode: C
         raise SchemaMismatchError(
             f"Column {wanted} goes by its field id, and the columns of the file have none",
             cause="Its writer did not follow the table's column mapping",
-            remedy="Write the file anew with a writer that knows column mapping",
+            remedy="Rewrite the file with a writer that knows column mapping",
             column=wanted,
         )
 

@@ -56,7 +56,7 @@ def _sql_of(value: Constant, data_type: DataType | None) -> str:
             return f"named_struct({', '.join(parts)})"
         case dict(), _:
             raise InvalidExpressionError(
-                "A dict is no constant here",
+                "A dict is not a constant here",
                 cause="It is a struct or a map, which only the type of a column decides",
                 remedy="Give it as the value of a column, or write named_struct(…) or map(…)",
             )

@@ -65,7 +65,7 @@ class Audit:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name.isidentifier():
             raise InvalidRequestError(
-                f"{self.name!r} is no name of an audit", remedy="Use letters, digits and underscores"
+                f"{self.name!r} is not a valid name of an audit", remedy="Use letters, digits and underscores"
             )
         if isinstance(self.unique, str):
             object.__setattr__(self, "unique", (self.unique,))
@@ -151,7 +151,7 @@ def as_audits(audits: Iterable[AuditLike] | Mapping[str, object]) -> tuple[Audit
         InvalidRequestError: One is no audit, or two have one name.
     """
     if isinstance(audits, str) or not isinstance(audits, Iterable):
-        raise InvalidRequestError(f"audit={audits!r:.100} is no list of audits", remedy="Put it in brackets")
+        raise InvalidRequestError(f"audit={audits!r:.100} is not a list of audits", remedy="Put it in brackets")
     named = audits.items() if isinstance(audits, Mapping) else ((None, audit) for audit in audits)
     made = tuple(_as_audit(audit, name, number) for number, (name, audit) in enumerate(named, 1))
     names = [audit.name for audit in made]
@@ -170,7 +170,8 @@ def _as_audit(audit: object, name: str | None, number: int) -> Audit:
     if isinstance(audit, Mapping) and set(audit) <= {"name", "rows", "unique", "min_rows"}:
         return Audit(**{"name": name or f"audit_{number}", **audit})
     raise InvalidRequestError(
-        f"{audit!r:.100} is no audit", remedy="Pass an Audit, a predicate in Spark SQL, or a function of the snapshot"
+        f"{audit!r:.100} is not an audit",
+        remedy="Pass an Audit, a predicate in Spark SQL, or a function of the snapshot",
     )
 
 

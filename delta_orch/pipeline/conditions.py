@@ -111,7 +111,7 @@ class RowCondition(Condition):
         if not isinstance(self.min_rows, int) or isinstance(self.min_rows, bool) or self.min_rows < 1:
             raise InvalidRequestError(f"min_rows={self.min_rows!r} is not a number of rows", remedy="Pass at least 1")
         if self.where is not None and not (isinstance(self.where, str) and self.where.strip()):
-            raise InvalidRequestError(f"where={self.where!r} is no predicate", remedy="Leave it out for every row")
+            raise InvalidRequestError(f"where={self.where!r} is not a predicate", remedy="Leave it out for every row")
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
         return {} if has_rows(snapshot, self.predicate(snapshot), self.min_rows) else None
@@ -176,7 +176,7 @@ def condition_from_json(value: Mapping[str, object]) -> Condition:
     arguments = {name: part for name, part in value.items() if name != "kind"}
     if kind is None or not arguments.keys() <= kind.__dataclass_fields__.keys():
         raise InvalidRequestError(
-            "The condition is none that Condition.as_json gives", remedy=f"Kinds: {', '.join(_KINDS)}"
+            "The condition was not made by Condition.as_json", remedy=f"Kinds: {', '.join(_KINDS)}"
         )
     return kind(**arguments)  # type: ignore[arg-type]  # as it was written
 
@@ -203,7 +203,8 @@ class ConditionWatch:
         seen_version: A version known not to fulfill it; None to find out.
     """
 
-    # A table that was dropped and created anew may stay shorter than the old one: the versions seen are looked up, too.
+    # A table that was dropped and created again may stay shorter than the old one: versions that were seen are looked
+    # up, too.
     _LOOKS_UNTIL_VERIFIED = 10
 
     def __init__(self, table: DeltaTable, condition: Condition, seen_version: int | None = None) -> None:
@@ -281,7 +282,7 @@ def _typed(field: StructField, value: Value) -> str | int | bool | date:
     typed = None if str(field.data_type) != "date" and is_plain_date else parse_key(text, field.data_type)
     if typed is None:
         raise InvalidRequestError(
-            f"{value!r} is no value of the partition column {field.name} ({field.data_type})",
+            f"{value!r} is not a value of the partition column {field.name} ({field.data_type})",
             remedy="Write it as the column's values are written",
             column=field.name,
         )

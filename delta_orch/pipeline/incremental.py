@@ -269,7 +269,7 @@ class IncrementalReader:
             raise InvalidRequestError(
                 f"The source at {self.source.uri} is not the table that {self.consumer} has read before",
                 cause=f"Its table id is {latest.metadata.id}, the cursor is for {', '.join(others)}: the source was "
-                "dropped and created anew, or this is another source",
+                "dropped and created again, or this is another source",
                 remedy="For a recreated source pass on_recreated='bootstrap' (rows of the old one stay in the target); "
                 "for a second source of one target give each reader its own consumer name",
                 source=self.source.uri,

@@ -119,7 +119,7 @@ def poll(
     raise TableNotFoundError(
         f"There is no table at {log.store.uri} any more",
         cause=f"The table existed at version {cursor.version} and was dropped since then",
-        remedy="Create it anew, or stop watching it",
+        remedy="Create it again, or stop watching it",
         uri=log.store.uri,
     )
 

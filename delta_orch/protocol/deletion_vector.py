@@ -40,7 +40,7 @@ def z85_encode(data: bytes) -> str:
     import numpy as np
 
     if len(data) % 4:
-        raise ValueError(f"{len(data)} bytes are no multiple of four")
+        raise ValueError(f"{len(data)} bytes are not a multiple of four")
     numbers = np.frombuffer(data, dtype=">u4").astype(np.uint64)
     digits = np.stack([numbers // 85**power % 85 for power in (4, 3, 2, 1, 0)], axis=1)
     return np.frombuffer(_Z85, dtype=np.uint8)[digits].tobytes().decode()
@@ -51,7 +51,7 @@ def z85_decode(text: str) -> bytes:
     import numpy as np
 
     if len(text) % 5 or not text.isascii():
-        raise ValueError(f"{len(text)} characters are no multiple of five, or not all of them ASCII")
+        raise ValueError(f"{len(text)} characters are not a multiple of five, or not all of them ASCII")
     values = np.full(256, _NO_DIGIT, dtype=np.uint64)
     values[np.frombuffer(_Z85, dtype=np.uint8)] = np.arange(85)
     digits = values[np.frombuffer(text.encode(), dtype=np.uint8)].reshape(-1, 5)

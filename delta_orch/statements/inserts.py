@@ -130,7 +130,7 @@ def _partition_fields(fixed: Mapping[str, str | None], table: DeltaTable) -> lis
         field = snapshot.schema.find(name)
         if field is None or field.name not in snapshot.partition_columns:
             raise InvalidRequestError(
-                f"PARTITION names {name[:200]!r}, which is no partition column",
+                f"PARTITION names {name[:200]!r}, which is not a partition column",
                 cause=f"The partition columns are {', '.join(snapshot.partition_columns) or 'none'}",
                 column=name[:200],
             )
@@ -143,7 +143,7 @@ def _partition_literal(text: str, field: StructField) -> Literal:
     """Text of a partition's value becomes its column's type, as Spark casts it."""
     value = parse_value(text)
     if not isinstance(value, Literal):
-        raise unsupported(f"PARTITION ({field.name} = {text[:100]}), which is no constant")
+        raise unsupported(f"PARTITION ({field.name} = {text[:100]}), which is not a constant")
     if value.value is None:
         return Literal(None, field.data_type)
     fitted = fit_comparison("=", Column((field.name,)), field.data_type, value)
@@ -277,7 +277,7 @@ def _column(texts: Sequence[str], field: StructField) -> pa.Array:
     kinds: list[DataType] = []
     for value, text in zip(values, texts, strict=True):
         if not isinstance(value, Literal):
-            raise unsupported(f"VALUES with {text[:100]!r}, which is no constant", "Write INSERT … SELECT …")
+            raise unsupported(f"VALUES with {text[:100]!r}, which is not a constant", "Write INSERT … SELECT …")
         kinds.append(VOID if value.value is None else value.data_type or natural_type(value.value))
     found = {*kinds} - {VOID}
     if not found:

@@ -175,7 +175,7 @@ def _consistent(metadata: pq.FileMetaData) -> pq.FileMetaData:
 
 def _ensure_few_groups(count: int) -> None:
     if count > _MOST_ROW_GROUPS:
-        raise pa.ArrowInvalid(f"It has {count} row groups, more than {_MOST_ROW_GROUPS}: write it anew with fewer")
+        raise pa.ArrowInvalid(f"It has {count} row groups, more than {_MOST_ROW_GROUPS}: rewrite it with fewer")
 
 
 def read_footer(source: pa.NativeFile) -> ParquetFooter:

@@ -188,7 +188,7 @@ def _found(store: LogStore, paths: Sequence[str]) -> list[FileMeta]:
     missing = [decode_path(p) for p, i in zip(paths, infos, strict=True) if i.type != pafs.FileType.File]
     if missing:
         raise MissingFileError(
-            f"{len(missing)} of the files are not there, or are no files", cause=", ".join(missing[:_MOST_NAMED])
+            f"{len(missing)} of the files do not exist, or are not files", cause=", ".join(missing[:_MOST_NAMED])
         )
     return [FileMeta(p, i.size, (i.mtime_ns or 0) // 1_000_000) for p, i in zip(paths, infos, strict=True)]
 
@@ -289,7 +289,7 @@ def _spelled(value: object, column: StructField) -> str | None:
         cause = "An empty text is null in a table"
     if typed is None:
         raise InvalidRequestError(
-            f"{value!r:.200} is no value of the partition column {column.name}, a {column.data_type}",
+            f"{value!r:.200} is not a value of the partition column {column.name}, a {column.data_type}",
             cause=cause,
             column=column.name,
         )

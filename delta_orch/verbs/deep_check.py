@@ -29,7 +29,7 @@ _THREADS = 4
 _BATCH_ROWS = 64 * 1024
 _PREFIX_CHARS = 32
 _WRONG_STATISTICS = (
-    "Queries may leave the file out, and its rows with it. Write the file anew: update one of its rows, or overwrite "
+    "Queries may leave the file out, and its rows with it. Rewrite the file: update one of its rows, or overwrite "
     "its partition with its own rows."
 )
 

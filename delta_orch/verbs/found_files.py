@@ -299,7 +299,7 @@ def _value(column: StructField, escaped: str, path: str) -> str | None:
     if value is None:
         raise InvalidRequestError(
             f"The directory of {path} gives {text!r} for the partition column {column.name}, "
-            f"which is no {column.data_type}",
+            f"which is not a value of the type {column.data_type}",
             cause=cause,
             remedy="Give the column another type, or rename the directory",
             path=path,

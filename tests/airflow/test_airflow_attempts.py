@@ -326,7 +326,7 @@ def test_a_run_that_was_cleared_and_then_created_anew(steps: tuple[str, ...]) ->
                 anew.attempt()
                 assert content(table) == [str(number)]
             else:
-                with pytest.raises(InvalidRequestError, match="was deleted and created anew"):
+                with pytest.raises(InvalidRequestError, match="was deleted and created again"):
                     anew.attempt()
                 assert content(table) == there
 

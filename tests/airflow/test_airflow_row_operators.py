@@ -336,7 +336,7 @@ def test_a_query_reads_the_version_a_task_has_written(runs: Runs, table: DeltaTa
         (DeltaCheckOperator, {"columns": ["a"]}, "columns must be Mapping"),
         (DeltaCheckOperator, {"columns": {"a": "strnig"}}, "'strnig' is not a type"),
         (DeltaCheckOperator, {"rows": "a > 1"}, "rows must be Mapping"),
-        (DeltaCheckOperator, {"rows": {"a": None}}, "which is no text"),
+        (DeltaCheckOperator, {"rows": {"a": None}}, "which is not text"),
         (DeltaCheckOperator, {"python_callable": "check"}, "python_callable must be"),
         (DeltaCheckOperator, {"max_age": "1h"}, "max_age must be"),
         (DeltaDeleteOperator, {"where": 5}, "where must be str"),

@@ -434,7 +434,7 @@ async def coroutine() -> None:
         ),
         ({"python_callable": day_of_flights, "tables": {"a": "/a"}}, "only sql uses"),
         ({"sql": "SELECT 1", "engine": "local", "spark_conf": {}}, "spark_conf, which the local engine"),
-        ({"sql": " "}, "sql=' ', which is no text"),
+        ({"sql": " "}, "sql=' ', which is not text"),
         ({"sql": "SELECT 1", "tables": ["a"]}, "tables must be Mapping"),
         ({"python_callable": day_of_flights, "mode": "overwrite", "replace_where": ""}, "replace_where=''"),
         ({"python_callable": day_of_flights, "identity": 5}, "identity must be str"),

@@ -192,6 +192,6 @@ def test_a_struct_without_its_value_is_no_variant(engine: SparkEngine, tmp_path:
     table.create(pa.schema([("id", pa.int64())]))
     version = table.alter().add_column("v", "variant").commit().version
     data = pa.table({"id": [1], "v": pa.array([{"metadata": b"\x01\x00\x00", "value": None}], ARROW_VARIANT)})
-    with pytest.raises(SchemaMismatchError, match="column v holds a value that is no variant"):
+    with pytest.raises(SchemaMismatchError, match="column v holds a value that is not a variant"):
         table.append(data, engine=engine)
     assert table.snapshot().version == version

@@ -79,7 +79,7 @@ def constant(scalars: Scalars, node: Expression, kind: type, what: str) -> Any:
     """The value of an argument that must be a constant. Raises UnsupportedExpressionError."""
     literal = scalars.scalar(node).literal
     if literal is None or type(literal.value) is not kind:
-        raise unsupported(f"{what} with an argument that is no constant")
+        raise unsupported(f"{what} with an argument that is not a constant")
     return literal.value
 
 

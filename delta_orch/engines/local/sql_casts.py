@@ -265,7 +265,7 @@ def _matched(text: str, pattern: str, result: str, target: DataType) -> str:
         f"regexp_extract({text}, {quote_duckdb_string(f'(?s)^{_BLANK}{pattern}{_BLANK}$')}, {i})" for i in range(10)
     ]
     problem = error(
-        f"[CAST_INVALID_INPUT] The text is no {target}, or is one in a form that only the Spark engine reads"
+        f"[CAST_INVALID_INPUT] The text is not a valid {target}, or has a form that only the Spark engine reads"
     )
     valid = f"regexp_full_match({text}, {whole})"
     if target in (DATE, TIMESTAMP, TIMESTAMP_NTZ):

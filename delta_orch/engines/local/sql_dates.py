@@ -150,7 +150,7 @@ def units_between(scalars: Scalars, unit: str, arguments: Sequence[Expression]) 
         raise unsupported(f"a difference in units of {unit[:40]}")
     values = [scalars.scalar(argument) for argument in arguments]
     if any(value.data_type not in (*MOMENTS, STRING) for value in values):
-        raise unsupported("a difference of what are no points in time")
+        raise unsupported("a difference of values that are not points in time")
     start, end = (f"epoch_us({cast(value, TIMESTAMP).sql})" for value in values)
     return Typed(f"((({end}) - ({start})) // {micros})", LONG)
 

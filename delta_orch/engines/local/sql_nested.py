@@ -75,7 +75,7 @@ def element(scalars: Scalars, arguments: Sequence[Expression], base: int) -> Typ
         raise unsupported(f"an element of {kind}")
     position = f"(CAST({key.sql} AS BIGINT) + {1 - base})"
     if base and (key.literal is None or key.literal.value == 0):
-        raise unsupported("element_at zero, or at an index that is no constant")
+        raise unsupported("element_at zero, or at an index that is not a constant")
     if base and key.literal is not None and key.literal.value < 0:
         position = f"(length({value.sql}) + 1 + {key.sql})"
     problem = error("[INVALID_ARRAY_INDEX] The index is out of bounds")

@@ -158,7 +158,7 @@ def _over(characters: str, text: str, found: str, what: str) -> str:
 
 def reverse(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if scalars.scalar(arguments[0]).data_type != STRING:
-        raise unsupported("reverse of what is no text")
+        raise unsupported("reverse of a value that is not text")
     text = scalars.text(arguments[0])
     return Typed(_over(r"\x{00}-\x{7F}", text, f"reverse({text})", "reverse"), STRING)
 
@@ -174,7 +174,7 @@ def substring_index(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     delimiter = constant(scalars, arguments[1], str, "substring_index")
     count = constant(scalars, arguments[2], int, "substring_index")
     if len(delimiter) != 1:
-        raise unsupported("substring_index with a delimiter that is no single character")
+        raise unsupported("substring_index with a delimiter that is not a single character")
     text, quoted = scalars.text(arguments[0]), quote_duckdb_string(delimiter)
     bounds = f"1, {count}" if count >= 0 else f"{count}, -1"
     found = f"array_to_string(list_slice(string_split({text}, {quoted}), {bounds}), {quoted})"

@@ -164,6 +164,6 @@ def _converted(column: pa.Array, field: StructField, arrow_type: pa.DataType) ->
         ensure_variants(column, field.data_type)
     except InvalidVariantError as e:
         # A worker's exception reaches the driver as text only.
-        cause = f"The column {field.name} holds a value that is no variant: {e.cause or e.problem}"
+        cause = f"The column {field.name} holds a value that is not a variant: {e.cause or e.problem}"
         raise ValueError(f"[{MISMATCH_MARK}]{cause}[end of {MISMATCH_MARK}]") from e
     return conform_column(column, arrow_type, lossless=True, path=field.name)

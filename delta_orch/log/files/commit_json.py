@@ -58,7 +58,7 @@ def ensure_json(values: object, what: str) -> dict[str, JsonValue]:
         orjson.dumps(known)
         # `dumps` makes null of them.
         if not all(map(isfinite, _floats(known))):
-            raise TypeError("NaN and infinity are no numbers of JSON")
+            raise TypeError("NaN and infinity are not JSON numbers")
     except TypeError as e:
         raise InvalidRequestError(
             f"{what} holds something that JSON cannot",

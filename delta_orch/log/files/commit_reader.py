@@ -74,7 +74,7 @@ class FileActions:
             ProtocolViolationError: This or an earlier action is malformed; the error names the log file.
         """
         if not isinstance(body, dict) or not isinstance(body.get("path"), str):
-            raise _malformed(self._action, path, f"It is no object with a path: {body!r:.100}")
+            raise _malformed(self._action, path, f"It is not an object with a path: {body!r:.100}")
         self._bodies.append(body)
         self._paths.append(path)
         self._orders.append(order)
@@ -445,7 +445,7 @@ def _parse_block(file: LogFile, block: bytes) -> list[Mapping[str, object]]:
     except orjson.JSONDecodeError:
         objects = [_parse_line(file, line) for line in body.split(b"\n") if line.strip()]
     if not all(isinstance(obj, dict) for obj in objects):
-        raise _corrupt(file, "A line holds something that is no JSON object")
+        raise _corrupt(file, "A line holds something that is not a JSON object")
     return objects
 
 

@@ -28,7 +28,7 @@ def read_stats_json(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
     text = pc.ascii_trim_whitespace(pc.replace_substring(pc.coalesce(stats, string_scalar("{}")), "\n", " "))
     # The reader goes by objects, not by lines: each line must be one.
     if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
-        raise pa.ArrowInvalid("a line is no object")
+        raise pa.ArrowInvalid("a line is not an object")
     longest = pc.max(pc.binary_length(text)).as_py() or 0
     lines = pc.binary_join(pa.ListArray.from_arrays(int32_array([0, len(text)]), text), string_scalar("\n"))
     table = pj.read_json(

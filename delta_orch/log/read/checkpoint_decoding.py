@@ -142,7 +142,7 @@ def _vectors(column: Column | None) -> Column | None:
 
 def _vector_chunk(structs: pa.StructArray) -> pa.StructArray:
     if not pa.types.is_struct(structs.type):
-        raise pa.ArrowInvalid("it is no struct")
+        raise pa.ArrowInvalid("it is not a struct")
     children = []
     for target in DELETION_VECTOR_TYPE:
         index = structs.type.get_field_index(DELETION_VECTOR_FIELDS[target.name])

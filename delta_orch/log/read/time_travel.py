@@ -39,7 +39,7 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
         # Python 3.11 reads an offset of less than a second as none. ISO 8601 knows no parts of a second there.
         if "." in value[value.rfind("+" if "+" in value else "-") :] and ("+" in value or value.count("-") > 2):
             raise InvalidRequestError(
-                f"{timestamp!r} is no point in time",
+                f"{timestamp!r} is not a point in time",
                 cause="Its offset from UTC has parts of a second",
                 remedy="Write it like 2013-01-01T00:00:00Z",
             )
@@ -53,7 +53,7 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise InvalidRequestError(
-        f"{timestamp!r} is no point in time",
+        f"{timestamp!r} is not a point in time",
         remedy="Pass a datetime, text like 2013-01-01T00:00:00Z (ISO 8601), or whole milliseconds since the epoch",
     )
 

@@ -44,7 +44,7 @@ def reference_path(reference: str) -> str:
     """The file of a held commit. Raises InvalidRequestError: `reference` cannot be the name of one."""
     if not isinstance(reference, str) or not reference.replace("-", "").isalnum() or not reference.isascii():
         raise InvalidRequestError(
-            f"{reference!r} is no reference to a staged write", remedy="Pass `CommitResult.staged` of the write"
+            f"{reference!r} is not a reference to a staged write", remedy="Pass `CommitResult.staged` of the write"
         )
     return f"{STAGED_DIRECTORY}/{reference}.json"
 

@@ -58,7 +58,7 @@ def parse_variant_type(data_type: pa.DataType, *, metadata_required: bool = True
     """
     data_type = storage_type(data_type)
     if not pa.types.is_struct(data_type):
-        raise _no_variant(f"A column of Arrow type {data_type} is no group of metadata and value")
+        raise _no_variant(f"A column of Arrow type {data_type} is not a group of metadata and value")
     group = _parse_group(data_type, outermost=True, level=0)
     if metadata_required and not group.has_metadata:
         raise _no_variant("It has no metadata column")
@@ -99,14 +99,14 @@ def _parse_typed(t: pa.DataType, level: int) -> Kind | TypedObject | TypedArray:
         )
     if pa.types.is_list(t) or pa.types.is_large_list(t):
         if not pa.types.is_struct(t.value_type):
-            raise _no_variant(f"The elements of a shredded array are no groups but {t.value_type}")
+            raise _no_variant(f"The elements of a shredded array are not groups but {t.value_type}")
         return TypedArray(_parse_group(t.value_type, outermost=False, level=level + 1))
     return _primitive_type(t)
 
 
 def _parse_field(field: pa.Field, level: int) -> VariantGroup:
     if not pa.types.is_struct(field.type):
-        raise _no_variant(f"The shredded field {field.name} is no group but {field.type}")
+        raise _no_variant(f"The shredded field {field.name} is not a group but {field.type}")
     return _parse_group(field.type, outermost=False, level=level + 1)
 
 

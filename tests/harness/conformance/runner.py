@@ -35,7 +35,7 @@ class CaseResult:
 def skip_reason(case: GoldenCase, engine: str) -> str | None:
     """Why a case cannot mean anything on an engine; None where it must run. No case is named here, only kinds are."""
     if case.kind == "variant" and engine == "spark":
-        return "a bare column of variants is no table; Spark reads the variants of the tables"
+        return "a bare column of variants is not a table; Spark reads the variants of the tables"
     return None
 
 

@@ -358,5 +358,5 @@ def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     try:
         return values.cast(target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
-        _LOGGER.debug("Statistics that are no %s prune nothing: %s", target, e)
+        _LOGGER.debug("Statistics that are not %s prune nothing: %s", target, e)
         return pa.nulls(len(values), target)
