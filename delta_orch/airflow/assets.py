@@ -88,10 +88,8 @@ def outlet_for(location: object) -> Asset | AssetUriRef | None:
 
     if isinstance(location, Asset):
         return None if location.watchers else location
-    if is_template(location):
-        return None
-    text = location_text(location)
-    if not (text.startswith("/") or "://" in text):
+    text = "" if is_template(location) else location_text(location)
+    if is_template(text) or not (text.startswith("/") or "://" in text):
         return None
     return Asset.ref(uri=asset_uri_of_table(text))
 

@@ -39,6 +39,15 @@ def _is_deep(value: object, depth: int) -> bool:
     )
 
 
+def _is_lost(given: object, rendered: object) -> bool:
+    """Whether a template anywhere in a value has become None."""
+    if isinstance(given, Mapping) and isinstance(rendered, Mapping):
+        return any(_is_lost(one, rendered.get(key, one)) for key, one in given.items())
+    if isinstance(given, list | tuple) and isinstance(rendered, list | tuple):
+        return any(map(_is_lost, given, rendered))
+    return rendered is None and is_template(given)
+
+
 class CheckedArguments:
     """Mixed into what a DAG file makes: arguments are checked against the signatures when it is parsed. Templates of
     templated fields pass, and so do the arguments of Airflow's own classes."""
@@ -71,11 +80,22 @@ class CheckedOperator(CheckedArguments):
 
     # Airflow's hook for operators: mapped tasks pass only here, before what was rendered is kept.
     def _do_render_template_fields(self, *args: object, **kwargs: object) -> None:
+        given = {name: getattr(self, name, None) for name in self.template_fields}
         super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
         self._mask_settings()
         for name in ("table_uri", "source"):
-            given = getattr(self, name, None)
-            for location in given.values() if isinstance(given, Mapping) else (given,):
+            found = getattr(self, name, None)
+            for location in found.values() if isinstance(found, Mapping) else (found,):
                 if isinstance(location, str):
                     checked_location(location)
+        for name in given.keys() - {"op_args", "op_kwargs"}:
+            rendered = getattr(self, name)
+            if _is_lost(given[name], rendered) or (isinstance(rendered, str) and not rendered.strip()):
+                raise InvalidRequestError(
+                    f"Task {getattr(self, 'task_id', '')} has a template in {name} that renders to nothing",
+                    cause="The task that it refers to was skipped, or returned nothing; left out, an argument may "
+                    "stand for every row, or for the newest version",
+                    remedy="Leave the argument out, or let the template have a value in each run",
+                    argument=name,
+                )
         ensure_arguments(type(self), {name: getattr(self, name) for name in self.template_fields})

@@ -179,9 +179,6 @@ class DeltaDeleteOperator(DeltaTableOperator):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        if not self.all_rows and (not isinstance(self.where, str) or not self.where.strip()):
-            # A template without a value must not delete every row.
-            raise self.refusal("has a where that renders to nothing")
         once = OnceWriter(
             context,
             run,

@@ -170,3 +170,47 @@ def test_days_that_depend_on_the_past(runs: Runs, tmp_path: Path) -> None:
     failed = runs.run(dag, DAY_6)
     runs.clear(dag, failed, "load")
     assert content(tmp_path / "t") == ["2024-01-05", "2024-01-06"]
+
+
+def test_an_argument_whose_template_renders_to_nothing_is_refused(runs: Runs, tmp_path: Path) -> None:
+    """Left out, it would stand for the whole table, every row or the newest version."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows("a", "b"))
+    with DAG("shape_nothing", **DAILY) as dag:
+
+        @task
+        def nothing() -> None:
+            return None
+
+        lost = nothing()
+        place: dict[str, Any] = {"table_uri": str(tmp_path / "t")}
+        for name, where in (("task", lost), ("text", "{{ '' }}")):
+            DeltaWriteOperator(
+                task_id=f"overwrite_{name}", mode="overwrite", replace_where=where,
+                python_callable=lambda: rows("a"), **place,
+            )  # fmt: skip
+        DeltaMergeOperator(
+            task_id="merge", on="source.v = target.v", clauses=[{"when_matched_delete": {"condition": lost}}],
+            python_callable=lambda: rows("a"), **place,
+        )  # fmt: skip
+        DeltaCheckOperator(task_id="check", reference=lost, min_rows=1, **place)
+        DeltaRowSensor(task_id="sensor", where=lost, timeout=1, poke_interval=0.1, **place)
+        DeltaWriteOperator.partial(
+            task_id="mapped", mode="overwrite", replace_where=lost, python_callable=lambda v: rows(v), **place
+        ).expand(op_kwargs=[{"v": "a"}])
+        # What a function makes of None is its own affair.
+        DeltaWriteOperator(
+            task_id="argument", table_uri=tmp_path / "n", python_callable=lambda v: rows(v), op_args=[lost]
+        )
+    run = runs.run(dag, DAY_5)
+    refused = ["overwrite_task", "overwrite_text", "merge", "check", "sensor"]
+    assert {runs.state(run, name) for name in refused} == {runs.state(run, "mapped", 0)} == {"failed"}
+    assert (content(tmp_path / "t"), table.version()) == (["a", "b"], 0)
+    assert content(tmp_path / "n") == ["None"]
+
+
+def test_a_path_with_a_template(runs: Runs, tmp_path: Path) -> None:
+    with DAG("shape_path", **DAILY) as dag:
+        DeltaWriteOperator(task_id="load", table_uri=tmp_path / "t_{{ ds }}", python_callable=lambda: rows(1))
+    runs.run(dag, DAY_5)
+    assert content(tmp_path / "t_2024-01-05") == ["1"]
