@@ -244,7 +244,11 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             engine=self.engine,
             options={
                 "partition_by": partition_by,
-                "properties": {**self.table_properties, **settings.table_properties},
+                "properties": {
+                    **({} if selection is None else selection.windows(schema)),
+                    **self.table_properties,
+                    **settings.table_properties,
+                },
                 "user_metadata": None if run is None else run.user_metadata("/".join(key), about),
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },

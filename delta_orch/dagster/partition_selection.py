@@ -23,6 +23,8 @@ ByDimension = str | Mapping[str, str] | None
 
 _LOOKED_AT = 4
 """So many values of a table on either side of a run's own show whether they are keys of its definition."""
+WINDOWS = "delta_orch.partitions."
+"""The properties that tell which partitions a column of texts or numbers holds: months are spelled as days are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,18 +53,39 @@ class PartitionSelection:
         for definition, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
             ensure_one_to_one(definition, field, dimension.text_format, self.known_keys)
 
+    def windows(self, schema: StructType) -> dict[str, str]:
+        """The table property of each column of texts or numbers: the schedule of the windows that they stand for, or
+        `keys`. Dates and timestamps lie in windows of any length."""
+        return {
+            WINDOWS + field.name: made.cron_schedule if isinstance(made, dg.TimeWindowPartitionsDefinition) else "keys"
+            for made, field in zip(self.definitions, self._fields(schema), strict=False)
+            if _holds_texts(field)
+        }
+
     def ensure_same_windows(self, snapshot: Snapshot) -> None:
-        """Check that the texts and numbers of a partition column stand for windows of this definition. Dates and
-        timestamps lie in windows of any length.
+        """Check that the texts and numbers of a partition column stand for windows of this definition: by the property
+        of a table that an asset has created, and by some of the values.
 
         Raises:
-            InvalidRequestError: One stands for a shorter window, or a longer one: the definition was another when it
-                was written. No run would ever replace its rows, which would stay beside those of the new windows.
+            InvalidRequestError: One stands for a shorter window, or a longer one, or for none: the definition was
+                another when it was written. No run would ever replace its rows, which would stay beside those of the
+                new windows.
         """
+        for name, schedule in self.windows(snapshot.schema).items():
+            known = snapshot.metadata.configuration.get(name, schedule)
+            if known != schedule:
+                column = name.removeprefix(WINDOWS)
+                raise InvalidRequestError(
+                    f"The column {column} of the table holds other partitions than those of the asset",
+                    cause=f"They were {known!r} when the table was created and are {schedule!r} now: rows of the old "
+                    "ones would stay beside the new ones",
+                    remedy="Give the asset a table of its own; or delete the rows of the old partitions, and then "
+                    f"alter().set_properties({{{name!r}: {schedule!r}}}).commit()",
+                    column=column,
+                )
         fields = self._fields(snapshot.schema)
         for index, (made, dimension, field) in enumerate(zip(self.definitions, self.dimensions, fields, strict=False)):
-            is_text = str(field.data_type) in ("string", "byte", "short", "integer", "long")
-            if not isinstance(made, dg.TimeWindowPartitionsDefinition) or not is_text:
+            if not isinstance(made, dg.TimeWindowPartitionsDefinition) or not _holds_texts(field):
                 continue
             if field.name not in snapshot.partition_columns:
                 continue
@@ -134,6 +157,10 @@ class PartitionSelection:
                 )
             fields.append(field)
         return fields
+
+
+def _holds_texts(field: StructField) -> bool:
+    return str(field.data_type) in ("string", "byte", "short", "integer", "long")
 
 
 def select_partitions(

@@ -707,6 +707,7 @@ def test_table_properties_are_kept(tmp_path: Path) -> None:
     assert lake.table("events").snapshot().metadata.configuration == {
         "delta.logRetentionDuration": "interval 7 days",
         "delta_orch.owner": "asset events",
+        "delta_orch.partitions.day": "0 0 * * *",
     }
 
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.dagster.partition_keys import ensure_one_to_one, keys_of_value, no_keys, partition_of
+from delta_orch.dagster.partition_selection import WINDOWS
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Comparison, Literal
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
@@ -149,6 +150,8 @@ def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None
         lake.run(events(weekly), partition="2013-01-06")
         assert [row["day"] for row in lake.rows("events")] == [date(2013, 1, 6)]
         return
+    # A table that others have made tells by its values.
+    lake.table("events").alter().unset_properties(f"{WINDOWS}day").commit()
     assert "is no partition of the asset" in str(lake.fails(events(weekly), partition="2013-01-06"))
     assert len(lake.rows("events")) == 2
     lake.table("events").delete("day = '2013-01-08'")
@@ -157,3 +160,37 @@ def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None
     assert lake.run(events(weekly), partition="2013-01-06").success
     hourly = dg.HourlyPartitionsDefinition("2013-01-06-00:00", end_date="2013-01-07-00:00")
     assert "is no partition" in str(lake.fails(events(hourly), partition="2013-01-06-03:00"))
+
+
+PARTITIONS = {
+    "months": (dg.MonthlyPartitionsDefinition("2013-01-01", end_date="2014-01-01"), "2013-09-01"),
+    "weeks": (dg.WeeklyPartitionsDefinition("2013-01-06", end_date="2014-01-01"), "2013-09-01"),
+    "days": (dg.DailyPartitionsDefinition("2013-01-01", end_date="2014-01-01"), "2013-09-01"),
+    "keys": (dg.StaticPartitionsDefinition(["a", "2013-09-01"]), "a"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), [(old, new) for old, new in product(PARTITIONS, repeat=2) if old != new])
+def test_keys_that_are_spelled_alike(tmp_path: Path, old: str, new: str) -> None:
+    """A week, a month and a day begin with the same text: the table tells which of them it holds."""
+    lake = Lake(tmp_path)
+
+    def events(partitions_def: Any) -> Any:
+        # Also where the table is not partitioned by them.
+        by: dict[str, Any] = {"partition_by": []} if old == "months" else {}
+
+        @dg.asset(partitions_def=partitions_def, metadata={"partition_expr": "day", **by})
+        def events(context: dg.AssetExecutionContext) -> pa.Table:
+            return pa.table({"day": [context.partition_key], "n": [1]})
+
+        return events
+
+    (before, before_key), (after, after_key) = PARTITIONS[old], PARTITIONS[new]
+    lake.run(events(before), partition=before_key)
+    assert "holds other partitions" in str(lake.fails(events(after), partition=after_key))
+    assert [row["day"] for row in lake.rows("events")] == [before_key]
+    lake.table("events").delete()
+    said = after.cron_schedule if isinstance(after, dg.TimeWindowPartitionsDefinition) else "keys"
+    lake.table("events").alter().set_properties({f"{WINDOWS}day": said}).commit()
+    lake.run(events(after), partition=after_key)
+    assert [row["day"] for row in lake.rows("events")] == [after_key]
