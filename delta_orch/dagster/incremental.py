@@ -94,7 +94,7 @@ def delta_asset(
     Args:
         incremental_from: The table to read: a resource, or the key of one. For several tables, a mapping of names to
             tables. The function then gets in `batch` a mapping of names to batches: of the tables that have changes,
-            with `dynamic` of all of them. One commit holds all cursors.
+            with `dynamic`, `overwrite` and `full_snapshot` of all of them. One commit holds all cursors.
         table: The table to write, as above. It is created by the first run.
         write: `append` adds the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others;
             `dynamic` replaces the partitions the rows lie in; `touched_partitions` replaces exactly the partitions of

@@ -224,8 +224,9 @@ class Step:
 
         Args:
             readers: Name → reader for this step's table, each with a consumer name of its own.
-            rows: Gives the rows of the batches, at least one, by the names of their readers. `overwrite_partitions`
-                hands it one of each source, also of those without news: a partition has rows of all of them.
+            rows: Gives the rows of the batches, at least one, by the names of their readers. `overwrite_partitions`,
+                `overwrite` and `scd2` with full_snapshot hand it one of each source, also of those without news: what
+                is replaced has rows of all of them.
 
         Raises:
             InvalidRequestError: As `process`; `overwrite_touched` has several sources.
@@ -249,14 +250,14 @@ class Step:
     def _read_together(
         self, readers: Mapping[str, IncrementalReader], batches: Mapping[str, ChangeBatch]
     ) -> Mapping[str, ChangeBatch]:
-        """What the function of a step is handed. Where it replaces partitions, these are those of all its sources."""
-        if self.mode != "overwrite_partitions" or len(readers) == 1:
+        """What the function of a step is handed. Where it replaces rows of all sources, it reads all of them."""
+        if len(readers) == 1 or not (self.mode in ("overwrite", "overwrite_partitions") or self.full_snapshot):
             return batches
+        every = {name: batches.get(name) or reader.quiet_batch() for name, reader in readers.items()}
+        if self.mode != "overwrite_partitions":
+            return every
         touched = tuple(batch.partition_predicate() for batch in batches.values())
-        return {
-            name: replace(batches.get(name) or reader.quiet_batch(), touched=touched)
-            for name, reader in readers.items()
-        }
+        return {name: replace(batch, touched=touched) for name, batch in every.items()}
 
     def guarded(self, batch: ChangeBatch) -> ChangeBatch:
         """The batch, which offers only what is exact for this step's mode."""

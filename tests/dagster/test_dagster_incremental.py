@@ -647,3 +647,42 @@ def test_a_recreated_source_leaves_no_row_of_the_old_one(tmp_path: Path) -> None
     assert pipeline.silver() == [("b", 8)]
     with pytest.raises(InvalidRequestError, match="recreated"):
         Pipeline(tmp_path, write="append", on_recreated="bootstrap")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"write": "overwrite"},
+        {"write": "scd2", "merge_keys": ["day"], "sequence_by": "at", "full_snapshot": True},
+    ],
+    ids=lambda arguments: str(arguments["write"]),
+)
+def test_what_replaces_all_rows_reads_all_sources(tmp_path: Path, arguments: dict[str, Any]) -> None:
+    """Also those without news, whose rows would be gone."""
+    sources = {name: DeltaTable(tmp_path / name) for name in ("one", "two")}
+    target, instance = DeltaTable(tmp_path / "all"), dg.DagsterInstance.ephemeral()
+    runs: list[list[str]] = []
+
+    @delta_asset(
+        incremental_from={name: DeltaTableResource(table_uri=table.uri) for name, table in sources.items()},
+        table=DeltaTableResource(table_uri=target.uri),
+        **arguments,
+    )
+    def together(batch: dict[str, ChangeBatch]) -> pa.Table:
+        runs.append(sorted(batch))
+        found = pa.concat_tables([one.scan().to_arrow().select(["day", "value"]) for one in batch.values()])
+        return found.append_column("at", pa.array([len(runs)] * found.num_rows, pa.int64()))
+
+    def current() -> list[str]:
+        where = "is_current" if arguments["write"] == "scd2" else None
+        return sorted(target.snapshot().scan(where=where).to_arrow()["day"].to_pylist())
+
+    sources["one"].append(rows("a"))
+    sources["two"].append(rows("b"))
+    dg.materialize([together], instance=instance)
+    sources["one"].append(rows("c"))
+    dg.materialize([together], instance=instance)
+    assert current() == ["a", "b", "c"]
+    assert runs == [["one", "two"]] * 2
+    dg.materialize([together], instance=instance)
+    assert len(runs) == 2
