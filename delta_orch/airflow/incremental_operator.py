@@ -156,7 +156,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             step = replace(self.step(run, table, MODES[self.mode]), merge_keys=tuple(self.merge_keys))
             if several:
                 report = step.process_all(
-                    readers, lambda batches: self.call_user_function(context, session(), dict(batches))
+                    readers,
+                    lambda batches: self.call_user_function(context, session(), dict(batches)),
+                    until_current=True,
                 )
             else:
                 report = step.process(

@@ -191,20 +191,7 @@ class Step:
             InvalidRequestError: `rows` gave None, or `overwrite_touched` has a source without partitions.
             DeltaError: As `IncrementalReader.next_batch` and `run`. Batches committed before the error stay.
         """
-        batch = reader.next_batch()
-        if batch is None:
-            version = self.table.version() if self.table.exists() else None
-            return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
-        goal = reader.source.version() if until_current else batch.ending_version
-        reports: list[StepReport] = []
-        batches: list[ChangeBatch] = []
-        while batch is not None:
-            step = self._for_batch(batch, [reader])
-            step._ensure_owner(snapshot_or_none(self.table))
-            reports.append(step._commit(rows(self.guarded(batch))))
-            batches.append(batch)
-            batch = reader.next_batch() if batch.ending_version < goal else None
-        return replace(reports[-1], skipped=all(report.skipped for report in reports), batches=tuple(batches))
+        return self.process_all({"": reader}, lambda batches: rows(batches[""]), until_current=until_current)
 
     def recover(self, txn: TxnId) -> StepReport:
         """The report of a step whose commit, with this identifier, an earlier attempt has made.
@@ -218,34 +205,47 @@ class Step:
         return StepReport(self.table, found.version, True, ALREADY_COMMITTED, (txn,), recovered=found)
 
     def process_all(
-        self, readers: Mapping[str, IncrementalReader], rows: Callable[[Mapping[str, ChangeBatch]], object]
+        self,
+        readers: Mapping[str, IncrementalReader],
+        rows: Callable[[Mapping[str, ChangeBatch]], object],
+        *,
+        until_current: bool = False,
     ) -> StepReport:
         """Commit what `rows` makes of the next batch of each source that has news, together with all their cursors.
 
         Args:
             readers: Name → reader for this step's table, each with a consumer name of its own.
-            rows: Gives the rows of the batches, at least one, by the names of their readers. `overwrite_partitions`,
-                `overwrite` and `scd2` with full_snapshot hand it one of each source, also of those without news: what
-                is replaced has rows of all of them.
+            rows: Gives the rows of the batches, at least one, by the names of their readers. It gets one of each
+                source, also of those without news, where rows of all of them are replaced (`_read_together`).
+            until_current: As `process`, for each source.
 
         Raises:
             InvalidRequestError: As `process`; `overwrite_touched` has several sources.
-            DeltaError: As `process`. No cursor has moved.
+            DeltaError: As `process`. The cursors have moved together, by the batches committed before.
         """
         if self.mode == "overwrite_touched" and len(readers) > 1:
             raise InvalidRequestError(
                 f"{self.name} replaces the touched partitions, which are those of one source",
                 remedy="Merge, or overwrite the partitions of the rows",
             )
-        batches = {name: batch for name, reader in readers.items() if (batch := reader.next_batch()) is not None}
-        if not batches:
-            version = self.table.version() if self.table.exists() else None
-            return StepReport(self.table, version, skipped=True, reason=NOTHING_NEW)
-        steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]
-        step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
-        step._ensure_owner(snapshot_or_none(self.table))
-        given = {name: self.guarded(batch) for name, batch in self._read_together(readers, batches).items()}
-        return replace(step._commit(rows(given)), batches=tuple(batches.values()))
+        goals: Mapping[str, int] = {}
+        reports: list[StepReport] = []
+        done: list[ChangeBatch] = []
+        while batches := {
+            name: batch for name, reader in readers.items() if (batch := reader.next_batch()) is not None
+        }:
+            goals = goals or {name: reader.source.version() for name, reader in readers.items() if until_current}
+            steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]
+            step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
+            step._ensure_owner(snapshot_or_none(self.table))
+            given = {name: self.guarded(batch) for name, batch in self._read_together(readers, batches).items()}
+            reports.append(step._commit(rows(given)))
+            done += batches.values()
+            if not any(batch.ending_version < goals.get(name, -1) for name, batch in batches.items()):
+                break
+        if not reports:
+            return StepReport(self.table, self.table.version() if self.table.exists() else None, True, NOTHING_NEW)
+        return replace(reports[-1], skipped=all(report.skipped for report in reports), batches=tuple(done))
 
     def _read_together(
         self, readers: Mapping[str, IncrementalReader], batches: Mapping[str, ChangeBatch]

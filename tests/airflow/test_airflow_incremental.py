@@ -252,6 +252,39 @@ def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, t
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("x", 9), ("y", 8)]
 
 
+def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: DeltaTable, tmp_path: Path) -> None:
+    """`max_versions` bounds a batch, not what a run does: it ended after the first batch, green, without the rest."""
+    other = DeltaTable(tmp_path / "other")
+    other.append(readings("x", 9), partition_by=["day"])
+
+    def union(batches: dict[str, ChangeBatch], ti: Any) -> pa.Table:
+        if ti.try_number == 1 and batches["two"].ending_version == 2:
+            raise RuntimeError("killed in the third batch")
+        return pa.concat_tables(batch.scan().to_arrow().select(["day", "value"]) for batch in batches.values())
+
+    with DAG("several_batches", schedule=None) as dag:
+        DeltaIncrementalOperator(
+            task_id="silver",
+            source={"one": tmp_path / "source", "two": tmp_path / "other"},
+            target=tmp_path / "target",
+            python_callable=union,
+            partition_by=["day"],
+            bootstrap="changes",
+            max_versions=1,
+            retries=1,
+            retry_delay=timedelta(0),
+        )
+    for day in ("a", "x", "y"):
+        other.append(readings(day, 5))
+    source.append(readings("y", 6))
+    run = runs.run(dag)
+    assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
+    expected = [("a", 1), ("a", 2), ("a", 5), ("x", 5), ("x", 9), ("y", 5), ("y", 6)]
+    assert rows(tmp_path / "target") == expected
+    assert runs.xcom(run, "silver")["source_ending_versions"] == {"two": 3}
+    assert runs.xcom(runs.run(dag), "silver")["skipped"] is True
+
+
 @pytest.mark.parametrize("named", [False, True])
 def test_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tmp_path: Path, *, named: bool) -> None:
     """Each would get what the other has not read: a green run without half of the rows."""
