@@ -26,11 +26,11 @@ def build_table(
 ) -> DeltaTable:
     """Create a table, and append each of the Arrow tables in a commit of its own.
 
-    Version 0 is empty and has the schema of the first Arrow table. Version n holds the rows of the first n.
+    Version 0 is empty and has the schema of the first Arrow table. Version n holds the first n that have rows.
 
     Args:
         table_uri: A path or a URI. `memory://name` keeps the table in this process.
-        commits: The rows of each commit. At least one; it may be empty.
+        commits: The rows of each commit. At least one; one without rows makes no version.
 
     Raises:
         InvalidRequestError: No rows are given. Nothing was written.
