@@ -57,6 +57,7 @@ class ChangeBatch:
         is_appended: What is made of the batch is added to the rows that are there.
         is_whole: It replaces all rows that are there.
         replaces: It replaces partitions; the partition columns of each table that it does so in.
+        recomputes: It replaces the touched partitions.
         touched: Of a step that replaces partitions and reads several sources: what is touched in any of them (None: all
             rows). `scan` reads it from each, as a partition has rows of all of them.
     """
@@ -72,6 +73,7 @@ class ChangeBatch:
     is_appended: bool = False
     is_whole: bool = False
     replaces: tuple[tuple[str, ...], ...] = ()
+    recomputes: bool = False
     touched: tuple[Expression | None, ...] = ()
 
     @property
@@ -139,7 +141,7 @@ class ChangeBatch:
         """
         if self.feed is None:
             return self.snapshot.scan(columns=columns)
-        if self.replaces or self.is_whole:
+        if self.replaces or self.is_whole or self.recomputes:
             raise InvalidRequestError(
                 "batch.inserted() lacks rows of earlier batches, and replacing rows by it would lose them",
                 cause="The step replaces partitions or all rows",

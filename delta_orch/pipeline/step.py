@@ -266,7 +266,7 @@ class Step:
         if self.mode == "overwrite" or self.full_snapshot:
             return replace(batch, is_whole=True)
         if self.mode != "overwrite_partitions":
-            return batch
+            return replace(batch, recomputes=self.mode == "overwrite_touched")
         before = snapshot_or_none(self.table)
         columns = (self.options.get("partition_by") or ()) if before is None else before.partition_columns
         return replace(batch, replaces=(*batch.replaces, tuple(columns)))

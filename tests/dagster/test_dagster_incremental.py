@@ -157,7 +157,7 @@ def test_a_step_that_appends_reads_inserted_rows_once_in_every_batch(tmp_path: P
     assert pipeline.silver() == expected and pipeline.target.snapshot().version == before
 
 
-@pytest.mark.parametrize("write", ["dynamic", "overwrite"])
+@pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
 def test_inserted_rows_do_not_replace_what_earlier_batches_brought(tmp_path: Path, write: Write) -> None:
     pipeline = Pipeline(tmp_path)
     pipeline.source.append(rows("a"), partition_by=["day"])
