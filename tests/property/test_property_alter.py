@@ -96,6 +96,13 @@ class Alterations(RuleBasedStateMachine):
         self.version += 1
         assert result.version == self.version
 
+    def written(self, result: Any, changed: Sequence[Any]) -> None:
+        """A write that changes no row commits nothing."""
+        if changed:
+            self.committed(result)
+        else:
+            assert result.skipped and result.version == self.version
+
     def refused(self, alteration: Any, *errors: type[Exception]) -> None:
         with pytest.raises(errors or InvalidRequestError):
             alteration.commit()
@@ -109,7 +116,7 @@ class Alterations(RuleBasedStateMachine):
             with pytest.raises(ConstraintViolationError):
                 self.table.append(data)
             return
-        self.committed(self.table.append(data))
+        self.written(self.table.append(data), rows)
         self.rows += rows
 
     @rule(number=st.integers(0, 20), name=names, data_type=st.sampled_from(TYPES))
@@ -124,7 +131,7 @@ class Alterations(RuleBasedStateMachine):
     @rule(numbers=st.lists(st.integers(0, 20), max_size=3))
     def overwrite(self, numbers: list[int]) -> None:
         data, rows = self.data(numbers)
-        self.committed(self.table.overwrite(data))
+        self.written(self.table.overwrite(data), self.rows or rows)
         self.rows = rows
 
     @rule(numbers=st.lists(st.integers(0, 20), max_size=3), kept=st.sets(names), name=names)

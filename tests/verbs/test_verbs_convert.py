@@ -100,8 +100,8 @@ def test_partitions(tmp_path: Path, rows: Any) -> None:
     [
         ("day=2020-01-01", None, "partition_schema"),
         ("", {"day": "date"}, "partition_schema"),
-        ("day=2020-01-01", {"day": "int"}, "no integer"),
-        ("day=", {"day": "string"}, "no string"),
+        ("day=2020-01-01", {"day": "int"}, "not a value of the type integer"),
+        ("day=", {"day": "string"}, "not a value of the type string"),
         ("month=1/day=2", {"day": "int", "month": "int"}, "month, day"),
         ("id=5", {"id": "long"}, "hold the partition column id"),
     ],

@@ -172,7 +172,7 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.update({"small": "1000"}), SchemaMismatchError, "1000"),
     (lambda t: t.update({"small": "'x'"}), SchemaMismatchError, "'x'"),
     (lambda t: t.update({"small": literal(128.5)}), InvalidExpressionError, "."),
-    (lambda t: t.update({"small": "name"}), InvalidExpressionError, "no byte"),
+    (lambda t: t.update({"small": "name"}), InvalidExpressionError, "not a valid byte"),
     (lambda t: t.update({"small": "DATE '2024-01-01'"}), SchemaMismatchError, "date"),
     (lambda t: t.update({"st": "named_struct('a', 1)"}), SchemaMismatchError, "st.b is missing"),
     (lambda t: t.update({"st.b": "named_struct('c', 'x', 'd', 1)"}), SchemaMismatchError, "d"),
