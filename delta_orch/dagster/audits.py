@@ -57,7 +57,7 @@ def _checks(
     key: dg.AssetKey, audits: Sequence[Audit], manager: str, metadata: Mapping[str, object]
 ) -> dg.AssetChecksDefinition:
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
-        passed = _passed_in_run(context, key)
+        is_new, passed = _passed_in_run(context, key)
         keeper: KeepsTables = getattr(context.resources, manager)
         table = None if keeper is None or not hasattr(keeper, "table_of") else keeper.table_of(key, metadata)
         if table is None:
@@ -69,11 +69,11 @@ def _checks(
         snapshot = snapshot_or_none(table) if any(audit.name not in passed for audit in wanted) else None
         for audit in wanted:
             if audit.name in passed:
-                yield from audit_results([AuditFinding(audit.name, True, "")])
+                yield from audit_results([AuditFinding(audit.name, True, "")], key)
             elif snapshot is None:
-                yield dg.AssetCheckResult(
-                    passed=False, check_name=audit.name, description=f"There is no table at {table.uri}."
-                )
+                # An asset that has returned None makes no table.
+                nothing = "Nothing was written." if is_new else f"There is no table at {table.uri}."
+                yield dg.AssetCheckResult(passed=is_new, check_name=audit.name, description=nothing)
             else:
                 found = audit.find(snapshot, None)
                 described = found.description or f"Passes in version {snapshot.version}."
@@ -91,14 +91,14 @@ def _checks(
     return make(check)
 
 
-def _passed_in_run(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> set[str]:
-    """The audits that the asset's own materialization in this run has passed."""
+def _passed_in_run(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> tuple[bool, set[str]]:
+    """Whether this run has materialized the asset, and the audits that it has passed there."""
     events = context.instance.fetch_materializations(key, limit=_LATEST).records
     for event in events:
         if event.run_id == context.run.run_id and event.asset_materialization is not None:
             told = event.asset_materialization.metadata.get(PASSED)
-            return set(cast("Sequence[str]", told.value)) if isinstance(told, dg.JsonMetadataValue) else set()
-    return set()
+            return True, set(cast("Sequence[str]", told.value)) if isinstance(told, dg.JsonMetadataValue) else set()
+    return False, set()
 
 
 def report_failed_checks(context: dg.OutputContext, error: AuditFailedError) -> None:
@@ -123,11 +123,12 @@ def audit_specs(asset: dg.AssetKey, audits: Sequence[Audit]) -> list[dg.AssetChe
     ]
 
 
-def audit_results(findings: Sequence[AuditFinding]) -> Iterator[dg.AssetCheckResult]:
+def audit_results(findings: Sequence[AuditFinding], asset: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
     """What became of those checks."""
     for finding in findings:
         yield dg.AssetCheckResult(
             passed=finding.passed,
+            asset_key=asset,
             check_name=finding.name,
             severity=dg.AssetCheckSeverity.ERROR,
             description=finding.description or "Passed before anybody could see the rows.",

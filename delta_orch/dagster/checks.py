@@ -88,7 +88,12 @@ def build_delta_freshness_check(
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
     """Check that the last commit that changed data is not older than `max_age`. Compaction and changed properties do
-    not count."""
+    not count.
+
+    Raises:
+        InvalidRequestError: `max_age` is below 0.
+    """
+    _ensure(max_age >= timedelta(0), f"max_age={max_age} is below 0", "Pass an age")
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         for commit in _newest_first(delta, snapshot.version):
@@ -121,7 +126,9 @@ def build_delta_schema_check(
 
     Raises:
         SchemaMismatchError: A type is none.
+        InvalidRequestError: No column is declared.
     """
+    _ensure(bool(columns), "columns declares no column", "Map names to types")
     declared = declared_columns(columns)
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
@@ -148,10 +155,16 @@ def build_delta_row_count_check(
     statistics.
 
     Raises:
-        InvalidRequestError: There is no bound.
+        InvalidRequestError: There is no bound, one is below 0, or no number lies between them.
     """
     if min_rows is None and max_rows is None:
         raise InvalidRequestError("A check of the number of rows needs a bound", remedy="Pass min_rows or max_rows")
+    low = min_rows or 0
+    _ensure(
+        low >= 0 and (max_rows is None or max_rows >= low),
+        f"min_rows={min_rows} and max_rows={max_rows} are not bounds of a number of rows",
+        "Pass numbers from 0 on, max_rows not below min_rows, or leave one of them out",
+    )
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         rows = snapshot.scan(where=_both(snapshot, where, only)).count()
@@ -238,7 +251,12 @@ def build_delta_health_check(
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
     """Check that no maintenance is due: few small files, a short log since the last checkpoint, few rows marked as
-    deleted."""
+    deleted.
+
+    Raises:
+        InvalidRequestError: `max_deleted_rows_ratio` is not a share, 0 to 1.
+    """
+    _ensure(0 <= max_deleted_rows_ratio <= 1, "max_deleted_rows_ratio is not a share", "Pass a number from 0 to 1")
     limits = policy or MaintenancePolicy()
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
@@ -277,7 +295,11 @@ def build_delta_cdc_lag_check(
 
     Args:
         consumer: The name of the cursor, as in `delta_asset`.
+
+    Raises:
+        InvalidRequestError: `max_versions` is below 0.
     """
+    _ensure(max_versions >= 0, f"max_versions={max_versions} is below 0", "Pass 0 or more")
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         origin = source.table()
@@ -317,7 +339,11 @@ def build_delta_txn_gap_check(
     Args:
         app_id: As recorded, for example `cdc:silver<-…` (`DeltaTable.txns`).
         last_versions: How many of the last commits to look at, as far as the log holds them.
+
+    Raises:
+        InvalidRequestError: `last_versions` is below 1.
     """
+    _ensure(last_versions > 0, f"last_versions={last_versions} looks at no commit", "Pass at least 1")
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         gaps: list[str] = []
@@ -355,7 +381,21 @@ def build_delta_writer_check(
     severity: dg.AssetCheckSeverity = _WARN,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
-    """Check that this package, in Dagster or Airflow, made all of the last commits that changed data."""
+    """Check that this package, in Dagster or Airflow, made all of the last commits that changed data.
+
+    Args:
+        last_versions: As in `build_delta_txn_gap_check`.
+        orchestrators: `dagster`, `airflow` or both.
+
+    Raises:
+        InvalidRequestError: `last_versions` is below 1, or an orchestrator is not known.
+    """
+    _ensure(last_versions > 0, f"last_versions={last_versions} looks at no commit", "Pass at least 1")
+    _ensure(
+        bool(orchestrators) and set(orchestrators) <= {"dagster", "airflow"},
+        f"orchestrators={list(orchestrators)} are not known",
+        "Name dagster, airflow or both",
+    )
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         first = max(0, snapshot.version - last_versions + 1)
@@ -368,6 +408,11 @@ def build_delta_writer_check(
         return Finding(not others, described, {"delta/commits_of_others": len(others)})
 
     return _check(asset, table, name, evaluate, severity, blocking, "Nobody else writes here.")
+
+
+def _ensure(is_sound: bool, problem: str, remedy: str) -> None:
+    if not is_sound:
+        raise InvalidRequestError(problem, remedy=remedy)
 
 
 def _check(

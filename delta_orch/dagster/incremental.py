@@ -19,7 +19,7 @@ from delta_orch.dagster.metadata import STORAGE_KIND, TABLE_RESOURCE, Metadata, 
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
-from delta_orch.dagster.settings import ensure_deletes
+from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_slips
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import AuditLike, as_audits
@@ -40,6 +40,7 @@ MODES: dict[Write, Mode] = {
 TableOrKey = DeltaTableResource | str
 Sources = TableOrKey | Mapping[str, TableOrKey]
 
+_LATEST_CHECKS = 20
 _NOT_TAKEN = {
     "partitions_def": "The cursor decides what is processed, so the asset has no partitions",
     "io_manager_key": "The asset writes its table itself",
@@ -170,10 +171,10 @@ def delta_asset(
                 with retry_conflicts(conflict_retries):
                     report = step.process_all(readers, rows)
             except AuditFailedError as error:
-                yield from audit_results(findings_of(error))
+                yield from audit_results(findings_of(error), context.asset_key)
                 raise audit_failure(error) from error
             seconds = time.perf_counter() - started
-            yield from _results(context, report, returned, [audit.name for audit in audits], seconds)
+            yield from results_of(context, context.asset_key, report, returned, [a.name for a in audits], seconds)
 
         called.describe(compute)
         arguments = {
@@ -251,6 +252,7 @@ def ensure_sound(
         raise InvalidRequestError(
             "write='scd2' and sequence_by go together", remedy="Name the column that orders the versions of a key"
         )
+    ensure_no_settings(asset_arguments.get("metadata"))
     for name, reason in _NOT_TAKEN.items():
         if name in asset_arguments:
             raise InvalidRequestError(f"An incremental asset takes no {name}", cause=reason, remedy=f"Leave {name} out")
@@ -273,6 +275,22 @@ def ensure_sound(
                 cause="It would process its own rows, or one table would lie inside the other",
                 remedy="Give each a folder of its own",
             )
+
+
+def ensure_no_settings(metadata: object) -> None:
+    """Check that the metadata of an incremental asset says nothing that only the IO manager heeds.
+
+    Raises:
+        InvalidRequestError: It does, or a key is misspelled.
+    """
+    given = metadata if isinstance(metadata, Mapping) else {}
+    refuse_slips(given, DEFINED_KEYS, "the definition")
+    if passed_over := sorted(set(given) & (set(DEFINED_KEYS) - set(PLACE_KEYS))):
+        raise InvalidRequestError(
+            f"The metadata {passed_over[0]!r} is for assets of the IO manager; an incremental asset writes its table "
+            "itself",
+            remedy="Pass it as an argument beside the table, the mode as write",
+        )
 
 
 def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
@@ -324,53 +342,58 @@ def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable
     return resource.table()
 
 
-def _results(
-    context: dg.AssetExecutionContext, report: StepReport, returned: Returned, audits: Sequence[str], seconds: float
+def results_of(
+    context: dg.AssetExecutionContext,
+    key: dg.AssetKey,
+    report: StepReport,
+    returned: Returned,
+    audits: Sequence[str],
+    seconds: float,
 ) -> Iterator[object]:
-    """What a run tells Dagster: a materialization, or an observation where it committed nothing.
+    """What a run tells Dagster of an asset: a materialization, or an observation where it committed nothing.
 
     Args:
         audits: The checks that are audits, not the function's own.
     """
-    name = ".".join(context.asset_key.path)
+    name = ".".join(key.path)
     metadata = {**incremental_metadata(name, report, context.run.run_id, seconds), **returned.metadata}
     version = None if report.version is None else data_version(report.snapshot())
     # Without a batch the function, which gives the results of the asset's checks, was not called.
-    checked = list(returned.check_results if report.batches else _check_results_that_stand(context))
+    checked = list(returned.check_results if report.batches else _check_results_that_stand(context, key))
     if report.batches and audits:
         # What another attempt has committed was audited by it.
-        standing = [last for last in _check_results_that_stand(context) if last.check_name in audits]
-        checked += audit_results(report.findings) if report.findings else standing
-    if not report.skipped or _has_downstream_in_run(context):
-        yield dg.MaterializeResult(metadata=metadata, data_version=version, tags=returned.tags, check_results=checked)
+        standing = [last for last in _check_results_that_stand(context, key) if last.check_name in audits]
+        checked += audit_results(report.findings, key) if report.findings else standing
+    if not report.skipped or _has_downstream_in_run(context, key):
+        yield dg.MaterializeResult(
+            asset_key=key, metadata=metadata, data_version=version, tags=returned.tags, check_results=checked
+        )
         return
     tags = {} if version is None else {"dagster/data_version": version.value}
-    yield dg.AssetObservation(context.asset_key, metadata=metadata, tags=tags)
+    yield dg.AssetObservation(key, metadata=metadata, tags=tags)
     yield from checked
 
 
-def _has_downstream_in_run(context: dg.AssetExecutionContext) -> bool:
+def _has_downstream_in_run(context: dg.AssetExecutionContext, key: dg.AssetKey) -> bool:
     """Whether a step of this run waits for this asset: without an output it would be left out."""
-    graph = context.job_def.asset_layer.asset_graph
-    return bool(graph.get(context.asset_key).child_keys & set(context.job_def.asset_layer.selected_asset_keys))
+    layer = context.job_def.asset_layer
+    return bool(layer.asset_graph.get(key).child_keys & set(layer.selected_asset_keys))
 
 
-def _check_results_that_stand(context: dg.AssetExecutionContext) -> Iterator[dg.AssetCheckResult]:
+def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
     """The last results of the asset's own checks: the table is the one they looked at."""
-    for key in context.selected_asset_check_keys:
-        record = context.instance.event_log_storage.get_latest_asset_check_execution_by_key([key]).get(key)
-        found = None if record is None or record.event is None else record.event.dagster_event
-        if found is None or found.event_type_value != "ASSET_CHECK_EVALUATION":
-            yield dg.AssetCheckResult(
-                passed=False,
-                check_name=key.name,
-                severity=dg.AssetCheckSeverity.WARN,
-                description="Nothing new to check",
-            )
-            continue
-        last = found.asset_check_evaluation_data
+    for key in (key for key in context.selected_asset_check_keys if key.asset_key == asset):
+        # Runs that have no result yet have a record, too: this one, and those that were canceled.
+        records = context.instance.event_log_storage.get_asset_check_execution_history(key, limit=_LATEST_CHECKS)
+        events = (record.event.dagster_event for record in records if record.event is not None)
+        found = (e for e in events if e is not None and e.event_type_value == "ASSET_CHECK_EVALUATION")
+        last = next((event.asset_check_evaluation_data for event in found), None)
         yield dg.AssetCheckResult(
-            passed=last.passed, check_name=key.name, severity=last.severity, description=last.description
+            passed=last is not None and last.passed,
+            asset_key=asset,
+            check_name=key.name,
+            severity=dg.AssetCheckSeverity.WARN if last is None else last.severity,
+            description="Nothing new to check" if last is None else last.description,
         )
 
 

@@ -62,6 +62,14 @@ def load_value(
     return load(snapshot.scan(columns=asked.columns, where=where))
 
 
+def input_name(context: dg.InputContext) -> str:
+    """The input, for messages; a value that is loaded outside of a run has no name but the asset's."""
+    try:
+        return f"Input {context.name}"
+    except dg.DagsterInvariantViolationError:
+        return f"The value of {context.asset_key.to_user_string()}"
+
+
 def _annotation(context: dg.InputContext) -> object:
     try:
         return context.dagster_type.typing_type
@@ -74,14 +82,14 @@ def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: Inpu
     is_partitioned = context.has_asset_key and context.has_asset_partitions
     if wanted.by_partition and (not is_partitioned or wanted.kind != "rows"):
         raise InvalidRequestError(
-            f"Input {context.name} is annotated as a dict, but there is no value for each partition",
+            f"{input_name(context)} is annotated as a dict, but there is no value for each partition",
             cause="The upstream asset has no partitions" if not is_partitioned else "Only rows come by partition",
             remedy="Annotate it with the type of one value",
         )
     starts = asked.starting_version is not None or asked.starting_timestamp is not None
     if starts != (wanted.kind == "changes"):
         raise InvalidRequestError(
-            f"Input {context.name} needs both the type ChangeFeed and where its changes begin, or neither",
+            f"{input_name(context)} needs both the type ChangeFeed and where its changes begin, or neither",
             cause="A change feed needs a first version"
             if wanted.kind == "changes"
             else "Other types are read as of one version",
@@ -91,7 +99,7 @@ def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: Inpu
     chosen = asked.version is not None or asked.timestamp is not None or asked.columns is not None
     if (chosen and wanted.kind == "table") or (asked.columns is not None and wanted.kind != "rows"):
         raise InvalidRequestError(
-            f"Input {context.name} is a {wanted.kind}, to which its metadata cannot be applied",
+            f"{input_name(context)} is a {wanted.kind}, to which its metadata cannot be applied",
             remedy="Leave version, timestamp and columns out, or annotate it with a type of rows",
         )
 
@@ -153,9 +161,9 @@ def _nothing_yet(context: dg.InputContext, table: DeltaTable, wanted: WantedValu
         declared = None if context.upstream_output is None else context.upstream_output.definition_metadata
         return empty_value(wanted.annotation, _declared_schema(declared or {}), engine)
     raise TableNotFoundError(
-        f"Input {context.name} has nothing to load: there is no table at {table.uri}"
+        f"{input_name(context)} has nothing to load: there is no table at {table.uri}"
         if not table.exists()
-        else f"Input {context.name} has nothing to load: this run has not written {table.uri}",
+        else f"{input_name(context)} has nothing to load: this run has not written {table.uri}",
         cause="The upstream was not materialized yet, or returned None",
         remedy="Materialize it first, or annotate the input as Optional to get None in its place",
         uri=table.uri,

@@ -12,7 +12,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
-from delta_orch.dagster.inputs import load_value
+from delta_orch.dagster.inputs import input_name, load_value
 from delta_orch.dagster.metadata import (
     STORAGE_KIND,
     TABLE_RESOURCE,
@@ -32,17 +32,18 @@ from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, DagsterRun, is_in_run, read_run, retry_conflicts, step_name
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
-    ELSEWHERE,
     PLACE_KEYS,
     WRITTEN_KEYS,
     AssetSettings,
+    elsewhere,
     parse_mode,
     parse_settings,
     plain_metadata,
     refuse_slips,
 )
-from delta_orch.dagster.values import is_read_once, unwrap_optional
+from delta_orch.dagster.values import unwrap_optional
 from delta_orch.delta_table import DeltaTable
+from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
@@ -130,7 +131,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         # Pydantic passes over what it does not know, and a run would write in another mode than the one asked for.
         for name in values if isinstance(values, dict) else ():
             if name not in cls.model_fields:
-                near = get_close_matches(name, cls.model_fields, 1) or [ELSEWHERE.get(name, "")]
+                near = get_close_matches(name, cls.model_fields, 1) or [elsewhere(name)]
                 said = f"; did you mean {near[0]!r}?" if near[0] else ""
                 raise ValueError(f"There is no setting {name!r}{said}")
         return values
@@ -160,8 +161,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             DeltaError: As `Step.run`. The table is unchanged.
         """
         refuse_slips(context.definition_metadata, DEFINED_KEYS, "the definition")
-        refuse_slips(context.output_metadata, WRITTEN_KEYS, "the output")
-        settings = parse_settings(context.definition_metadata, context.output_metadata, self.mode, self.merge_keys)
+        written = _written_metadata(context)
+        refuse_slips(written, WRITTEN_KEYS, "the output")
+        settings = parse_settings(context.definition_metadata, written, self.mode, self.merge_keys)
         if context.has_asset_key and settings.table is not None:
             raise InvalidRequestError(
                 "The metadata 'table' is for outputs of ops; the last part of an asset's key names its table",
@@ -182,7 +184,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         started = time.perf_counter()
         try:
             with retry_conflicts(self.conflict_retries):
-                is_repeatable = not context.has_asset_key and not is_read_once(obj)
+                is_repeatable = not context.has_asset_key and can_be_read_again(obj)
                 report, scopes = repeat_conflicts(write) if is_repeatable else write()
         except AuditFailedError as error:
             if context.has_asset_key and is_in_run(context):
@@ -380,14 +382,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))
         if kind == STORAGE_KIND and uri is not None and str(uri).rstrip("/") != table.uri.rstrip("/"):
             raise InvalidRequestError(
-                f"Input {context.name} is a table at {uri}, which this IO manager does not keep",
+                f"{input_name(context)} is a table at {uri}, which this IO manager does not keep",
                 cause=f"It would be loaded from {table.uri}",
                 remedy="Name the asset in deps, and read the table through a DeltaTableResource",
                 uri=uri,
             )
         if named is not None:
             raise InvalidRequestError(
-                f"Input {context.name} is a table that the resource or variable {named} names; this IO manager does "
+                f"{input_name(context)} is a table that the resource or variable {named} names; this IO manager does "
                 "not know where it is",
                 cause=f"It would be loaded from {table.uri}, whatever lies there",
                 remedy="Name the asset in deps, and read the table through that DeltaTableResource",
@@ -419,6 +421,14 @@ def ensure_choice(name: str, value: str, choices: Sequence[str]) -> str:
     if value not in choices:
         raise InvalidRequestError(f"There is no {name} {value!r}", remedy=f"Use one of {', '.join(choices)}")
     return value
+
+
+def _written_metadata(context: dg.OutputContext) -> Mapping[str, object]:
+    """What the function said of its output, and with `add_asset_metadata` of its asset."""
+    if not context.has_asset_key or not is_in_run(context):
+        return context.output_metadata
+    added = context.step_context.get_asset_metadata(context.asset_key) or {}
+    return {**added, **context.output_metadata}
 
 
 def _report_nothing(context: dg.OutputContext, place: Place) -> None:

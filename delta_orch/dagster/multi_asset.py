@@ -20,12 +20,12 @@ from delta_orch.dagster.incremental import (
     TableOrKey,
     Write,
     definition_metadata,
+    ensure_no_settings,
     ensure_sound,
-    incremental_metadata,
     readers_of,
+    results_of,
     table_of,
 )
-from delta_orch.dagster.metadata import data_version
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import AuditLike, as_audits
@@ -103,6 +103,7 @@ def delta_multi_asset(
     if len(set(places)) < len(places):
         raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
     for out in outs.values():
+        ensure_no_settings(_of_spec(out, "metadata"))
         ensure_sound(
             sources, out.table, out.write, out.merge_keys, out.sequence_by, multi_asset_arguments, on_recreated
         )
@@ -158,19 +159,11 @@ def delta_multi_asset(
                     with retry_conflicts(conflict_retries):
                         report = step.process_all(readers, partial(rows_of, name))
                 except AuditFailedError as error:
-                    yield from (replace_key(found, keys[name]) for found in audit_results(findings_of(error)))
+                    yield from audit_results(findings_of(error), keys[name])
                     raise audit_failure(error) from error
                 seconds = time.perf_counter() - started
-                metadata = incremental_metadata(".".join(keys[name].path), report, context.run.run_id, seconds)
-                if report.skipped:
-                    yield dg.AssetObservation(keys[name], metadata=metadata)
-                    continue
-                yield dg.MaterializeResult(
-                    asset_key=keys[name],
-                    metadata=metadata,
-                    data_version=data_version(report.snapshot()),
-                    check_results=[replace_key(found, keys[name]) for found in audit_results(report.findings)],
-                )
+                told = [audit.name for audit in audits[name]]
+                yield from results_of(context, keys[name], report, Returned(), told, seconds)
 
         called.describe(compute)
         compute.__annotations__.pop("return")
@@ -205,8 +198,3 @@ def delta_multi_asset(
 
 def _of_spec(out: DeltaOut, name: str) -> Any:
     return (out.spec or {}).get(name) or {}
-
-
-def replace_key(found: dg.AssetCheckResult, key: dg.AssetKey) -> dg.AssetCheckResult:
-    """A check's result, of the asset it is about."""
-    return found._replace(asset_key=key)

@@ -11,7 +11,7 @@ from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Metadata, table_metadata
 from delta_orch.dagster.partition_selection import ByDimension
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.touched import TouchedPartitions
+from delta_orch.dagster.touched import TouchedPartitions, dynamic_keys
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, live_partitions, parse_cursor, poll
@@ -206,8 +206,8 @@ def report_existing_partitions(
     if not partitions.column_names:
         raise _not_partitioned(snapshot)
     found = TouchedPartitions(partitions_def, partition_expr, partition_format).find(partitions, instance)
-    if isinstance(partitions_def, dg.DynamicPartitionsDefinition) and partitions_def.name is not None:
-        instance.add_dynamic_partitions(partitions_def.name, list(found.keys))
+    for made, keys in dynamic_keys(partitions_def, found.keys):
+        instance.add_dynamic_partitions(str(made.name), keys)
     if isinstance(asset, dg.AssetsDefinition):
         key = asset.key
     else:

@@ -36,7 +36,7 @@ class FoundKeys:
     Attributes:
         keys: The keys; none unless `where` is `inside`.
         where: `inside` the definition; `later`: the key in `keys` will be there once its window has ended; `outside`:
-            before the start, after the end, a key that is not listed, or null.
+            before the start, after the end, in a window that is excluded, a key that is not listed, or null.
     """
 
     keys: tuple[str, ...]
@@ -140,7 +140,14 @@ def keys_of_value(
     if value is None:
         return OUTSIDE
     if isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
-        return _window_keys(partitions_def, column, data_type, value, text_format)
+        try:
+            return _window_keys(partitions_def, column, data_type, value, text_format)
+        except InvalidRequestError:
+            if not partitions_def.exclusions:
+                raise
+            # It lies outside, if it lies in a window that the definition leaves out.
+            _window_keys(_without_exclusions(partitions_def), column, data_type, value, text_format)
+            return OUTSIDE
     text = key_text(value)
     if parse_key(text, data_type) is None:
         raise _unmapped(column, data_type, value, f"A {data_type} is not a partition key")
@@ -202,6 +209,18 @@ def _window_keys(
         return FoundKeys(inside, "inside")
     key, partition = next(iter(found.items()))
     return FoundKeys((key,), "later") if _will_be(partitions_def, partition) else OUTSIDE
+
+
+@lru_cache(maxsize=64)
+def _without_exclusions(partitions_def: dg.TimeWindowPartitionsDefinition) -> dg.TimeWindowPartitionsDefinition:
+    return dg.TimeWindowPartitionsDefinition(
+        partitions_def.start,
+        partitions_def.fmt,
+        end=partitions_def.end,
+        timezone=partitions_def.timezone,
+        end_offset=partitions_def.end_offset,
+        cron_schedule=partitions_def.cron_schedule,
+    )
 
 
 def _will_be(partitions_def: dg.TimeWindowPartitionsDefinition, partition: Partition) -> bool:

@@ -261,12 +261,15 @@ def dimension_definitions(partitions_def: dg.PartitionsDefinition[str]) -> tuple
     return (partitions_def,)
 
 
+def keys_by_dimension(partitions_def: dg.PartitionsDefinition[str], key: str) -> tuple[str, ...]:
+    """A key's part in each of `dimension_names`."""
+    if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
+        return (key,)
+    multi = key if isinstance(key, dg.MultiPartitionKey) else partitions_def.get_partition_key_from_str(key)
+    return tuple(multi.keys_by_dimension[dimension.name] for dimension in partitions_def.partitions_defs)
+
+
 def partitions_of_key(partitions_def: dg.PartitionsDefinition[str], key: str) -> tuple[Partition, ...]:
     """The partition that a key stands for in each dimension."""
-    if not isinstance(partitions_def, dg.MultiPartitionsDefinition):
-        return (partition_of(partitions_def, key),)
-    multi = key if isinstance(key, dg.MultiPartitionKey) else partitions_def.get_partition_key_from_str(key)
-    return tuple(
-        partition_of(dimension.partitions_def, multi.keys_by_dimension[dimension.name])
-        for dimension in partitions_def.partitions_defs
-    )
+    parts = keys_by_dimension(partitions_def, key)
+    return tuple(map(partition_of, dimension_definitions(partitions_def), parts))

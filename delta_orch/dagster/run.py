@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -11,9 +12,13 @@ import dagster as dg
 
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.pipeline.run_identity import RunIdentity, dagster_version, dagster_writer
+from delta_orch.storage.storage_options import public_uri
 
 NO_LOCATION = "local"
 """The code location of runs that were started without one: `dg.materialize`, the command line."""
+
+WEBSERVER_VARIABLE = "DELTA_ORCH_WEBSERVER_BASE_URL"
+"""The environment variable with the address of Dagster's UI, for links from commits to their runs."""
 
 DEFAULT_CONFLICT_RETRIES = 3
 _PAUSE_S = 1.0
@@ -47,7 +52,12 @@ class DagsterRun:
         return RunIdentity(writer, dagster_version(self.root_run_created), self.root_run_id)
 
     def user_metadata(self, asset_key: str, more: Mapping[str, str] | None = None) -> str:
-        """`commitInfo.userMetadata`: JSON that names the run behind a commit, and `more`."""
+        """`commitInfo.userMetadata`: JSON that names the run behind a commit, and `more`. It has the run's page where
+        the environment tells the address of the UI.
+
+        Raises:
+            InvalidRequestError: `DELTA_ORCH_WEBSERVER_BASE_URL` is not the address of a website.
+        """
         import orjson
 
         values = {
@@ -57,8 +67,22 @@ class DagsterRun:
             "step_key": self.step_key,
             "code_location": self.code_location,
             "asset_key": asset_key,
+            **_run_page(self.run_id),
         }
         return orjson.dumps({**values, **(more or {})}).decode()
+
+
+def _run_page(run_id: str) -> dict[str, str]:
+    base = os.environ.get(WEBSERVER_VARIABLE)
+    if not base:
+        return {}
+    # A password in it would be in the log for whoever reads the table.
+    if not base.startswith(("http://", "https://")) or public_uri(base) != base:
+        raise InvalidRequestError(
+            f"{WEBSERVER_VARIABLE} is not the address of Dagster's UI",
+            remedy="Set it to the address alone, such as https://dagster.example.com, or leave it out",
+        )
+    return {"run_url": f"{base.rstrip('/')}/runs/{run_id}"}
 
 
 def said_by(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:

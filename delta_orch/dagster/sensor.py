@@ -21,6 +21,7 @@ from delta_orch.dagster.touched import (
     Touched,
     TouchedPartitions,
     WantedRun,
+    dynamic_keys,
     parse_cursors,
     parse_state,
 )
@@ -89,7 +90,8 @@ def build_delta_log_sensor(
         storage_options: Of the store of `table_uri`; values may be `dg.EnvVar`.
         target: Assets to materialize (as in `dg.sensor`). Give this or `job`.
         job: The job to run.
-        partitions_def: The partitions of what is run. New keys are added to a `DynamicPartitionsDefinition`.
+        partitions_def: The partitions of what is run. New keys are added to a `DynamicPartitionsDefinition`, also to
+            one that is a dimension.
         partition_expr: The table's column that holds the partition; for multi-dimensional partitions a column for each
             dimension. By default the table's only partition column.
         partition_key_of: Instead of `partition_expr`: maps a touched partition's values to a key, or to None for none.
@@ -207,9 +209,8 @@ def build_delta_log_sensor(
         cursor = json.dumps(ordered) if tables is not None else ordered[""]
         if not requests:
             return dg.SensorResult(skip_reason=_reason(looks, failed), cursor=cursor)
-        additions = []
-        if isinstance(partitions_def, dg.DynamicPartitionsDefinition):
-            additions.append(partitions_def.build_add_request(list(dict.fromkeys(added))))
+        new = [] if partitions_def is None else dynamic_keys(partitions_def, added)
+        additions = [made.build_add_request(keys) for made, keys in new if keys]
         return dg.SensorResult(run_requests=requests, cursor=cursor, dynamic_partitions_requests=additions)
 
     return dg.sensor(

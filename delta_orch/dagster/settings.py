@@ -66,22 +66,30 @@ _WORDS_OF_THEIR_OWN = {"model", "models", "node", "nodes", "code", "tables", "sc
 """Close to a key and common in metadata; none of them is a slip."""
 _SLIP = 0.84
 ELSEWHERE = {
+    "as_of": "version",
     "commit_properties": "commit_metadata",
     "custom_metadata": "commit_metadata",
     "merge_config": "merge_keys",
     "merge_predicate": "merge_keys",
+    "merge_schema": "schema_mode",
     "overwrite_schema": "schema_mode",
     "partition_columns": "partition_by",
     "partition_expression": "partition_expr",
     "primary_key": "merge_keys",
     "primary_keys": "merge_keys",
+    "replace_where": "partition_expr",
     "save_mode": "mode",
     "schema_evolution": "schema_mode",
     "table_config": "table_properties",
     "table_configuration": "table_properties",
+    "timestamp_as_of": "timestamp",
+    "unique_key": "merge_keys",
+    "upsert_keys": "merge_keys",
+    "version_as_of": "version",
+    "write": "mode",
     "write_mode": "mode",
 }
-"""What other IO managers and engines call a key or a setting of ours."""
+"""What other IO managers and engines call a key or a setting of ours, in any spelling (`versionAsOf`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -220,8 +228,8 @@ def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
         if name in known.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
             continue
         near = known.get(_bare(name)) or _nearest(_bare(name), known)
-        if near is None and ELSEWHERE.get(name) in known.values():
-            near = ELSEWHERE[name]
+        if near is None and elsewhere(name) in known.values():
+            near = elsewhere(name)
         if near is not None:
             raise InvalidRequestError(
                 f"The metadata key {name!r} of {where} does not exist",
@@ -229,6 +237,11 @@ def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
                 remedy=f"Write {near!r}; a key of your own that only looks like it takes a prefix, as in 'my/{name}'",
                 key=name,
             )
+
+
+def elsewhere(name: str) -> str | None:
+    """Our word for what others call so."""
+    return next((ours for theirs, ours in ELSEWHERE.items() if _bare(theirs) == _bare(name)), None)
 
 
 def _bare(name: str) -> str:

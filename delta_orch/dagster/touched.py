@@ -15,6 +15,7 @@ from delta_orch.dagster.partition_selection import (
     by_dimension,
     dimension_definitions,
     dimension_names,
+    keys_by_dimension,
 )
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, parse_cursor
@@ -26,6 +27,17 @@ PartitionKeyOf = Callable[[Values], str | None]
 
 _RANGE_START = "dagster/asset_partition_range_start"
 _RANGE_END = "dagster/asset_partition_range_end"
+
+
+def dynamic_keys(
+    partitions_def: dg.PartitionsDefinition[str], keys: Sequence[str]
+) -> list[tuple[dg.DynamicPartitionsDefinition, list[str]]]:
+    """The dynamic partitions among the dimensions, and what the keys hold of each."""
+    found: list[tuple[dg.DynamicPartitionsDefinition, list[str]]] = []
+    for index, made in enumerate(dimension_definitions(partitions_def)):
+        if isinstance(made, dg.DynamicPartitionsDefinition) and made.name is not None:
+            found.append((made, list(dict.fromkeys(keys_by_dimension(partitions_def, key)[index] for key in keys))))
+    return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,10 +211,12 @@ class TouchedPartitions:
 
     def has_key(self, key: str) -> bool:
         """Whether a partition is there. Keys of dynamic partitions are added."""
-        if isinstance(self.partitions_def, dg.DynamicPartitionsDefinition):
-            return True
         try:
-            return self.partitions_def.has_partition_key(key)
+            parts = keys_by_dimension(self.partitions_def, key)
+            return all(
+                isinstance(made, dg.DynamicPartitionsDefinition) or made.has_partition_key(part)
+                for made, part in zip(dimension_definitions(self.partitions_def), parts, strict=True)
+            )
         except ValueError:
             # A key that is not a point in time.
             return False

@@ -116,11 +116,6 @@ def empty_value(annotation: object, schema: pa.Schema, engine: str) -> object:
     return _FROM_ARROW[_type_name(annotation)](rows)
 
 
-def is_read_once(value: object) -> bool:
-    """Whether reading a value uses it up, so that a second attempt would find it empty."""
-    return isinstance(value, pa.RecordBatchReader)
-
-
 def _type_name(annotation: object) -> str:
     library = str(getattr(annotation, "__module__", "")).partition(".")[0].lstrip("_")
     return f"{library}.{getattr(annotation, '__name__', '')}"

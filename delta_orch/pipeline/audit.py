@@ -75,6 +75,10 @@ class Audit:
                 f"The audit {self.name} looks at {given.count(True)} things",
                 remedy="Give one of rows, unique, min_rows and look",
             )
+        if self.min_rows is not None and self.min_rows < 0:
+            raise InvalidRequestError(
+                f"min_rows={self.min_rows} of the audit {self.name} is not a number of rows", remedy="Pass at least 1"
+            )
 
     @property
     def description(self) -> str:
@@ -163,12 +167,14 @@ def as_audits(audits: Iterable[AuditLike] | Mapping[str, object]) -> tuple[Audit
 def _as_audit(audit: object, name: str | None, number: int) -> Audit:
     if isinstance(audit, Audit):
         return audit
+    if name is None:
+        name = getattr(audit, "__name__", "").strip("<>") or f"audit_{number}"
     if isinstance(audit, str):
-        return Audit(name or f"audit_{number}", rows=audit)
+        return Audit(name, rows=audit)
     if callable(audit):
-        return Audit(name or getattr(audit, "__name__", "").strip("<>") or f"audit_{number}", look=audit)
+        return Audit(name, look=audit)
     if isinstance(audit, Mapping) and set(audit) <= {"name", "rows", "unique", "min_rows"}:
-        return Audit(**{"name": name or f"audit_{number}", **audit})
+        return Audit(**{"name": name, **audit})
     raise InvalidRequestError(
         f"{audit!r:.100} is not an audit",
         remedy="Pass an Audit, a predicate in Spark SQL, or a function of the snapshot",

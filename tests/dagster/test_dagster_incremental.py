@@ -310,6 +310,8 @@ def test_the_function_must_return_rows(tmp_path: Path) -> None:
         {"partitions_def": dg.StaticPartitionsDefinition(["a"])},
         {"io_manager_key": "x"},
         {"output_required": True},
+        {"metadata": {"mode": "append"}},
+        {"metadata": {"write_mode": "append"}},
         {"incremental_from": {}},
         {"incremental_from": {"a": "x", "": "y"}},
         {"incremental_from": {"a": "x", "c": "y"}, "write": "touched_partitions"},

@@ -1,3 +1,4 @@
+import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
@@ -95,6 +96,27 @@ def test_metadata_and_data_version(lake: Lake) -> None:
     assert commit.user_metadata is not None
     assert f'"run_id":"{result.run_id}"' in commit.user_metadata
     assert '"partition":"2013-01-02"' in commit.user_metadata
+
+
+def test_a_commit_links_to_the_page_of_its_run(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    @dg.asset
+    def numbers() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    def said() -> dict[str, Any]:
+        found: dict[str, Any] = json.loads(str(lake.table("numbers").history(1)[0].user_metadata))
+        return found
+
+    result = lake.run(numbers)
+    assert (said()["run_id"], said().get("run_url")) == (result.run_id, None)
+    monkeypatch.setenv("DELTA_ORCH_WEBSERVER_BASE_URL", "https://dagster.example.com/prod/")
+    result = lake.run(numbers)
+    assert said()["run_url"] == f"https://dagster.example.com/prod/runs/{result.run_id}"
+    version = lake.table("numbers").version()
+    for wrong in ("dagster.example.com", "https://me:secret@dagster.example.com", "https://d.example.com/?token=1"):
+        monkeypatch.setenv("DELTA_ORCH_WEBSERVER_BASE_URL", wrong)
+        assert "is not the address" in str(lake.fails(numbers))
+    assert lake.table("numbers").version() == version
 
 
 def test_each_partition_of_a_range_has_its_row_count(lake: Lake) -> None:

@@ -68,6 +68,24 @@ def test_each_table_gets_its_rows_once(tmp_path: Path) -> None:
     again = split.run()
     assert again.success and split.calls == 1 and not again.asset_materializations_for_node("split")
     assert split.rows() == ([1], [-1])
+    assert [check.passed for check in again.get_asset_check_evaluations()] == [True, True]
+
+
+def test_what_follows_in_the_same_run_runs_without_news(tmp_path: Path) -> None:
+    split, looks = Split(tmp_path), []
+    split.source.append(amounts(1, -1))
+
+    @dg.asset(deps=[["lake", "plus"]])
+    def follows() -> None:
+        looks.append(split.rows())
+
+    for _ in range(2):
+        result = dg.materialize([split.asset, follows], instance=split.instance)
+    # Only what something in the run waits for is materialized, with the data version that it has.
+    (told,) = result.asset_materializations_for_node("split")
+    assert told.asset_key == dg.AssetKey(["lake", "plus"])
+    assert told.tags is not None and told.tags["dagster/data_version"].endswith(":0")
+    assert len(looks) == 2
 
 
 def test_tables_that_are_behind_catch_up_alone(tmp_path: Path) -> None:

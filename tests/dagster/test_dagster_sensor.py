@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 import delta_orch.dagster.sensor as sensor_module
-from delta_orch.dagster import DeltaTableResource, build_delta_log_sensor
+from delta_orch.dagster import DeltaTableResource, build_delta_log_sensor, report_existing_partitions
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.storage.open import open_store
@@ -356,6 +356,33 @@ def test_multi_dimensional_partitions(table: DeltaTable) -> None:
         )
     )
     assert keys(tick()) == ["2013-01-02|JFK"]
+
+
+def test_a_dimension_of_dynamic_partitions_is_added_to(table: DeltaTable, tmp_path: Path) -> None:
+    stores = dg.DynamicPartitionsDefinition(name="stores")
+    definition = dg.MultiPartitionsDefinition({"date": DAYS, "store": stores})
+    data = pa.table({"day": ["2013-01-02", "2013-01-03"], "store": ["x", "y"], "n": [1, 2]})
+    table.append(data, partition_by=["day", "store"])
+    expr = {"date": "day", "store": "store"}
+    defs = build(table, partitions_def=definition, partition_expr=expr, start="beginning")
+    with dg.DagsterInstance.local_temp(str(tmp_path)) as instance:
+        data = Ticks(defs, instance)()
+        assert keys(data) == ["2013-01-02|x", "2013-01-03|y"]
+        (addition,) = data.dynamic_partitions_requests
+        assert (addition.partitions_def_name, sorted(addition.partition_keys)) == ("stores", ["x", "y"])
+        resource = DeltaTableResource(table_uri=table.uri)
+        found = report_existing_partitions(instance, "t", resource, definition, partition_expr=expr)
+        assert found == ("2013-01-02|x", "2013-01-03|y")
+        assert sorted(instance.get_dynamic_partitions("stores")) == ["x", "y"]
+
+
+@pytest.mark.parametrize("data_type", [pa.string(), pa.date32()])
+def test_a_day_that_the_definition_leaves_out(table: DeltaTable, data_type: pa.DataType) -> None:
+    weekdays = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-10", exclusions=["0 0 * * 6", "0 0 * * 0"])
+    days = [date(2013, 1, day) for day in (4, 5, 7)]
+    data = rows(*days, data_type=pa.date32())
+    table.append(data.set_column(0, "day", data["day"].cast(data_type)), partition_by=["day"])
+    assert keys(Ticks(build(table, partitions_def=weekdays, start="beginning"))()) == ["2013-01-04", "2013-01-07"]
 
 
 def test_a_mapping_of_ones_own(table: DeltaTable) -> None:

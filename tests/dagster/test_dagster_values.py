@@ -501,6 +501,10 @@ def test_the_table_of_an_asset_is_named_by_its_key(lake: Lake) -> None:
         "schemamode",
         "commit_metdata",
         "write_mode",
+        "writeMode",
+        "write",
+        "mergeSchema",
+        "replaceWhere",
         "table_config",
     ],
 )
@@ -513,6 +517,42 @@ def test_a_misspelled_key_is_refused(lake: Lake, key: str) -> None:
         return dg.Output(pa.table({"n": [1]}), metadata={"mod": "append"})
 
     assert "'mode'" in str(lake.fails(said))
+
+
+def test_what_is_said_of_the_asset_counts_as_said_of_its_output(lake: Lake) -> None:
+    said = [{"mode": "append"}, {"mod": "append"}]
+
+    @dg.asset
+    def counted(context: dg.AssetExecutionContext) -> pa.Table:
+        context.add_asset_metadata(said[0])
+        return pa.table({"n": [1]})
+
+    for _ in range(2):
+        lake.run(counted)
+    assert lake.rows("counted") == [{"n": 1}, {"n": 1}]
+    said.pop(0)
+    assert "'mode'" in str(lake.fails(counted))
+
+
+def test_a_reader_that_was_read_is_not_an_empty_one(lake: Lake) -> None:
+    reader = pa.table({"n": [1]}).to_reader()
+
+    @dg.multi_asset(outs={"one": dg.AssetOut(), "two": dg.AssetOut()})
+    def both() -> tuple[pa.RecordBatchReader, pa.RecordBatchReader]:
+        return reader, reader
+
+    assert "read already" in str(lake.fails(both))
+    assert (lake.rows("one"), lake.rows("two")) == ([{"n": 1}], [])
+
+
+def test_values_loaded_outside_of_a_run(lake: Lake) -> None:
+    asset = writer("t")
+    definitions = dg.Definitions([asset], resources={"io_manager": lake.io_manager})
+    with pytest.raises(TableNotFoundError, match="The value of t has nothing to load"):
+        definitions.load_asset_value("t", instance=lake.instance)
+    lake.run(asset)
+    loaded: Any = definitions.load_asset_value("t", instance=lake.instance)
+    assert loaded.to_pylist() == [{"n": 1}]
 
 
 def test_keys_of_ones_own_pass(lake: Lake) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+from weakref import WeakSet
 
 import pyarrow as pa
 
@@ -100,17 +101,20 @@ def _stream(data: Data) -> Iterator[pa.RecordBatch]:
     return iter(pa.RecordBatchReader.from_stream(data))
 
 
-def _once(reader: pa.RecordBatchReader) -> Callable[[], Iterator[pa.RecordBatch]]:
-    unread = [reader]
+_READ: WeakSet[pa.RecordBatchReader] = WeakSet()
+"""A reader that was read looks like one without rows. It may be handed in again: for two tables, or by a retry."""
 
+
+def _once(reader: pa.RecordBatchReader) -> Callable[[], Iterator[pa.RecordBatch]]:
     def open_batches() -> Iterator[pa.RecordBatch]:
-        if not unread:
+        if reader in _READ:
             raise InvalidRequestError(
                 "The stream was read already",
                 cause="A RecordBatchReader gives its rows once",
                 remedy="Pass a Table, or make a new reader for each use",
             )
-        return iter(unread.pop())
+        _READ.add(reader)
+        return iter(reader)
 
     return open_batches
 
