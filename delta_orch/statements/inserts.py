@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import ComputedColumn, Engine, Relation
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.fit_comparison import fit_comparison
-from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
+from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal
 from delta_orch.expressions.parse import parse_row_value, parse_value
+from delta_orch.expressions.spark_literals import type_sql
+from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.types import (
@@ -32,7 +35,7 @@ from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.queries import Query, parse_query
 from delta_orch.statements.rows import Statement, ensure_count, values
 from delta_orch.statements.session import Session, table_name, unsupported
-from delta_orch.writing.assignments import cast_to
+from delta_orch.writing.assignments import cast_to, default_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -85,7 +88,7 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             fields = _fields(wanted, schema, given)
             data = _renamed(engine, found, fields, [*given, *_nulls(fields, given, schema)])
         else:
-            fields, texts = _without_defaults(rows, _fields(columns, schema, given))
+            fields, texts = _without_defaults(rows, _fields(columns, schema, given), table)
             further = [*given, *_nulls(fields, given, schema)]
             if not (fields or further):
                 raise unsupported("VALUES of DEFAULT alone, where the table computes every column", "Give one a value")
@@ -193,49 +196,63 @@ def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], furt
         ensure_count(len(found), len(fields))
     columns = []
     for field, given in zip(fields, found, strict=bool(fields)):
-        _ensure_same_fields(given.data_type, field.data_type, field.name)
-        value = cast_to(Column((given.name,)), given.data_type, field.data_type, field.name)
+        placed, value = _placed(given.data_type, field.data_type, field.name), Column((given.name,))
+        renamed = value if placed == given.data_type else Cast(value, placed)
+        value = cast_to(renamed, placed, field.data_type, field.name)
         columns.append(ComputedColumn(field.name, value))
     return engine.project(rows, [*columns, *(ComputedColumn(field.name, value) for field, value in further)])
 
 
-def _ensure_same_fields(have: DataType, want: DataType, path: str) -> None:
-    """In Spark an INSERT assigns fields by their position, other writes by their names.
+def _placed(have: DataType, want: DataType, path: str) -> DataType:
+    """A type whose structs have the table's names: in Spark an INSERT assigns fields by their position. A value without
+    a name is called `col1` in the first place.
 
     Raises SchemaMismatchError: A struct has other fields, or in another order.
     """
     match have, want:
         case StructType(), StructType():
-            if [name.lower() for name in have.names] != [name.lower() for name in want.names]:
+            pairs = enumerate(zip(have.names, want.names, strict=False), 1)
+            fits = (own.lower() in (theirs.lower(), f"col{place}") for place, (own, theirs) in pairs)
+            if len(have) != len(want) or not all(fits):
                 raise SchemaMismatchError(
                     f"The struct {path} has the fields {', '.join(have.names)}, the table's {', '.join(want.names)}",
                     cause="INSERT takes structs with the same fields in the same order",
                     remedy="Name them in the query with named_struct(…), or use append",
                     column=path,
                 )
-            for ours, theirs in zip(have, want, strict=True):
-                _ensure_same_fields(ours.data_type, theirs.data_type, f"{path}.{theirs.name}")
+            placed = (
+                replace(own, name=field.name, data_type=_placed(own.data_type, field.data_type, f"{path}.{field.name}"))
+                for own, field in zip(have, want, strict=True)
+            )
+            return StructType(tuple(placed))
         case ArrayType(), ArrayType():
-            _ensure_same_fields(have.element_type, want.element_type, f"{path}.element")
+            return replace(have, element_type=_placed(have.element_type, want.element_type, f"{path}.element"))
         case MapType(), MapType():
-            _ensure_same_fields(have.key_type, want.key_type, f"{path}.key")
-            _ensure_same_fields(have.value_type, want.value_type, f"{path}.value")
+            key = _placed(have.key_type, want.key_type, f"{path}.key")
+            return replace(have, key_type=key, value_type=_placed(have.value_type, want.value_type, f"{path}.value"))
+    return have
 
 
 def _without_defaults(
-    rows: list[list[str]], fields: Sequence[StructField]
+    rows: list[list[str]], fields: Sequence[StructField], table: DeltaTable
 ) -> tuple[list[StructField], list[list[str]]]:
-    """The columns that VALUES gives, and their texts: DEFAULT leaves a column out."""
+    """The columns that VALUES gives, and their texts: DEFAULT leaves a column out, or is the default beside values."""
     for row in rows:
         ensure_count(len(row), len(fields))
-    kept = []
-    for index, field in enumerate(fields):
-        defaults = [row[index].strip().upper() == "DEFAULT" for row in rows]
-        if any(defaults) and not all(defaults):
-            raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
-        if not any(defaults):
-            kept.append(index)
-    return [fields[i] for i in kept], [[row[i] for i in kept] for row in rows]
+    defaults = [[row[index].strip().upper() == "DEFAULT" for row in rows] for index in range(len(fields))]
+    kept = [index for index, found in enumerate(defaults) if not all(found)]
+    instead = {index: _default_text(fields[index], table) for index in kept if any(defaults[index])}
+    texts = [[instead[i] if defaults[i][number] else row[i] for i in kept] for number, row in enumerate(rows)]
+    return [fields[i] for i in kept], texts
+
+
+def _default_text(field: StructField, table: DeltaTable) -> str:
+    """What DEFAULT stands for, in SQL. Raises UnsupportedExpressionError for columns that the table computes."""
+    if GENERATION_EXPRESSION in field.metadata or IDENTITY_START in field.metadata:
+        raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
+    default = default_of(field, table.snapshot().configuration)
+    is_null = isinstance(default, Literal) and default.value is None
+    return "NULL" if is_null else f"CAST({to_spark_sql(default)} AS {type_sql(field.data_type)})"
 
 
 def _as_queries(rows: list[list[str]]) -> list[Query] | None:

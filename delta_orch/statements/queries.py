@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import date
 
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
+from delta_orch.expressions.constants import constant_of
+from delta_orch.expressions.nodes import Expression, Literal, Opaque
+from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_row_value, syntax_of
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.statements.cursor import Cursor, tokens_of
@@ -286,10 +289,25 @@ def _time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
         if cursor.take(*prefix, "VERSION", "AS", "OF"):
             return cursor.integer(), None
         if cursor.take(*prefix, "TIMESTAMP", "AS", "OF"):
-            if not cursor.take("TIMESTAMP"):
-                cursor.take("DATE")
-            return None, cursor.string()
+            return None, _moment(cursor)
     return None, None
+
+
+def _moment(cursor: Cursor) -> str:
+    """A time as a string, or a value that is constant, such as `current_timestamp() - INTERVAL 1 DAY`."""
+    ahead = cursor.tokens[cursor.index : cursor.index + 3]
+    place = next((i for i, token in enumerate(ahead[:2]) if token.kind == "string"), None)
+    if place is not None and ahead[place + 1].word not in ("+", "-"):
+        if not cursor.take("TIMESTAMP"):
+            cursor.take("DATE")
+        return cursor.string()
+    text = cursor.text_until(*_ALIAS_NOT, ",", ")")
+    value: Expression | None = parse_row_value(text)
+    if isinstance(value, Opaque):
+        value = constant_of(syntax_of(value))
+    if not isinstance(value, Literal) or not isinstance(value.value, date):
+        raise unsupported(f"TIMESTAMP AS OF {text[:100]}, which is not known to be a constant time,", "Write a string")
+    return value.value.isoformat()
 
 
 def time_travel(cursor: Cursor) -> tuple[int | None, str | None]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -70,11 +70,15 @@ def delete(cursor: Cursor, *, explains: bool = False) -> Statement:
     cursor.expect("DELETE", "FROM")
     name = table_name(cursor)
     qualifier = _alias(cursor, "WHERE") or name.short
-    where = without_qualifier(cursor.text_until(), qualifier) if cursor.take("WHERE") else None
+    where = cursor.text_until() if cursor.take("WHERE") else None
     cursor.end()
-    if explains:
-        return lambda session: _explained(session.target(name), where)
-    return lambda session: session.target(name).delete(where, engine=session.choice, **session.options)
+
+    def run(session: Session) -> object:
+        table = session.target(name)
+        found = None if where is None else _Qualified(qualifier, table).without(where)
+        return _explained(table, found) if explains else table.delete(found, engine=session.choice, **session.options)
+
+    return run
 
 
 def _explained(table: DeltaTable, where: str | None) -> ScanExplanation:
@@ -98,34 +102,52 @@ def update(cursor: Cursor, *, explains: bool = False) -> Statement:
     qualifier = _alias(cursor, "SET") or name.short
     cursor.expect("SET")
     written = _assignments(cursor, "WHERE")
-    assigned: dict[str, str] = {}
-    for column, value in written.items():
-        path = column.path[1:] if len(column.path) > 1 and _same(column.path[0], qualifier) else column.path
-        if quote_path(path) in assigned:
-            raise InvalidRequestError(f"The column {'.'.join(path)[:200]} is assigned twice", remedy="Assign it once")
-        assigned[quote_path(path)] = without_qualifier(value, qualifier)
-    where = without_qualifier(cursor.text_until(), qualifier) if cursor.take("WHERE") else None
+    where = cursor.text_until() if cursor.take("WHERE") else None
     cursor.end()
-    if explains:
-        return lambda session: _explained(session.target(name), where)
-    return lambda session: session.target(name).update(assigned, where, engine=session.choice, **session.options)
+
+    def run(session: Session) -> object:
+        table = session.target(name)
+        qualified = _Qualified(qualifier, table)
+        found = None if where is None else qualified.without(where)
+        if explains:
+            return _explained(table, found)
+        assigned: dict[str, str] = {}
+        for column, value in written.items():
+            path = column.path[qualified.begins(column.path) :]
+            if quote_path(path) in assigned:
+                raise InvalidRequestError(
+                    f"The column {'.'.join(path)[:200]} is assigned twice", remedy="Assign it once"
+                )
+            assigned[quote_path(path)] = qualified.without(value)
+        return table.update(assigned, found, engine=session.choice, **session.options)
+
+    return run
 
 
-def _same(name: str, qualifier: str | None) -> bool:
-    return qualifier is not None and name.lower() == qualifier.lower()
+class _Qualified:
+    """Names of columns with the table's name before them: verbs of one table know no other name for it."""
 
+    def __init__(self, qualifier: str | None, table: DeltaTable) -> None:
+        self._qualifier = None if qualifier is None else qualifier.lower()
+        self._names = {name.lower() for name in table.snapshot().schema.names} if qualifier else set()
 
-def without_qualifier(text: str, qualifier: str | None) -> str:
-    """The text with `qualifier.column` as `column`: verbs of one table know no other name for it."""
-    tokens = tokens_of(text)
-    pieces, position, before = [], 0, ""
-    for token, dot in pairwise(tokens):
-        name = token.text.strip("`").replace("``", "`") if token.kind == "quoted" else token.text
-        if token.kind in ("word", "quoted") and dot.text == "." and before != "." and _same(name, qualifier):
-            pieces.append(text[position : token.start])
-            position = dot.end
-        before = token.text
-    return "".join([*pieces, text[position:]])
+    def begins(self, path: Sequence[str]) -> bool:
+        """Whether a path begins with the table's name. A column that is called so, too, is meant where the table has
+        no column of the second name, as in Spark."""
+        first, second = (name.lower() for name in (*path, "", "")[:2])
+        return first == self._qualifier and len(path) > 1 and (second in self._names or first not in self._names)
+
+    def without(self, text: str) -> str:
+        """`qualifier.column` as `column`."""
+        tokens = tokens_of(text)
+        names = [t.text[1:-1].replace("``", "`") if t.kind == "quoted" else t.text for t in tokens]
+        pieces, position = [], 0
+        for i, (token, dot) in enumerate(pairwise(tokens)):
+            is_name = token.kind in ("word", "quoted") and dot.text == "." and (not i or names[i - 1] != ".")
+            if is_name and self.begins([names[i], *names[i + 2 : i + 3]]):
+                pieces.append(text[position : token.start])
+                position = dot.end
+        return "".join([*pieces, text[position:]])
 
 
 def parse_assignments(text: str) -> dict[Any, str]:
@@ -160,14 +182,18 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     target_alias = _alias(cursor, "USING") or name.short or "target"
     cursor.expect("USING")
     source: Source | Query
-    if cursor.take("("):
-        text = cursor.text_until(")")
-        source = parse_query(Cursor(text, tokens_of(text)), known)
-        cursor.expect(")")
+    start = cursor.token.start
+    if cursor.at("("):
+        text = cursor.in_parentheses()
         source_alias = _alias(cursor, "ON") or "source"
+        source = parse_query(Cursor(text, tokens_of(text)), known)
     else:
         source = versioned(cursor)
         source_alias = _alias(cursor, "ON") or source.table.short or "source"
+    if cursor.at("("):
+        cursor.in_parentheses()  # names of the source's columns
+        text = f"SELECT * FROM {cursor.source[start : cursor.tokens[cursor.index - 1].end]}"
+        source = parse_query(Cursor(text, tokens_of(text)), known)
     cursor.expect("ON")
     condition = cursor.text_until("WHEN")
     clauses: list[Callable[[Merge], Merge]] = []

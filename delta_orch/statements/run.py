@@ -52,8 +52,8 @@ def sql(
     given = dict(tables or {})
     if len({name.lower() for name in given}) < len(given):
         raise InvalidRequestError("Two table names differ only in case", remedy="Rename one")
-    statement = parse_statement(text, frozenset(name.lower() for name in given))
     with one_moment():
+        statement = parse_statement(text, frozenset(name.lower() for name in given))
         return statement(Session(given, engine, storage_options, options))
 
 
@@ -145,5 +145,5 @@ def _with_inside(text: str, tokens: list[Token]) -> str | None:
 _SIMPLE = {
     "OPTIMIZE": tables.optimize, "REORG": tables.reorg, "VACUUM": tables.vacuum, "RESTORE": tables.restore,
     "DESCRIBE": describe.describe, "DESC": describe.describe, "SHOW": describe.show, "CONVERT": tables.convert,
-    "ALTER": tables.alter, "GENERATE": tables.generate,
+    "ALTER": tables.alter, "GENERATE": tables.generate, "COMMENT": tables.comment,
 }  # fmt: skip

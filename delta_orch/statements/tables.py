@@ -282,6 +282,16 @@ def convert(cursor: Cursor) -> Statement:
     return run
 
 
+def comment(cursor: Cursor) -> Statement:
+    """COMMENT ON TABLE t IS 'text' | NULL."""
+    cursor.expect("COMMENT", "ON", "TABLE")
+    name = table_name(cursor)
+    cursor.expect("IS")
+    text = "" if cursor.take("NULL") else cursor.string()
+    cursor.end()
+    return lambda session: session.target(name).alter().set_description(text).commit(**session.options)
+
+
 def alter(cursor: Cursor) -> Statement:
     """ALTER TABLE t …: properties, columns, constraints, features, clustering."""
     cursor.expect("ALTER", "TABLE")

@@ -90,8 +90,9 @@ SCALARS: dict[str, list[str]] = {
     "Array": ["array(i, l, 3)", "array(S)", "size(array(1, i))", "size(array())", "array(NULL, S)",
               "coalesce(array(NULL, i), array())"],
     "Length": ["length(S)", "char_length(`we``ird`)", "length('😀é')"],
-    "Concat": ["concat(S, '-', `we``ird`)", "concat(S)"],
-    "||": ["S || '!'", "S || NULL"],
+    "Concat": ["concat(S, '-', `we``ird`)", "concat(S)", "concat(array(i, NULL), array(b), if(bo, array(l), NULL))",
+               "concat(split(S, 'b'), array())", "concat(array(st), array(st))"],
+    "||": ["S || '!'", "S || NULL", "array(x) || array(x, NULL)"],
     "Trim": ["trim(S)", "ltrim(S)", "rtrim(concat(S, '  '))", "trim(concat('\\t ', S, '\\u00a0 '))"],
     "Substring": ["substring(S, 1, 2)", "substr(S, 2)", "substring(S, 2, 0)", "substring(S, 100, 5)"],
     "TsOrDsToDate": ["to_date(ts)", "to_date(day)", "to_date(n)"],
@@ -256,6 +257,28 @@ FUNCTIONS: dict[str, list[str]] = {
     "map_contains_key": [],
     "size": ["size(split(S, 'b'))"],
     "array_contains": ["array_contains(split(S, 'b'), 'a')"],
+    "array_position": ["array_position(array(i, b, 5), 5)", "array_position(split(S, 'b'), 'a')",
+                       "array_position(array(NULL, b), b)", "array_position(if(bo, array(i), NULL), i)"],
+    "array_remove": ["array_remove(array(i, NULL, 5), 5)", "array_remove(split(S, 'b'), 'a')",
+                     "array_remove(array(b, sh), b)"],
+    "array_compact": ["array_compact(array(i, NULL, b))", "array_compact(if(bo, split(S, 'b'), NULL))"],
+    "array_distinct": ["array_distinct(array(i, NULL, b, NULL, i))", "array_distinct(split(S, ' '))",
+                       "array_distinct(array_compact(array(day, day, NULL)))"],
+    "array_max": ["array_max(array(i, NULL, b))", "array_max(split(S, 'b'))", "array_max(array_compact(array(i)))"],
+    "array_min": ["array_min(array(d5, NULL))", "array_min(split(S, 'b'))", "array_min(if(bo, array(ts), NULL))"],
+    "sort_array": ["sort_array(array(i, NULL, b))", "sort_array(split(S, 'b'))", "sort_array(array(bin, NULL))"],
+    "array_join": ["array_join(split(S, 'b'), '-')", "array_join(array(S, NULL, 'x'), S)",
+                   "array_join(array_compact(array(S)), ',')", "array_join(if(bo, array(S), NULL), '')"],
+    "array_append": ["array_append(array(i, b), l)", "array_append(split(S, 'b'), S)", "array_append(array(), b)",
+                     "array_append(if(bo, array(st), NULL), st)", "array_append(array(i), NULL)"],
+    "array_prepend": ["array_prepend(if(bo, array(x), NULL), x)", "array_prepend(array(i, NULL), 3Y)"],
+    "slice": ["slice(array(i, b, NULL, 4), 2, 2)", "slice(array(i, b, 3), -2, 5)", "slice(array(i, b), -3, 1)",
+              "slice(split(S, 'b'), 1, length(S) % 3)", "slice(split(S, 'b'), if(bo, 1, NULL), 1)",
+              "slice(array(x), 2, 1)", "slice(array(st), 1, 0)", "slice(if(bo, array(i), NULL), 1, 9)"],
+    "map_concat": [
+        "map_keys(map_concat(map('a', i), map('b', b + 0)))", "map_concat(map(1, x))[1]",
+        "map_concat(map('a', S), if(bo, map('b', S), NULL))['a']",
+    ],
 }  # fmt: skip
 
 # Text as numbers and dates, digits at the edge, arrays and maps: over the table `v`.
@@ -381,6 +404,11 @@ WINDOWS: dict[str, list[str]] = {
 
 QUERIES = [
     "SELECT id, b FROM t WHERE b IN (SELECT n FROM u)",
+    "SELECT id, b IN (SELECT n FROM u) AS f, b NOT IN (SELECT n FROM u) AS g, NOT (b IN (SELECT n FROM u)) AS h FROM t",
+    "SELECT id, b NOT IN (SELECT n FROM u WHERE n > 0) AS f, b IN (SELECT n FROM u WHERE n > 100) AS g FROM t",
+    "SELECT id, CASE WHEN b IN (SELECT n FROM u) THEN 1 WHEN b NOT IN (SELECT n FROM u) THEN 2 ELSE 3 END AS f FROM t",
+    "SELECT id FROM t WHERE CASE WHEN bo AND b NOT IN (SELECT n FROM u) OR S IN (SELECT word FROM u) THEN i > 0 "
+    "ELSE bo END",
     "SELECT id, b FROM t WHERE b NOT IN (SELECT n FROM u)",
     "SELECT id, b FROM t WHERE b NOT IN (SELECT n FROM u WHERE n IS NOT NULL)",
     "SELECT id, b FROM t WHERE b NOT IN (SELECT n FROM u WHERE n < 0) AND b IS NOT NULL OR b IS NULL",
@@ -659,7 +687,8 @@ def test_query(spark: Any, relations: dict[str, Any], query: str) -> None:
 @pytest.mark.parametrize(
     "expression",
     [
-        "map('a', 1, if(i = 5, 'a', 'b'), 2)", "map(nullif(i, 5), 1)",
+        "map('a', 1, if(i = 5, 'a', 'b'), 2)", "map(nullif(i, 5), 1)", "map_concat(map(i, 1), map(5, 2))",
+        "slice(array(i), i - 5, 1)", "slice(array(i), 1, i - 6)",
         "i / 0", "i % 0", "x / 0", "CAST(2147483647 AS INT) + i * 0 + 1", "CAST(300 + i * 0 AS TINYINT)",
         "-(-128Y - b * 0Y)",
         "CAST(x * 0 + 1e300 AS INT)", "abs(-128Y - b * 0Y)", "CAST(12345 + i * 0 AS DECIMAL(4,0))",
@@ -670,7 +699,7 @@ def test_what_fails_in_spark_fails_here(spark: Any, relations: dict[str, Any], e
     rows = pa.table({"i": pa.array([5], pa.int32()), "x": [1.5], "b": pa.array([5], pa.int8())})
     spark.createDataFrame(rows).createOrReplaceTempView("one")
     query = f"SELECT {expression} AS c FROM one"
-    with pytest.raises(Exception, match=r"MAP_KEY|DIVIDE_BY_ZERO|OVERFLOW|OUT_OF_RANGE|REMAINDER_BY_ZERO"):
+    with pytest.raises(Exception, match=r"MAP_KEY|PARAMETER_VALUE|BY_ZERO|OVERFLOW|OUT_OF_RANGE"):
         spark.sql(query).collect()
     engine = LocalEngine()
     with pytest.raises(InvalidExpressionError):
@@ -706,7 +735,8 @@ def test_letters_that_change_otherwise_are_refused_while_the_query_runs(relation
         "aggregate(array(l), 0, (a, x) -> a + x)",
         "array_sort(array(i), (a, b) -> a - b)", "map_filter(map('a', 1), (k, v) -> v > 0)",
         "filter(array(i), x -> x IN (SELECT n FROM u))", "transform(array(i), x -> sum(x))",
-        "b IN (SELECT n FROM u)", "CASE WHEN b NOT IN (SELECT n FROM u) THEN 1 END",
+        "b IN (SELECT n FROM u) OR bo", "NOT (bo AND b IN (SELECT n FROM u))", "coalesce(b IN (SELECT n FROM u), bo)",
+        "slice(S, 1, 1)", "array_append(S, S)", "array_append(array(i), S)", "map_concat(map('a', 1), map(1, 1))",
         "count(DISTINCT i) OVER ()", "sum(i) OVER (ORDER BY i RANGE 1 PRECEDING)",
         "sum(i) FILTER (WHERE bo) OVER ()", "first(i) IGNORE NULLS",
         "lag(i, 1, 1.5) OVER (ORDER BY i)", "row_number() OVER (ORDER BY i ROWS 1 PRECEDING)", "first(i, true) OVER ()",

@@ -44,8 +44,9 @@ def duckdb_relation() -> Any:
         polars_frame,
         lambda: polars_frame().lazy(),
         duckdb_relation,
+        lambda: [{"id": 1, "name": "a"}, {"id": 2}],
     ],
-    ids=["table", "batch", "reader", "dataset", "pandas", "polars", "polars lazy", "duckdb"],
+    ids=["table", "batch", "reader", "dataset", "pandas", "polars", "polars lazy", "duckdb", "dicts"],
 )
 def test_every_kind_of_value(make: Any) -> None:
     data = make()
@@ -57,11 +58,17 @@ def test_every_kind_of_value(make: Any) -> None:
         assert ENGINE.to_arrow(relation).to_pylist() == ROWS.to_pylist()
 
 
-@pytest.mark.parametrize("data", [[{"id": 1}], {"id": [1]}, "text", 5, None, pa.Table, object()])
+@pytest.mark.parametrize("data", [[1], [], {"id": [1]}, "text", 5, None, pa.Table, object()])
 def test_other_values_are_refused(data: Any) -> None:
     assert not ENGINE.accepts(data)
     with pytest.raises(InvalidRequestError):
         ENGINE.relation(data)
+
+
+@pytest.mark.parametrize("rows", [[{}], [{1: 1}], [{"id": 1}, {"id": "a"}], [{"id": 2**70}]])
+def test_rows_that_make_no_table_are_refused(rows: Any) -> None:
+    with pytest.raises(InvalidRequestError, match="The rows"):
+        ENGINE.relation(rows)
 
 
 def test_a_stream_is_read_once() -> None:

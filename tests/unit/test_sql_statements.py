@@ -21,6 +21,7 @@ from delta_orch.errors import (
     InvalidRequestError,
     TableExistsError,
     TableNotFoundError,
+    TimestampOutOfRangeError,
     UnsupportedExpressionError,
 )
 
@@ -144,16 +145,23 @@ def test_insert_takes_nested_values_and_defaults(tmp_path: Path) -> None:
     assert rows(table)[1][1] == ["q0", None]
     sql("DELETE FROM t WHERE aggregate(st.b, id, (a, x) -> a + x) = 3 OR NOT forall(tags, x -> x IS NOT NULL)", t=table)
     assert [row[:2] for row in rows(table)] == [(1, []), (5, []), (6, None)]
-    for text in ("VALUES (1, DEFAULT, NULL, NULL, 'k'), (2, array(), NULL, NULL, 'k')", "VALUES (1, array())"):
-        with pytest.raises(DeltaError):
-            sql(f"INSERT INTO t {text}", t=table)
+    sql("INSERT INTO t VALUES (8, DEFAULT, map(), (7, array()), 'k'), (9, array(), NULL, NULL, DEFAULT)", t=table)
+    assert rows(table)[-2:] == [(8, None, [], {"a": 7, "b": []}, "k"), (9, [], None, None, "kk")]
+    with pytest.raises(DeltaError):
+        sql("INSERT INTO t VALUES (1, array())", t=table)
 
 
 def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     sql(f"CREATE TABLE delta.`{table.uri}` (st STRUCT<a: BIGINT, b: BIGINT>) USING delta")
     sql("INSERT INTO t SELECT named_struct('a', 1L, 'b', 2L)", t=table)
-    for query in ("named_struct('b', 1L, 'a', 2L)", "named_struct('a', 1L)"):
+    sql("INSERT INTO t SELECT struct(3L, 4L)", t=table)
+    assert table.snapshot().scan(where="st.b = 4").to_arrow().to_pylist() == [{"st": {"a": 3, "b": 4}}]
+    for query in (
+        "struct(1L, 2L, 3L)",
+        "named_struct('b', 1L, 'a', 2L)",
+        "named_struct('a', 1L)",
+    ):
         with pytest.raises(DeltaError, match="same fields in the same order"):
             sql(f"INSERT INTO t SELECT {query}", t=table)
     sql("ALTER TABLE t CHANGE COLUMN st.b b BIGINT COMMENT 'about b' FIRST", t=table)
@@ -184,6 +192,18 @@ def test_an_alias_stands_for_the_table(table: DeltaTable) -> None:
     assert ids(table) == [2, 3]
 
 
+def test_a_column_may_be_called_as_its_table(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    sql("CREATE TABLE t (id INT, t STRUCT<id: INT, x: INT>) USING delta", t=table)
+    sql("INSERT INTO t VALUES (1, (10, 20)), (2, (1, 2))", t=table)
+    sql("UPDATE t SET t.id = t.id + t.x, t.x = 5, t.t.id = `t`.`t`.id + t.t.x WHERE t.x = 20 AND T.t.id > 9", t=table)
+    assert rows(table) == [(2, {"id": 1, "x": 2}), (21, {"id": 30, "x": 5})]
+    sql("DELETE FROM t AS T WHERE t.id = 2 AND t.x = 2", t=table)
+    assert ids(table) == [21]
+    with pytest.raises(DeltaError, match="assigned twice"):
+        sql("UPDATE t SET t.x = 1, t.t.x = 2", t=table)
+
+
 def test_insert_by_partition_name_and_default(table: DeltaTable) -> None:
     sql("INSERT INTO t PARTITION (day = '2024-01-01') VALUES (4, 'p')", t=table)
     sql("INSERT INTO t PARTITION (day) (day, id) SELECT day, id + 10 AS i FROM t WHERE id = 4", t=table)
@@ -210,6 +230,13 @@ def test_queries_named_before_the_statement(table: DeltaTable) -> None:
     assert ids(table) == [1, 2, 3]
     sql("WITH u AS (SELECT 3L AS k) MERGE INTO t AS x USING u AS y ON x.id = y.k WHEN MATCHED THEN DELETE", t=table)
     assert ids(table) == [1, 2]
+    for source in ("(VALUES (2, 'new'), (8, 'ins')) AS s(k, w)", "(SELECT 2, 'again') s(k, w)"):
+        merge = (
+            "ON t.id = s.k WHEN MATCHED THEN UPDATE SET name = w WHEN NOT MATCHED THEN INSERT (id, name) VALUES (k, w)"
+        )
+        sql(f"MERGE INTO t USING {source} {merge}", t=table)
+    sql("MERGE INTO t USING t VERSION AS OF 1 AS s(k, w, d) ON t.id = s.k + 7 WHEN MATCHED THEN DELETE", t=table)
+    assert [row[:2] for row in rows(table)] == [(1, "a"), (2, "again")]
 
 
 def test_rows_and_tables_stand_in_from(table: DeltaTable) -> None:
@@ -436,7 +463,6 @@ REFUSED = [
     "INSERT INTO t BY NAME VALUES (1, 'a', NULL)",
     "INSERT INTO t BY NAME SELECT id, 1 AS other FROM t",
     "INSERT INTO t (id) BY NAME SELECT id FROM t",
-    "INSERT INTO t VALUES (1, 'a', NULL), (2, DEFAULT, NULL)",
     "WITH s AS (SELECT 1 AS i) DELETE FROM t",
     "VACUUM t LITE FULL",
     "VACUUM t USING INVENTORY s",
@@ -660,6 +686,29 @@ def test_a_version_behind_an_at_sign(table: DeltaTable, tmp_path: Path) -> None:
     ):
         with pytest.raises(InvalidRequestError):
             sql(f"SELECT id FROM {wrong}", t=table)
+
+
+def test_a_time_may_be_computed(table: DeltaTable) -> None:
+    later = table.snapshot().timestamp_ms
+    for text in (f"timestamp_millis({later})", f"timestamp_millis({later + 86_400_000}) - INTERVAL 1 DAY"):
+        with pytest.raises(UnsupportedExpressionError, match="constant time"):
+            sql(f"SELECT * FROM t TIMESTAMP AS OF {text}", t=table)
+    moment = datetime.fromtimestamp(later / 1000, UTC).isoformat()
+    for text in (f"TIMESTAMP '{moment}'", f"TIMESTAMP '{moment}' + INTERVAL 0 DAYS AS x WHERE id > 0"):
+        assert sql(f"SELECT * FROM t TIMESTAMP AS OF {text}", t=table).num_rows == 3
+    for text in (
+        "current_timestamp() - INTERVAL 400 DAYS",
+        "date_sub(current_date(), 400)",
+        "current_date() + 1 AS x, t",
+    ):
+        with pytest.raises(TimestampOutOfRangeError):
+            sql(f"SELECT * FROM t TIMESTAMP AS OF {text}", t=table)
+
+
+def test_a_table_has_a_comment(table: DeltaTable) -> None:
+    for text, found in (("'it''s'", "it's"), ("NULL", None)):
+        sql(f"COMMENT ON TABLE t IS {text}", t=table)
+        assert table.snapshot().metadata.description == found
 
 
 def test_truncate_and_replace(table: DeltaTable, tmp_path: Path) -> None:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import NoReturn, TypeVar
 
 from delta_orch.engines.local.sql_types import unsupported
 from delta_orch.expressions.grammar import Reader
-from delta_orch.expressions.nodes import Call, Expression, Operation
+from delta_orch.expressions.nodes import And, Call, Expression, Not, Operation, Or
 from delta_orch.expressions.parse import reading
 from delta_orch.expressions.tokens import Unreadable, name_of
 
@@ -441,3 +441,18 @@ def _all_of(relation: str | Query, columns: tuple[str, ...] = ()) -> Select:
 def is_star(node: Expression) -> bool:
     """Whether it is `*` or `relation.*`, with or without EXCEPT."""
     return isinstance(node, Operation) and (node.name == "* EXCEPT" or (node.name == "*" and not node.arguments))
+
+
+def tests_of(node: Expression) -> Iterator[Expression]:
+    """The tests of which a condition consists, without NOT, and those of a CASE: false and null are the same there."""
+    match node:
+        case Operation("CASE", parts):
+            for condition in parts[: len(parts) // 2 * 2 : 2]:
+                yield from tests_of(condition)
+        case And(children) | Or(children):
+            for child in children:
+                yield from tests_of(child)
+        case Operation("NOT", (child,)) | Not(child):
+            yield child
+        case Expression():
+            yield node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 from weakref import WeakSet
 
@@ -20,7 +20,8 @@ def accepts_value(data: object) -> bool:
     """Whether `relation_of` takes this value. Imports nothing."""
     return (
         isinstance(data, LocalRelation | pa.Table | pa.RecordBatch | pa.RecordBatchReader)
-        or _is_batches(data)
+        or _is_list_of(pa.RecordBatch, data)
+        or _is_list_of(Mapping, data)
         or _is_a(data, "polars", "LazyFrame")
         or _is_a(data, "pyarrow._dataset", "Dataset")
         or (hasattr(data, "__arrow_c_stream__") and not isinstance(data, type))
@@ -28,8 +29,8 @@ def accepts_value(data: object) -> bool:
 
 
 def relation_of(data: Data) -> LocalRelation:
-    """Rows of an Arrow table, batch, list of batches, reader or dataset, of a pandas or Polars frame, or of anything
-    that exports an Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation.
+    """Rows of an Arrow table, batch, list of batches, reader or dataset, of a pandas or Polars frame, of a list of
+    dicts, or of anything that exports an Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation.
 
     A pandas index is dropped unless its levels have names: then they become columns. A Polars LazyFrame is collected
     each time its rows are read. A RecordBatchReader can be read once.
@@ -43,7 +44,9 @@ def relation_of(data: Data) -> LocalRelation:
         return data
     if isinstance(data, pa.Table):
         return _relation(data.schema, data.to_batches)
-    if _is_batches(data):
+    if _is_list_of(Mapping, data):
+        return relation_of(_from_rows(data))
+    if _is_list_of(pa.RecordBatch, data):
         try:
             return relation_of(pa.Table.from_batches(data))
         except pa.ArrowInvalid as e:
@@ -66,8 +69,8 @@ def relation_of(data: Data) -> LocalRelation:
         return _relation(first.schema, _first_then(first, lambda: _stream(data)))
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
-        remedy="Pass an Arrow table, reader or list of record batches, a pandas or Polars DataFrame, or a Spark "
-        "DataFrame; of a generator pyarrow.RecordBatchReader.from_batches(schema, batches)",
+        remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas or Polars DataFrame, "
+        "or a Spark DataFrame; of a generator pyarrow.RecordBatchReader.from_batches(schema, batches)",
         type=type(data).__name__,
     )
 
@@ -81,8 +84,23 @@ def _relation(schema: pa.Schema, open_batches: Callable[[], Iterable[pa.RecordBa
     return LocalRelation(schema_from_arrow(schema), sound_batches)
 
 
-def _is_batches(data: object) -> bool:
-    return isinstance(data, list | tuple) and bool(data) and all(isinstance(item, pa.RecordBatch) for item in data)
+def _is_list_of(kind: type, data: object) -> bool:
+    return isinstance(data, list | tuple) and bool(data) and all(isinstance(item, kind) for item in data)
+
+
+def _from_rows(rows: Data) -> pa.Table:
+    """A key that a row lacks is null there."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    if not (names and all(isinstance(name, str) for name in names)):
+        raise InvalidRequestError("The rows have no keys, or keys that are not text", remedy="Name columns by text")
+    try:
+        return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
+        raise InvalidRequestError(
+            "The rows cannot be converted to Arrow",
+            cause=str(e),
+            remedy="Give each column values of one type, or pass pyarrow.Table.from_pylist(rows, schema)",
+        ) from e
 
 
 def _open_stream(data: Data) -> pa.RecordBatchReader:

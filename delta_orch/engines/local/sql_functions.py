@@ -247,6 +247,10 @@ _MANY = 1000
 _NAMED: dict[str, _Function] = {
     "abs": _taking(1, 1, _absolute),
     "array": _taking(0, _MANY, sql_nested.array),
+    "array_append": _taking(2, 2, sql_nested.extended(at_end=True)),
+    "array_prepend": _taking(2, 2, sql_nested.extended(at_end=False)),
+    "slice": _taking(3, 3, sql_nested.slice_of),
+    "map_concat": _taking(1, _MANY, sql_nested.joined_maps),
     "ceil": _taking(1, 1, _whole("ceil")),
     "coalesce": _taking(1, _MANY, _coalesce),
     "concat": _taking(1, _MANY, sql_text.concatenated),
@@ -308,7 +312,14 @@ _NAMED: dict[str, _Function] = {
     "sign": _taking(1, 1, _sign),
     "nanvl": _taking(2, 2, _nanvl),
     "size": _taking(1, 1, sql_nested.size),
-    "array_contains": _taking(2, 2, sql_nested.array_contains),
+    **{
+        name: _taking(2, 2, sql_nested.searching(name)) for name in ("array_contains", "array_position", "array_remove")
+    },
+    **{
+        name: _taking(1, 1, sql_nested.of_array(name))
+        for name in ("array_compact", "array_distinct", "array_max", "array_min", "sort_array")
+    },
+    "array_join": _taking(2, 2, sql_nested.array_join),
     "get": _taking(2, 2, sql_nested.get),
     "map": _taking(0, _MANY, sql_nested.make_map),
     "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from delta_orch.engines.local.sql_arguments import Scalars, constant
 from delta_orch.engines.local.sql_casts import error, widen
@@ -10,6 +11,7 @@ from delta_orch.engines.local.sql_types import (
     Typed,
     common_type,
     common_type_of,
+    holds_void,
     is_atomic,
     struct_field,
     struct_of,
@@ -23,6 +25,7 @@ from delta_orch.protocol.types import (
     DOUBLE,
     FLOAT,
     INTEGER,
+    LONG,
     STRING,
     VOID,
     ArrayType,
@@ -40,23 +43,73 @@ def size(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
                  else f"CAST(cardinality({value.sql}) AS INTEGER)", INTEGER)  # fmt: skip
 
 
-def array_contains(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    array, value = (scalars.scalar(argument) for argument in arguments)
-    if not isinstance(array.data_type, ArrayType):
-        raise unsupported(f"array_contains of {array.data_type}")
-    kind = array.data_type.element_type
-    if (
-        not is_atomic(kind)
-        or kind in (FLOAT, DOUBLE)
-        or common_type(kind, value.data_type) != kind
-        or (STRING in (kind, value.data_type) and kind != value.data_type)
-    ):
-        raise unsupported(f"array_contains of {array.data_type} and {value.data_type}")
-    wanted = widen(value, kind).sql
+def searching(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`array_contains`, `array_position` and `array_remove`: null where the array or the value is."""
+
+    def search(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        array, value = (scalars.scalar(argument) for argument in arguments)
+        kind = _ordered_element(array, function)
+        if common_type(kind, value.data_type) != kind or (
+            STRING in (kind, value.data_type) and kind != value.data_type
+        ):
+            raise unsupported(f"{function} of {array.data_type} and {value.data_type}")
+        wanted = widen(value, kind).sql
+        sql, found = _SEARCHES[function]
+        made = sql.format(array=array.sql, wanted=wanted)
+        return Typed(
+            f"CASE WHEN {array.sql} IS NOT NULL AND {wanted} IS NOT NULL THEN {made} END", found or array.data_type
+        )
+
+    return search
+
+
+_SEARCHES: dict[str, tuple[str, DataType | None]] = {
     # A null in the array may be the value.
-    absent = f"CASE WHEN list_count({array.sql}) = length({array.sql}) THEN FALSE END"
-    found = f"list_contains({array.sql}, {wanted}) OR {absent}"
-    return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {wanted} IS NOT NULL THEN {found} END", BOOLEAN)
+    "array_contains": (
+        "list_contains({array}, {wanted}) OR CASE WHEN list_count({array}) = length({array}) THEN FALSE END",
+        BOOLEAN,
+    ),
+    "array_position": ("CAST(coalesce(list_position({array}, {wanted}), 0) AS BIGINT)", LONG),
+    "array_remove": ("list_filter({array}, lambda one: one IS NULL OR one <> {wanted})", None),
+}
+
+
+def of_array(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """A function of one array: `_OF_ARRAYS` says what it is in DuckDB, and whether an array comes out."""
+    sql, is_array = _OF_ARRAYS[function]
+
+    def made(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        array = scalars.scalar(arguments[0])
+        kind = _ordered_element(array, function)
+        return Typed(sql.format(array.sql), array.data_type if is_array else kind)
+
+    return made
+
+
+_OF_ARRAYS = {
+    "array_compact": ("list_filter({0}, lambda one: one IS NOT NULL)", True),
+    "array_distinct": ("list_filter({0}, lambda one, place: list_position({0}, one) = place)", True),
+    "array_max": ("list_max({0})", False),
+    "array_min": ("list_min({0})", False),
+    "sort_array": ("list_sort({0}, 'ASC', 'NULLS FIRST')", True),
+}
+
+
+def array_join(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`array_join`, which leaves nulls out."""
+    array, between = scalars.scalar(arguments[0]), scalars.text(arguments[1])
+    if not isinstance(array.data_type, ArrayType) or array.data_type.element_type != STRING:
+        raise unsupported(f"array_join of {array.data_type}")
+    joined = f"coalesce(array_to_string({array.sql}, {between}), '')"
+    return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {between} IS NOT NULL THEN {joined} END", STRING)
+
+
+def _ordered_element(array: Typed, function: str) -> DataType:
+    """The type of an array's elements, which both engines compare alike."""
+    kind = array.data_type.element_type if isinstance(array.data_type, ArrayType) else VOID
+    if not is_atomic(kind) or kind in (FLOAT, DOUBLE, VOID):
+        raise unsupported(f"{function} of {array.data_type}")
+    return kind
 
 
 def element(scalars: Scalars, arguments: Sequence[Expression], base: int) -> Typed:
@@ -98,7 +151,7 @@ def map_parts(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]
     def parts(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         value = scalars.scalar(arguments[0])
         kind = value.data_type
-        if not isinstance(kind, MapType):
+        if not isinstance(kind, MapType) or holds_void(kind):
             raise unsupported(f"{function} of {kind}")
         found = ArrayType(kind.key_type, False) if function == "map_keys" else ArrayType(kind.value_type, True)
         # DuckDB has an empty list for a map that is null.
@@ -110,7 +163,12 @@ def map_parts(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]
 def map_contains_key(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value, key = (scalars.scalar(argument) for argument in arguments)
     kind = value.data_type
-    if not isinstance(kind, MapType) or kind.key_type != key.data_type or kind.key_type in (FLOAT, DOUBLE):
+    if (
+        not isinstance(kind, MapType)
+        or holds_void(kind)
+        or kind.key_type != key.data_type
+        or kind.key_type in (FLOAT, DOUBLE)
+    ):
         raise unsupported(f"map_contains_key of {kind} and {key.data_type}")
     found = f"list_contains(map_keys({value.sql}), {key.sql})"
     return Typed(f"CASE WHEN {value.sql} IS NOT NULL AND {key.sql} IS NOT NULL THEN {found} END", BOOLEAN)
@@ -125,16 +183,16 @@ def named_struct(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
 
 
 def struct(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """`struct`, of columns and of values that have a name."""
+    """`struct`. A value that has no name gets one by its place."""
     fields = []
-    for part in arguments:
+    for number, part in enumerate(arguments, 1):
         match part:
             case Column(path):
                 fields.append((path[-1], scalars.scalar(part)))
             case Operation("AS", (value,), name):
                 fields.append((name, scalars.scalar(value)))
             case _:
-                raise unsupported("a struct with a field of no name")
+                fields.append((f"col{number}", scalars.scalar(part)))
     return _struct(fields)
 
 
@@ -152,6 +210,48 @@ def array(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"[{', '.join(widen(value, kind).sql for value in values)}]", ArrayType(kind, True))
 
 
+def concatenated(values: Sequence[Typed]) -> Typed:
+    """`concat` and `||` of arrays."""
+    kind = common_type_of([value.data_type for value in values])
+    if not isinstance(kind, ArrayType):
+        raise unsupported(f"concat of {kind}")
+    sqls = [widen(value, kind).sql for value in values]
+    found = reduce(lambda left, right: f"list_concat({left}, {right})", sqls)
+    # DuckDB takes an array that is null for an empty one.
+    return Typed(f"CASE WHEN {' AND '.join(f'{sql} IS NOT NULL' for sql in sqls)} THEN {found} END", kind)
+
+
+def extended(at_end: bool) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`array_append` and `array_prepend`."""
+
+    def extend(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        array, value = (scalars.scalar(argument) for argument in arguments)
+        if not isinstance(array.data_type, ArrayType):
+            raise unsupported(f"an element behind {array.data_type}")
+        one = Typed(f"[{value.sql}]", ArrayType(value.data_type, True))
+        return concatenated([array, one] if at_end else [one, array])
+
+    return extend
+
+
+def slice_of(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`slice`: from a place, counted from one or from the end, so many elements."""
+    array, start, count = (scalars.scalar(argument) for argument in arguments)
+    if not isinstance(array.data_type, ArrayType) or not {start.data_type, count.data_type} <= {*INTEGRAL_RANGES, VOID}:
+        raise unsupported(f"slice of {array.data_type}")
+    first, many, length = f"CAST({start.sql} AS BIGINT)", f"CAST({count.sql} AS BIGINT)", f"length({array.sql})"
+    place = f"({first} + CASE WHEN {first} < 0 THEN {length} + 1 ELSE 0 END)"
+    problem = error(
+        "[INVALID_PARAMETER_VALUE] slice starts at 1 or behind, or before the end, and takes no less than 0"
+    )
+    return Typed(
+        f"CASE WHEN {array.sql} IS NULL OR {first} IS NULL OR {many} IS NULL THEN NULL "
+        f"WHEN {first} = 0 OR {many} < 0 THEN {problem} WHEN {place} < 1 OR {many} = 0 THEN {array.sql}[1:0] "
+        f"ELSE {array.sql}[{place}:{place} + {many} - 1] END",
+        array.data_type,
+    )
+
+
 def make_map(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`map`. A key that is null or there twice raises, as in Spark."""
     values = [scalars.scalar(part) for part in arguments]
@@ -160,5 +260,22 @@ def make_map(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     key, kind = (common_type_of([VOID, *(value.data_type for value in values[i::2])]) for i in (0, 1))
     if not is_atomic(key) or key in (FLOAT, DOUBLE) or (key == VOID and values):
         raise unsupported(f"a map of {key} and {kind}")
+    if not values:
+        key = STRING  # Arrow has no map whose keys have no type, and of no key any cast is the same
     keys, found = ([widen(v, k).sql for v in values[i::2]] for i, k in ((0, key), (1, kind)))
     return Typed(f"MAP([{', '.join(keys)}], [{', '.join(found)}])", MapType(key, kind, True))
+
+
+def joined_maps(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`map_concat`. A key that is in two of them raises, as in Spark."""
+    values = [scalars.scalar(argument) for argument in arguments]
+    kind = values[0].data_type
+    if (
+        not isinstance(kind, MapType)
+        or kind.key_type in (FLOAT, DOUBLE)
+        or {str(v.data_type) for v in values} != {str(kind)}
+    ):
+        raise unsupported(f"map_concat of {', '.join(str(value.data_type) for value in values)}")
+    entries = reduce(lambda left, right: f"list_concat({left}, {right})", (f"map_entries({v.sql})" for v in values))
+    known = " AND ".join(f"{value.sql} IS NOT NULL" for value in values)
+    return Typed(f"CASE WHEN {known} THEN map_from_entries({entries}) END", kind)

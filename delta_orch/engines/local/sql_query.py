@@ -7,7 +7,7 @@ VALUES in FROM, and WITH.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 
@@ -23,6 +23,7 @@ from delta_orch.engines.local.query_grammar import (
     With,
     is_star,
     read_query,
+    tests_of,
 )
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_aggregates import Aggregates, Windows, group_key, has_aggregate, order_key
@@ -118,20 +119,20 @@ class _SourceColumns(QueryColumns):
         shared: _Shared | None = None,
         context: _Context | None = None,
         outer: _SourceColumns | None = None,
-        where: Expression | None = None,
+        tests: Iterable[Expression] = (),
     ) -> None:
         self._sources = sources
         self._shared = shared or _Shared()
         self._context = context
         self._outer = outer
-        self._tests = set(map(id, _tests(where)))
+        self._tests = {id(test) for condition in tests for test in tests_of(condition)}
         self.is_correlated = False
 
     def subquery(self, scalars: Scalars, node: Operation) -> Typed:
         if self._context is None or not isinstance(node, Subquery):
             return super().subquery(scalars, node)
         if node.detail == "IN" and id(node) not in self._tests:
-            raise unsupported("IN (SELECT …) but in WHERE, as a test of its own (Spark takes null for false elsewhere)")
+            raise unsupported("IN (SELECT …) that is not a test of its own in WHERE, in SELECT or in CASE WHEN")
         self._context.subqueries.append(node)
         found = _query(node.query, self._context, is_named=False, outer=self)
         if node.detail == "EXISTS":
@@ -187,18 +188,6 @@ class _SourceColumns(QueryColumns):
             find_column(path, StructType(tuple(f for source in self._sources for f in source.schema)))
             raise ColumnNotFoundError(f"There is no column {path[0]!r}", remedy=f"Columns: {', '.join(names[:20])}")
         return _visible(matches[0], inner).find(path)
-
-
-def _tests(node: Expression | None) -> Iterator[Expression]:
-    """The tests of which a condition consists, without NOT."""
-    match node:
-        case And(children) | Or(children):
-            for child in children:
-                yield from _tests(child)
-        case Operation("NOT", (child,)) | Not(child):
-            yield child
-        case Expression():
-            yield node
 
 
 def _visible(source: Source, inner: frozenset[str]) -> Source:
@@ -298,11 +287,12 @@ class _Select:
     def translate(self) -> DuckDBQuery:
         select = self._select
         parts = self._from()
-        columns = _SourceColumns(self._sources, self._shared, self._context)
+        tests = [item.node for item in select.items if not select.group and not isinstance(item.node, And | Or)]
+        columns = _SourceColumns(self._sources, self._shared, self._context, tests=tests)
         scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns, select.windows)
         projection, fields = self._projection(outputs)
         if select.where is not None:
-            of_rows = _SourceColumns(self._sources, self._shared, self._context, self._outer, select.where)
+            of_rows = _SourceColumns(self._sources, self._shared, self._context, self._outer, [select.where])
             parts.append(f"WHERE {Scalars(of_rows).boolean(select.where)}")
             if of_rows.is_correlated:
                 self._ensure_plain()
@@ -448,6 +438,9 @@ class _Select:
             return self._star(node.detail, node.arguments)
         name = alias
         value = scalars.scalar(node)
+        match node:
+            case Subquery(detail="IN") | Not(Subquery(detail="IN")) | Operation("NOT", (Subquery(detail="IN"),)):
+                value = replace(value, sql=f"coalesce({value.sql}, FALSE)")  # as Spark has it: never null
         if name is None and isinstance(node, Column):
             # A constant has the name of no column: it is of the clock.
             name = node.path[-1] if value.literal is None else f"{node.path[-1].lower()}()"

@@ -424,4 +424,5 @@ OPERATIONS: dict[str, _Rule] = {
     "TRY_CAST": Scalars.cast,
     ".": lambda scalars, node: struct_field(scalars.scalar(node.arguments[0]), node.detail),
     "[]": lambda scalars, node: sql_nested.element(scalars, node.arguments, 0),
+    "()": lambda scalars, node: sql_nested.struct(scalars, node.arguments),
 }

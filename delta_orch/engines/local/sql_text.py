@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from delta_orch.engines.local import sql_nested
 from delta_orch.engines.local.java_pattern import LINE_END, JavaPattern, java_pattern
 from delta_orch.engines.local.sql_arguments import (
     Scalars,
@@ -11,7 +12,7 @@ from delta_orch.engines.local.sql_arguments import (
     constant,
     long_sql,
 )
-from delta_orch.engines.local.sql_casts import error, widen
+from delta_orch.engines.local.sql_casts import as_text, error, widen
 from delta_orch.engines.local.sql_types import Typed, unsupported
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Expression
@@ -188,7 +189,10 @@ def text_test(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]
 
 def concatenated(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`concat` and `||`."""
-    return Typed("(" + " || ".join(map(scalars.text, arguments)) + ")", STRING)
+    values = [scalars.scalar(argument) for argument in arguments]
+    if any(isinstance(value.data_type, ArrayType) for value in values):
+        return sql_nested.concatenated(values)
+    return Typed("(" + " || ".join(map(as_text, values)) + ")", STRING)
 
 
 def length(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
