@@ -45,7 +45,7 @@ def _column_or_nulls(
 ) -> pa.Array | pa.ChunkedArray:
     index = names.find(field.name)
     if index is None:
-        return _nulls(rows.num_rows, field.type)
+        return nulls_of(rows.num_rows, field.type)
     return conform_column(rows.column(index), field.type, lossless=lossless, path=field.name)
 
 
@@ -90,7 +90,7 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
                 remedy="Leave the column out: its type is not known yet",
                 column=path,
             )
-        return _nulls(len(array), target)
+        return nulls_of(len(array), target)
     if types.is_struct(target):
         return _conform_struct(array, target, lossless, path)
     if types.is_map(target):
@@ -113,7 +113,7 @@ def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path
         index = names.find(field.name)
         child = f"{path}.{field.name}"
         if index is None:
-            conformed.append(pa.nulls(len(array), field.type))
+            conformed.append(nulls_of(len(array), field.type))
         else:
             values = children[index] if field.nullable else array.field(index)
             values = conform_column(values, field.type, lossless=lossless, path=child)
@@ -124,12 +124,13 @@ def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path
     return pa.StructArray.from_arrays(conformed, fields=list(target), mask=mask)
 
 
-def _nulls(count: int, target: pa.DataType) -> pa.Array:
+def nulls_of(count: int, target: pa.DataType) -> pa.Array:
     """Nulls of a type, as a file can hold them: see `_blank_below`."""
     nulls = pa.nulls(count, target)
-    if not pa.types.is_struct(target) or all(field.nullable for field in target):
+    if not pa.types.is_struct(target) or not target.num_fields:
         return nulls
-    fields = [nulls.field(i) if f.nullable else _blank_below(nulls, nulls.field(i)) for i, f in enumerate(target)]
+    parts = ((f, nulls_of(count, f.type)) for f in target)
+    fields = [part if f.nullable else _blank_below(nulls, part) for f, part in parts]
     return pa.StructArray.from_arrays(fields, fields=list(target), mask=nulls.is_null())
 
 

@@ -10,8 +10,8 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import ComputedColumn, Engine, Relation
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.fit_comparison import fit_comparison
-from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal
-from delta_orch.expressions.parse import parse_row_value, parse_value
+from delta_orch.expressions.nodes import Call, Cast, Column, Comparison, Expression, Literal, Opaque
+from delta_orch.expressions.parse import parse_row_value, parse_value, syntax_of
 from delta_orch.expressions.spark_literals import type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
@@ -22,6 +22,7 @@ from delta_orch.protocol.types import (
     FLOAT,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VARIANT,
     VOID,
     ArrayType,
     DataType,
@@ -92,7 +93,7 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             further = [*given, *_nulls(fields, given, schema)]
             if not (fields or further):
                 raise unsupported("VALUES of DEFAULT alone, where the table computes every column", "Give one a value")
-            if (queries := _as_queries(texts)) is None:
+            if (queries := _as_queries(texts, fields)) is None:
                 data = _renamed(engine, session.relation(engine, _constants(texts, fields)), fields, further)
             else:
                 parts = [query.relation(session, engine, named=False) for query in queries]
@@ -255,12 +256,24 @@ def _default_text(field: StructField, table: DeltaTable) -> str:
     return "NULL" if is_null else f"CAST({to_spark_sql(default)} AS {type_sql(field.data_type)})"
 
 
-def _as_queries(rows: list[list[str]]) -> list[Query] | None:
+def _as_queries(rows: list[list[str]], fields: Sequence[StructField]) -> list[Query] | None:
     """A query a row for VALUES with functions or operators, which an engine computes; None for constants."""
-    if all(isinstance(parse_row_value(text), Literal) for row in rows for text in row):
+    if all(
+        isinstance(_constant(text, field), Literal) for row in rows for text, field in zip(row, fields, strict=True)
+    ):
         return None
     selects = [f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(row))}" for row in rows]
     return [parse_query(Cursor(text, tokens_of(text)), frozenset()) for text in selects]
+
+
+def _constant(text: str, field: StructField) -> Expression:
+    """A value; for a variant the JSON that `parse_json` takes."""
+    value = parse_row_value(text)
+    if field.data_type == VARIANT and isinstance(value, Opaque):
+        match syntax_of(value):
+            case Call("parse_json", (Literal(str(json)),)):
+                return Literal(json, VARIANT)
+    return value
 
 
 def _common_shape(rows: Sequence[StructType], fields: Sequence[StructField]) -> StructType:
@@ -286,19 +299,24 @@ def _constants(rows: list[list[str]], fields: Sequence[StructField]) -> pa.Table
 def _column(texts: Sequence[str], field: StructField) -> pa.Array:
     import pyarrow as pa
 
+    from delta_orch.engines.conform import nulls_of
     from delta_orch.expressions.spark_literals import natural_type
     from delta_orch.expressions.to_arrow import literal_array
     from delta_orch.protocol.arrow_types import type_to_arrow
 
-    values = [parse_row_value(text) for text in texts]
+    values = [_constant(text, field) for text in texts]
     kinds: list[DataType] = []
     for value, text in zip(values, texts, strict=True):
         if not isinstance(value, Literal):
             raise unsupported(f"VALUES with {text[:100]!r}, which is not a constant", "Write INSERT … SELECT …")
         kinds.append(VOID if value.value is None else value.data_type or natural_type(value.value))
     found = {*kinds} - {VOID}
+    if found == {VARIANT}:
+        from delta_orch.variant import json_to_variant
+
+        return json_to_variant(pa.array([value.value for value in values if isinstance(value, Literal)], pa.string()))
     if not found:
-        return pa.nulls(len(texts), type_to_arrow(field.data_type))
+        return nulls_of(len(texts), type_to_arrow(field.data_type))
     kind = _common_kind(found, field)
     arrays = [
         literal_array([value.value], kind if own == VOID else own).cast(type_to_arrow(kind))

@@ -31,7 +31,8 @@ SCALARS: dict[str, list[str]] = {
     "IS": ["i IS NULL", "(i > 0) IS TRUE", "bo IS NOT FALSE", "length(S) IS NULL", "S IS NOT NULL", "st IS NULL"],
     "IN": [
         "i IN (1, 5, NULL)", "length(S) IN (1, 2)", "S NOT IN ('a', 'b')", "l IN (1, 5e0)", "i IN (b, sh)",
-        "x IN (1, 0.1)",
+        "x IN (1, 0.1)", "(i, S) IN ((1, 'a'), (5, 'ab'))", "(i, b) NOT IN ((1, 1Y), (i, b))",
+        "struct(b, x) IN ((5Y, 1.5D))",
     ],
     "BETWEEN": ["length(S) BETWEEN 1 AND 2", "i BETWEEN b AND l", "day NOT BETWEEN '2013-01-01' AND '2013-01-02'"],
     "LIKE": ["S LIKE 'a%'", "S LIKE '%b%'", "S LIKE 'a_b'", "S LIKE '_'", "S LIKE 'a\\\\_b'", "S LIKE '\\\\\\\\%'",

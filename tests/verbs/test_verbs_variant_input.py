@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
 
+import delta_orch
 from delta_orch import DeltaTable
-from delta_orch.errors import SchemaMismatchError
+from delta_orch.errors import DeltaError, SchemaMismatchError
 from delta_orch.protocol.types import VARIANT, ArrayType, StructType
 from delta_orch.variant import json_to_variant, variant_to_json
 
@@ -131,3 +134,22 @@ def test_spark_takes_them_as_well(table: DeltaTable, spark: Any, data: pa.Table)
     table.append(data, engine="spark")
     assert kind(table) == VARIANT
     assert texts(table) == ['{"a": 1}', "null", None]
+
+
+def test_variants_that_are_null_are_written(tmp_path: Path) -> None:
+    """By themselves and in structs: where a statement names other columns, and where it says NULL."""
+    table = DeltaTable(tmp_path / "t")
+    sql = partial(delta_orch.sql, tables={"t": table})
+    sql("CREATE TABLE t (id INT, v VARIANT, s STRUCT<v: VARIANT, b: BIGINT>, a ARRAY<VARIANT>) USING delta")
+    sql("INSERT INTO t VALUES (1, NULL, NULL, NULL), (2, parse_json('{\"x\": [1]}'), NULL, NULL)")
+    sql("INSERT INTO t (id) VALUES (3)")
+    sql("INSERT INTO t (id, v) SELECT 4, NULL")
+    assert texts(table) == [None, '{"x": [1]}', None, None]
+    table.append(pa.table({"id": pa.array([5], pa.int32()), "s": [{"b": 5}]}), schema_mode="merge")
+    source = "(SELECT id + 4 AS id FROM t WHERE id IN (1, 2)) AS s ON t.id = s.id"
+    sql(f"MERGE INTO t USING {source} WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id) VALUES (s.id)")
+    sql("UPDATE t SET s = NULL, a = NULL")
+    assert texts(table) == [None, '{"x": [1]}', None, None, None]
+    for value in ("'1'", "5", "parse_json('{')", "parse_json(1)"):
+        with pytest.raises(DeltaError):
+            sql(f"INSERT INTO t (v) VALUES ({value})")

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from delta_orch.engines.base import ComputedColumn
-from delta_orch.engines.conform import conform_column
+from delta_orch.engines.conform import conform_column, nulls_of
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, fields_on
 from delta_orch.expressions.nodes import Column, Literal
@@ -82,7 +82,7 @@ def _taken(column: ComputedColumn, field: StructField, batch: pa.RecordBatch, sc
     match column.value:
         case Literal(value):
             if value is None:
-                return pa.nulls(batch.num_rows, type_to_arrow(field.data_type))
+                return nulls_of(batch.num_rows, type_to_arrow(field.data_type))
             return pa.repeat(literal_array([value], field.data_type)[0], batch.num_rows)
         case Column(path):
             first, *below = column_indexes(find_column(path, schema)[0], schema)

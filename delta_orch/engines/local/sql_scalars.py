@@ -89,6 +89,7 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     PrimitiveType,
+    StructType,
 )
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -249,7 +250,9 @@ class Scalars:
         return Typed(f"({self.boolean(child)} IS NOT DISTINCT FROM {node.detail})", BOOLEAN)
 
     def membership(self, node: Operation) -> Typed:
-        return self._any_equal([self.scalar(value) for value in node.arguments])
+        child, *values = (self.scalar(value) for value in node.arguments)
+        # Spark compares structs by the places of their fields, where these have the same types.
+        return self._any_equal([child, *(cast(v, child.data_type) if _is_alike(v, child) else v for v in values)])
 
     def _any_equal(self, operands: list[Typed]) -> Typed:
         # Spark finds one common type for the value and the whole list.
@@ -380,6 +383,13 @@ class Scalars:
         if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ, STRING):
             raise unsupported(f"a date function on {value.data_type}")
         return value if value.data_type == DATE else cast(value, DATE)
+
+
+def _is_alike(value: Typed, other: Typed) -> bool:
+    """Whether both are structs whose fields have the same types, under whatever names."""
+    sides = [one.data_type for one in (value, other) if isinstance(one.data_type, StructType)]
+    kinds = [[field.data_type for field in side] for side in sides]
+    return len(kinds) == 2 and kinds[0] == kinds[1]
 
 
 def describe(node: Expression) -> str:
