@@ -182,18 +182,14 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     target_alias = _alias(cursor, "USING") or name.short or "target"
     cursor.expect("USING")
     source: Source | Query
-    start = cursor.token.start
-    if cursor.at("("):
-        text = cursor.in_parentheses()
-        source_alias = _alias(cursor, "ON") or "source"
+    if cursor.take("("):
+        text = cursor.text_until(")")
         source = parse_query(Cursor(text, tokens_of(text)), known)
+        cursor.expect(")")
+        source_alias = _alias(cursor, "ON") or "source"
     else:
         source = versioned(cursor)
         source_alias = _alias(cursor, "ON") or source.table.short or "source"
-    if cursor.at("("):
-        cursor.in_parentheses()  # names of the source's columns
-        text = f"SELECT * FROM {cursor.source[start : cursor.tokens[cursor.index - 1].end]}"
-        source = parse_query(Cursor(text, tokens_of(text)), known)
     cursor.expect("ON")
     condition = cursor.text_until("WHEN")
     clauses: list[Callable[[Merge], Merge]] = []

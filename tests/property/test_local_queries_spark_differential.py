@@ -263,8 +263,6 @@ FUNCTIONS: dict[str, list[str]] = {
     "array_remove": ["array_remove(array(i, NULL, 5), 5)", "array_remove(split(S, 'b'), 'a')",
                      "array_remove(array(b, sh), b)"],
     "array_compact": ["array_compact(array(i, NULL, b))", "array_compact(if(bo, split(S, 'b'), NULL))"],
-    "array_distinct": ["array_distinct(array(i, NULL, b, NULL, i))", "array_distinct(split(S, ' '))",
-                       "array_distinct(array_compact(array(day, day, NULL)))"],
     "array_max": ["array_max(array(i, NULL, b))", "array_max(split(S, 'b'))", "array_max(array_compact(array(i)))"],
     "array_min": ["array_min(array(d5, NULL))", "array_min(split(S, 'b'))", "array_min(if(bo, array(ts), NULL))"],
     "sort_array": ["sort_array(array(i, NULL, b))", "sort_array(split(S, 'b'))", "sort_array(array(bin, NULL))"],
@@ -404,6 +402,8 @@ WINDOWS: dict[str, list[str]] = {
 }  # fmt: skip
 
 QUERIES = [
+    "SELECT r.id, n FROM range(-3, 9, 2) r LEFT JOIN u ON r.id = n",
+    "SELECT count(*) AS c, sum(id) AS s FROM (SELECT * FROM range(5) UNION ALL SELECT k FROM range(9, 2, -3) AS r(k))",
     "SELECT id, b FROM t WHERE b IN (SELECT n FROM u)",
     "SELECT id, b IN (SELECT n FROM u) AS f, b NOT IN (SELECT n FROM u) AS g, NOT (b IN (SELECT n FROM u)) AS h FROM t",
     "SELECT id, b NOT IN (SELECT n FROM u WHERE n > 0) AS f, b IN (SELECT n FROM u WHERE n > 100) AS g FROM t",
@@ -737,6 +737,7 @@ def test_letters_that_change_otherwise_are_refused_while_the_query_runs(relation
         "array_sort(array(i), (a, b) -> a - b)", "map_filter(map('a', 1), (k, v) -> v > 0)",
         "filter(array(i), x -> x IN (SELECT n FROM u))", "transform(array(i), x -> sum(x))",
         "b IN (SELECT n FROM u) OR bo", "NOT (bo AND b IN (SELECT n FROM u))", "coalesce(b IN (SELECT n FROM u), bo)",
+        "(SELECT max(id) FROM range(n))",
         "slice(S, 1, 1)", "array_append(S, S)", "array_append(array(i), S)", "map_concat(map('a', 1), map(1, 1))",
         "count(DISTINCT i) OVER ()", "sum(i) OVER (ORDER BY i RANGE 1 PRECEDING)",
         "sum(i) FILTER (WHERE bo) OVER ()", "first(i) IGNORE NULLS",

@@ -230,13 +230,6 @@ def test_queries_named_before_the_statement(table: DeltaTable) -> None:
     assert ids(table) == [1, 2, 3]
     sql("WITH u AS (SELECT 3L AS k) MERGE INTO t AS x USING u AS y ON x.id = y.k WHEN MATCHED THEN DELETE", t=table)
     assert ids(table) == [1, 2]
-    for source in ("(VALUES (2, 'new'), (8, 'ins')) AS s(k, w)", "(SELECT 2, 'again') s(k, w)"):
-        merge = (
-            "ON t.id = s.k WHEN MATCHED THEN UPDATE SET name = w WHEN NOT MATCHED THEN INSERT (id, name) VALUES (k, w)"
-        )
-        sql(f"MERGE INTO t USING {source} {merge}", t=table)
-    sql("MERGE INTO t USING t VERSION AS OF 1 AS s(k, w, d) ON t.id = s.k + 7 WHEN MATCHED THEN DELETE", t=table)
-    assert [row[:2] for row in rows(table)] == [(1, "a"), (2, "again")]
 
 
 def test_rows_and_tables_stand_in_from(table: DeltaTable) -> None:

@@ -8,7 +8,7 @@ from typing import NoReturn, TypeVar
 
 from delta_orch.engines.local.sql_types import unsupported
 from delta_orch.expressions.grammar import Reader
-from delta_orch.expressions.nodes import And, Call, Expression, Not, Operation, Or
+from delta_orch.expressions.nodes import And, Call, Expression, Literal, Not, Operation, Or
 from delta_orch.expressions.parse import reading
 from delta_orch.expressions.tokens import Unreadable, name_of
 
@@ -112,7 +112,14 @@ class Values:
     rows: tuple[tuple[Expression, ...], ...]
 
 
-Query = Select | SetOperation | With | Values
+@dataclass(frozen=True, slots=True)
+class Numbers:
+    """`range(…)`: from the first number to before the second, as far apart as the third says."""
+
+    limits: tuple[int, int, int]
+
+
+Query = Select | SetOperation | With | Values | Numbers
 
 _Part = TypeVar("_Part")
 _JOINS = {
@@ -424,10 +431,18 @@ class _QueryReader(Reader):
             self.refuse()
         start = self.start
         name = self.name()
+        if name.lower() == "range" and self.take("("):
+            return From(self._numbers(start), *self._table_alias())
         if self.word in (".", "("):
             raise unsupported(self.source[start : start + 100])
         alias, columns = self._table_alias()
         return From(_all_of(name) if columns else name, alias, columns)
+
+    def _numbers(self, start: int) -> Numbers:
+        given = [node.value for node in self.expressions(")") if isinstance(node, Literal) and type(node.value) is int]
+        if not 1 <= len(given) <= 3 or given[2:] == [0] or self.source[start : self.ended].count(",") != len(given) - 1:
+            raise unsupported(self.source[start : start + 100])
+        return Numbers((*([0] if len(given) == 1 else []), *given, *([1] if len(given) < 3 else [])))  # type: ignore[arg-type]
 
     def _table_alias(self) -> tuple[str | None, tuple[str, ...]]:
         alias = self._alias()

@@ -317,7 +317,7 @@ _NAMED: dict[str, _Function] = {
     },
     **{
         name: _taking(1, 1, sql_nested.of_array(name))
-        for name in ("array_compact", "array_distinct", "array_max", "array_min", "sort_array")
+        for name in ("array_compact", "array_max", "array_min", "sort_array")
     },
     "array_join": _taking(2, 2, sql_nested.array_join),
     "get": _taking(2, 2, sql_nested.get),

@@ -88,7 +88,6 @@ def of_array(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
 
 _OF_ARRAYS = {
     "array_compact": ("list_filter({0}, lambda one: one IS NOT NULL)", True),
-    "array_distinct": ("list_filter({0}, lambda one, place: list_position({0}, one) = place)", True),
     "array_max": ("list_max({0})", False),
     "array_min": ("list_min({0})", False),
     "sort_array": ("list_sort({0}, 'ASC', 'NULLS FIRST')", True),

@@ -15,6 +15,7 @@ from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
 from delta_orch.engines.local.query_grammar import (
     From,
     Join,
+    Numbers,
     Query,
     Select,
     SetOperation,
@@ -50,7 +51,7 @@ from delta_orch.expressions.nodes import And, Column, Expression, Not, Operation
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.protocol.types import BOOLEAN, STRING, VOID, StructField, StructType
+from delta_orch.protocol.types import BOOLEAN, LONG, STRING, VOID, StructField, StructType
 
 
 @dataclass(slots=True)
@@ -223,6 +224,10 @@ def _query(
             return _set_operation(query, context, is_named)
         case Values(rows):
             return _values(rows, context)
+        case Numbers(limits):
+            listed = ", ".join(f"{limit}::BIGINT" for limit in limits)
+            sql = f"SELECT range AS id FROM range({listed})"
+            return DuckDBQuery(sql, StructType((StructField("id", LONG, False),)), context.inputs)
     return _Select(query, context, is_named, outer).translate()
 
 
