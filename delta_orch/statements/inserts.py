@@ -96,7 +96,7 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             if (queries := _as_queries(texts, fields)) is None:
                 data = _renamed(engine, session.relation(engine, _constants(texts, fields)), fields, further)
             else:
-                parts = [query.relation(session, engine, named=False) for query in queries]
+                parts = [_by_place(engine, query.relation(session, engine, named=False), fields) for query in queries]
                 shape = _common_shape([engine.schema(part) for part in parts], fields)
                 rows_of = engine.union([engine.conform(part, shape) for part in parts])
                 data = _renamed(engine, rows_of, fields, further)
@@ -187,6 +187,15 @@ def _nulls(fields: Sequence[StructField], given: _Given, schema: StructType) -> 
     named = {field.name for field in fields} | {field.name for field, _ in given}
     missing = [field for field in schema if field.name not in named]
     return [(f, Literal(None, f.data_type)) for f in missing if not any(key in f.metadata for key in _COMPUTED)]
+
+
+def _by_place(engine: Engine, rows: Relation, fields: Sequence[StructField]) -> Relation:
+    """A row of VALUES with structs as `_placed` has them: what comes after goes by names."""
+    placed = {}
+    for given, field in zip(engine.schema(rows), fields, strict=True):
+        kind = _placed(given.data_type, field.data_type, field.name)
+        placed[given.name] = Column((given.name,)) if kind == given.data_type else Cast(Column((given.name,)), kind)
+    return engine.project(rows, [ComputedColumn(name, value) for name, value in placed.items()])
 
 
 def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], further: _Given) -> Relation:

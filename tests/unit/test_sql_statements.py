@@ -156,7 +156,15 @@ def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
     sql(f"CREATE TABLE delta.`{table.uri}` (st STRUCT<a: BIGINT, b: BIGINT>) USING delta")
     sql("INSERT INTO t SELECT named_struct('a', 1L, 'b', 2L)", t=table)
     sql("INSERT INTO t SELECT struct(3L, 4L)", t=table)
-    assert table.snapshot().scan(where="st.b = 4").to_arrow().to_pylist() == [{"st": {"a": 3, "b": 4}}]
+    sql("INSERT INTO t VALUES ((5, 6)), (named_struct('a', 7L, 'b', NULL)), ((8L, 9)), (NULL)", t=table)
+    found = [row["st"] and tuple(row["st"].values()) for row in table.snapshot().scan().to_arrow().to_pylist()]
+    assert sorted(map(str, found)) == ["(1, 2)", "(3, 4)", "(5, 6)", "(7, None)", "(8, 9)", "None"]
+    for structs in (
+        "(named_struct('p', 1L)), ((1, 2))",
+        "(named_struct('b', 1, 'a', 2L)), (named_struct('x', 1, 'y', 2))",
+    ):
+        with pytest.raises(DeltaError, match="same fields in the same order"):
+            sql(f"INSERT INTO t VALUES {structs}", t=table)
     for query in (
         "struct(1L, 2L, 3L)",
         "named_struct('b', 1L, 'a', 2L)",

@@ -379,6 +379,34 @@ def test_the_schema_changes_where_no_pair_has_a_clause(table: DeltaTable) -> Non
     assert content(table) == [{**row, "extra": None} for row in before]
 
 
+def test_an_update_of_all_keeps_fields_that_the_source_lacks(tmp_path: Path) -> None:
+    """Of structs, at any depth, as it keeps columns. A struct is null where both are."""
+    inner = pa.struct([("x", pa.int64()), ("y", pa.int64())])
+    st = pa.struct([("a", pa.int64()), ("b", pa.int64()), ("in", inner)])
+    table = DeltaTable(tmp_path / "t")
+    full = {"a": 1, "b": 2, "in": {"x": 3, "y": 4}}
+    table.append(pa.table({"id": [1, 2, 3, 4], "st": pa.array([full, full, None, None], st)}))
+    given = pa.struct([("b", pa.int64()), ("in", pa.struct([("y", pa.int64()), ("z", pa.string())]))])
+    new = {"b": 20, "in": {"y": 40, "z": "new"}}
+    table.upsert(
+        pa.table({"id": [1, 2, 3, 4, 5], "st": pa.array([new, None, new, None, new], given)}),
+        keys=["id"],
+        schema_mode="merge",
+    )
+    assert table.snapshot().scan().to_arrow().sort_by("id")["st"].to_pylist() == [
+        {"a": 1, "b": 20, "in": {"x": 3, "y": 40, "z": "new"}},
+        {"a": 1, "b": None, "in": {"x": 3, "y": None, "z": None}},
+        {"a": None, "b": 20, "in": {"x": None, "y": 40, "z": "new"}},
+        None,
+        {"a": None, "b": 20, "in": {"x": None, "y": 40, "z": "new"}},
+    ]
+    source = pa.table({"id": [1], "st": pa.array([{"b": 5}], pa.struct([("b", pa.int64())]))})
+    merge = table.merge(source, "target.id = source.id", schema_mode="merge")
+    merge.when_matched_update({"st": "source.st"}).execute()
+    only = table.snapshot().scan(where="id = 1").to_arrow()["st"].to_pylist()
+    assert only == [{"a": None, "b": 5, "in": None}]
+
+
 def test_what_schema_evolution_takes_from_the_source(tmp_path: Path) -> None:
     """Names mean the columns before the merge; what is assigned evolves, whatever its value is."""
 

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.literal import constant_for
-from delta_orch.expressions.nodes import Column, Expression
+from delta_orch.expressions.nodes import Choice, Column, Expression, IsNull, MakeStruct, Not
 from delta_orch.expressions.resolve import find_column
+from delta_orch.expressions.tree import disjunction
 from delta_orch.protocol.schema import CURRENT_DEFAULT
-from delta_orch.protocol.types import StructField, StructType
+from delta_orch.protocol.types import DataType, StructField, StructType
 from delta_orch.table.column_definitions import is_generated, is_identity
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.sides import BOTH, SOURCE, TARGET, Sides
@@ -126,7 +127,8 @@ class _Resolver:
                 continue
             theirs = self.sides.source.find(field.name)
             if theirs is not None:
-                yield (field.name,), Column((SOURCE, theirs.name))
+                kept = _kept_beside if self.clause.action is Action.UPDATE else _taken_whole
+                yield (field.name,), kept(theirs, field, (SOURCE, theirs.name), (TARGET, field.name))
             elif not (is_generated(field) or is_identity(field) or self.evolves):
                 missing.append(field.name)
         if missing:
@@ -209,6 +211,35 @@ class _Resolver:
             return None
         text = field.metadata.get(CURRENT_DEFAULT)
         return text if isinstance(text, str) else None
+
+
+def _taken_whole(theirs: StructField, ours: StructField, source: Path, target: Path) -> Expression:
+    return Column(source)
+
+
+def _kept_beside(theirs: StructField, ours: StructField, source: Path, target: Path) -> Expression:
+    """What an update of all columns makes of one: fields of structs that the source lacks stay as they are, as in the
+    reference. A struct is null then where both are."""
+    have, want = theirs.data_type, ours.data_type
+    if not _lacks(have, want):
+        return Column(source)
+    assert isinstance(have, StructType) and isinstance(want, StructType)
+    parts: list[tuple[str, Expression]] = []
+    for field in want:
+        found = have.find(field.name)
+        place = (*target, field.name)
+        value = Column(place) if found is None else _kept_beside(found, field, (*source, found.name), place)
+        parts.append((field.name, value))
+    exists = disjunction(*(Not(IsNull(Column(place))) for place in (source, target)))
+    return Choice(((exists, MakeStruct(tuple(parts))),))
+
+
+def _lacks(have: DataType, want: DataType) -> bool:
+    """Whether a struct lacks fields of another, at any depth of structs."""
+    if not (isinstance(have, StructType) and isinstance(want, StructType)):
+        return False
+    pairs = ((have.find(field.name), field) for field in want)
+    return any(found is None or _lacks(found.data_type, field.data_type) for found, field in pairs)
 
 
 def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) -> list[ResolvedClause]:
