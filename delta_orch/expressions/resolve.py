@@ -154,7 +154,8 @@ def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...]
     if close:
         remedy = f"Did you mean {', '.join(close)}?"
     else:
-        remedy = f"Columns of {where}: {', '.join(names[:20])}" if names else f"{'.'.join(parents)} is not a struct"
+        none = f"{'.'.join(parents)[:200]} is not a struct" if parents else "There are no columns here"
+        remedy = f"Columns of {where}: {', '.join(names[:20])}" if names else none
     return ColumnNotFoundError(
         f"There is no column {name[:200]!r} in {where}", remedy=remedy, column=".".join(path), close_matches=close
     )

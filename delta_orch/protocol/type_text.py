@@ -25,7 +25,7 @@ from delta_orch.protocol.types import (
 )
 
 CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][\w]*)|(\d+)|([<>(),:]))")
+_TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][\w]*)|(\d+)|([<>(),:])|('(?:[^'\\]|'')*'))")
 _NAMES = {
     "int": "integer",
     "bigint": "long",
@@ -197,7 +197,14 @@ class _Parser:
                 if self.take().lower() != "null":
                     raise self.refused()
                 nullable = False
-            fields.append(StructField(name, data_type, nullable))
+            metadata: dict[str, object] = {}
+            if (self.peek() or "").lower() == "comment":
+                self.take()
+                comment = self.take()
+                if not comment.startswith("'"):
+                    raise self.refused()
+                metadata["comment"] = comment[1:-1].replace("''", "'")
+            fields.append(StructField(name, data_type, nullable, metadata))
         self.take(">")
         return StructType(tuple(fields))
 

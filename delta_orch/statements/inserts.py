@@ -191,7 +191,7 @@ def _nulls(fields: Sequence[StructField], given: _Given, schema: StructType) -> 
 
 def _by_place(engine: Engine, rows: Relation, fields: Sequence[StructField]) -> Relation:
     """A row of VALUES with structs as `_placed` has them: what comes after goes by names."""
-    placed = {}
+    placed: dict[str, Expression] = {}
     for given, field in zip(engine.schema(rows), fields, strict=True):
         kind = _placed(given.data_type, field.data_type, field.name)
         placed[given.name] = Column((given.name,)) if kind == given.data_type else Cast(Column((given.name,)), kind)
@@ -206,10 +206,9 @@ def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], furt
         ensure_count(len(found), len(fields))
     columns = []
     for field, given in zip(fields, found, strict=bool(fields)):
-        placed, value = _placed(given.data_type, field.data_type, field.name), Column((given.name,))
-        renamed = value if placed == given.data_type else Cast(value, placed)
-        value = cast_to(renamed, placed, field.data_type, field.name)
-        columns.append(ComputedColumn(field.name, value))
+        placed, own = _placed(given.data_type, field.data_type, field.name), Column((given.name,))
+        renamed = own if placed == given.data_type else Cast(own, placed)
+        columns.append(ComputedColumn(field.name, cast_to(renamed, placed, field.data_type, field.name)))
     return engine.project(rows, [*columns, *(ComputedColumn(field.name, value) for field, value in further)])
 
 

@@ -140,7 +140,8 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             path = cursor.string()
             name = TableName(path, path)
         elif cursor.take("TBLPROPERTIES"):
-            definition["properties"] = _property_list(cursor)
+            definition["properties"], description = _properties_and_comment(cursor)
+            definition |= {} if description is None else {"description": description}
         elif cursor.take("AS"):
             query = parse_query(cursor, known)
         else:
@@ -261,6 +262,12 @@ def _property_list(cursor: Cursor) -> dict[str, str]:
             return found
 
 
+def _properties_and_comment(cursor: Cursor) -> tuple[dict[str, str], str | None]:
+    """Properties; `comment` is none of them, but the table's description, as in Spark."""
+    found = _property_list(cursor)
+    return found, found.pop("comment", None)
+
+
 def convert(cursor: Cursor) -> Statement:
     """CONVERT TO DELTA parquet.`path` [NO STATISTICS] [PARTITIONED BY (column type, …)]."""
     cursor.expect("CONVERT", "TO", "DELTA", "PARQUET", ".")
@@ -313,8 +320,9 @@ _Change = Callable[["Alteration"], "Alteration"]
 
 def _alterations(cursor: Cursor) -> list[_Change]:
     if cursor.take("SET", "TBLPROPERTIES"):
-        properties = _property_list(cursor)
-        return [lambda a: a.set_properties(properties)]
+        properties, description = _properties_and_comment(cursor)
+        changes: list[_Change] = [lambda a: a.set_properties(properties)] if properties else []
+        return changes if description is None else [*changes, lambda a: a.set_description(description)]
     if cursor.take("UNSET", "TBLPROPERTIES"):
         if_exists = cursor.take("IF", "EXISTS")
         cursor.expect("(")

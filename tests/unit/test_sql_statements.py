@@ -710,6 +710,15 @@ def test_a_table_has_a_comment(table: DeltaTable) -> None:
     for text, found in (("'it''s'", "it's"), ("NULL", None)):
         sql(f"COMMENT ON TABLE t IS {text}", t=table)
         assert table.snapshot().metadata.description == found
+    sql("ALTER TABLE t SET TBLPROPERTIES ('comment' = 'about', 'owner' = 'me')", t=table)
+    metadata = table.snapshot().metadata
+    assert metadata.description == "about"
+    assert metadata.configuration["owner"] == "me" and "comment" not in metadata.configuration
+    sql("CREATE OR REPLACE TABLE t (s STRUCT<a: INT NOT NULL COMMENT 'it''s', b: CHAR(3) COMMENT ''>) USING delta "
+        "TBLPROPERTIES (comment = 'new')", t=table)  # fmt: skip
+    assert table.snapshot().metadata.description == "new"
+    (field,) = table.snapshot().schema
+    assert [dict(f.metadata) for f in field.data_type] == [{"comment": "it's"}, {"comment": ""}]  # type: ignore[attr-defined]
 
 
 def test_truncate_and_replace(table: DeltaTable, tmp_path: Path) -> None:
