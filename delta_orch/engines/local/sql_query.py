@@ -138,8 +138,8 @@ class _SourceColumns(QueryColumns):
         found = _query(node.query, self._context, is_named=False, outer=self)
         if node.detail == "EXISTS":
             return Typed(f"(EXISTS ({found.sql}))", BOOLEAN)
-        if len(found.schema) != 1 and node.detail == "IN":
-            raise unsupported("IN (SELECT …) of several columns")
+        if node.detail == "IN" and isinstance(node.arguments[0], Operation) and node.arguments[0].name == "()":
+            raise unsupported("a tuple IN (SELECT …)")
         if len(found.schema) != 1:
             raise InvalidExpressionError(f"A query that stands for one value has {len(found.schema)} columns")
         kind = found.schema.fields[0].data_type
