@@ -15,6 +15,7 @@ from delta_orch.arguments import checked
 from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
+from delta_orch.dagster.column_lineage import column_lineage
 from delta_orch.dagster.metadata import STORAGE_KIND, TABLE_RESOURCE, Metadata, data_version, report_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env
@@ -356,7 +357,11 @@ def results_of(
         audits: The checks that are audits, not the function's own.
     """
     name = ".".join(key.path)
-    metadata = {**incremental_metadata(name, report, context.run.run_id, seconds), **returned.metadata}
+    metadata = incremental_metadata(name, report, context.run.run_id, seconds)
+    if report.batches:
+        graph = context.job_def.asset_layer.asset_graph
+        metadata |= column_lineage(returned.rows, report, key, graph, context.instance)
+    metadata |= returned.metadata
     version = None if report.version is None else data_version(report.snapshot())
     # Without a batch the function, which gives the results of the asset's checks, was not called.
     checked = list(returned.check_results if report.batches else _check_results_that_stand(context, key))

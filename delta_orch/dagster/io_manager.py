@@ -12,6 +12,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
+from delta_orch.dagster.column_lineage import LINEAGE, column_lineage
 from delta_orch.dagster.inputs import input_name, load_value
 from delta_orch.dagster.metadata import (
     STORAGE_KIND,
@@ -190,6 +191,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             if context.has_asset_key and is_in_run(context):
                 report_failed_checks(context, error)
             raise audit_failure(error) from error
+        if context.has_asset_key and is_in_run(context) and not report.skipped and LINEAGE not in written:
+            step = context.step_context
+            graph = step.job_def.asset_layer.asset_graph
+            context.add_output_metadata(column_lineage(obj, report, context.asset_key, graph, step.instance))
         self._report(context, report, ".".join(place), scopes, time.perf_counter() - started, settings.mode)
 
     def _step(

@@ -115,6 +115,7 @@ def delta_multi_asset(
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
             results: dict[object, Returned] = {}
+            given: dict[str, Returned] = {}
 
             def rows_of(name: str, batches: Mapping[str, ChangeBatch]) -> object:
                 place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in batches.items())
@@ -132,6 +133,7 @@ def delta_multi_asset(
                         cause=f"It has {sorted(rows) if isinstance(rows, Mapping) else 'no names'}",
                         remedy=f"Return a dict with {', '.join(outs)}; rows that are empty where there are none",
                     )
+                given[name] = Returned(rows[name])
                 return rows[name]
 
             for name, out in outs.items():
@@ -163,7 +165,7 @@ def delta_multi_asset(
                     raise audit_failure(error) from error
                 seconds = time.perf_counter() - started
                 told = [audit.name for audit in audits[name]]
-                yield from results_of(context, keys[name], report, Returned(), told, seconds)
+                yield from results_of(context, keys[name], report, given.get(name, Returned()), told, seconds)
 
         called.describe(compute)
         compute.__annotations__.pop("return")

@@ -16,6 +16,7 @@ from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
 from delta_orch.pipeline.tail import live_partitions
+from delta_orch.protocol.table_properties import WINDOWS
 from delta_orch.protocol.types import StructField, StructType
 
 ByDimension = str | Mapping[str, str] | None
@@ -23,8 +24,6 @@ ByDimension = str | Mapping[str, str] | None
 
 _LOOKED_AT = 4
 """So many values of a table on either side of a run's own show whether they are keys of its definition."""
-WINDOWS = "delta_orch.partitions."
-"""The properties that tell which partitions a column of texts or numbers holds: months are spelled as days are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +63,7 @@ class PartitionSelection:
 
     def ensure_same_windows(self, snapshot: Snapshot) -> None:
         """Check that the texts and numbers of a partition column stand for windows of this definition: by the property
-        of a table that an asset has created, and by some of the values.
+        of a table that an asset has created or taken for its own, and by some of the values.
 
         Raises:
             InvalidRequestError: One stands for a shorter window, or a longer one, or for none: the definition was
@@ -77,7 +76,7 @@ class PartitionSelection:
                 column = name.removeprefix(WINDOWS)
                 raise InvalidRequestError(
                     f"The column {column} of the table holds other partitions than those of the asset",
-                    cause=f"They were {known!r} when the table was created and are {schedule!r} now: rows of the old "
+                    cause=f"They were {known!r} before and are {schedule!r} now: rows of the old "
                     "ones would stay beside the new ones",
                     remedy="Give the asset a table of its own; or delete the rows of the old partitions, and then "
                     f"alter().set_properties({{{name!r}: {schedule!r}}}).commit()",

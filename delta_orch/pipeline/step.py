@@ -364,7 +364,7 @@ class Step:
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
         version = None if result.staged else result.version
         if self.owner is not None and self._replaces and before is not None and version is not None:
-            claim(table, before, self.owner)
+            claim(table, before, self.owner, self.options.get("properties") or {})
         return StepReport(table, version, result.skipped, reason, repeated, result, findings=findings)
 
     def _write(self, data: object, before: TableSnapshot | None) -> CommitResult:

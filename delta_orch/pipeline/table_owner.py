@@ -8,11 +8,11 @@ of Airflow, whose runs are ordered by their logical dates.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConflictError, InvalidRequestError
-from delta_orch.protocol.table_properties import OWNER
+from delta_orch.protocol.table_properties import OWNER, WINDOWS
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -57,13 +57,18 @@ def ensure_may_write(table: DeltaTable, before: TableSnapshot, owner: str, *, re
     )
 
 
-def claim(table: DeltaTable, before: TableSnapshot, owner: str) -> None:
-    """Name the owner of a table that had none before a write."""
+def claim(table: DeltaTable, before: TableSnapshot, owner: str, properties: Mapping[str, str]) -> None:
+    """Name the owner of a table that had none before a write, and which partitions its columns hold.
+
+    Args:
+        properties: What a table would have that the write had created.
+    """
     if before.properties.owner is not None:
         return
     try:
         if table.snapshot().properties.owner is None:
-            table.alter().set_properties({OWNER: owner}).commit()
+            windows = {name: told for name, told in properties.items() if name.startswith(WINDOWS)}
+            table.alter().set_properties({OWNER: owner, **windows}).commit()
     except ConflictError:
         # Another writer has changed the table in between. The next write of this step claims it, or is refused.
         _log.info("The table at %s has changed while it was claimed for %s", table.uri, owner)

@@ -44,8 +44,9 @@ def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructTy
 
     from delta_orch.engines.select import select_engine
     from delta_orch.writing.plan import Source
+    from delta_orch.writing.sources import open_source
 
     chosen = select_engine(data, engine)
     # A reader can be read only once: ask it, and not an engine's wrapping of it.
     described = data.schema.empty_table() if isinstance(data, pa.RecordBatchReader) else data
-    return Source(data).as_table(chosen.schema(chosen.relation(described)))
+    return Source(data).as_table(chosen.schema(open_source(chosen, described)))

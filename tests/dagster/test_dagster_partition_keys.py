@@ -14,11 +14,11 @@ import pyarrow as pa
 import pytest
 
 from delta_orch.dagster.partition_keys import ensure_one_to_one, keys_of_value, no_keys, partition_of
-from delta_orch.dagster.partition_selection import WINDOWS
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Comparison, Literal
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
 from delta_orch.protocol.schema import data_type_from_json
+from delta_orch.protocol.table_properties import WINDOWS
 from delta_orch.protocol.types import StructField
 from tests.dagster.lake import Lake
 
@@ -194,3 +194,24 @@ def test_keys_that_are_spelled_alike(tmp_path: Path, old: str, new: str) -> None
     lake.table("events").alter().set_properties({f"{WINDOWS}day": said}).commit()
     lake.run(events(after), partition=after_key)
     assert [row["day"] for row in lake.rows("events")] == [after_key]
+
+
+def test_a_table_of_others_that_an_asset_takes_for_its_own(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.table("events").append(pa.table({"day": ["2013-01-31"], "n": [0]}))
+
+    def events(partitions_def: Any, **metadata: str) -> Any:
+        @dg.asset(partitions_def=partitions_def, metadata={"partition_expr": "day", **metadata})
+        def events(context: dg.AssetExecutionContext) -> pa.Table:
+            return pa.table({"day": [context.partition_key], "n": [1]})
+
+        return events
+
+    (days, key), (months, _) = PARTITIONS["days"], PARTITIONS["months"]
+    # Who adds rows does not own the table.
+    lake.run(events(days, mode="append"), partition=key)
+    assert f"{WINDOWS}day" not in lake.table("events").snapshot().metadata.configuration
+    lake.run(events(days), partition=key)
+    assert lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"] == "0 0 * * *"
+    assert "holds other partitions" in str(lake.fails(events(months), partition=key))
+    assert lake.rows("events") == [{"day": "2013-01-31", "n": 0}, {"day": key, "n": 1}]
