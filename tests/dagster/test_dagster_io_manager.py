@@ -873,6 +873,7 @@ def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     assert lake.table("public", "events").snapshot().metadata.configuration == {
         **configuration,
         "delta_orch.owner": "asset events",
+        "delta_orch.partitions.day": "0 0 * * *",
     }
     assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2
 
