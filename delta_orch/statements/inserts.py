@@ -46,8 +46,10 @@ _COMPUTED = (CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START)
 
 
 def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
-    """INSERT INTO | OVERWRITE [TABLE] t [PARTITION (p = v)] [(columns) | BY NAME] [REPLACE WHERE p] VALUES … | q."""
+    """INSERT [WITH SCHEMA EVOLUTION] INTO | OVERWRITE [TABLE] t [PARTITION (p = v)] [(columns) | BY NAME]
+    [REPLACE WHERE p] VALUES … | q."""
     cursor.expect("INSERT")
+    evolves = cursor.take("WITH", "SCHEMA", "EVOLUTION")
     overwrite = cursor.take("OVERWRITE")
     if not overwrite:
         cursor.expect("INTO")
@@ -72,6 +74,8 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         raise InvalidRequestError("INSERT takes a list of columns or BY NAME, not both")
     rows = values(cursor) if cursor.take("VALUES") else parse_query(cursor, known)
     cursor.end()
+    if evolves and (overwrite or fixed or replace_where is not None or not by_name):
+        raise unsupported("INSERT WITH SCHEMA EVOLUTION but INTO t BY NAME", "Use append or overwrite with schema_mode")
     if by_name and not isinstance(rows, Query):
         raise InvalidRequestError("VALUES have no names", remedy="List the columns, or write SELECT … AS name")
 
@@ -85,6 +89,8 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             if overwrite or replace_where is not None:
                 options = rows.options_of_commit(session, table)
             found = rows.relation(session, engine, named=by_name)
+            if evolves:
+                return table.append(found, schema_mode="merge", engine=engine, **options)
             wanted = engine.schema(found).names if by_name else columns
             fields = _fields(wanted, schema, given)
             data = _renamed(engine, found, fields, [*given, *_nulls(fields, given, schema)])

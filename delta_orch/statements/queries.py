@@ -287,10 +287,20 @@ def _time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
     """`[FOR] VERSION AS OF n` or `[FOR] TIMESTAMP AS OF 'time'`, where one comes next."""
     for prefix in ((), ("FOR",), ("FOR", "SYSTEM_")):
         if cursor.take(*prefix, "VERSION", "AS", "OF"):
-            return cursor.integer(), None
+            return _version(cursor), None
         if cursor.take(*prefix, "TIMESTAMP", "AS", "OF"):
             return None, _moment(cursor)
     return None, None
+
+
+def _version(cursor: Cursor) -> int:
+    """A number, which may be a string."""
+    if cursor.token.kind != "string":
+        return cursor.integer()
+    text = cursor.string()
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise InvalidRequestError(f"{text[:60]!a} is not a version")
+    return int(text)
 
 
 def _moment(cursor: Cursor) -> str:

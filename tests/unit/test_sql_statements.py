@@ -210,6 +210,8 @@ def test_a_column_may_be_called_as_its_table(tmp_path: Path) -> None:
     assert ids(table) == [21]
     with pytest.raises(DeltaError, match="assigned twice"):
         sql("UPDATE t SET t.x = 1, t.t.x = 2", t=table)
+    query = "SELECT /*+ COALESCE(1) */ t.id AS i, t.x AS x, t.t.id AS k FROM t WHERE t.x = 5 AND t.id = 21"
+    assert sql(query, t=table).to_pylist() == [{"i": 21, "x": 5, "k": 30}]
 
 
 def test_insert_by_partition_name_and_default(table: DeltaTable) -> None:
@@ -217,6 +219,13 @@ def test_insert_by_partition_name_and_default(table: DeltaTable) -> None:
     sql("INSERT INTO t PARTITION (day) (day, id) SELECT day, id + 10 AS i FROM t WHERE id = 4", t=table)
     sql("INSERT INTO t BY NAME SELECT 'n' AS NAME, 5L AS id", t=table)
     sql("INSERT INTO t VALUES (6, DEFAULT, current_date())", t=table)
+    twin = DeltaTable(f"{table.uri} twin")
+    table.clone(twin.uri)
+    sql("INSERT WITH SCHEMA EVOLUTION INTO t BY NAME SELECT 'x' AS more, id FROM s WHERE id = 6", t=twin, s=table)
+    assert (6, None, None, "x") in rows(twin) and (1, "a", date(2024, 1, 1), None) in rows(twin)
+    for wrong in ("INTO t SELECT 1 AS id", "OVERWRITE t BY NAME SELECT 1 AS id", "INTO t BY NAME SELECT 1.5 AS id"):
+        with pytest.raises(DeltaError):
+            sql(f"INSERT WITH SCHEMA EVOLUTION {wrong}", t=twin)
     assert [(r[0], r[1]) for r in rows(table)][3:] == [(4, "p"), (5, "n"), (6, None), (14, None)]
     sql("INSERT OVERWRITE TABLE t PARTITION (day = DATE'2024-01-01') SELECT 20L AS id, 'only' AS name", t=table)
     assert [r[:2] for r in rows(table) if str(r[2]) == "2024-01-01"] == [(20, "only")]
@@ -324,7 +333,10 @@ def test_merge_with_every_clause(table: DeltaTable) -> None:
 
 def test_select_reads_versions_and_prunes(table: DeltaTable, tmp_path: Path) -> None:
     sql("DELETE FROM t WHERE id = 1", t=table)
-    assert sql("SELECT count(*) AS n FROM t VERSION AS OF 1", t=table)["n"].to_pylist() == [3]
+    for version in ("1", "'1'"):
+        assert sql(f"SELECT count(*) AS n FROM t VERSION AS OF {version}", t=table)["n"].to_pylist() == [3]
+    with pytest.raises(InvalidRequestError, match="is not a version"):
+        sql("SELECT count(*) AS n FROM t VERSION AS OF '1.5'", t=table)
     joined = "SELECT a.id FROM t a JOIN t VERSION AS OF 1 AS b ON a.id = b.id WHERE b.name IS NOT NULL"
     assert sql(joined, t=table)["id"].to_pylist() == [2]
     assert sql("WITH u AS (SELECT id FROM t) SELECT id FROM u", t=table).num_rows == 2

@@ -322,6 +322,8 @@ class _QueryReader(Reader):
             if self.word in _STATEMENTS:
                 self.refuse()
             raise self.unexpected()
+        while (hint := self.match_here(r"(?s)/\*\+.*?\*/")) is not None:
+            self.go_to(hint.end())
         distinct = self.take("DISTINCT")
         if not distinct:
             self.take("ALL")

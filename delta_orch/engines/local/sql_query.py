@@ -162,8 +162,10 @@ class _SourceColumns(QueryColumns):
     def find(self, path: tuple[str, ...], inner: frozenset[str] = frozenset()) -> Typed:
         """See `Columns.find`. `inner`: names of relations of the queries in this one, which hide those of here."""
         if len(path) > 1:
+            is_column = any(source.schema.find(path[0]) is not None for source in self._sources)
             for source in self._sources:
-                if source.alias.lower() == path[0].lower():
+                # A column that is called as its relation is meant where the relation has no column of the second name.
+                if source.alias.lower() == path[0].lower() and (source.schema.find(path[1]) or not is_column):
                     return _visible(source, inner).find(path[1:])
         matches = [
             source
