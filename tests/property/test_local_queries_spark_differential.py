@@ -367,6 +367,16 @@ AGGREGATES: dict[str, list[str]] = {
     "bool_and": ["bool_and(bo)", "bool_and(i > 0)", "bool_and(S IS NULL)"],
     "every": ["every(bo)", "every(b < 0)"],
     "bool_or": ["bool_or(bo)", "bool_or(i > 100)", "bool_or(S = 'a')"],
+    "some": ["some(bo)"],
+    "collect_list": [
+        "sort_array(collect_list(b))",
+        "sort_array(collect_list(S))",
+        "size(collect_list(st))",
+        "sort_array(collect_list(DISTINCT i))",
+        "collect_list(b) FILTER (WHERE id < 0)",
+    ],
+    "array_agg": ["sort_array(array_agg(day))"],
+    "collect_set": ["sort_array(collect_set(b))", "array_join(sort_array(collect_set(S)), '-')"],
 }
 
 # Window functions, over `t`, whose `id` is unique.
@@ -391,6 +401,10 @@ WINDOWS: dict[str, list[str]] = {
     "count_if": ["count_if(bo) OVER ()", f"count_if(i > 0) OVER ({_BY_I})"],
     "bool_and": [f"bool_and(b > 0) OVER ({_BY_I})"],
     "every": ["every(i > 0) OVER (PARTITION BY bo)"],
+    "some": ["some(i > 0) OVER (PARTITION BY bo)"],
+    "collect_list": [f"collect_list(i) OVER ({_BY_I})", "sort_array(collect_list(S) OVER (PARTITION BY bo))"],
+    "array_agg": [f"array_agg(i) OVER ({_BY_I} ROWS 1 PRECEDING)"],
+    "collect_set": ["sort_array(collect_set(b) OVER (PARTITION BY bo))"],
     "bool_or": [f"bool_or(i > 0) OVER ({_BY_I} ROWS 1 PRECEDING)"],
     "count": ["count(*) OVER ()", "count(i) OVER (ORDER BY b)", "count(1) OVER (PARTITION BY i) > 1"],
     "sum": ["sum(i % 100) OVER (ORDER BY b)", f"sum(d5) OVER ({_BY_I} ROWS 2 PRECEDING)",
@@ -402,6 +416,10 @@ WINDOWS: dict[str, list[str]] = {
 }  # fmt: skip
 
 QUERIES = [
+    "SELECT bo, count(*) AS n, sum(b) s FROM t GROUP BY bo HAVING n > 3 AND s IS NOT NULL AND bo IS NOT NULL",
+    "SELECT S AS word, max(i) AS m FROM t GROUP BY S HAVING m > 0 OR word = 'a'",
+    "SELECT id, st.*, split('a,b', ',')[1], map('k', i)['k'] FROM t",
+    "SELECT st.A AS q, st.* FROM t WHERE st.A > 0",
     "SELECT r.id, n FROM range(-3, 9, 2) r LEFT JOIN u ON r.id = n",
     "SELECT count(*) AS c, sum(id) AS s FROM (SELECT * FROM range(5) UNION ALL SELECT k FROM range(9, 2, -3) AS r(k))",
     "SELECT id, b FROM t WHERE b IN (SELECT n FROM u)",

@@ -9,12 +9,23 @@ from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, Scalars, describe
 from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
-from delta_orch.errors import InvalidExpressionError
+from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
 from delta_orch.expressions.tree import children_of
-from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, INTEGER, LONG, VOID, DataType, DecimalType, StructField
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    VOID,
+    ArrayType,
+    DataType,
+    DecimalType,
+    StructField,
+)
 
 
 class Aggregates(Scalars):
@@ -28,6 +39,28 @@ class Aggregates(Scalars):
             return super().scalar(node)
         # An aggregate in an aggregate is not Spark SQL.
         return _aggregate(call, inner, over)
+
+
+class OutputColumns:
+    """Columns of the SELECT list, and of the relations in FROM where it has none of that name; with `is_last` the other
+    way round."""
+
+    def __init__(
+        self, columns: Columns, texts: Sequence[str], fields: Sequence[StructField], *, is_last: bool = False
+    ) -> None:
+        self._columns = columns
+        self._is_last = is_last
+        self._outputs = {f.name.lower(): Typed(text, f.data_type) for text, f in zip(texts, fields, strict=True)}
+
+    def find(self, path: tuple[str, ...]) -> Typed:
+        output = self._outputs.get(path[0].lower()) if len(path) == 1 else None
+        if output is None or self._is_last:
+            try:
+                return self._columns.find(path)
+            except ColumnNotFoundError:
+                if output is None:
+                    raise
+        return output
 
 
 class Windows(Aggregates):
@@ -124,6 +157,19 @@ def _end(function: str) -> Callable[[Typed, str, str], Typed]:
     return aggregate
 
 
+def _collected(word: str) -> Callable[[Typed, str, str], Typed]:
+    """`collect_list` and `collect_set` (DISTINCT), which leave nulls out."""
+
+    def aggregate(value: Typed, distinct: str, over: str) -> Typed:
+        kind = value.data_type
+        if kind == VOID or ((word or distinct) and (not is_atomic(kind) or kind in (FLOAT, DOUBLE))):
+            raise unsupported(f"a list of {word or distinct}{kind}")
+        found = f"list_filter(list({word or distinct}{value.sql}){over}, lambda one: one IS NOT NULL)"
+        return Typed(f"coalesce({found}, [])", ArrayType(kind, False))
+
+    return aggregate
+
+
 _BY = {"max_by": "arg_max_null", "min_by": "arg_min_null"}
 AGGREGATES: dict[str, Callable[..., Typed]] = {
     "count": _count,
@@ -136,6 +182,10 @@ AGGREGATES: dict[str, Callable[..., Typed]] = {
     "bool_and": _of_truth("bool_and({})", BOOLEAN),
     "every": _of_truth("bool_and({})", BOOLEAN),
     "bool_or": _of_truth("bool_or({})", BOOLEAN),
+    "some": _of_truth("bool_or({})", BOOLEAN),
+    "collect_list": _collected(""),
+    "array_agg": _collected(""),
+    "collect_set": _collected("DISTINCT "),
     **{name: _by(function) for name, function in _BY.items()},
     **{name: _end(name[:5].rstrip("_")) for name in ("first", "first_value", "last", "last_value")},
     "any_value": _end("first"),

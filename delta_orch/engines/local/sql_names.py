@@ -100,6 +100,8 @@ class _Names:
         if (name in LEVELS or name in COMPARISONS) and name not in ("||", "!=", "<>", "DIV"):
             sign, sides = COMPARISONS.get(name, name), [self.of(argument) for argument in arguments]
             return f"({sign} {sides[0]})" if len(sides) == 1 else f"({f' {sign} '.join(sides)})"
+        if name == "[]":
+            return f"{self.of(arguments[0])}[{self.of(arguments[1])}]"
         if name == "FILTER":
             return f"{self.of(arguments[0])} FILTER (WHERE {self.of(arguments[1])})"
         if name == "IS" and detail == "NULL":

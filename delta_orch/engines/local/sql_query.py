@@ -27,7 +27,14 @@ from delta_orch.engines.local.query_grammar import (
     tests_of,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_aggregates import Aggregates, Windows, group_key, has_aggregate, order_key
+from delta_orch.engines.local.sql_aggregates import (
+    Aggregates,
+    OutputColumns,
+    Windows,
+    group_key,
+    has_aggregate,
+    order_key,
+)
 from delta_orch.engines.local.sql_casts import literal_value, widen
 from delta_orch.engines.local.sql_names import generated_name
 from delta_orch.engines.local.sql_operators import in_order
@@ -201,18 +208,6 @@ def _visible(source: Source, inner: frozenset[str]) -> Source:
     return source
 
 
-class _OutputColumns:
-    """Columns of the SELECT list, and of the relations in FROM where it has none of that name."""
-
-    def __init__(self, columns: _SourceColumns, texts: Sequence[str], fields: Sequence[StructField]) -> None:
-        self._columns = columns
-        self._outputs = {f.name.lower(): Typed(text, f.data_type) for text, f in zip(texts, fields, strict=True)}
-
-    def find(self, path: tuple[str, ...]) -> Typed:
-        output = self._outputs.get(path[0].lower()) if len(path) == 1 else None
-        return self._columns.find(path) if output is None else output
-
-
 def _query(
     query: Query, context: _Context, *, is_named: bool = True, outer: _SourceColumns | None = None
 ) -> DuckDBQuery:
@@ -308,9 +303,10 @@ class _Select:
         if group := self._group(scalars):
             parts.append(f"GROUP BY {', '.join(group)}")
         if select.having is not None:
-            parts.append(f"HAVING {aggregates.boolean(select.having)}")
+            grouped = Aggregates(OutputColumns(columns, projection, fields, is_last=True))
+            parts.append(f"HAVING {grouped.boolean(select.having)}")
         if select.qualify is not None:
-            qualified_by = Windows(_OutputColumns(columns, projection, fields), select.windows)
+            qualified_by = Windows(OutputColumns(columns, projection, fields), select.windows)
             parts.append(f"QUALIFY {qualified_by.boolean(select.qualify)}")
         if select.order:
             names = {f.name.lower(): f for f in fields}
@@ -444,7 +440,13 @@ class _Select:
 
     def _output(self, node: Expression, alias: str | None, scalars: Scalars) -> list[tuple[str, StructField]]:
         if is_star(node) and isinstance(node, Operation) and alias is None:
-            return self._star(node.detail, node.arguments)
+            named = {source.alias.lower() for source in self._visible}
+            found = [s.schema.find(node.detail) for s in self._visible if node.detail.lower() not in named]
+            if node.arguments or not any(f is not None and isinstance(f.data_type, StructType) for f in found):
+                return self._star(node.detail, node.arguments)
+            whole = scalars.scalar(Column((node.detail,)))
+            assert isinstance(whole.data_type, StructType)
+            return [(struct_field(whole, f.name).sql, replace(f, nullable=True)) for f in whole.data_type]
         name = alias
         value = scalars.scalar(node)
         match node:
