@@ -416,7 +416,10 @@ WINDOWS: dict[str, list[str]] = {
 }  # fmt: skip
 
 QUERIES = [
-    "SELECT bo, count(*) AS n, sum(b) s FROM t GROUP BY bo HAVING n > 3 AND s IS NOT NULL AND bo IS NOT NULL",
+    "SELECT bo, count(*) AS c, sum(b) s FROM t GROUP BY bo HAVING c > 3 AND s IS NOT NULL AND bo IS NOT NULL",
+    "SELECT b + 1 AS b, max(i) AS i, count(*) AS c FROM t GROUP BY b HAVING b > 1 AND i > 0 AND max(i) > 0 OR c > 5",
+    "SELECT b AS i, count(*) AS c FROM t GROUP BY b, i HAVING i > 5",
+    "SELECT b AS w, -max(x) AS x FROM t GROUP BY w HAVING w > 0 AND x < 0",
     "SELECT S AS word, max(i) AS m FROM t GROUP BY S HAVING m > 0 OR word = 'a'",
     "SELECT id, st.*, split('a,b', ',')[1], map('k', i)['k'] FROM t",
     "SELECT st.A AS q, st.* FROM t WHERE st.A > 0",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from delta_orch.engines.local.query_grammar import OrderKey, Over, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
@@ -29,10 +29,14 @@ from delta_orch.protocol.types import (
 
 
 class Aggregates(Scalars):
-    """Scalars where aggregate functions may stand: in HAVING."""
+    """Scalars where aggregate functions may stand: in HAVING. `of_rows`: what names mean in their arguments."""
+
+    def __init__(self, columns: Columns, of_rows: Columns | None = None) -> None:
+        super().__init__(columns)
+        self._of_rows = of_rows or columns
 
     def scalar(self, node: Expression) -> Typed:
-        call, over, inner = node, "", Scalars(self._columns)
+        call, over, inner = node, "", Scalars(self._of_rows)
         if isinstance(node, Operation) and node.name == "FILTER":
             call, over = node.arguments[0], f" FILTER (WHERE {inner.boolean(node.arguments[1])})"
         if not isinstance(call, Call) or isinstance(call, Operation) or call.name not in AGGREGATES:
@@ -42,19 +46,18 @@ class Aggregates(Scalars):
 
 
 class OutputColumns:
-    """Columns of the SELECT list, and of the relations in FROM where it has none of that name; with `is_last` the other
-    way round."""
+    """Columns of the SELECT list, and of the relations in FROM where it has none of that name, or theirs is `first`."""
 
     def __init__(
-        self, columns: Columns, texts: Sequence[str], fields: Sequence[StructField], *, is_last: bool = False
+        self, columns: Columns, texts: Sequence[str], fields: Sequence[StructField], first: Collection[str] = ()
     ) -> None:
         self._columns = columns
-        self._is_last = is_last
+        self._first = first
         self._outputs = {f.name.lower(): Typed(text, f.data_type) for text, f in zip(texts, fields, strict=True)}
 
     def find(self, path: tuple[str, ...]) -> Typed:
         output = self._outputs.get(path[0].lower()) if len(path) == 1 else None
-        if output is None or self._is_last:
+        if output is None or path[0].lower() in self._first:
             try:
                 return self._columns.find(path)
             except ColumnNotFoundError:

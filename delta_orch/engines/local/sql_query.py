@@ -1,8 +1,7 @@
 """SELECT statements of Spark SQL in DuckDB's SQL, typed, from an allow-list.
 
-One query over named relations: projection, WHERE, joins of every kind with ON, USING or NATURAL, GROUP BY with
-aggregates, HAVING, window functions, QUALIFY, DISTINCT, UNION, EXCEPT, INTERSECT, ORDER BY, LIMIT, subqueries and
-VALUES in FROM, and WITH.
+One query over named relations: WHERE, joins of every kind with ON, USING or NATURAL, GROUP BY with aggregates, HAVING,
+window functions, QUALIFY, DISTINCT, set operations, ORDER BY, LIMIT, subqueries and VALUES in FROM, and WITH.
 """
 
 from __future__ import annotations
@@ -141,12 +140,12 @@ class _SourceColumns(QueryColumns):
             return super().subquery(scalars, node)
         if node.detail == "IN" and id(node) not in self._tests:
             raise unsupported("IN (SELECT …) that is not a test of its own in WHERE, in SELECT or in CASE WHEN")
+        if node.detail == "IN" and isinstance(left := node.arguments[0], Operation) and left.name == "()":
+            raise unsupported("a tuple IN (SELECT …)")
         self._context.subqueries.append(node)
         found = _query(node.query, self._context, is_named=False, outer=self)
         if node.detail == "EXISTS":
             return Typed(f"(EXISTS ({found.sql}))", BOOLEAN)
-        if node.detail == "IN" and isinstance(node.arguments[0], Operation) and node.arguments[0].name == "()":
-            raise unsupported("a tuple IN (SELECT …)")
         if len(found.schema) != 1:
             raise InvalidExpressionError(f"A query that stands for one value has {len(found.schema)} columns")
         kind = found.schema.fields[0].data_type
@@ -224,8 +223,7 @@ def _query(
         case Values(rows):
             return _values(rows, context)
         case Numbers(limits):
-            listed = ", ".join(f"{limit}::BIGINT" for limit in limits)
-            sql = f"SELECT range AS id FROM range({listed})"
+            sql = f"SELECT range AS id FROM range({', '.join(map(str, limits))})"
             return DuckDBQuery(sql, StructType((StructField("id", LONG, False),)), context.inputs)
     return _Select(query, context, is_named, outer).translate()
 
@@ -303,8 +301,11 @@ class _Select:
         if group := self._group(scalars):
             parts.append(f"GROUP BY {', '.join(group)}")
         if select.having is not None:
-            grouped = Aggregates(OutputColumns(columns, projection, fields, is_last=True))
-            parts.append(f"HAVING {grouped.boolean(select.having)}")
+            # Columns that are keys of GROUP BY come before names of the SELECT list, as in Spark.
+            nodes = (*select.group, *(item.node for item in select.items))
+            grouped = {node.path[-1].lower() for node in nodes if isinstance(node, Column)}
+            having = Aggregates(OutputColumns(columns, projection, fields, grouped), columns)
+            parts.append(f"HAVING {having.boolean(select.having)}")
         if select.qualify is not None:
             qualified_by = Windows(OutputColumns(columns, projection, fields), select.windows)
             parts.append(f"QUALIFY {qualified_by.boolean(select.qualify)}")
@@ -312,10 +313,8 @@ class _Select:
             names = {f.name.lower(): f for f in fields}
             keys = (order_key(key, aggregates, names, fields) for key in select.order)
             parts.append(f"ORDER BY {', '.join(keys)}")
-        if select.limit is not None:
-            parts.append(f"LIMIT {select.limit}")
-        if select.offset is not None:
-            parts.append(f"OFFSET {select.offset}")
+        counts = {"LIMIT": select.limit, "OFFSET": select.offset}
+        parts += [f"{word} {count}" for word, count in counts.items() if count is not None]
         if select.distinct and not all(is_atomic(f.data_type) for f in fields):
             raise unsupported("DISTINCT over arrays, maps or structs")
         named = (f"{text} AS {quote_duckdb_identifier(f.name)}" for text, f in zip(projection, fields, strict=True))
@@ -442,7 +441,7 @@ class _Select:
         if is_star(node) and isinstance(node, Operation) and alias is None:
             named = {source.alias.lower() for source in self._visible}
             found = [s.schema.find(node.detail) for s in self._visible if node.detail.lower() not in named]
-            if node.arguments or not any(f is not None and isinstance(f.data_type, StructType) for f in found):
+            if node.arguments or not any(f and isinstance(f.data_type, StructType) for f in found):
                 return self._star(node.detail, node.arguments)
             whole = scalars.scalar(Column((node.detail,)))
             assert isinstance(whole.data_type, StructType)
