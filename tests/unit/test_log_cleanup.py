@@ -14,11 +14,19 @@ import orjson
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.errors import StorageError, TimestampOutOfRangeError, UnsupportedFeatureError, VersionNotFoundError
+from delta_orch.errors import (
+    FileMissingInStoreError,
+    LogGapError,
+    StorageError,
+    TimestampOutOfRangeError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from delta_orch.log.upkeep import post_commit, sidecar_reuse
 from delta_orch.log.upkeep.log_cleanup import CleanupResult, clean_up_log
 from delta_orch.storage.open import open_store
-from delta_orch.testing import open_table
+from delta_orch.testing import FailingStore, Moment, open_table
+from delta_orch.testing.failing_store import StoreCall
 from tests.harness.fault_store import FaultStore
 from tests.harness.results import Snapshot
 from tests.harness.table_builder import append_days, begin, create_table, day_files, read_anew, write_checkpoint
@@ -198,6 +206,25 @@ def test_what_is_gone_is_told_clearly(table: DeltaTable) -> None:
         table.log.read_commit(17)
     assert table.log.read_commit(18).version == 18
     assert table.history()[-1].version == 18
+
+
+def test_a_history_that_is_read_meanwhile_has_what_is_left(table: DeltaTable) -> None:
+    make(table, range(50, 0, -1), (18,))
+    store = FailingStore(table.store)
+    store.at(Moment.LOG_LIST, "after", do=lambda call: clean(table))
+    assert [entry.version for entry in open_table(store).history()] == list(range(49, 17, -1))
+
+
+def test_a_commit_that_is_listed_and_never_found_is_a_gap(table: DeltaTable) -> None:
+    make(table, range(5, 0, -1))
+
+    def lose(call: StoreCall) -> None:
+        raise FileMissingInStoreError("Injected", path=call.path)
+
+    store = FailingStore(table.store)
+    store.at(Moment.COMMIT_READ, "before", do=lose, times=100)
+    with pytest.raises(LogGapError, match="Commit 4"):
+        open_table(store).history()
 
 
 # Leftovers

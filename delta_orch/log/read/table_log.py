@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError, LogGapError, VersionNotFoundError
 from delta_orch.log.files.commit_reader import Commit, parse_log_files, read_commit, read_commits
 from delta_orch.log.files.listing import LogListing, list_log
 from delta_orch.log.read import segment as segments
@@ -215,13 +215,21 @@ class TableLog:
         Raises:
             InvalidRequestError: The limit is no integer from 0.
             TableNotFoundError: There is no log.
-            CorruptLogError: A commit is damaged.
+            CorruptLogError: A commit is damaged, or is listed and cannot be found (`LogGapError`).
         """
         if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
             raise InvalidRequestError(f"A limit is an integer from 0, not {limit!r}")
         from delta_orch.log.read.history import read_history
 
-        return read_history(self.store, self._list_all().commits, limit)
+        commits = self._list_all().commits
+        while True:
+            try:
+                return read_history(self.store, commits, limit)
+            except LogGapError as gap:
+                commits = self._list_all().commits
+                # What is not listed any more was cleaned up in the meantime.
+                if gap.context["version"] in commits:
+                    raise
 
     def _list_all(self) -> LogListing:
         listing = list_log(self.store)
