@@ -432,8 +432,14 @@ def _written_metadata(context: dg.OutputContext) -> Mapping[str, object]:
     """What the function said of its output, and with `add_asset_metadata` of its asset."""
     if not context.has_asset_key or not is_in_run(context):
         return context.output_metadata
-    added = context.step_context.get_asset_metadata(context.asset_key) or {}
-    return {**added, **context.output_metadata}
+    step, key = context.step_context, context.asset_key
+    for partition in context.asset_partition_keys if context.has_asset_partitions else ():
+        if of_one := sorted(set(WRITTEN_KEYS) & set(step.get_asset_metadata(key, partition) or {})):
+            raise InvalidRequestError(
+                f"The metadata {of_one[0]!r} is about the partition {partition} alone, and a run is one commit",
+                remedy="Leave partition_key out: context.add_asset_metadata({…})",
+            )
+    return {**(step.get_asset_metadata(key) or {}), **context.output_metadata}
 
 
 def _report_nothing(context: dg.OutputContext, place: Place) -> None:

@@ -534,6 +534,19 @@ def test_what_is_said_of_the_asset_counts_as_said_of_its_output(lake: Lake) -> N
     assert "'mode'" in str(lake.fails(counted))
 
 
+def test_what_is_said_of_one_partition_is_not_how_a_run_writes(lake: Lake) -> None:
+    days = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-03")
+
+    @dg.asset(partitions_def=days, metadata={"partition_expr": "day"})
+    def counted(context: dg.AssetExecutionContext) -> pa.Table:
+        for name in ("rows", "mode"):
+            context.add_asset_metadata({name: "append"}, partition_key=context.partition_key)
+        return pa.table({"day": [context.partition_key], "n": [1]})
+
+    assert "'mode' is about the partition 2013-01-01 alone" in str(lake.fails(counted, partition="2013-01-01"))
+    assert not lake.table("counted").exists()
+
+
 def test_a_reader_that_was_read_is_not_an_empty_one(lake: Lake) -> None:
     reader = pa.table({"n": [1]}).to_reader()
 
