@@ -14,6 +14,8 @@ from delta_orch.protocol.schema import (
     IDENTITY_START,
     IDENTITY_STEP,
 )
+from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths
+from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
@@ -164,8 +166,10 @@ def _definition(table: DeltaTable) -> str:
     snapshot = table.snapshot()
     columns = []
     for field in snapshot.schema:
-        parts = [quote_identifier(field.name), type_sql(field.data_type)]
         metadata = field.metadata
+        declared = metadata.get(CHAR_VARCHAR_TYPE)
+        lengths = {} if declared is None else {one.place: str(one).upper() for one in declared_lengths(str(declared))}
+        parts = [quote_identifier(field.name), _type_text(field.data_type, (), lengths)]
         if IDENTITY_START in metadata:
             always = "BY DEFAULT" if metadata.get(IDENTITY_ALLOW_EXPLICIT_INSERT) else "ALWAYS"
             parts.append(
@@ -196,6 +200,28 @@ def _definition(table: DeltaTable) -> str:
     listed = ",\n".join(columns)
     lines = [f"CREATE TABLE delta.{quote_identifier(table.uri)} (\n{listed})", "USING delta", *filter(None, clauses)]
     return "\n".join(lines)
+
+
+def _type_text(data_type: DataType, place: tuple[str, ...], lengths: Mapping[tuple[str, ...], str]) -> str:
+    """A type with all that is said of its fields. `lengths`: of texts with a declared one, by their place."""
+    match data_type:
+        case ArrayType(element):
+            return f"ARRAY<{_type_text(element, (*place, 'element'), lengths)}>"
+        case MapType(key, value):
+            texts = (_type_text(part, (*place, name), lengths) for name, part in (("key", key), ("value", value)))
+            return f"MAP<{', '.join(texts)}>"
+        case StructType(fields):
+            return f"STRUCT<{', '.join(_field_text(field, place, lengths) for field in fields)}>"
+    return lengths.get(place) or type_sql(data_type)
+
+
+def _field_text(field: StructField, place: tuple[str, ...], lengths: Mapping[tuple[str, ...], str]) -> str:
+    text = f"{quote_identifier(field.name)}: {_type_text(field.data_type, (*place, field.name), lengths)}"
+    comment = field.metadata.get("comment")
+    if isinstance(comment, str) and "\\" in comment:
+        raise unsupported(f"SHOW CREATE TABLE of the comment of {field.name[:100]}, with a backslash,")
+    quoted = "" if comment is None else " COMMENT '" + str(comment).replace("'", "''") + "'"
+    return f"{text}{'' if field.nullable else ' NOT NULL'}{quoted}"
 
 
 def _properties(table: DeltaTable, key: str | None) -> object:
