@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -98,6 +98,57 @@ def test_a_pandas_column_that_arrow_has_no_type_for_is_refused(values: list[obje
     pandas = pytest.importorskip("pandas")
     with pytest.raises(InvalidRequestError, match="cannot be converted"):
         ENGINE.relation(pandas.DataFrame({"v": values}))
+
+
+DAY, NOON = date(2024, 1, 1), datetime(2024, 1, 1, 12)
+
+
+@pytest.mark.parametrize(
+    ("values", "problem"),
+    [
+        ([DAY, NOON], "beside dates"),
+        ([[DAY], [DAY, NOON]], "Column a.element"),
+        ([{"b": [DAY]}, {"b": [NOON]}], "Column a.b.element|one type"),
+        ([NOON, NOON.replace(tzinfo=UTC)], "with a zone beside others"),
+    ],
+)
+@pytest.mark.parametrize("as_pandas", [True, False])
+def test_objects_that_arrow_would_change_are_refused(values: list[object], problem: str, as_pandas: bool) -> None:
+    pandas = pytest.importorskip("pandas")
+    data = pandas.DataFrame({"a": pandas.Series(values, dtype=object)}) if as_pandas else [{"a": v} for v in values]
+    with pytest.raises(DeltaError, match=problem):
+        read(data)
+
+
+def test_moments_of_pandas_among_python_objects() -> None:
+    pandas = pytest.importorskip("pandas")
+    moment = pandas.Timestamp("2024-01-01 00:00:00.000000001")
+    for data in ([{"a": moment}], pandas.DataFrame({"a": pandas.Series([moment], dtype=object)})):
+        with pytest.raises(SchemaMismatchError, match="nanoseconds"):
+            read(data)
+    with pytest.raises(SchemaMismatchError, match="NaT"):
+        read([{"a": DAY}, {"a": pandas.NaT}])
+    dates = pandas.Series([DAY, pandas.NaT, None], dtype=object)
+    assert read(pandas.DataFrame({"a": dates})) == [{"a": DAY}, {"a": None}, {"a": None}]
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        "'infinity'::DATE",
+        "'-infinity'::TIMESTAMP",
+        "'infinity'::TIMESTAMPTZ",
+        "['infinity'::DATE]",
+        "{'b': 'infinity'::TIMESTAMP_S}",
+        "MAP {1: '-infinity'::DATE}",
+    ],
+)
+def test_infinity_of_duckdb_is_not_a_day(value: str) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    with pytest.raises(SchemaMismatchError, match="infinity"):
+        read(duckdb.connect().sql(f"SELECT {value} AS a"))
+    far = duckdb.connect().sql("SELECT [DATE '9999-12-31'] AS a, NULL::DATE AS b")
+    assert read(far) == [{"a": [date(9999, 12, 31)], "b": None}]
 
 
 def test_types_without_a_counterpart_are_refused_by_name() -> None:

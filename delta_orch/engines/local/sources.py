@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from datetime import datetime
+from itertools import chain
 from typing import Any
 from weakref import WeakSet
 
@@ -37,8 +39,9 @@ def relation_of(data: Data) -> LocalRelation:
 
     Raises:
         InvalidRequestError: Not such a value.
-        SchemaMismatchError: A column has a type Delta has no name for. When the rows are read: a value is not valid
-            for its column's type, such as text that is not UTF-8.
+        SchemaMismatchError: A column has a type Delta has no name for, or Python objects that Arrow would change, such
+            as dates beside points in time. When the rows are read: a value is not valid for its column's type, such as
+            text that is not UTF-8, or infinity as a date of DuckDB.
     """
     if isinstance(data, LocalRelation):
         return data
@@ -66,7 +69,9 @@ def relation_of(data: Data) -> LocalRelation:
         return _relation(data.schema, lambda: data.scanner().to_reader())
     if accepts_value(data):
         first = _open_stream(data)
-        return _relation(first.schema, _first_then(first, lambda: _stream(data)))
+        open_batches = _first_then(first, lambda: _stream(data))
+        is_of_duckdb = _is_a(data, "duckdb", "DuckDBPyRelation") or _is_a(data, "_duckdb", "DuckDBPyRelation")
+        return _relation(first.schema, _finite(open_batches) if is_of_duckdb else open_batches)
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
         remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas or Polars DataFrame, "
@@ -93,14 +98,80 @@ def _from_rows(rows: Data) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)
     if not (names and all(isinstance(name, str) for name in names)):
         raise InvalidRequestError("The rows have no keys, or keys that are not text", remedy="Name columns by text")
+    columns = {name: [row.get(name) for row in rows] for name in names}
     try:
-        return pa.table({name: pa.array([row.get(name) for row in rows]) for name in names})
+        table = pa.table({name: pa.array(values) for name, values in columns.items()})
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         raise InvalidRequestError(
             "The rows cannot be converted to Arrow",
             cause=str(e),
             remedy="Give each column values of one type, or pass pyarrow.Table.from_pylist(rows, schema)",
         ) from e
+    for name, values in columns.items():
+        _ensure_unchanged(values, table.schema.field(name).type, name)
+    return table
+
+
+def _ensure_unchanged(values: Iterable[Any], data_type: pa.DataType, column: str) -> None:
+    """Check what Arrow does not tell when it converts Python objects: it cuts the time off a datetime beside dates, the
+    zone off one beside others without, and nanoseconds."""
+    types = pa.types
+    if types.is_date(data_type) or types.is_timestamp(data_type):
+        times = [value for value in values if isinstance(value, datetime)]
+        known = [time for time in times if time == time]  # not pandas.NaT
+        changed = (
+            "points in time, or NaT, beside dates"
+            if times and types.is_date(data_type)
+            else "points in time with a zone beside others without"
+            if len({time.tzinfo is None for time in known}) > 1
+            else "nanoseconds"
+            if any(getattr(time, "nanosecond", 0) for time in known)
+            else None
+        )
+        if changed is not None:
+            raise SchemaMismatchError(
+                f"Column {column} has {changed}, which Arrow would change",
+                remedy="Give the column values of one type, of microseconds, and None where there is none",
+                column=column,
+            )
+    elif types.is_struct(data_type):
+        rows = [value for value in values if isinstance(value, Mapping)]
+        for field in data_type:
+            _ensure_unchanged([row.get(field.name) for row in rows], field.type, f"{column}.{field.name}")
+    elif types.is_list(data_type):
+        items = chain.from_iterable(value for value in values if value is not None)
+        _ensure_unchanged(items, data_type.value_type, f"{column}.element")
+
+
+def _finite(open_batches: Callable[[], Iterable[pa.RecordBatch]]) -> Callable[[], Iterator[pa.RecordBatch]]:
+    """Batches of DuckDB, which hands over infinity as the day or microsecond that is furthest away."""
+
+    def checked() -> Iterator[pa.RecordBatch]:
+        for batch in open_batches():
+            for name, column in zip(batch.schema.names, batch.columns, strict=True):
+                if _is_infinite(column):
+                    raise SchemaMismatchError(
+                        f"Column {name} has infinity, which Delta has no value for",
+                        remedy="Make it null, or a date or time that is far away",
+                        column=name,
+                    )
+            yield batch
+
+    return checked
+
+
+def _is_infinite(column: pa.Array) -> bool:
+    types = pa.types
+    if types.is_nested(column.type):
+        parts = column.flatten() if types.is_struct(column.type) else [column.values]
+        return any(map(_is_infinite, parts))
+    if not (types.is_date32(column.type) or types.is_timestamp(column.type)):
+        return False
+    import pyarrow.compute as pc
+
+    numbers = pa.int32() if types.is_date32(column.type) else pa.int64()
+    furthest = 2 ** (numbers.bit_width - 1) - 1
+    return bool(pc.any(pc.is_in(column.view(numbers), pa.array([furthest, -furthest], numbers))).as_py())
 
 
 def _open_stream(data: Data) -> pa.RecordBatchReader:
@@ -149,13 +220,18 @@ def _from_pandas(frame: Data) -> pa.Table:
     index = frame.index
     named = all(name is not None for name in index.names)
     try:
-        return pa.Table.from_pandas(frame.reset_index() if named else frame, preserve_index=False)
+        frame = frame.reset_index() if named else frame
+        table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
         raise InvalidRequestError(
             "The pandas DataFrame cannot be converted to Arrow",
             cause=str(e),
             remedy="Give each column one type and a name of its own",
         ) from e
+    for position, (field, dtype) in enumerate(zip(table.schema, frame.dtypes, strict=True)):
+        if str(dtype) == "object":
+            _ensure_unchanged(frame.iloc[:, position].dropna(), field.type, field.name)
+    return table
 
 
 def _with_delta_types(frame: Data) -> Data:
