@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from delta_orch.airflow.checked import ensure_choice, ensure_predicate
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
@@ -17,6 +18,16 @@ if TYPE_CHECKING:
     from delta_orch.airflow.hook import TableReference
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
+
+HEALTH = (
+    "num_files",
+    "size_bytes",
+    "num_small_files",
+    "num_compactable_files",
+    "commits_since_checkpoint",
+    "num_expired_tombstones",
+)
+"""The fields of `TableHealth` that may be too large."""
 
 
 class DeltaCheckOperator(DeltaTableOperator):
@@ -83,6 +94,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.max_health = max_health
         self.reads_from(kwargs.get("table_uri"))
         self._ensure_shapes()
+        self._ensure_checks()
         given = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
         if not given and not constraints:
             raise self.refusal("checks nothing")
@@ -92,9 +104,16 @@ class DeltaCheckOperator(DeltaTableOperator):
             raise self.refusal("has exact_columns, which needs columns")
         if where is not None and rows is None and min_rows is None:
             raise self.refusal("has where, which only rows and min_rows use")
-        for name in ("version", "min_rows"):
-            if not is_template(getattr(self, name)):
-                self._number(name)
+        if not is_template(version):
+            self._number("version", 0)
+
+    def _ensure_checks(self) -> None:
+        """Refuse a check that every table passes."""
+        for name in ("columns", "rows", "max_health"):
+            if getattr(self, name) == {}:
+                raise self.refusal(f"has {name}={{}}, which checks nothing")
+        if not is_template(self.min_rows):
+            self._number("min_rows", 1)
 
     def _ensure_shapes(self) -> None:
         for name, kind in self.columns.items() if isinstance(self.columns, Mapping) else ():
@@ -103,21 +122,31 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.ensure_text("where", self.where)
         for name, predicate in self.rows.items() if isinstance(self.rows, Mapping) else ():
             self.ensure_text(f"rows[{name!r}]", predicate or "")
+            ensure_predicate(predicate)
+        for name, limit in (self.max_health or {}).items():
+            ensure_choice("A name in max_health", name, HEALTH)
+            if limit < 0:
+                raise self.refusal(f"has max_health[{name!r}]={limit!r}, which no table passes")
+        self.ensure_reference(self.reference)
+        self.ensure_takes_one(self.python_callable)
         if self.max_age is not None:
             from delta_orch.pipeline.conditions import FreshnessCondition
 
             FreshnessCondition(_seconds(self.max_age))
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        self._ensure_checks()
         staged = isinstance(self.reference, Mapping) and self.reference.get("staged") is not None
         if staged and self.max_age is not None:
             raise self.refusal("has max_age, but what is staged has no time yet")
         if self.reference is None:
-            snapshot = table.snapshot(version=self._number("version"))
+            snapshot = table.snapshot(version=self._number("version", 0))
+        elif (referred := self.hook.location(self.reference)) != table.uri:
+            raise self.refusal(f"checks {table.uri} by a reference to {referred}")
         else:
             snapshot = self.hook.snapshot(self.reference)
         problems = [*self._schema(snapshot), *self._state(table, snapshot), *self._rows(snapshot)]
-        if self.python_callable is not None and (found := self.python_callable(snapshot)) is not True:
+        if self.python_callable is not None and _plain(found := self.python_callable(snapshot)) is not True:
             problems.append(f"{getattr(self.python_callable, '__name__', 'the function')} returned {found!r:.100}")
         if problems:
             raise ConstraintViolationError(
@@ -147,27 +176,27 @@ class DeltaCheckOperator(DeltaTableOperator):
         if self.max_health:
             health = read_table_health(snapshot).as_metadata()
             for name, limit in self.max_health.items():
-                if name not in health:
-                    problems.append(f"there is no health {name!r}: {', '.join(health)}")
-                elif health[name] > limit:
+                if health[name] > limit:
                     problems.append(f"{name} is {health[name]}, above {limit}")
         return problems
 
     def _rows(self, snapshot: TableSnapshot) -> list[str]:
+        from delta_orch.expressions.resolve import resolve_predicate
+        from delta_orch.expressions.tree import conjunction, is_not_true
         from delta_orch.pipeline.conditions import RowCondition, has_rows
 
         problems = []
-        wanted = self._number("min_rows")
+        wanted = self._number("min_rows", 1)
         if wanted and not has_rows(snapshot, RowCondition(self.where, wanted).predicate(snapshot), wanted):
             problems.append(f"there are fewer than {wanted} rows")
-        only = "" if self.where is None else f"({self.where}) AND "
+        only = RowCondition(self.where).predicate(snapshot)
         for name, predicate in {**(self.rows or {}), **(_own_rules(snapshot) if self.constraints else {})}.items():
-            broken = RowCondition(f"{only}(NOT ({predicate}) OR ({predicate}) IS NULL)").predicate(snapshot)
-            if has_rows(snapshot, broken, 1):
+            broken = is_not_true(resolve_predicate(predicate, snapshot.schema))
+            if has_rows(snapshot, broken if only is None else conjunction(only, broken), 1):
                 problems.append(f"{name}: there are rows for which {predicate} is not true")
         return problems
 
-    def _number(self, name: str) -> int | None:
+    def _number(self, name: str, least: int) -> int | None:
         value = getattr(self, name)
         if value is None:
             return None
@@ -175,9 +204,16 @@ class DeltaCheckOperator(DeltaTableOperator):
             number = int(value)
         except (TypeError, ValueError):
             number = -1
-        if number < 0 or isinstance(value, bool | float):
-            raise self.refusal(f"has {name}={value!r}, which is not a number")
+        if number < least or isinstance(value, bool | float):
+            raise self.refusal(f"has {name}={value!r}, which is not a number of at least {least}")
         return number
+
+
+def _plain(found: object) -> object:
+    """What a scalar of Arrow or NumPy holds; anything else as it is."""
+    module = type(found).__module__.partition(".")[0]
+    read = getattr(found, {"pyarrow": "as_py", "numpy": "tolist"}.get(module, ""), None)
+    return found if read is None else read()
 
 
 def _seconds(age: timedelta | float) -> float:

@@ -5,26 +5,40 @@ Importing this module loads nothing of Airflow.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
+from types import MappingProxyType
 from typing import Any
 
 from delta_orch.airflow.connection import secret_settings
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.arguments import checked_constructor, ensure_arguments
 from delta_orch.errors import InvalidRequestError
+from delta_orch.redaction import kept
 
 _DEEPEST = 50
+_PREDICATES = ("where", "replace_where", "on")
+_LOCATED = ("table_uri", "source", "tables", "reference", "respect_consumers")
 
 
-def _passes(templated: Collection[str], name: str, value: object) -> bool:
+def _passes(templated: Collection[str], choices: Mapping[str, Sequence[object]], name: str, value: object) -> bool:
     """Whether an argument is known only when the task runs.
 
     Raises:
-        InvalidRequestError: It is nested in a way that Airflow, which looks for templates in it, cannot follow.
+        InvalidRequestError: It is nested in a way that Airflow, which looks for templates in it, cannot follow; it is
+            none of the possible ones; or it is Spark SQL, or properties, that no table takes.
     """
     if _is_deep(value, _DEEPEST):
         raise InvalidRequestError(f"{name} is nested too deep", cause="It may hold itself", argument=name)
+    if isinstance(value, str):
+        ensure_choice(name, value, choices.get(name))
+        if name in _PREDICATES:
+            ensure_predicate(value)
+    elif isinstance(value, Mapping) and name == "table_properties" and not is_template(value):
+        from delta_orch.protocol.table_properties import ensure_settable, property_texts
+
+        ensure_settable(property_texts(value), on_new_table=True)
     if isinstance(value, str) and value.isascii() and name in ("table_uri", "source", "target"):
         return True  # `checked_location` looks closer, and the type would be looked up in the sources of modules.
     is_container = isinstance(value, Mapping | list | tuple)
@@ -39,6 +53,27 @@ def _is_deep(value: object, depth: int) -> bool:
     )
 
 
+def _secret_options(operator: object) -> Iterator[str]:
+    """The secrets among the arguments of a program: `--password=value`, `--password value`."""
+    said = [str(argument) for argument in getattr(operator, "application_args", None) or ()]
+    for option, following in pairwise([*said, ""]):
+        name, told, value = option.partition("=")
+        value = value if told else following
+        if name.startswith("-") and value and kept(f"{name}={value}") != f"{name}={value}":
+            yield value
+
+
+def _locations(value: object) -> Iterator[str]:
+    """The locations in an argument: one, several by name, or references with their `table_uri`."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _locations(value["table_uri"] if "table_uri" in value else [*value.values()])
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _locations(part)
+
+
 def _is_lost(given: object, rendered: object) -> bool:
     """Whether a template anywhere in a value has become None."""
     if isinstance(given, Mapping) and isinstance(rendered, Mapping):
@@ -48,15 +83,38 @@ def _is_lost(given: object, rendered: object) -> bool:
     return rendered is None and is_template(given)
 
 
+def ensure_predicate(text: str | None) -> None:
+    """Refuse, when a DAG is parsed, what no table could read; templates pass.
+
+    Raises:
+        InvalidExpressionError: It is not a predicate in Spark SQL.
+    """
+    if isinstance(text, str) and text.strip() and not is_template(text):
+        from delta_orch.expressions.parse import parse_expression
+
+        parse_expression(text)
+
+
+def ensure_choice(name: str, value: str, allowed: Sequence[object] | None) -> None:
+    """Refuse a text that is none of the possible ones."""
+    if allowed is not None and value not in allowed:
+        named = ", ".join(str(choice) for choice in allowed if choice is not None)
+        raise InvalidRequestError(
+            f"{name} is {value[:60]!r}", cause=f"Possible are {named}", remedy="Take one of them", argument=name
+        )
+
+
 class CheckedArguments:
     """Mixed into what a DAG file makes: arguments are checked against the signatures when it is parsed. Templates of
     templated fields pass, and so do the arguments of Airflow's own classes."""
 
     template_fields: Sequence[str] = ()
+    choices: Mapping[str, Sequence[object]] = MappingProxyType({})
+    """Arguments of few possible values."""
 
     def __init_subclass__(cls, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
-        checked_constructor(cls, partial(_passes, (*cls.template_fields, "target")))
+        checked_constructor(cls, partial(_passes, (*cls.template_fields, "target"), cls.choices))
 
 
 class CheckedOperator(CheckedArguments):
@@ -66,11 +124,15 @@ class CheckedOperator(CheckedArguments):
     def partial(cls, **kwargs: Any) -> Any:
         """As Airflow's: some arguments of a mapped task."""
         ensure_arguments(cls, kwargs)
+        for name in ("target", *_LOCATED):
+            for location in _locations(kwargs.get(name)):
+                checked_location(location)
         return super().partial(**kwargs)  # type: ignore[misc]
 
     def _mask_settings(self) -> None:
-        """Tell Airflow's masker the secrets among the settings: it knows fewer names of them."""
-        found = [text for name in ("spark_conf", "env_vars") for text in secret_settings(getattr(self, name, None))]
+        """Tell Airflow's masker the secrets among the settings and options: it knows fewer names of them."""
+        settings = [getattr(self, name, None) for name in ("spark_conf", "env_vars", "table_properties")]
+        found = [text for given in settings for text in secret_settings(given)] + list(_secret_options(self))
         if not found:
             return
         from airflow.sdk.log import mask_secret
@@ -83,11 +145,11 @@ class CheckedOperator(CheckedArguments):
         given = {name: getattr(self, name, None) for name in self.template_fields}
         super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
         self._mask_settings()
-        for name in ("table_uri", "source"):
+        for name in (*_LOCATED, "staged"):
             found = getattr(self, name, None)
-            for location in found.values() if isinstance(found, Mapping) else (found,):
-                if isinstance(location, str):
-                    checked_location(location)
+            # The reference of a staged write is not a location.
+            for location in () if name == "staged" and isinstance(found, str) else _locations(found):
+                checked_location(location)
         for name in given.keys() - {"op_args", "op_kwargs"}:
             rendered = getattr(self, name)
             if _is_lost(given[name], rendered) or (isinstance(rendered, str) and not rendered.strip()):

@@ -106,10 +106,7 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
             InvalidRequestError: As `table`, or the reference has no `table_uri`.
             DeltaError: As `DeltaTable.snapshot`.
         """
-        said = reference if isinstance(reference, Mapping) else {}
-        version, staged = said.get("version"), said.get("staged")
-        if not (version is None or isinstance(version, int)) or not (staged is None or isinstance(staged, str)):
-            raise _no_table()
+        version, staged = version_of(reference)
         table = self.table(_named(reference))
         return table.snapshot(version=version) if staged is None else table.staged(staged).snapshot()
 
@@ -191,6 +188,25 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
     def _resolve(self, table_uri: str) -> str:
         assert self._settings is not None
         return absolute_location(table_uri, self._settings[0], self.delta_conn_id)
+
+
+def version_of(reference: TableReference) -> tuple[int | None, str | None]:
+    """The version that a reference pins, or the staged write.
+
+    Raises:
+        InvalidRequestError: It names no table, or no version.
+    """
+    said = reference if isinstance(reference, Mapping) else {"table_uri": ""}
+    version, staged = said.get("version"), said.get("staged")
+    if (
+        not isinstance(said.get("table_uri"), str)
+        or not (version is None or isinstance(version, int))
+        or isinstance(version, bool)
+        or (version is not None and version < 0)
+        or not (staged is None or isinstance(staged, str))
+    ):
+        raise _no_table()
+    return version, staged
 
 
 def _named(reference: TableReference) -> TableLocation:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.attempts import Attempts
-from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.locations import checked_location, is_same_table
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.run_identity import cdc_app_id
@@ -73,6 +74,14 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     """
 
     template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "source", "consumer")
+    choices = MappingProxyType(
+        {
+            **DeltaStepOperator.choices,
+            "mode": tuple(MODES),
+            "bootstrap": ("snapshot", "changes", "error"),
+            "on_recreated": ("error", "bootstrap"),
+        }
+    )
 
     def __init__(
         self,
@@ -105,9 +114,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 f"has schema_mode={self.schema_mode!r}; possible is merge",
                 cause="An incremental step never replaces all rows",
             )
-        self.ensure_choice("mode", mode, tuple(MODES))
-        self.ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
-        self.ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
         if mode == "append" and on_recreated == "bootstrap":
             raise self.refusal(
                 "has mode='append' and on_recreated='bootstrap'",
@@ -116,6 +122,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if max_versions is not None and max_versions < 1:
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
         self.ensure_text("consumer", consumer)
+        self.ensure_takes_one(python_callable)
+        self.ensure_columns("merge_keys", merge_keys)
         if (mode == "merge") != bool(merge_keys):
             raise self.refusal("takes a list of columns as merge_keys with mode='merge', and only then")
         if self.source == {}:
@@ -124,7 +132,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             raise self.refusal("has several sources and mode='overwrite_changed', which replaces what one has touched")
         sources = list(self.source.values()) if isinstance(self.source, dict) else [self.source]
         self.reads_from(*(source.values() if isinstance(source, Mapping) else [source]))
-        if not is_template(self.table_uri) and self.table_uri in sources:
+        if any(is_same_table(self.table_uri, one) for one in sources):
             raise self.refusal("has one table as source and target")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:

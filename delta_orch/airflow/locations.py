@@ -88,6 +88,11 @@ def is_template(value: object) -> bool:
         return any(is_template(part) for part in value.values())
     if isinstance(value, list | tuple):
         return any(is_template(part) for part in value)
+    return is_output(value)
+
+
+def is_output(value: object) -> bool:
+    """Whether a value is the output of a task."""
     return hasattr(type(value), "iter_references")
 
 
@@ -170,6 +175,16 @@ def asset_uri_of_table(table_uri: object) -> str:
 
 def is_asset_uri(uri: str) -> bool:
     return uri.startswith(f"{ASSET_SCHEME}://")
+
+
+def is_same_table(one: object, other: object) -> bool:
+    """Whether two locations, as `checked_location` gives them, are known to be one table."""
+    if is_template(one) or is_template(other):
+        return False
+    texts = [str(location).rstrip("/") for location in (one, other)]
+    if all(text.startswith("/") or "://" in text or text.startswith("file:/") for text in texts):
+        texts = [asset_uri_of_table(text) for text in texts]
+    return texts[0] == texts[1]
 
 
 def table_uri_of_asset(asset_uri: str) -> str:

@@ -59,6 +59,9 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         self.full = full
         if zorder_by is not None and not is_template(zorder_by) and not zorder_by:
             raise self.refusal(f"has zorder_by={zorder_by!r}, which is not a list of columns")
+        self.ensure_columns("zorder_by", zorder_by)
+        if full and (where is not None or zorder_by is not None):
+            raise self.refusal("has full, which is for clustered tables, and where or zorder_by, which are for others")
         if target_size is not None and not is_template(target_size):
             parse_target_size(target_size)
 

@@ -47,8 +47,9 @@ class DeltaPublishOperator(DeltaTableOperator):
         super().__init__(**kwargs)
         self.staged = staged
         self.if_unchanged = if_unchanged
-        if isinstance(staged, str | Mapping) and not staged:
-            raise self.refusal("has nothing in staged")
+        self.ensure_text("staged", staged)
+        if isinstance(staged, Mapping) and not {"table_uri", "staged"} <= staged.keys():
+            raise self.refusal("has in staged what is not the XCom of a task with stage=True")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         said = self.staged if isinstance(self.staged, Mapping) else {"table_uri": table.uri, "staged": self.staged}
@@ -110,6 +111,13 @@ def delta_write_audit_publish(
             f"Task group {group_id} takes checks by name, at least one, none called {STAGE} or {PUBLISH}",
             remedy='Pass checks={"amounts": {"rows": {"positive": "amount >= 0"}}}',
         )
+    for name, check in checks.items():
+        if own := {"task_id", "table_uri", "delta_conn_id", "version", "reference", "max_age"} & check.keys():
+            raise InvalidRequestError(
+                f"Check {name} of task group {group_id} has {min(own)}",
+                cause="It looks at the version that the group has staged, which has no time yet",
+                remedy="Leave it out",
+            )
     kind = DeltaMergeOperator if {"keys", "on"} & set(write) else DeltaWriteOperator
     place: dict[str, OperatorArgument] = {"table_uri": table_uri, "delta_conn_id": delta_conn_id}
     told: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}

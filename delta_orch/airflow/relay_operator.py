@@ -43,6 +43,7 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
         super().__init__(**kwargs)
         self.column = column
         self.reads_from(kwargs.get("table_uri"))
+        self.ensure_text("column", column)
         if not self.outlets or not all(isinstance(outlet, Asset) for outlet in self.outlets):
             raise self.refusal("relays partitions to its outlets, which must be assets")
 

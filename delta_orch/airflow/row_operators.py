@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.locations import is_template
+from delta_orch.airflow.checked import ensure_predicate
+from delta_orch.airflow.locations import is_output, is_template
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
@@ -31,6 +33,9 @@ CLAUSES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "when_not_matched_by_source_delete": (frozenset(), frozenset({"condition"})),
 }
 """The clauses of `DeltaTable.merge`: the arguments each must have, and may have."""
+
+_LATER = {"set": {"x": "1"}, "values": {"x": "1"}, "condition": "true", "except_columns": ()}
+"""In place of the output of a task, when the DAG is parsed."""
 
 
 class DeltaMergeOperator(DeltaRowsOperator):
@@ -81,6 +86,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
         self.source_alias = source_alias
         self.target_alias = target_alias
         self.ensure_text("on", on)
+        self.ensure_columns("keys", keys)
         if (keys is None) == (on is None):
             raise self.refusal("takes keys or on, exactly one of them")
         if keys is not None and not is_template(keys) and not keys:
@@ -89,8 +95,8 @@ class DeltaMergeOperator(DeltaRowsOperator):
             raise self.refusal("has clauses, which only on uses")
         if on is not None and not clauses:
             raise self.refusal("has on, but no clauses")
-        for clause in clauses:
-            self._ensure_clause(clause)
+        self._ensure_clauses()
+        self._ensure_aliases()
         if self.schema_mode == "overwrite":
             raise self.refusal("has schema_mode='overwrite', which a merge does not have")
         for name in ("partition_by", "table_properties"):
@@ -130,15 +136,47 @@ class DeltaMergeOperator(DeltaRowsOperator):
         result: CommitResult = merge.execute()
         return result
 
-    def _ensure_clause(self, clause: object) -> None:
+    def _ensure_clauses(self) -> None:
+        """Refuse clauses that no merge has, or that it would never come to."""
+        if not self.clauses:
+            return
+        from delta_orch.expressions.nodes import Expression
+        from delta_orch.expressions.parse import parse_row_value
+        from delta_orch.verbs.merge.builder import Merge
+        from delta_orch.verbs.merge.clauses import ensure_reachable
+
+        merge: Any = Merge(cast("Any", ensure_reachable), cast("Any", ensure_reachable))
+        for clause in self.clauses:
+            name, given = self._parts(clause)
+            arguments: dict[str, Any] = {key: _LATER[key] if is_output(one) else one for key, one in given.items()}
+            getattr(merge, name)(**arguments)
+            self.ensure_text(f"a condition in {name}", arguments.get("condition"))
+            ensure_predicate(arguments.get("condition"))
+            for value in (arguments.get("set") or arguments.get("values") or {}).values():
+                if not isinstance(value, str | Expression | list | tuple | dict) and not is_output(value):
+                    raise self.refusal(f"has in {name} the value {value!r:.60}", remedy="Write it as text in Spark SQL")
+                if isinstance(value, str) and not is_template(value):
+                    parse_row_value(value)
+        merge.execute()
+
+    def _parts(self, clause: object) -> tuple[str, Mapping[str, object]]:
         if not isinstance(clause, Mapping) or len(clause) != 1:
-            raise self.refusal('has a clause that is no {"when_…": {…}}')
+            raise self.refusal('has a clause that is not {"when_…": {…}}')
         ((name, arguments),) = clause.items()
         if name not in CLAUSES:
             raise self.refusal(f"has a clause {name!r}; possible are {', '.join(CLAUSES)}")
         needed, possible = CLAUSES[name]
         if not isinstance(arguments, Mapping) or not needed <= arguments.keys() <= possible:
             raise self.refusal(f"has a clause {name} whose arguments are not {', '.join(sorted(possible))}")
+        return name, arguments
+
+    def _ensure_aliases(self) -> None:
+        for name in ("source_alias", "target_alias"):
+            self.ensure_text(name, getattr(self, name))
+        if self.source_alias.lower() == self.target_alias.lower():
+            raise self.refusal(f"calls source and table {self.source_alias!r}; give each a name of its own")
+        if self.keys is not None and (self.source_alias, self.target_alias) != ("source", "target"):
+            raise self.refusal("has an alias, which only on uses")
 
 
 class DeltaDeleteOperator(DeltaTableOperator):
@@ -154,6 +192,7 @@ class DeltaDeleteOperator(DeltaTableOperator):
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "identity")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+    choices = MappingProxyType({"engine": ENGINES, "idempotency": IDEMPOTENCY})
 
     def __init__(
         self,
@@ -171,10 +210,10 @@ class DeltaDeleteOperator(DeltaTableOperator):
         self.engine = engine
         self.idempotency = idempotency
         self.identity = identity
-        self.ensure_choice("engine", engine, ENGINES)
-        self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
         self.ensure_text("where", where)
         self.ensure_text("identity", identity)
+        if identity is not None and idempotency == "off":
+            raise self.refusal("has identity, which idempotency='off' does not use")
         if (where is None) != all_rows or (isinstance(where, str) and not where.strip()):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import AirflowException, AirflowFailException, AirflowSkipException
+from airflow.sdk.exceptions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+)
 
 from delta_orch.airflow.checked import CheckedOperator
 from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import checked_location
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
-from delta_orch.airflow.triggers import FOUND, WatchTrigger
+from delta_orch.airflow.triggers import FOUND, TIMED_OUT, WatchTrigger, ensure_interval
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -67,13 +73,15 @@ class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(delta_conn_id, str) and not delta_conn_id:
+        if isinstance(delta_conn_id, str) and not delta_conn_id.strip():
             raise InvalidRequestError("delta_conn_id names no connection", remedy="Pass its id")
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
         self.deferrable = (
             conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
         )
+        if self.deferrable:
+            ensure_interval(self.poke_interval)
         self._watch: tuple[Watch, str] | None = None
 
     def watch(self, table: DeltaTable, seen_version: int | None) -> Watch:
@@ -118,6 +126,8 @@ class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
         """What the worker does with the trigger's event."""
         if event["status"] == FOUND:
             return {key: value for key, value in event.items() if key != "status"}
+        if event["status"] == TIMED_OUT:
+            raise AirflowSensorTimeout(f"Sensor has timed out after {self.timeout:g} seconds.")
         problem = f"{event['code']}: {event['message']}"
         raise AirflowException(problem) if event["retryable"] else AirflowFailException(problem)
 
@@ -138,8 +148,10 @@ class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
 
     def _defer(self) -> NoReturn:
         seen = None if self._watch is None else self._watch[0].seen_version
+        trigger = self.trigger(seen)
+        trigger.end_time_ms = int((time.time() + self.timeout) * 1000)
         self.defer(
-            trigger=self.trigger(seen),
+            trigger=trigger,
             method_name="execute_complete",
             timeout=timedelta(seconds=self.timeout),
         )

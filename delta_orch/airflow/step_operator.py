@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import determine_kwargs
@@ -41,6 +42,7 @@ class DeltaStepOperator(DeltaTableOperator):
         "spark_conn_id",
     )
     template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
+    choices: Mapping[str, Sequence[object]] = MappingProxyType({"engine": ENGINES, "schema_mode": SCHEMA_MODES})
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
 
     def __init__(
@@ -69,14 +71,13 @@ class DeltaStepOperator(DeltaTableOperator):
         self.spark_conn_id = spark_conn_id
         if python_callable is not None and not _is_plain(python_callable):
             raise self.refusal(f"has a python_callable that is not a plain function: {python_callable!r}")
-        self.ensure_choice("engine", engine, ENGINES)
-        self.ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
         for name in ("spark_conf", "spark_conn_id"):
             if getattr(self, name) is not None and engine == "local":
                 raise self.refusal(f"has {name}, which the local engine does not use")
         if spark_conn_id is not None and {"spark.master", "spark.remote"} & set(spark_conf or ()):
             raise self.refusal("has spark_conn_id, and a master or server in spark_conf")
         self.ensure_text("spark_conn_id", self.spark_conn_id)
+        self.ensure_columns("partition_by", partition_by)
 
     def step(self, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
         """The write of this task, without transaction ids."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from airflow.sdk import BaseHook
 from airflow.sdk.exceptions import AirflowException
 
+from delta_orch.airflow.checked import ensure_choice
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
@@ -61,6 +63,7 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         "env_vars",
         "identity",
     )
+    choices = MappingProxyType({"idempotency": ("run", "partition")})
 
     def __init__(
         self,
@@ -85,7 +88,8 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         self.idempotency = idempotency
         self.identity = identity
         self._process: subprocess.Popen[str] | None = None
-        self.ensure_choice("idempotency", idempotency, ("run", "partition"))
+        for name in ("application", "spark_conn_id", "identity"):
+            self.ensure_text(name, getattr(self, name))
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         once = OnceWriter(
@@ -161,5 +165,5 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         return [*command, self.application, *(str(argument) for argument in self.application_args)]
 
     def _binary(self, name: str) -> str:
-        self.ensure_choice("spark-binary", name, BINARIES)
+        ensure_choice("spark-binary", name, BINARIES)
         return find_spark_submit(name)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -17,10 +18,10 @@ from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
 from delta_orch.airflow.checked import CheckedOperator
 from delta_orch.airflow.events import touched_partitions
 from delta_orch.airflow.failures import airflow_failures
-from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
+from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook, version_of
 from delta_orch.airflow.lineage import Outcome, lineage_of
 from delta_orch.airflow.links import DeltaTableLink
-from delta_orch.airflow.locations import checked_location
+from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.errors import InvalidRequestError
@@ -127,16 +128,33 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
         """The error for arguments that do not go together."""
         return InvalidRequestError(f"Task {self.task_id} {what}", cause=cause, remedy=remedy, task_id=self.task_id)
 
-    def ensure_choice(self, name: str, value: object, allowed: Sequence[object]) -> None:
-        """Refuse a value that is none of the possible ones."""
-        if value not in allowed:
-            named = ", ".join(str(choice) for choice in allowed if choice is not None)
-            raise self.refusal(f"has {name}={value!r}; possible are {named}")
-
     def ensure_text(self, name: str, value: object) -> None:
         """Refuse an empty text; None says nothing."""
         if isinstance(value, str) and not value.strip():
             raise self.refusal(f"has {name}={value!r}, which is not text")
+
+    def ensure_columns(self, name: str, columns: Sequence[str] | None) -> None:
+        """Refuse names of columns that are blank, or told twice."""
+        if columns is None or is_template(columns):
+            return
+        known = [column.lower() for column in columns]
+        if len(set(known)) < len(known) or not all(column.strip() for column in known):
+            raise self.refusal(f"has {name}={columns!r}, which are not columns, each once")
+
+    def ensure_takes_one(self, function: Callable[..., object] | None) -> None:
+        """Refuse a function that cannot be handed what the task has for it."""
+        kinds = [] if function is None else [one.kind for one in inspect.signature(function).parameters.values()]
+        if function is not None and not {0, 1, 2} & {int(kind) for kind in kinds}:
+            raise self.refusal("has a python_callable that takes no argument")
+
+    def ensure_reference(self, reference: object) -> None:
+        """Refuse what names neither a table nor a version of one."""
+        if reference is None or is_template(reference):
+            return
+        if isinstance(reference, Mapping):
+            version_of(reference)
+            reference = reference["table_uri"]
+        checked_location(reference)
 
     @property
     def hook(self) -> DeltaHook:

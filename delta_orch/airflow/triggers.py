@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FOUND = "found"
 FAILED = "failed"
+TIMED_OUT = "timed out"
 _THREADS = ThreadPoolExecutor(32, thread_name_prefix="delta-orch-trigger")
 """Where stores are waited for: the event loop's own threads stay free, however many stores hang."""
 
@@ -67,14 +68,14 @@ class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
     A poll that finds nothing new costs one metadata request, made in a worker thread so that the triggerer's event
     loop never waits for storage. Triggers of one table and connection share it:
     in half a poll interval one of them asks. Only the connection's id is serialized, never its storage options. An
-    error that passes (`DeltaError.retryable`: the store cannot be reached) is logged and ridden out: how long is
-    waited, the sensor's own timeout says.
+    error that passes (`DeltaError.retryable`: the store cannot be reached) is logged and ridden out, until
+    `end_time_ms` at the latest.
 
-    The event is `{"status": "found", table_uri, version, timestamp_ms, …}`, or, where the table cannot be read,
-    `{"status": "failed", code, message, retryable}`.
+    The event is `{"status": "found", table_uri, version, timestamp_ms, …}`, where the table cannot be read
+    `{"status": "failed", code, message, retryable}`, and at the end `{"status": "timed out"}`.
     """
 
-    arguments: tuple[str, ...] = ("table_uri", "delta_conn_id", "seen_version", "poll_interval_s")
+    arguments: tuple[str, ...] = ("table_uri", "delta_conn_id", "seen_version", "poll_interval_s", "end_time_ms")
 
     def __init__(
         self,
@@ -82,6 +83,7 @@ class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
         delta_conn_id: str = DEFAULT_CONN_ID,
         seen_version: int | None = None,
         poll_interval_s: float = 60.0,
+        end_time_ms: int | None = None,
     ) -> None:
         super().__init__()
         ensure_interval(poll_interval_s)
@@ -89,6 +91,7 @@ class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
         self.delta_conn_id = delta_conn_id
         self.seen_version = seen_version
         self.poll_interval_s = poll_interval_s
+        self.end_time_ms = end_time_ms
 
     def watch(self, table: DeltaTable) -> Watch:
         """What is asked at every poll."""
@@ -99,12 +102,19 @@ class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
         return f"{kind.__module__}.{kind.__qualname__}", {name: getattr(self, name) for name in self.arguments}
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
+        left_s = None if self.end_time_ms is None else self.end_time_ms / 1000 - time.time()
         try:
-            yield TriggerEvent({"status": FOUND, **await self._wait()})
+            # Airflow ends a deferral at its time-out, but `dag.test()` does not.
+            async with asyncio.timeout(left_s) as end:
+                event = {"status": FOUND, **await self._wait()}
+        except TimeoutError:
+            if not end.expired():
+                raise
+            event = {"status": TIMED_OUT}
         except DeltaError as error:
             self.log.exception("Watching %s failed", self.table_uri)
-            failure = {"code": error.code, "message": str(error), "retryable": error.retryable}
-            yield TriggerEvent({"status": FAILED, **failure})
+            event = {"status": FAILED, "code": error.code, "message": str(error), "retryable": error.retryable}
+        yield TriggerEvent(event)
 
     async def _wait(self) -> dict[str, object]:
         shared = _shared_table(self.delta_conn_id, self.table_uri)
@@ -132,7 +142,9 @@ class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
 def ensure_interval(poll_interval_s: float) -> None:
     """Refuse a pause that is none."""
     if poll_interval_s <= 0:
-        raise InvalidRequestError(f"poll_interval_s={poll_interval_s!r} is not a time", remedy="Pass seconds above 0")
+        raise InvalidRequestError(
+            f"{poll_interval_s!r} is not a time between two looks at a table", remedy="Pass seconds above 0"
+        )
 
 
 class DeltaVersionTrigger(WatchTrigger):
@@ -145,6 +157,7 @@ class DeltaVersionTrigger(WatchTrigger):
         after_timestamp_ms: See `WatchGoal`.
         seen_version: Where the sensor's own look at the table ended; see `VersionWatch`.
         poll_interval_s: Seconds between polls.
+        end_time_ms: When to give up, in milliseconds since the epoch; None for never.
     """
 
     arguments = (*WatchTrigger.arguments, "after_version", "after_timestamp_ms")
@@ -157,8 +170,9 @@ class DeltaVersionTrigger(WatchTrigger):
         after_timestamp_ms: int | None = None,
         seen_version: int | None = None,
         poll_interval_s: float = 60.0,
+        end_time_ms: int | None = None,
     ) -> None:
-        super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s)
+        super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s, end_time_ms)
         self.after_version = after_version
         self.after_timestamp_ms = after_timestamp_ms
         if (after_version is None) == (after_timestamp_ms is None):
@@ -177,6 +191,7 @@ class DeltaConditionTrigger(WatchTrigger):
         delta_conn_id: The connection with the storage options.
         seen_version: A version known not to fulfill it.
         poll_interval_s: Seconds between polls.
+        end_time_ms: When to give up, in milliseconds since the epoch; None for never.
     """
 
     arguments = (*WatchTrigger.arguments, "condition")
@@ -188,8 +203,9 @@ class DeltaConditionTrigger(WatchTrigger):
         delta_conn_id: str = DEFAULT_CONN_ID,
         seen_version: int | None = None,
         poll_interval_s: float = 60.0,
+        end_time_ms: int | None = None,
     ) -> None:
-        super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s)
+        super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s, end_time_ms)
         self.condition = condition
         from delta_orch.pipeline.conditions import condition_from_json
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.locations import checked_location, is_same_table, is_template
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 
@@ -37,6 +37,10 @@ class _VersionOperator(DeltaTableOperator):
             raise self.refusal("has a version and a timestamp; give one of them")
         if not is_template(version):
             self._version()
+        if timestamp is not None and not is_template(timestamp):
+            from delta_orch.log.read.time_travel import parse_timestamp_ms
+
+            parse_timestamp_ms(timestamp)
 
     def _version(self) -> int | None:
         """As rendered."""
@@ -117,7 +121,7 @@ class DeltaCloneOperator(_VersionOperator):
         self.shallow = shallow
         self.replace = replace
         self.table_properties = table_properties
-        if not is_template(self.source) and self.source == self.table_uri:
+        if is_same_table(self.source, self.table_uri):
             raise self.refusal("has one table as source and target")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:

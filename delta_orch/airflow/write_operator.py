@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.once import OnceWriter, work_of
@@ -36,6 +37,7 @@ class DeltaRowsOperator(DeltaStepOperator):
         "sql": "sql",
     }
     template_ext: Sequence[str] = (".sql",)
+    choices = MappingProxyType({**DeltaStepOperator.choices, "idempotency": IDEMPOTENCY})
 
     def __init__(
         self,
@@ -55,11 +57,15 @@ class DeltaRowsOperator(DeltaStepOperator):
         self.identity = identity
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
-        self.ensure_choice("idempotency", idempotency, IDEMPOTENCY)
         self.ensure_text("sql", sql)
         self.ensure_text("identity", identity)
         if tables is not None and sql is None:
             raise self.refusal("has tables, which only sql uses")
+        if identity is not None and idempotency == "off":
+            raise self.refusal("has identity, which idempotency='off' does not use")
+        for name, table in tables.items() if isinstance(tables, Mapping) else ():
+            self.ensure_text("a name in tables", name)
+            self.ensure_reference(table)
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
 
     def once(
@@ -155,6 +161,9 @@ class DeltaWriteOperator(DeltaRowsOperator):
         **DeltaRowsOperator.template_fields_renderers,
         "replace_where": "sql",
     }
+    choices = MappingProxyType(
+        {**DeltaRowsOperator.choices, "mode": MODES, "partition_overwrite_mode": PARTITION_OVERWRITE_MODES}
+    )
 
     def __init__(
         self,
@@ -190,11 +199,6 @@ class DeltaWriteOperator(DeltaRowsOperator):
         return xcom_of(report)
 
     def _ensure_valid(self) -> None:
-        for name, value, allowed in (
-            ("mode", self.mode, MODES),
-            ("partition_overwrite_mode", self.partition_overwrite_mode, PARTITION_OVERWRITE_MODES),
-        ):
-            self.ensure_choice(name, value, allowed)
         self.ensure_text("replace_where", self.replace_where)
         if self.mode != "overwrite" and self.replace_where is not None:
             raise self.refusal(f"has replace_where, which mode {self.mode!r} does not use")

@@ -63,10 +63,25 @@ class PartitionCondition(Condition):
                 raise InvalidRequestError(
                     f"No value of {name!r} is waited for", cause="The list is empty", remedy="Name at least one value"
                 )
+            for one in value if isinstance(value, list | tuple) else (value,):
+                if not (one is None or isinstance(one, str | int | date)):
+                    raise InvalidRequestError(
+                        f"{one!r:.100} is not a value of a partition column",
+                        remedy="Write it as the column's values are written",
+                        column=name,
+                    )
         if self.operator not in OPERATORS:
             raise InvalidRequestError(
                 f"partition_operator={self.operator!r} is not a comparison", remedy=f"Use {', '.join(OPERATORS)}"
             )
+        for name, value in self.partitions.items():
+            if self.operator != "=" and (value is None or isinstance(value, list | tuple)):
+                raise InvalidRequestError(
+                    f"{'A null' if value is None else 'A list of values'} of {name!r} compares only by =, "
+                    f"not by {self.operator}",
+                    remedy="Give the column one value",
+                    column=name,
+                )
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
         from delta_orch.expressions.resolve import resolve_predicate
@@ -93,8 +108,6 @@ class PartitionCondition(Condition):
             tests: list[Expression] = [IsNull(column)] if len(known) < len(value) else []
             return disjunction(*tests, *([In(column, known)] if known else []))
         if value is None:
-            if self.operator != "=":
-                raise InvalidRequestError(f"A null of {name!r} compares only by =", column=name)
             return IsNull(column)
         return Comparison(self.operator, column, Literal(_typed(field, value), field.data_type))  # type: ignore[arg-type]
 
@@ -139,7 +152,7 @@ class TxnCondition(Condition):
     min_version: int = 0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.app_id, str) or not self.app_id:
+        if not isinstance(self.app_id, str) or not self.app_id.strip():
             raise InvalidRequestError("No application id is named", remedy="Pass the app_id of a recorded transaction")
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:

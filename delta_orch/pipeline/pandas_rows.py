@@ -25,12 +25,20 @@ def fit_pandas(data: object, schema: StructType | None) -> object:
         schema: The table's; None where the step creates the table.
 
     Raises:
-        SchemaMismatchError: The step creates the table, and a column has no type because all its values are null.
+        SchemaMismatchError: Two columns have one name; or the step creates the table, and a column has no type because
+            all its values are null.
     """
     pandas: Any = sys.modules.get("pandas")
     if pandas is None or not isinstance(data, pandas.DataFrame):
         return data
     frame: Any = data
+    if not frame.columns.is_unique:
+        twice = sorted({str(name) for name in frame.columns[frame.columns.duplicated()]})
+        raise SchemaMismatchError(
+            f"The pandas frame has several columns named {', '.join(twice)}",
+            remedy="Rename them, or leave them out",
+            columns=twice,
+        )
     if schema is None:
         untyped = [str(name) for name in frame.columns if frame[name].dtype == object and frame[name].isna().all()]
         if untyped:
@@ -41,6 +49,9 @@ def fit_pandas(data: object, schema: StructType | None) -> object:
                 columns=untyped,
             )
         return frame
+    if not len(frame):
+        # Whatever pandas calls columns that it has seen no value of.
+        return frame.astype(object)
     integers = {}
     for name in frame.columns:
         field = schema.find(name) if isinstance(name, str) else None

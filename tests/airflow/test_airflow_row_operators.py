@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from airflow.sdk import DAG
 
@@ -296,6 +297,35 @@ def test_a_query_reads_the_version_a_task_has_written(runs: Runs, table: DeltaTa
         )
     runs.run(dag)
     assert [key for key, _ in content(tmp_path / "c")] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(
+    ("checks", "problem"),
+    [
+        ({"rows": {"positive": "id > 0 -- all of them"}}, None),
+        ({"rows": {"small": "id < 3 -- not all"}, "where": "id > 0 -- all"}, "small"),
+        ({"rows": {"tricky": "id > 3) OR (true"}}, "is not a predicate|cannot be read|id > 3"),
+        ({"python_callable": lambda snapshot: pc.all(pc.greater(snapshot.scan().to_arrow()["id"], 0))}, None),
+        ({"python_callable": lambda snapshot: snapshot.scan().to_arrow()["id"].to_numpy().max() == 3}, None),
+        ({"python_callable": lambda snapshot: 1}, "returned 1"),
+        ({"reference": {"table_uri": "OTHER", "version": 0}, "min_rows": 1}, "by a reference to"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_checks_hold_for_what_they_say(table: DeltaTable, tmp_path: Path, checks: Any, problem: str | None) -> None:
+    (other := DeltaTable(tmp_path / "o")).append(rows((1, "a")))
+    rule = checks.get("rows", {}).get("tricky")
+    given = {**checks, "rows": {"tricky": "{{ rule }}"}} if rule else {**checks}
+    if "reference" in given:
+        given["reference"] = {"table_uri": other.uri, "version": 0}
+    operator: Any = DeltaCheckOperator(task_id="check", table_uri=tmp_path / "t", **given)
+    if rule:
+        operator.rows = {"tricky": rule}  # as rendered
+    if problem is None:
+        assert operator.execute_on_table({}, None, table)["passed"]
+    else:
+        with pytest.raises(InvalidRequestError, match=problem):
+            operator.execute_on_table({}, None, table)
 
 
 @pytest.mark.parametrize(

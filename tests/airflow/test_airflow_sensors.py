@@ -105,6 +105,29 @@ def outage() -> StorageError:
     return error
 
 
+@pytest.mark.parametrize("soft_fail", [False, True])
+def test_what_never_comes_true_ends_at_the_timeout(runs: Runs, tmp_path: Path, soft_fail: bool) -> None:
+    """`dag.test()` runs triggers inline and knows no time-out of deferrals."""
+    DeltaTable(tmp_path / "t").append(rows("a", 1), partition_by=["day"])
+    never: dict[str, tuple[type[Any], dict[str, Any]]] = {
+        **SENSORS,
+        "version": (DeltaTableVersionSensor, {"after_version": 7}),
+        "time": (DeltaTableVersionSensor, {"after_timestamp": "2120-01-01T00:00:00Z"}),
+        "freshness": (DeltaFreshnessSensor, {"max_age": 1e-6}),
+    }
+    with DAG(f"never_{soft_fail}", schedule=None) as dag:
+        for name, (kind, arguments) in never.items():
+            for mode, waiting in MODES.items():
+                kind(
+                    task_id=f"{name}_{mode}", table_uri=tmp_path / "t", poke_interval=0.05, timeout=0.2,
+                    soft_fail=soft_fail, retries=3, **waiting, **arguments,
+                )  # fmt: skip
+    run = runs.run(dag)
+    states = {instance.task_id: str(instance.state) for instance in run.get_task_instances()}
+    assert states == dict.fromkeys(states, "skipped" if soft_fail else "failed")
+    assert len(states) == 18
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_an_outage_is_ridden_out(runs: Runs, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DeltaTable(tmp_path / "t").append(rows("a", 1))

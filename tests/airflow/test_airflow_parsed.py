@@ -1,0 +1,148 @@
+"""What no run could make right is refused when the DAG is parsed: values, and values that do not go together."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG, Asset
+
+import delta_orch.airflow
+from delta_orch.airflow.check_operator import HEALTH
+from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.maintenance import TableHealth
+
+
+def rows() -> pa.Table:
+    return pa.table({"id": [1]})
+
+
+def rows_of(batch: Any) -> Any:
+    return batch.scan().to_arrow()
+
+
+WRITE: dict[str, Any] = {"table_uri": "/t", "python_callable": rows}
+BY_SQL: dict[str, Any] = {"table_uri": "/t", "sql": "SELECT 1"}
+MERGE: dict[str, Any] = {**WRITE, "on": "source.id = target.id", "clauses": [{"when_matched_update_all": {}}]}
+STEP: dict[str, Any] = {"source": "/s", "target": "/t", "python_callable": rows_of}
+CLONE: dict[str, Any] = {"source": "/s", "target": "/t"}
+CHECK: dict[str, Any] = {"table_uri": "/t", "min_rows": 1}
+TABLE: dict[str, Any] = {"table_uri": "/t"}
+GROUP: dict[str, Any] = {**WRITE, "group_id": "g"}
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    # Spark SQL that cannot be read.
+    ("DeltaWriteOperator", {**WRITE, "mode": "overwrite", "replace_where": "id >"}, "id >"),
+    ("DeltaDeleteOperator", {**TABLE, "where": "id = = 1"}, "id = = 1"),
+    ("DeltaOptimizeOperator", {**TABLE, "where": "day ="}, "day ="),
+    ("DeltaRowSensor", {**TABLE, "where": "id >"}, "id >"),
+    ("DeltaCheckOperator", {**CHECK, "where": "id >"}, "id >"),
+    ("DeltaCheckOperator", {**TABLE, "rows": {"a": "id >"}}, "id >"),
+    ("DeltaMergeOperator", {**MERGE, "on": "source.id = ="}, "source.id = ="),
+    ("DeltaMergeOperator", {**MERGE, "clauses": [{"when_matched_delete": {"condition": "id >"}}]}, "id >"),
+    ("DeltaMergeOperator", {**MERGE, "clauses": [{"when_matched_update": {"set": {"a": "f("}}}]}, "f\\("),
+    # Checks that every table passes.
+    ("DeltaCheckOperator", {**TABLE, "rows": {}}, "checks nothing"),
+    ("DeltaCheckOperator", {**TABLE, "columns": {}}, "checks nothing"),
+    ("DeltaCheckOperator", {**TABLE, "max_health": {}}, "checks nothing"),
+    ("DeltaCheckOperator", {**TABLE, "min_rows": 0}, "at least 1"),
+    ("DeltaCheckOperator", {**CHECK, "rows": {}}, "checks nothing"),
+    ("delta_write_audit_publish", {**GROUP, "checks": {"a": {"rows": {}}}}, "checks nothing"),
+    # Checks that no table passes, and what they look at.
+    ("DeltaCheckOperator", {**TABLE, "max_health": {"files": 3}}, "Possible are num_files"),
+    ("DeltaCheckOperator", {**TABLE, "max_health": {"num_files": -1}}, "no table passes"),
+    ("DeltaCheckOperator", {**CHECK, "reference": {"version": 1}}, "names no table"),
+    ("DeltaCheckOperator", {**CHECK, "reference": {"table_uri": "/t", "version": -1}}, "names no table"),
+    ("DeltaCheckOperator", {**CHECK, "reference": "raw:t"}, "neither a URI"),
+    *(
+        ("delta_write_audit_publish", {**GROUP, "checks": {"a": {"min_rows": 1, **own}}}, "Check a of task group g has")
+        for own in ({"version": 1}, {"reference": "/t"}, {"max_age": 5}, {"table_uri": "/t"}, {"delta_conn_id": "x"})
+    ),
+    # Names, and tables.
+    ("DeltaWriteOperator", {**WRITE, "partition_by": ["a", "A"]}, "each once"),
+    ("DeltaWriteOperator", {**WRITE, "partition_by": [" "]}, "each once"),
+    ("DeltaMergeOperator", {**WRITE, "keys": ["id", "id"]}, "each once"),
+    ("DeltaIncrementalOperator", {**STEP, "mode": "merge", "merge_keys": ["id", ""]}, "each once"),
+    ("DeltaOptimizeOperator", {**TABLE, "zorder_by": ["a", "a"]}, "each once"),
+    ("DeltaPartitionRelayOperator", {**TABLE, "column": "", "outlets": [Asset("a")]}, "not text"),
+    ("DeltaWriteOperator", {**BY_SQL, "tables": {"a": "raw:t"}}, "neither a URI"),
+    ("DeltaWriteOperator", {**BY_SQL, "tables": {"a": {"version": 1}}}, "names no table"),
+    ("DeltaWriteOperator", {**BY_SQL, "tables": {"": "/a"}}, "not text"),
+    ("DeltaIncrementalOperator", {**STEP, "source": "/t/"}, "one table as source and target"),
+    ("DeltaIncrementalOperator", {**STEP, "source": {"a": "file:///t"}}, "one table as source and target"),
+    ("DeltaCloneOperator", {**CLONE, "source": "file:/t"}, "one table as source and target"),
+    ("DeltaPublishOperator", {**TABLE, "staged": " "}, "not text"),
+    ("DeltaPublishOperator", {**TABLE, "staged": {"version": 1}}, "not the XCom of a task with stage=True"),
+    ("DeltaSparkSubmitOperator", {**TABLE, "application": " "}, "not text"),
+    # Properties and times.
+    ("DeltaWriteOperator", {**WRITE, "table_properties": {"delta.apendOnly": "true"}}, "delta.apendOnly"),
+    ("DeltaMergeOperator", {**WRITE, "keys": ["id"], "table_properties": {"delta.appendOnly": "maybe"}}, "maybe"),
+    ("DeltaCloneOperator", {**CLONE, "table_properties": {"fs.s3a.secret.key": "x"}}, "would hold a credential"),
+    ("DeltaRestoreOperator", {**TABLE, "timestamp": "yesterday"}, "not a point in time"),
+    ("DeltaCloneOperator", {**CLONE, "timestamp": " "}, "not a point in time"),
+    ("DeltaRowSensor", {**TABLE, "poke_interval": 0, "deferrable": True}, "between two looks"),
+    # What does not go together.
+    ("DeltaOptimizeOperator", {**TABLE, "zorder_by": ["a"], "full": True}, "full, which is for clustered tables"),
+    ("DeltaOptimizeOperator", {**TABLE, "where": "a = 1", "full": True}, "full, which is for clustered tables"),
+    ("DeltaCheckOperator", {**TABLE, "python_callable": lambda: True}, "takes no argument"),
+    ("DeltaIncrementalOperator", {**STEP, "python_callable": lambda *, day: day}, "takes no argument"),
+    ("DeltaPartitionSensor", {**TABLE, "partitions": {"a": [["x"]]}}, "not a value of a partition column"),
+    ("DeltaPartitionSensor", {**TABLE, "partitions": {"a": 1.5}}, "not a value of a partition column"),
+    ("DeltaWriteOperator", {**WRITE, "idempotency": "off", "identity": "x"}, "'off' does not use"),
+    ("DeltaDeleteOperator", {**TABLE, "all_rows": True, "idempotency": "off", "identity": "x"}, "'off' does not use"),
+    ("DeltaMergeOperator", {**MERGE, "source_alias": "T", "target_alias": "t"}, "a name of its own"),
+    ("DeltaMergeOperator", {**MERGE, "source_alias": ""}, "not text"),
+    ("DeltaMergeOperator", {**WRITE, "keys": ["id"], "source_alias": "s"}, "only on uses"),
+    ("DeltaMergeOperator", {**MERGE, "clauses": [*MERGE["clauses"], {"when_matched_delete": {}}]}, "never be reached"),
+    ("DeltaMergeOperator", {**MERGE, "clauses": [{"when_matched_update": {"set": {}}}]}, "needs a mapping"),
+    ("DeltaMergeOperator", {**MERGE, "clauses": [{"when_matched_update": {"set": {"a": None}}}]}, "the value None"),
+    ("DeltaMergeOperator", {**MERGE, "clauses": [{"when_not_matched_insert": {"values": {"a": 5}}}]}, "the value 5"),
+    ("DeltaPartitionSensor", {**TABLE, "partitions": {"a": ["x"]}, "partition_operator": "!="}, "only by ="),
+    ("DeltaPartitionSensor", {**TABLE, "partitions": {"a": None}, "partition_operator": "<"}, "only by ="),
+    ("DeltaTxnSensor", {**TABLE, "app_id": " "}, "No application id"),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "problem"), REFUSED, ids=lambda value: str(value)[:60])
+def test_it_is_refused(name: str, arguments: dict[str, Any], problem: str) -> None:
+    public: Any = getattr(delta_orch.airflow, name)
+    given = {**arguments} if name.startswith("delta_") else {"task_id": "x", **arguments}
+    with DAG("d", schedule=None), pytest.raises(InvalidRequestError, match=problem):
+        public(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("DeltaWriteOperator", {**WRITE, "mode": "overwrite", "replace_where": "day = '{{ ds }}' AND ("}),
+        ("DeltaMergeOperator", {**WRITE, "on": "{{ params.on }}", "clauses": [
+            {"when_matched_delete": {"condition": "{{ params.one }}"}}, {"when_matched_update_all": {}},
+        ]}),
+        ("DeltaRestoreOperator", {**TABLE, "timestamp": "{{ ts }}"}),
+        ("DeltaCheckOperator", {**TABLE, "rows": {"a": "{{ params.rule }}"}, "min_rows": "{{ params.least }}"}),
+        ("DeltaWriteOperator", {**WRITE, "table_properties": {"delta.appendOnly": "{{ params.only }}"}}),
+        ("DeltaIncrementalOperator", {**STEP, "source": "{{ params.at }}", "target": "{{ params.at }}"}),
+    ],
+    ids=lambda value: str(value)[:60],
+)  # fmt: skip
+def test_templates_are_not_read_before_they_are_rendered(name: str, arguments: dict[str, Any]) -> None:
+    getattr(delta_orch.airflow, name)(task_id="x", **arguments)
+
+
+def test_outputs_of_tasks_stand_for_any_part_of_a_clause() -> None:
+    with DAG("d", schedule=None):
+        told = delta_orch.airflow.DeltaOptimizeOperator(task_id="told", table_uri="/o").output
+        for clause in (
+            {"when_matched_update": {"set": told, "condition": told}},
+            {"when_not_matched_insert": {"values": {"a": told}}},
+            {"when_matched_update_all": {"except_columns": told}},
+        ):
+            delta_orch.airflow.DeltaMergeOperator(
+                task_id=f"m_{min(clause)}", **{**MERGE, "clauses": [clause]}, trigger_rule="all_done"
+            )
+
+
+def test_health_that_may_be_too_large() -> None:
+    assert set(TableHealth.__dataclass_fields__) - set(HEALTH) == {
+        "version", "target_file_size_bytes", "checkpoint_version"
+    }  # fmt: skip
