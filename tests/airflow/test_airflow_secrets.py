@@ -157,7 +157,7 @@ def test_what_templates_bring_into_arguments_is_kept_nowhere(
             secrets[secret] = f"{name} {form} {setting}"
             patch.setenv(f"AIRFLOW_VAR_VALUE_{number}", form.format(secret))
             template: Any = f"{{{{ var.value.value_{number} }}}}"
-            kind, given_as, needed = (LOCATED | SET)[name]
+            kind, given_as, needed = {**LOCATED, **SET}[name]
             public: Any = getattr(delta_orch.airflow, kind)
             arguments = given_as({setting: template} if setting else template)
             others = {**({} if "target" in (*needed, *arguments) else {"table_uri": f"{tmp_path}/t{number}"}), **needed}
