@@ -145,6 +145,14 @@ class CheckedOperator(CheckedArguments):
         given = {name: getattr(self, name, None) for name in self.template_fields}
         super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
         self._mask_settings()
+        for name in ("table_uri", "source"):
+            found = getattr(self, name, None)
+            if isinstance(found, Mapping) and {"table_uri", "version"} <= found.keys():
+                raise InvalidRequestError(
+                    f"{name} is the XCom of a task, which pins a version, and not a location",
+                    remedy=f"Write {name}=\"{{{{ ti.xcom_pull('…')['table_uri'] }}}}\"",
+                    argument=name,
+                )
         for name in (*_LOCATED, "staged"):
             found = getattr(self, name, None)
             # The reference of a staged write is not a location.

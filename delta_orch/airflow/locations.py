@@ -71,7 +71,8 @@ def checked_location(location: object) -> object:
     return text
 
 
-def _ensure_no_login(text: str) -> None:
+def _ensure_no_login(location: str) -> None:
+    text = table_uri_of_asset(location) if is_asset_uri(location) else location
     if "@" in text and redacted(text) != text:
         raise InvalidRequestError(
             f"The table URI {redacted(text)} carries a login",

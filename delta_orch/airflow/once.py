@@ -125,7 +125,7 @@ class OnceWriter:
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)
         txns = self._placed(txns, marker, attempts)
-        txns, verdict, recorded = self._judged(txns, before, marker, attempts.knows)
+        txns, verdict, recorded = self._judged(txns, before, marker, attempts.knows, may_leave=step.mode == "ignore")
         if verdict is Verdict.OWN:
             assert recorded is not None
             if marker is not None:
@@ -170,7 +170,13 @@ class OnceWriter:
         return (*txns[:-1], replace(txns[-1], version=max(txns[-1].version, marker.version + 1)))
 
     def _judged(
-        self, txns: tuple[TxnId, ...], before: TableSnapshot | None, marker: Marker | None, knows: bool
+        self,
+        txns: tuple[TxnId, ...],
+        before: TableSnapshot | None,
+        marker: Marker | None,
+        knows: bool,
+        *,
+        may_leave: bool,
     ) -> tuple[tuple[TxnId, ...], Verdict, int | None]:
         unit = txns[-1]
         recorded = None if before is None else before.txn_version(unit.app_id)
@@ -185,6 +191,8 @@ class OnceWriter:
             if self._run.is_of_run(info):
                 # Not of a newer run, but of this one as it was before it was deleted and created again.
                 verdict = Verdict.AGAIN
+        if verdict is Verdict.AGAIN and may_leave:
+            return txns, Verdict.LEAVE, recorded
         if verdict is Verdict.AGAIN:
             if self._adds:
                 raise recreated()

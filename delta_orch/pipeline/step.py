@@ -7,7 +7,6 @@ sure of it, and the report says what happened.
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, cast
@@ -20,8 +19,9 @@ from delta_orch.errors import (
     TableExistsError,
 )
 from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.pipeline.pandas_rows import fit_pandas
 from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
-from delta_orch.pipeline.target_table import ensure_table_for, snapshot_or_none
+from delta_orch.pipeline.target_table import first_upsert, may_follow, snapshot_or_none
 from delta_orch.protocol.table_properties import OWNER
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ class Step:
             AuditFailedError: An audit did not pass. The table is as before; the staged write waits to be looked at.
             InvalidRequestError: `rows` gave None, the request does not fit the table, or the table belongs to another
                 step (`table_owner`).
-            DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error,
-                except that a step that replaces rows may have created it, empty.
+            DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error;
+                where there was none, there is none.
         """
         done = self.already_done()
         if done is not None:
@@ -349,17 +349,22 @@ class Step:
             )
         table = self.table
         before = snapshot_or_none(table)
-        if isinstance(data, _pandas_frame()):
-            from delta_orch.pipeline.pandas_rows import fit_pandas
-
-            new_columns = before is None or self.schema_mode == "overwrite"
-            data = fit_pandas(data, None if new_columns or before is None else before.schema)
-        result = self._write(data, before)
-        if result.skipped and not result.skipped_txns and any(txn.follows is not None for txn in self.txns):
-            result = self._move_cursor()
+        if before is not None and self.mode in ("error", "ignore") and (done := self._found_done(before)) is not None:
+            # Another writer was faster than whoever computed the rows.
+            return done
+        data = fit_pandas(data, None if before is None or self.schema_mode == "overwrite" else before.schema)
         findings: tuple[AuditFinding, ...] = ()
-        if result.staged is not None:
-            result, findings = self._publish(result, self.table.staged(result.staged))
+        try:
+            result = self._write(data, before)
+            if result.skipped and not result.skipped_txns and any(txn.follows is not None for txn in self.txns):
+                result = self._move_cursor()
+            if result.staged is not None:
+                result, findings = self._publish(result, self.table.staged(result.staged))
+        except ConflictError:
+            if before is not None or not may_follow(table, data):
+                raise
+            # Another writer has created the table meanwhile.
+            return self._commit(data)
         repeated = result.skipped_txns
         reason = _why_skipped(repeated, table.snapshot()) if repeated else None
         version = None if result.staged else result.version
@@ -369,7 +374,8 @@ class Step:
 
     def _write(self, data: object, before: TableSnapshot | None) -> CommitResult:
         options = self._options(before)
-        if self.mode in ("append", "error", "ignore"):
+        creates = before is None and self.mode in ("error", "ignore")
+        if self.mode in ("append", "error", "ignore") and not creates:
             return self._append(data, before, options)
         log = self.table.log
         if self.mode == "scd2":
@@ -381,18 +387,15 @@ class Step:
         from delta_orch.pipeline.shared_target import other_steps
         from delta_orch.verbs.overwrite import overwrite
 
-        if before is None and not (self.audits or self.options.get("stage")):
-            about = {name: value for name, value in options.items() if name not in ("txn", "stage")}
-            ensure_table_for(self.table, data, self.engine, **cast("WriteOptions", about))
-            before = self.table.snapshot()
         if self.mode == "merge":
             return self._upsert(data, before, options)
         self._ensure_owner(before)
         if self.owner is not None and before is not None and other_steps(before, self.consumers):
             options["stage"] = True
         dynamic = "dynamic" if self.mode == "overwrite_partitions" else "static"
-        # From this very version: what others commit from here on is a conflict.
-        return overwrite(log, before, data, self.where, dynamic, self.schema_mode, self.engine, options)
+        where = self._bounds if creates else self.where
+        # From this very version, or where there is no table: what others commit from here on is a conflict.
+        return overwrite(log, before, data, where, dynamic, self.schema_mode, self.engine, options)
 
     def _move_cursor(self) -> CommitResult:
         """Record what was processed, though no row changes: the next batch follows it."""
@@ -450,27 +453,25 @@ class Step:
             )
         return findings
 
-    def _append(self, data: object, before: TableSnapshot | None, options: WriteOptions) -> CommitResult:
+    @property
+    def _bounds(self) -> Expression | None:
+        """`within` as one predicate."""
         from delta_orch.expressions.tree import any_of
+
+        return any_of(self.within) if self.within else None
+
+    def _append(self, data: object, before: TableSnapshot | None, options: WriteOptions) -> CommitResult:
         from delta_orch.verbs.append import append
 
-        within = any_of(self.within) if self.within else None
-        return append(self.table.log, before, data, self.schema_mode, self.engine, options, within)
+        return append(self.table.log, before, data, self.schema_mode, self.engine, options, self._bounds)
 
     def _upsert(self, data: object, before: TableSnapshot | None, options: WriteOptions) -> CommitResult:
         if before is None:
-            # A staged write makes no table that others see. No row of an empty one matches.
-            from delta_orch.expressions.tree import any_of
-            from delta_orch.pipeline.audit import ensure_unique_keys
-            from delta_orch.verbs.overwrite import overwrite
-
-            within = any_of(self.within) if self.within else None
-            result = overwrite(self.table.log, None, data, within, "static", None, self.engine, options)
-            if result.staged is not None:
-                ensure_unique_keys(self.table.staged(result.staged).snapshot(), self.merge_keys)
-            return result
+            return first_upsert(self.table, data, self.merge_keys, self._bounds, self.engine, options)
         from delta_orch.verbs.merge.upsert import upsert
+        from delta_orch.writing.target import existing_target
 
+        existing_target(before, options.get("partition_by"))
         about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
         return upsert(
             self.table.log,
@@ -482,13 +483,6 @@ class Step:
             cast(CommitOptions, about),
             self.within,
         )
-
-
-def _pandas_frame() -> type | tuple[()]:
-    """pandas' frames, where pandas is imported; else nothing is one."""
-    module = sys.modules.get("pandas")
-    frame: type | None = getattr(module, "DataFrame", None)
-    return () if frame is None else frame
 
 
 def _is_recorded(txn: TxnId, version: int | None) -> bool:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Unpack
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import TableNotFoundError
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.engines.select import EngineChoice
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.types import StructType
     from delta_orch.writing.target import WriteOptions
 
@@ -21,21 +25,39 @@ def snapshot_or_none(table: DeltaTable) -> TableSnapshot | None:
         return None
 
 
-def ensure_table_for(
-    table: DeltaTable, data: object, engine: EngineChoice = "auto", **options: Unpack[WriteOptions]
-) -> None:
-    """Create the table, empty, that `data` is about to overwrite rows of; leave one that exists as it is.
+def may_follow(table: DeltaTable, data: object) -> bool:
+    """Whether a write that was to create the table may run again behind the one that did."""
+    from delta_orch.engines.select import can_be_read_again
 
-    An overwrite that creates its table only adds rows, so two of them at once would add up. With the table there first,
-    the second one finds the rows of the first and replaces them, and a predicate has columns to be about. Only the
-    schema of `data` is read; a reader is not advanced.
+    return can_be_read_again(data) and table.exists()
+
+
+def first_upsert(
+    table: DeltaTable,
+    data: object,
+    keys: Sequence[str],
+    bounds: Expression | None,
+    engine: EngineChoice,
+    options: WriteOptions,
+) -> CommitResult:
+    """The upsert that creates the table, in the commit of its rows: none of them matches a row that is there.
+
+    Args:
+        bounds: What every row must satisfy.
 
     Raises:
-        SchemaMismatchError, InvalidPropertyError, ColumnNotFoundError: No table can be made of the data.
-        TableExistsError: Another writer has just created one that does not fit.
+        ConstraintViolationError: Two rows have the same keys, or one lies outside the bounds. There is no table.
+        ConflictError: Another writer has just created one.
     """
-    if not table.exists():
-        table.create(schema_of_new_table(data, engine), **options)
+    from delta_orch.pipeline.audit import ensure_unique_keys
+    from delta_orch.verbs.overwrite import overwrite
+
+    held: WriteOptions = {**options, "stage": True}
+    result = overwrite(table.log, None, data, bounds, "static", None, engine, held)
+    assert result.staged is not None
+    staged = table.staged(result.staged)
+    ensure_unique_keys(staged.snapshot(), keys)
+    return result if options.get("stage") else replace(staged.publish(), measured=result.measured)
 
 
 def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:

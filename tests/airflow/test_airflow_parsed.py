@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
@@ -140,6 +141,20 @@ def test_outputs_of_tasks_stand_for_any_part_of_a_clause() -> None:
             delta_orch.airflow.DeltaMergeOperator(
                 task_id=f"m_{min(clause)}", **{**MERGE, "clauses": [clause]}, trigger_rule="all_done"
             )
+
+
+@pytest.mark.parametrize("name", ["table_uri", "source"])
+def test_the_xcom_of_a_task_is_not_a_location(name: str) -> None:
+    with DAG("d", schedule=None):
+        told = delta_orch.airflow.DeltaOptimizeOperator(task_id="told", table_uri="/o").output
+        operator: Any = (
+            delta_orch.airflow.DeltaIncrementalOperator(task_id="x", **{**STEP, "source": told})
+            if name == "source"
+            else delta_orch.airflow.DeltaOptimizeOperator(task_id="x", table_uri=told)
+        )
+    ti = SimpleNamespace(xcom_pull=lambda **_: {"table_uri": "/o", "version": 3, "skipped": False})
+    with pytest.raises(InvalidRequestError, match=f"{name} is the XCom of a task"):
+        operator.render_template_fields({"ti": ti})
 
 
 def test_health_that_may_be_too_large() -> None:

@@ -1,4 +1,4 @@
-"""`Step`: what is recorded is not computed, the modes, changes; `ensure_table_for`, which goes before an overwrite."""
+"""`Step`: what is recorded is not computed, the modes, changes, and the write that creates the table."""
 
 from __future__ import annotations
 
@@ -11,11 +11,14 @@ import pytest
 from delta_orch import TxnId
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import (
+    ColumnNotFoundError,
     ConflictError,
     ConstraintViolationError,
+    DeltaError,
     InvalidRequestError,
     SchemaMismatchError,
     TableExistsError,
+    TableNotFoundError,
 )
 from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.pipeline.audit import Audit, as_audits
@@ -23,64 +26,105 @@ from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.run_identity import RunIdentity
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import AIRFLOW, INCREMENTAL, OPS, asset_owner
-from delta_orch.pipeline.target_table import ensure_table_for
 
 ROWS = pa.table({"day": ["a", "a"], "n": pa.array([1, 2], pa.int64())})
 
 
-def test_creates_it_empty_with_the_columns_of_the_data(tmp_path: Path) -> None:
-    table = DeltaTable(tmp_path / "t")
+# The first write
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions", "merge", "error", "ignore"])
+def test_the_table_is_created_in_the_commit_of_its_rows(tmp_path: Path, mode: Mode) -> None:
     strict = ROWS.cast(pa.schema([pa.field("day", pa.string(), nullable=False), pa.field("n", pa.int64())]))
-    properties = {"delta.checkpointInterval": "7"}
-    ensure_table_for(table, strict, partition_by=["day"], properties=properties, user_metadata="by me")
+    options: Any = {
+        "partition_by": ["day"], "properties": {"delta.checkpointInterval": "7"}, "user_metadata": "by me"
+    }  # fmt: skip
+    table = DeltaTable(tmp_path / "t")
+    report = a_step(table, mode, merge_keys=("n",), options=options, creates_only=True).run(lambda: strict)
     snapshot = table.snapshot()
-    assert (snapshot.version, snapshot.num_files, snapshot.partition_columns) == (0, 0, ("day",))
+    assert (report.version, snapshot.version, snapshot.num_files) == (0, 0, 1)
+    assert (snapshot.partition_columns, snapshot.txns) == (("day",), {"w:day": 1})
     assert [field.nullable for field in snapshot.schema] == [False, True]
     assert snapshot.properties.checkpoint_interval == 7
     assert table.history()[0].user_metadata == "by me"
 
 
-def test_leaves_an_existing_table_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"mode": "overwrite", "where": "n > 1"}, ConstraintViolationError),
+        ({"mode": "merge", "merge_keys": ("day",)}, ConstraintViolationError),
+        ({"mode": "overwrite", "options": {"partition_by": ["nope"]}}, ColumnNotFoundError),
+        ({"mode": "overwrite_partitions"}, InvalidRequestError),
+    ],
+    ids=str,
+)
+def test_a_first_write_that_fails_leaves_no_table(tmp_path: Path, changes: Any, error: type[DeltaError]) -> None:
     table = DeltaTable(tmp_path / "t")
-    table.append(ROWS)
-    ensure_table_for(table, pa.table({"other": [1]}), partition_by=["other"])
+    with pytest.raises(error):
+        a_step(table, **changes).run(lambda: ROWS)
+    assert not table.exists()
+    a_step(table, options={"partition_by": ["n"]}).run(lambda: ROWS)
+    assert table.snapshot().partition_columns == ("n",)
+
+
+def test_an_upsert_is_told_of_another_partitioning(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(ROWS, partition_by=["day"])
+    with pytest.raises(InvalidRequestError, match="asks for n, but"):
+        a_step(table, "merge", merge_keys=("n",), options={"partition_by": ["n"]}).run(lambda: ROWS)
     assert table.version() == 0
 
 
-def test_does_not_advance_a_reader(tmp_path: Path) -> None:
-    table = DeltaTable(tmp_path / "t")
-    reader = ROWS.to_reader()
-    ensure_table_for(table, reader)
-    table.overwrite(reader)
-    assert table.snapshot().scan().to_arrow().num_rows == 2
+class Overtaken(DeltaTable):
+    """Another writer creates the table when a step has looked for it for the last time."""
+
+    looks = 0
+
+    def snapshot(self, version: Any = None, timestamp: Any = None) -> Any:
+        try:
+            return super().snapshot(version, timestamp)
+        except TableNotFoundError:
+            self.looks += 1
+            if self.looks == 3:
+                DeltaTable(self.uri).overwrite(pa.table({"day": ["b"], "n": pa.array([2], pa.int64())}))
+            raise
 
 
-def test_two_first_writers_of_one_partition_replace_each_other(tmp_path: Path) -> None:
-    first, second = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "t")
-    for writer in (first, second):
-        ensure_table_for(writer, ROWS, partition_by=["day"])
-    first.overwrite(ROWS, replace_where="day = 'a'")
-    second.overwrite(ROWS.slice(1), replace_where="day = 'a'")
-    assert first.snapshot().scan().to_arrow().column("n").to_pylist() == [2]
+@pytest.mark.parametrize(
+    ("mode", "left"), [("overwrite", [("a", 1), ("a", 2)]), ("merge", [("a", 1), ("a", 2)]), ("ignore", [("b", 2)])]
+)
+@pytest.mark.parametrize("audits", [(), (Audit("some", min_rows=1),)], ids=["", "audited"])
+def test_of_two_that_create_a_table_the_second_comes_after_the_first(
+    tmp_path: Path, mode: Mode, left: Any, audits: Any
+) -> None:
+    table = Overtaken(tmp_path / "t")
+    report = a_step(table, mode, merge_keys=("n",), creates_only=True, audits=audits).run(lambda: ROWS)
+    rows = table.snapshot().scan().to_arrow().to_pylist()
+    assert sorted((row["day"], row["n"]) for row in rows) == left
+    assert report.skipped is (mode == "ignore")
 
 
-def test_a_rival_with_another_schema_is_named(tmp_path: Path) -> None:
-    """The rival's table appears between the look and the creation."""
-
-    class Late(DeltaTable):
-        def exists(self) -> bool:
-            DeltaTable(tmp_path / "t").append(pa.table({"other": [1]}))
-            return False
-
+def test_rows_that_cannot_be_read_again_meet_a_table_that_another_has_created(tmp_path: Path) -> None:
+    with pytest.raises(ConflictError):
+        a_step(Overtaken(tmp_path / "r"), "overwrite").run(ROWS.to_reader)
     with pytest.raises(TableExistsError):
-        ensure_table_for(Late(tmp_path / "t"), ROWS)
+        a_step(Overtaken(tmp_path / "e"), "error", creates_only=True).run(lambda: ROWS)
 
 
-def test_rows_that_cannot_be_a_table_leave_none(tmp_path: Path) -> None:
-    table = DeltaTable(tmp_path / "t")
-    with pytest.raises(SchemaMismatchError):
-        ensure_table_for(table, pa.table({"day": pa.nulls(1)}), partition_by=["day"])
-    assert not table.exists()
+@pytest.mark.parametrize("mode", ["error", "ignore"])
+def test_a_table_that_was_created_while_the_rows_were_computed(tmp_path: Path, mode: Mode) -> None:
+    def rows() -> pa.Table:
+        DeltaTable(tmp_path / "t").append(ROWS.slice(1))
+        return ROWS
+
+    step = a_step(DeltaTable(tmp_path / "t"), mode, creates_only=True)
+    if mode == "ignore":
+        assert step.run(rows).skipped
+    else:
+        with pytest.raises(TableExistsError):
+            step.run(rows)
+    assert DeltaTable(tmp_path / "t").snapshot().scan().to_arrow().num_rows == 1
 
 
 # `Step`
@@ -225,6 +269,21 @@ def test_a_column_of_pandas_without_a_value_makes_no_table(tmp_path: Path, mode:
     with pytest.raises(SchemaMismatchError, match="columns s of the pandas frame have no type"):
         Step("A step", table, mode).run(lambda: pd.DataFrame({"n": [1], "s": [None]}))
     assert not table.exists()
+
+
+def test_a_pandas_frame_without_rows_fits_every_table(tmp_path: Path) -> None:
+    """pandas calls a column without values whatever it likes."""
+    pd = pytest.importorskip("pandas")
+    table = DeltaTable(tmp_path / "t")
+    table.append(ROWS)
+    for frame in (pd.DataFrame({"n": [], "day": []}), pd.DataFrame(columns=["day", "n"]), pd.DataFrame({"n": []})):
+        Step("A step", table, "append").run(lambda frame=frame: frame)
+        a_step(table, "overwrite", version=table.version() + 5, where="n > 7").run(lambda frame=frame: frame)
+    assert table.snapshot().scan().to_arrow().num_rows == 2
+    with pytest.raises(SchemaMismatchError, match="other"):
+        Step("A step", table, "append").run(lambda: pd.DataFrame({"other": []}))
+    with pytest.raises(SchemaMismatchError, match="several columns named n"):
+        Step("A step", table, "append").run(lambda: pd.DataFrame([[1, "a", 2]], columns=["n", "day", "n"]))
 
 
 def test_keys_that_another_writer_adds_during_an_audit_are_a_conflict(tmp_path: Path) -> None:
