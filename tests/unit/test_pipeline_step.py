@@ -277,8 +277,8 @@ def test_a_pandas_frame_without_rows_fits_every_table(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     table.append(ROWS)
     for frame in (pd.DataFrame({"n": [], "day": []}), pd.DataFrame(columns=["day", "n"]), pd.DataFrame({"n": []})):
-        Step("A step", table, "append").run(lambda frame=frame: frame)
-        a_step(table, "overwrite", version=table.version() + 5, where="n > 7").run(lambda frame=frame: frame)
+        Step("A step", table, "append").run(frame.copy)
+        a_step(table, "overwrite", version=table.version() + 5, where="n > 7").run(frame.copy)
     assert table.snapshot().scan().to_arrow().num_rows == 2
     with pytest.raises(SchemaMismatchError, match="other"):
         Step("A step", table, "append").run(lambda: pd.DataFrame({"other": []}))
