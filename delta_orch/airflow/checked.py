@@ -59,7 +59,8 @@ def _secret_options(operator: object) -> Iterator[str]:
     for option, following in pairwise([*said, ""]):
         name, told, value = option.partition("=")
         value = value if told else following
-        if name.startswith("-") and value and kept(f"{name}={value}") != f"{name}={value}":
+        setting = f"{name.replace('.', '_')}={value}"
+        if name.startswith("-") and value and kept(setting) != setting:
             yield value
 
 
@@ -100,7 +101,7 @@ def ensure_choice(name: str, value: str, allowed: Sequence[object] | None) -> No
     if allowed is not None and value not in allowed:
         named = ", ".join(str(choice) for choice in allowed if choice is not None)
         raise InvalidRequestError(
-            f"{name} is {value[:60]!r}", cause=f"Possible are {named}", remedy="Take one of them", argument=name
+            f"{name}={value[:60]!r} is not possible", cause=f"Possible are {named}", remedy="Take one", argument=name
         )
 
 

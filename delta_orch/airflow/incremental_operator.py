@@ -122,7 +122,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if max_versions is not None and max_versions < 1:
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
         self.ensure_text("consumer", consumer)
-        self.ensure_takes_one(python_callable)
         self.ensure_columns("merge_keys", merge_keys)
         if (mode == "merge") != bool(merge_keys):
             raise self.refusal("takes a list of columns as merge_keys with mode='merge', and only then")
@@ -134,6 +133,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.reads_from(*(source.values() if isinstance(source, Mapping) else [source]))
         if any(is_same_table(self.table_uri, one) for one in sources):
             raise self.refusal("has one table as source and target")
+        self.ensure_takes_one(python_callable)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader

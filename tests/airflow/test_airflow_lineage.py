@@ -38,7 +38,7 @@ def events(dag_id: str) -> list[tuple[str, dict[str, Any]]]:
 def test_assets_given_as_locations_are_outlets_and_inlets(tmp_path: Path) -> None:
     source, target = (delta_table_asset(f"given {name}", tmp_path / name) for name in "st")
     watched = delta_table_asset("given w", tmp_path / "w", watch=True)
-    step: dict[str, Any] = {"source": source, "python_callable": rows}
+    step: dict[str, Any] = {"source": source, "python_callable": len}
     task = DeltaIncrementalOperator(task_id="a", target=target, **step)
     assert (task.inlets, task.outlets) == ([source], [target])
     assert DeltaIncrementalOperator(task_id="b", target=watched, **step).outlets == []

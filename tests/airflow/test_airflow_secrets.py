@@ -19,7 +19,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 from airflow.sdk._shared.secrets_masker import redact
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import delta_orch.airflow
@@ -145,7 +145,14 @@ def test_every_argument_that_takes_a_location_or_settings_is_tried() -> None:
     assert operators - same == tried
 
 
-@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=3,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    # A run takes seconds: what fails is not made smaller.
+    phases=[Phase.explicit, Phase.generate],
+    report_multiple_bugs=False,
+)
 @given(forms=st.lists(FORMS, min_size=8, max_size=16, unique=True), is_mapped=st.booleans())
 def test_what_templates_bring_into_arguments_is_kept_nowhere(
     runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str], forms: list[tuple[str, str, str]], is_mapped: bool
