@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.redaction import secrets_in
 
 SECRET_OPTIONS = "secret_storage_options"
 """The field of `extra` for secrets. Airflow masks what is named like this: in the form, the REST API and the CLI."""
@@ -66,6 +67,7 @@ def read_settings(conn_id: str, extra: str | None) -> ConnectionSettings:
     secrets = {text for place in places[:2] for name, value in place.items() for text in _secrets_of(name, value)}
     secrets.update(text for value in hidden.values() for text in _texts(value))
     texts = [value if isinstance(value, str) and value else None for value in (root, page)]
+    secrets.update(secret for text in texts if text is not None for secret in secrets_in(text))
     return ConnectionSettings(texts[0], joined, frozenset(secrets), exposed, texts[1])  # type: ignore[arg-type]  # checked by the store
 
 
