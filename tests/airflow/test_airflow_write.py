@@ -255,9 +255,8 @@ def test_mapped_tasks_each_write(runs, tmp_path: Path) -> None:  # type: ignore[
 def test_mapped_operators_take_mapped_arguments(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     with DAG("mapped_operator", schedule=None) as dag:
         DeltaWriteOperator.partial(
-            task_id="load", python_callable=lambda n: day_of_flights("d", n), table_uri=""
+            task_id="load", python_callable=lambda n: day_of_flights("d", n), table_uri=str(tmp_path / "t")
         ).expand(op_kwargs=[{"n": 1}, {"n": 2}])
-    dag.get_task("load").partial_kwargs["table_uri"] = str(tmp_path / "t")
     runs.run(dag)
     assert rows(tmp_path / "t") == [("d", 1), ("d", 2)]
 
