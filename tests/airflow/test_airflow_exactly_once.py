@@ -161,8 +161,12 @@ def test_deleted_and_recreated_dag_replaces_and_refuses_to_double(runs: Runs, tm
     """`dag.test()` deletes the run of that date and makes a new one, as deleting the DAG does."""
     replaces = dag_of("recreated_replace", tmp_path / "r", written, mode="overwrite", replace_where="v >= ''")
     appends = dag_of("recreated_append", tmp_path / "a", written, **APPENDS)
+    seeds = dag_of("recreated_ignore", tmp_path / "i", written, mode="ignore")
     for _ in range(2):
+        seeded = runs.run(seeds, DAY_5, run_after=DAY_6)
         last = runs.run(replaces, DAY_5, run_after=DAY_6), runs.run(appends, DAY_5, run_after=DAY_6)
+    assert (runs.state(seeded, "load"), runs.xcom(seeded, "load")["skipped"]) == ("success", True)
+    assert content(tmp_path / "i") == ["2024-01-05 try 1"]
     assert [entry.operation for entry in DeltaTable(tmp_path / "r").history()].count("WRITE") == 2
     assert runs.xcom(last[0], "load")["skipped"] is False
     assert runs.state(last[1], "load") == "failed"
