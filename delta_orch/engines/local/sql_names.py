@@ -21,7 +21,7 @@ from delta_orch.expressions.nodes import (
     Or,
 )
 from delta_orch.expressions.tree import COMPARISONS, LEVELS
-from delta_orch.protocol.types import DataType, DecimalType
+from delta_orch.protocol.types import DataType, DecimalType, StructType
 
 _PathOf = Callable[[tuple[str, ...]], tuple[str, ...]]
 _TypeOf = Callable[[Expression], DataType]
@@ -83,7 +83,7 @@ class _Names:
                 listed = ["1" if is_star(argument) else self.of(argument) for argument in arguments]
                 count, default = _LEFT_OUT.get(name, (0, ""))
                 listed += [default] if len(listed) == count else []
-                return f"{_CAPITALS.get(name, name)}({detail}{' ' if detail else ''}{', '.join(listed)})"
+                return f"{_PRINTED.get(name, name)}({detail}{' ' if detail else ''}{', '.join(listed)})"
         raise _Unknown
 
     def _all(self, nodes: tuple[Expression, ...]) -> str:
@@ -101,7 +101,8 @@ class _Names:
             sign, sides = COMPARISONS.get(name, name), [self.of(argument) for argument in arguments]
             return f"({sign} {sides[0]})" if len(sides) == 1 else f"({f' {sign} '.join(sides)})"
         if name == "[]":
-            return f"{self.of(arguments[0])}[{self.of(arguments[1])}]"
+            value, key = map(self.of, arguments)
+            return f"{value}.{key}" if isinstance(self._type_of(arguments[0]), StructType) else f"{value}[{key}]"
         if name == "FILTER":
             return f"{self.of(arguments[0])} FILTER (WHERE {self.of(arguments[1])})"
         if name == "IS" and detail == "NULL":
@@ -126,9 +127,12 @@ _LEFT_OUT = {
     "split": (2, "-1"), "substr": (2, "2147483647"), "substring": (2, "2147483647"), "locate": (2, "1"),
     "months_between": (2, "true"), "from_unixtime": (1, "yyyy-MM-dd HH:mm:ss"), "round": (1, "0"), "rpad": (2, " "),
     "unix_timestamp": (1, "yyyy-MM-dd HH:mm:ss"), "lpad": (2, " "), "replace": (2, ""), "regexp_replace": (3, "1"),
+    "sort_array": (1, "true"),
 }  # fmt: skip
 """Functions whose last argument may be left out: how many are there then, and what Spark prints for it."""
-_CAPITALS = {name: name.upper() for name in ("floor", "ceil", "signum", "sqrt", "rlike", "regexp_like")}
+_PRINTED = {name: name.upper() for name in ("floor", "ceil", "signum", "sqrt", "rlike", "regexp_like")} | {
+    "array_agg": "collect_list"
+}
 _OTHERWISE = frozenset({"isnull", "isnotnull", "like", "position", "regexp", "to_unix_timestamp", *CASTS}) - {
     "to_timestamp"
 }

@@ -19,7 +19,7 @@ from delta_orch.engines.local.sql_types import (
 )
 from delta_orch.expressions.nodes import Column, Expression, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
-from delta_orch.expressions.to_sql import duckdb_type
+from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_string
 from delta_orch.protocol.types import (
     BOOLEAN,
     DOUBLE,
@@ -96,11 +96,11 @@ _OF_ARRAYS = {
 
 def array_join(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`array_join`, which leaves nulls out."""
-    array, between = scalars.scalar(arguments[0]), scalars.text(arguments[1])
+    array, between = scalars.scalar(arguments[0]), constant(scalars, arguments[1], str, "array_join")
     if not isinstance(array.data_type, ArrayType) or array.data_type.element_type != STRING:
         raise unsupported(f"array_join of {array.data_type}")
-    joined = f"coalesce(array_to_string({array.sql}, {between}), '')"
-    return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {between} IS NOT NULL THEN {joined} END", STRING)
+    joined = f"coalesce(array_to_string({array.sql}, {quote_duckdb_string(between)}), '')"
+    return Typed(f"CASE WHEN {array.sql} IS NOT NULL THEN {joined} END", STRING)
 
 
 def _ordered_element(array: Typed, function: str) -> DataType:
