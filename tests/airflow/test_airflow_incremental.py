@@ -74,7 +74,7 @@ def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: Delta
     assert function.ranges == [(None, 0), (1, 2)]
     assert [report["skipped"] for report in reports] == [False, False, True]
     assert (reports[1]["source_starting_version"], reports[1]["source_ending_version"]) == (1, 2)
-    assert [report["version"] for report in reports] == [1, 2, 2]
+    assert [report["version"] for report in reports] == [0, 1, 1]
     target = DeltaTable(str(tmp_path / "target"))
     assert list(target.txns().values()) == [2]
     assert json.loads(some(target.history()[0].user_metadata))["task_id"] == "silver"
