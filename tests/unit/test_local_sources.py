@@ -130,6 +130,8 @@ def test_moments_of_pandas_among_python_objects() -> None:
         read([{"a": DAY}, {"a": pandas.NaT}])
     dates = pandas.Series([DAY, pandas.NaT, None], dtype=object)
     assert read(pandas.DataFrame({"a": dates})) == [{"a": DAY}, {"a": None}, {"a": None}]
+    lists = pandas.Series([[[DAY], float("nan")], None], dtype=object)
+    assert read(pandas.DataFrame({"a": lists})) == [{"a": [[DAY], None]}, {"a": None}]
 
 
 @pytest.mark.parametrize(
@@ -147,8 +149,8 @@ def test_infinity_of_duckdb_is_not_a_day(value: str) -> None:
     duckdb = pytest.importorskip("duckdb")
     with pytest.raises(SchemaMismatchError, match="infinity"):
         read(duckdb.connect().sql(f"SELECT {value} AS a"))
-    far = duckdb.connect().sql("SELECT [DATE '9999-12-31'] AS a, NULL::DATE AS b")
-    assert read(far) == [{"a": [date(9999, 12, 31)], "b": None}]
+    far = duckdb.connect().sql("SELECT [DATE '9999-12-31'] AS a, NULL::DATE AS b, [DATE '2024-01-01']::DATE[1] AS c")
+    assert read(far) == [{"a": [date(9999, 12, 31)], "b": None, "c": [DAY]}]
 
 
 def test_types_without_a_counterpart_are_refused_by_name() -> None:

@@ -139,7 +139,8 @@ def _ensure_unchanged(values: Iterable[Any], data_type: pa.DataType, column: str
         for field in data_type:
             _ensure_unchanged([row.get(field.name) for row in rows], field.type, f"{column}.{field.name}")
     elif types.is_list(data_type):
-        items = chain.from_iterable(value for value in values if value is not None)
+        # A missing list is None, or NaN in pandas.
+        items = chain.from_iterable(value for value in values if isinstance(value, Iterable))
         _ensure_unchanged(items, data_type.value_type, f"{column}.element")
 
 
@@ -163,7 +164,11 @@ def _finite(open_batches: Callable[[], Iterable[pa.RecordBatch]]) -> Callable[[]
 def _is_infinite(column: pa.Array) -> bool:
     types = pa.types
     if types.is_nested(column.type):
-        parts = column.flatten() if types.is_struct(column.type) else [column.values]
+        if types.is_map(column.type):
+            parts = [column.keys, column.items]
+        else:
+            flat = column.flatten()
+            parts = flat if types.is_struct(column.type) else [flat]
         return any(map(_is_infinite, parts))
     if not (types.is_date32(column.type) or types.is_timestamp(column.type)):
         return False
