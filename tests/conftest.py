@@ -15,8 +15,9 @@ from hypothesis import settings
 
 from tests.share import IS_ALL, sample
 
-# How long an example takes says something about the machine and its load, not about the code.
-settings.register_profile("delta_orch", deadline=None)
+# How long an example takes says something about the machine and its load, not about the code. A share has the same
+# examples in every run; `make test-all` looks for new ones.
+settings.register_profile("delta_orch", deadline=None, derandomize=not IS_ALL)
 settings.load_profile("delta_orch")
 
 # Processes that tests start find the harness, `tests.harness`, as this one does.

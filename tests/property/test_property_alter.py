@@ -96,8 +96,8 @@ class Alterations(RuleBasedStateMachine):
         self.version += 1
         assert result.version == self.version
 
-    def written(self, result: Any, changed: Sequence[Any]) -> None:
-        """A write that changes no row commits nothing."""
+    def written(self, result: Any, changed: Sequence[Any] | bool) -> None:
+        """A write that changes no row and no column commits nothing."""
         if changed:
             self.committed(result)
         else:
@@ -138,11 +138,14 @@ class Alterations(RuleBasedStateMachine):
     def overwrite_with_other_columns(self, numbers: list[int], kept: set[str], name: str) -> None:
         if not self.mapped and " " in name:
             return
+        before = self.columns
         self.columns = [c for c in self.columns if c.name in kept or c is self.partition or c is self.id]
-        if self.find(name) is None:
-            self.columns.append(Column(name, "string"))
+        if self.find(name) is None:  # A column that keeps its name and type stays what it was.
+            same = (c for c in before if (c.name, c.data_type) == (name, "string"))
+            self.columns.append(next(same, Column(name, "string")))
         data, rows = self.data(numbers)
-        self.committed(self.table.overwrite(data, schema_mode="overwrite"))
+        has_other_columns = self.columns != before
+        self.written(self.table.overwrite(data, schema_mode="overwrite"), has_other_columns or self.rows or rows)
         self.rows = rows
 
     @rule()
