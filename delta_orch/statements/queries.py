@@ -20,11 +20,12 @@ from delta_orch.statements.session import Session, TableName, table_name, unsupp
 
 _AT = re.compile(r"[vV][0-9]{1,18}|[0-9]{17}", re.ASCII)
 _PATH_AT = re.compile(rf"(?s)(?P<path>.+)@(?P<at>{_AT.pattern})")
+_BEHIND_TABLE = ("TABLESAMPLE", "PIVOT", "UNPIVOT", "LATERAL")
+"""What stands behind a table comes before WHERE, whose columns it may make."""
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
                "WINDOW", "QUALIFY"}  # fmt: skip
 _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "USING", "NATURAL",
-              "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "QUALIFY", "PIVOT", "TABLESAMPLE"}  # fmt: skip
-
+              "OUTER", "SORT", "CLUSTER", "DISTRIBUTE", "QUALIFY", *_BEHIND_TABLE}  # fmt: skip
 
 BEGIN_QUERY = ("SELECT", "WITH", "(", "VALUES", "TABLE")
 
@@ -194,7 +195,7 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
                 where_at = token.end
             elif len(levels) == 1 and where_at is not None and where_end is None:
                 where_end = token.start
-        elif word == "JOIN" or word == "UNION":
+        elif word in ("JOIN", "UNION", *_BEHIND_TABLE):
             sources += 1
         before = word
         cursor.index += 1
