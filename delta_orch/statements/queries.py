@@ -20,12 +20,10 @@ from delta_orch.statements.session import Session, TableName, table_name, unsupp
 
 _AT = re.compile(r"[vV][0-9]{1,18}|[0-9]{17}", re.ASCII)
 _PATH_AT = re.compile(rf"(?s)(?P<path>.+)@(?P<at>{_AT.pattern})")
-_BEHIND_TABLE = ("TABLESAMPLE", "PIVOT", "UNPIVOT", "LATERAL")
-"""What stands behind a table comes before WHERE, whose columns it may make."""
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
                "WINDOW", "QUALIFY"}  # fmt: skip
 _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "USING", "NATURAL",
-              "OUTER", "SORT", "CLUSTER", "DISTRIBUTE", "QUALIFY", *_BEHIND_TABLE}  # fmt: skip
+              "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "PIVOT", "UNPIVOT", "TABLESAMPLE"}  # fmt: skip
 
 BEGIN_QUERY = ("SELECT", "WITH", "(", "VALUES", "TABLE")
 
@@ -150,6 +148,7 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
     sources = selects = 0
     where_at: int | None = None
     where_end: int | None = None
+    behind = -1  # Where a WHERE stands that is about the table alone: what stands before it may make other columns.
     before = ""
     while cursor.token.kind != "end":
         token = cursor.token
@@ -175,6 +174,8 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
                 pieces += [cursor.source[position:start], text]
                 position = cursor.tokens[cursor.index - 1].end
             before = ""
+            alias_at = cursor.index + cursor.at("AS")
+            behind = alias_at + (alias_at > cursor.index or _is_alias(cursor))
             continue
         if is_source and word in ("TABLE", "LATERAL"):
             raise unsupported(f"{word} in FROM")
@@ -192,10 +193,10 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
         elif word in _AFTER_FROM:
             level[1] = level[1] and word == "ON"
             if len(levels) == 1 and word == "WHERE":
-                where_at = token.end
+                where_at = token.end if cursor.index == behind else None
             elif len(levels) == 1 and where_at is not None and where_end is None:
                 where_end = token.start
-        elif word in ("JOIN", "UNION", *_BEHIND_TABLE):
+        elif word in ("JOIN", "UNION"):
             sources += 1
         before = word
         cursor.index += 1

@@ -274,6 +274,13 @@ def test_queries_stand_in_conditions_of_queries(table: DeltaTable) -> None:
             sql(text, t=table, keys=keys)
 
 
+def test_a_predicate_is_about_the_columns_of_the_alias(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    table.append(pa.table({"a": [1, 2, 3], "b": [30, 20, 10]}))
+    for alias in ("AS x(b, a)", "x(b, a)", "x (`b`, a)"):
+        assert sql(f"SELECT * FROM t {alias} WHERE a > 25", t=table).to_pylist() == [{"b": 1, "a": 30}]
+
+
 def test_changes_are_a_table(table: DeltaTable) -> None:
     sql("DELETE FROM t WHERE id = 1", t=table)
     query = "SELECT _change_type AS c, id FROM table_changes('t', {}) WHERE id = 1 ORDER BY _commit_version"
