@@ -8,7 +8,6 @@ System calls one by one, in an order that matters: what `pathlib` would wrap is 
 from __future__ import annotations
 
 import errno
-import io
 import os
 import stat
 import time
@@ -50,6 +49,7 @@ T = TypeVar("T")
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _TEMPORARY_SUFFIX = ".tmp"
+_READ_BYTES = 1 << 20
 
 
 class LocalStore(LogStore):
@@ -347,14 +347,25 @@ def _new_temporary(directory: str) -> str:
 
 
 def _read(full: str) -> bytes:
-    # A log may have thousands of small files: no Path and no buffer for each.
-    with io.FileIO(full, opener=_open_at_once) as file:
-        status = os.fstat(file.fileno())
+    # A log may have thousands of small files: no Path, no file object and no buffer for each. Opening a pipe would
+    # wait for somebody who writes to it.
+    descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             ensure_regular_file(full)
         if status.st_size > LARGEST_LOG_FILE:
             ensure_log_file_size(full, status.st_size)
-        return file.readall()
+        # One byte more than there should be: that it is missing is the end of the file.
+        data = os.read(descriptor, status.st_size + 1)
+        if len(data) == status.st_size:
+            return data
+        parts = [data]
+        while parts[-1]:
+            parts.append(os.read(descriptor, _READ_BYTES))
+        return b"".join(parts)
+    finally:
+        os.close(descriptor)
 
 
 def _looked_up(path: str, full: str) -> FileMeta | None:
@@ -386,11 +397,6 @@ def _again(error: OSError, act: Callable[[], T], action: str, full: str) -> T:
         except OSError as e:
             error = e
     raise storage_error(error, action, full) from error
-
-
-def _open_at_once(path: str, flags: int) -> int:
-    """Opening a pipe waits for somebody who writes to it."""
-    return os.open(path, flags | os.O_NONBLOCK)
 
 
 def _create(path: str) -> int:
