@@ -8,6 +8,7 @@ import dagster as dg
 
 from delta_orch.dagster.settings import AssetSettings
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.paths import LOG_DIRECTORY
 
 Place = tuple[str, ...]
 """The folders of a table below the root."""
@@ -17,7 +18,7 @@ def table_place(context: dg.InputContext | dg.OutputContext | None, settings: As
     """The folders of a table below the root.
 
     Raises:
-        InvalidRequestError: A part could lead out of the root.
+        InvalidRequestError: A part could lead out of the root, or into the log of a table.
     """
     if context is None:
         raise InvalidRequestError(
@@ -29,7 +30,7 @@ def table_place(context: dg.InputContext | dg.OutputContext | None, settings: As
     else:
         place = (*((settings.schema,) if settings.schema else ()), *_place_of_output(context, settings))
     for part in place:
-        if part in ("", ".", "..") or "/" in part or "\\" in part:
+        if part in ("", ".", "..", LOG_DIRECTORY) or "/" in part or "\\" in part:
             raise InvalidRequestError(
                 f"{part!r} cannot be the name of a folder",
                 cause="Parts of the asset key, or the metadata 'schema' and 'table', become folders of the table",

@@ -91,8 +91,8 @@ def clone(
             uri=target.store.uri,
         )
     table = _cloned(source, before, overrides)
-    if before is None and not table.properties.allow_nested_tables:
-        ensure_alone(target.store)
+    if before is None:
+        ensure_alone(target.store, may_nest=table.properties.allow_nested_tables)
     files = source.files()
     if not is_newest:
         ensure_files_there(source, files, "cloned", "Clone a newer version")

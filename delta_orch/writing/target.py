@@ -15,6 +15,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.paths import LOG_DIRECTORY
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_check import ensure_distinct_names
 from delta_orch.protocol.schema_edit import Path, resolve_path
@@ -217,17 +218,29 @@ def new_target(
     cluster_by = definition.get("cluster_by")
     table = settle(None, asked, {"clustering"} if cluster_by else ())
     clustering = _clustering_by(table, cluster_by) if cluster_by else None
-    if replaced is None and not table.properties.allow_nested_tables:
-        ensure_alone(store)
+    if replaced is None:
+        ensure_alone(store, may_nest=table.properties.allow_nested_tables)
     return WriteTarget(store, table, clustering)
 
 
-def ensure_alone(store: LogStore) -> None:
+def ensure_alone(store: LogStore, *, may_nest: bool) -> None:
     """A table owns every file below its root: another client's vacuum of an outer table deletes an inner one.
 
-    Raises TableExistsError: A table lies around the location, or below it.
+    Args:
+        may_nest: The table's `allow_nested_tables`. In the log of a table there is no place for another even then.
+
+    Raises:
+        InvalidRequestError: The location is a folder for the log of a table, or lies in one.
+        TableExistsError: A table lies around the location, or below it.
     """
-    other = store.other_table()
+    if LOG_DIRECTORY in store.uri.split("/"):
+        raise InvalidRequestError(
+            f"Cannot create a table at {store.uri}",
+            cause=f"A folder {LOG_DIRECTORY} holds the log of the table around it, whoever creates that",
+            remedy="Choose another location",
+            uri=store.uri,
+        )
+    other = None if may_nest else store.other_table()
     if other is not None:
         raise TableExistsError(
             f"Cannot create a table at {store.uri}",

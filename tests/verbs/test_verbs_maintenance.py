@@ -447,6 +447,23 @@ def test_a_table_inside_or_around_another_is_refused(tmp_path: Path, days: Any, 
     DeltaTable(tmp_path / "side" / "by-side").append(rows)
 
 
+@pytest.mark.parametrize("place", ["_delta_log", "a/_delta_log", "_delta_log/a"])
+@pytest.mark.parametrize("verb", ["create", "append", "clone"])
+def test_the_place_of_a_log_is_no_place_of_a_table(tmp_path: Path, days: Any, place: str, verb: str) -> None:
+    root, rows = tmp_path / "lake", days(("a", 1))
+    nested = {"delta_orch.allowNestedTables": "true"}
+    source = DeltaTable(tmp_path / "source")
+    source.append(rows)
+    for properties in ({}, nested):
+        with pytest.raises(InvalidRequestError, match="holds the log"):
+            if verb == "clone":
+                source.clone(root / place, properties=properties)
+            else:
+                write = getattr(DeltaTable(root / place), verb)
+                write(rows.schema if verb == "create" else rows, properties=properties)
+    assert not DeltaTable(root / place).exists()
+
+
 def test_a_table_inside_another_is_refused_by_way_of_a_link(tmp_path: Path, days: Any) -> None:
     DeltaTable(tmp_path / "outer").append(days(("a", 1)))
     (tmp_path / "elsewhere").mkdir()
