@@ -59,6 +59,8 @@ def test_a_filter_runs_without_duckdb(monkeypatch: pytest.MonkeyPatch) -> None:
         ("SELECT * FROM t WHERE id >= 1 ORDER BY id LIMIT 1", [1]),
         ("SELECT id FROM t WHERE id > 1 ORDER BY 1 + id", None),
         ("SELECT DISTINCT id FROM t WHERE id > 2", [3]),
+        ("SELECT id FROM t GROUP BY id HAVING count(*) > (SELECT 0 AS n) AND id > 2", [3]),
+        ("SELECT count(DISTINCT id, name) AS id FROM t WHERE id < 3 LIMIT ALL", [2]),
     ],
 )
 def test_filters_that_need_more(query: str, ids: list[int] | None) -> None:

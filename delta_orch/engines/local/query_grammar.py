@@ -349,7 +349,7 @@ class _QueryReader(Reader):
     def _ordered(self, found: Select) -> Select:
         if self.take("ORDER"):
             found = replace(found, order=self._order())
-        if self.take("LIMIT"):
+        if self.take("LIMIT") and not self.take("ALL"):
             found = replace(found, limit=self._count("LIMIT"))
         if self.take("OFFSET"):
             found = replace(found, offset=self._count("OFFSET"))

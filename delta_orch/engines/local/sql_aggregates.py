@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from delta_orch.engines.local.query_grammar import OrderKey, Over, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
-from delta_orch.engines.local.sql_scalars import Columns, Scalars, describe
+from delta_orch.engines.local.sql_scalars import Columns, QueryColumns, Scalars, describe
 from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
@@ -45,7 +45,7 @@ class Aggregates(Scalars):
         return _aggregate(call, inner, over)
 
 
-class OutputColumns:
+class OutputColumns(QueryColumns):
     """Columns of the SELECT list, and of the relations in FROM where it has none of that name, or theirs is `first`."""
 
     def __init__(
@@ -65,6 +65,11 @@ class OutputColumns:
                     raise
         return output
 
+    def subquery(self, scalars: Scalars, node: Operation) -> Typed:
+        if isinstance(self._columns, QueryColumns):
+            return self._columns.subquery(scalars, node)
+        return super().subquery(scalars, node)
+
 
 class Windows(Aggregates):
     """Scalars where window functions may stand, too: in a SELECT list and in QUALIFY."""
@@ -83,6 +88,8 @@ class Windows(Aggregates):
 
 
 def _aggregate(call: Call, scalars: Scalars, over: str) -> Typed:
+    if call.name == "count" and len(call.arguments) > 1 and call.detail in ("", "DISTINCT"):
+        return _count_of_rows([scalars.scalar(argument) for argument in call.arguments], call.detail, over)
     if len(call.arguments) != 1 + (call.name in _BY) or call.detail not in ("", "DISTINCT"):
         raise unsupported(describe(call))
     argument = call.arguments[0]
@@ -119,6 +126,16 @@ def _count(value: Typed, distinct: str, over: str) -> Typed:
     if distinct and not is_atomic(value.data_type):
         raise unsupported(f"count(DISTINCT) of {value.data_type}")
     return count_of(value, distinct, over)
+
+
+def _count_of_rows(values: Sequence[Typed], distinct: str, over: str) -> Typed:
+    """How many rows, or how many different ones, have none of these values null."""
+    for value in values:
+        if not is_atomic(value.data_type) or value.data_type in (FLOAT, DOUBLE, VOID):
+            raise unsupported(f"a count of several values, of which one is {value.data_type}")
+    known = " AND ".join(f"{value.sql} IS NOT NULL" for value in values)
+    row = f"({', '.join(value.sql for value in values)})" if distinct else "1"
+    return Typed(f"count({distinct} CASE WHEN {known} THEN {row} END){over}", LONG)
 
 
 def _average(value: Typed, distinct: str, over: str) -> Typed:
