@@ -1,6 +1,6 @@
 """Airflow provider for Delta Lake. Importing this package imports neither Airflow nor Arrow; each name below does.
 
-Raises MissingDependencyError: Airflow is older than 3.3, or not installed.
+Raises MissingDependencyError: Airflow is older than 3.0, or not installed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from delta_orch.airflow.check_operator import DeltaCheckOperator
     from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
     from delta_orch.airflow.decorators import delta_changes_task, delta_task
-    from delta_orch.airflow.failures import DELTA_RETRY_POLICY
     from delta_orch.airflow.hook import DeltaHook
     from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
     from delta_orch.airflow.maintenance_operators import (
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
     )
     from delta_orch.airflow.publish_operator import DeltaPublishOperator, delta_write_audit_publish
     from delta_orch.airflow.relay_operator import DeltaPartitionRelayOperator
+    from delta_orch.airflow.retry_policy import DELTA_RETRY_POLICY
     from delta_orch.airflow.row_operators import DeltaDeleteOperator, DeltaMergeOperator
     from delta_orch.airflow.sensors import (
         DeltaFreshnessSensor,
@@ -67,7 +67,7 @@ __all__ = [
 ]
 
 _HOME = {
-    "DELTA_RETRY_POLICY": "failures",
+    "DELTA_RETRY_POLICY": "retry_policy",
     "DeltaCheckOperator": "check_operator",
     "DeltaCheckpointOperator": "maintenance_operators",
     "DeltaCloneOperator": "whole_table_operators",

@@ -98,9 +98,11 @@ def told_asset(context: Context, table_uri: str) -> Asset | AssetUriRef | None:
     """The asset that a task tells of its commit to a table: one that a DAG has declared and no trigger watches."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 
+    from delta_orch.airflow.versions import asset_extra
+
     reference = outlet_for(table_uri)
     try:
-        _, extra = context["outlet_events"]._resolve_asset_ref(reference)
+        extra = asset_extra(context, reference)
     except AirflowRuntimeError as error:
         if getattr(error.error.error, "name", "") != "ASSET_NOT_FOUND":
             raise

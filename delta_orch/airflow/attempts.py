@@ -94,7 +94,7 @@ class Marker:
         return Clearing.PERHAPS if self.max_tries is not None and clear_number > self.clear_number else Clearing.NONE
 
 
-def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, adds: bool, knows: bool) -> Verdict:
+def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, adds: bool) -> Verdict:
     """What to do about a transaction.
 
     Args:
@@ -103,7 +103,6 @@ def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, a
         marker: What an earlier attempt of this task instance has noted.
         work: Of this attempt.
         adds: The write leaves the rows that are there; done twice it doubles its own.
-        knows: There is a state store to ask. Without it, a transaction of the same version counts as this task's own.
 
     Raises:
         InvalidRequestError: Neither writing nor leaving it can be right.
@@ -118,11 +117,7 @@ def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, a
         return Verdict.WRITE
     if recorded is None or recorded < own:
         return Verdict.WRITE
-    if recorded > own:
-        return Verdict.LEAVE
-    if not knows:
-        return Verdict.OWN
-    return Verdict.AGAIN
+    return Verdict.LEAVE if recorded > own else Verdict.AGAIN
 
 
 class Attempts:
@@ -156,7 +151,7 @@ class Attempts:
 
     @property
     def knows(self) -> bool:
-        """Whether there is a state store."""
+        """Whether there is a state store. Without it, `stateless` judges."""
         return self._store is not None
 
     def begin_or_continue(self, version: int, table_version: int) -> None:

@@ -125,10 +125,31 @@ class CheckedOperator(CheckedArguments):
     def partial(cls, **kwargs: Any) -> Any:
         """As Airflow's: some arguments of a mapped task."""
         ensure_arguments(cls, kwargs)
+        cls.ensure_exact(kwargs)
         for name in ("target", *_LOCATED):
             for location in _locations(kwargs.get(name)):
                 checked_location(location)
         return super().partial(**kwargs)  # type: ignore[misc]
+
+    @classmethod
+    def adds_rows(cls, arguments: Mapping[str, Any]) -> bool:
+        """Whether a task with these arguments adds rows each time that it is cleared; what is not given has its
+        default."""
+        return False
+
+    @classmethod
+    def ensure_exact(cls, arguments: Mapping[str, Any]) -> None:
+        """Refuse, when a DAG is parsed, what the installed Airflow is too old for.
+
+        Raises:
+            InvalidRequestError: The task adds rows, and Airflow keeps no state of tasks.
+        """
+        from delta_orch.airflow.versions import keeps_state
+
+        if not keeps_state() and cls.adds_rows(arguments):
+            from delta_orch.airflow.stateless import cannot_add
+
+            raise cannot_add(f"Task {arguments.get('task_id', '')}".rstrip())
 
     def _mask_settings(self) -> None:
         """Tell Airflow's masker the secrets among the settings and options: it knows fewer names of them."""
@@ -136,7 +157,7 @@ class CheckedOperator(CheckedArguments):
         found = [text for given in settings for text in secret_settings(given)] + list(_secret_options(self))
         if not found:
             return
-        from airflow.sdk.log import mask_secret
+        from delta_orch.airflow.versions import mask_secret
 
         for text in found:
             mask_secret(text)

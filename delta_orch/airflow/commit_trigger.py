@@ -13,6 +13,7 @@ from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import location_text
 from delta_orch.airflow.triggers import ensure_interval
+from delta_orch.airflow.versions import keeps_state, needs_newer
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -58,6 +59,12 @@ class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[mi
         start: Start = "latest",
     ) -> None:
         super().__init__()
+        if not keeps_state():
+            raise needs_newer(
+                "Watching a table (DeltaCommitTrigger, watch=True)",
+                cause="Older ones keep no state of assets: commits made while no triggerer runs would never be told",
+                remedy="Let the writing tasks tell the asset (outlets), or wait with DeltaTableVersionSensor",
+            )
         ensure_interval(poll_interval_s)
         if not asset_name:
             raise InvalidRequestError("The trigger names no asset", remedy="Pass the name of the watched asset")

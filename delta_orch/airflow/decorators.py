@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
 
+from delta_orch.airflow.checked import CheckedOperator
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.step_operator import UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument
@@ -112,10 +113,11 @@ def delta_changes_task(python_callable: UserFunction | None = None, **kwargs: Op
     )
 
 
-def _ensure_arguments(kind: type, given: dict[str, OperatorArgument]) -> None:
+def _ensure_arguments(kind: type[CheckedOperator], given: dict[str, OperatorArgument]) -> None:
     """Mapped tasks are made of these when they run; here they are known already."""
     if wrong := {"op_args", "op_kwargs"} & given.keys():
         raise InvalidRequestError(
             f"The decorator has {min(wrong)}", remedy="Give a function's arguments where the task is called"
         )
     ensure_arguments(kind, given)
+    kind.ensure_exact(given)

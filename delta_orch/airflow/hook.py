@@ -6,13 +6,17 @@ import logging
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowNotFoundException
-
 from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.connection import ConnectionSettings, read_settings
 from delta_orch.airflow.locations import absolute_location, location_text
 from delta_orch.airflow.provider import CONNECTION_TYPE, INTEGRATION
+from delta_orch.airflow.versions import (
+    AirflowNotFoundException,
+    BaseHook,
+    amask_secret,
+    connection_in_loop,
+    mask_secret,
+)
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -74,8 +78,6 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
     async def async_table(self, table_uri: TableLocation) -> DeltaTable:
         """As `table`, for triggers: the connection is fetched without blocking the event loop."""
         if self._settings is None:
-            from airflow.sdk.log import amask_secret
-
             settings = self._understood(await self._async_find_connection())
             for secret in settings.secrets:
                 await amask_secret(secret)
@@ -147,7 +149,7 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
 
     async def _async_find_connection(self) -> Connection | None:
         try:
-            return await self.aget_connection(self.delta_conn_id)
+            return await connection_in_loop(self, self.delta_conn_id)
         except AirflowNotFoundException:
             if self.delta_conn_id != DEFAULT_CONN_ID:
                 raise
@@ -173,8 +175,6 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
         return settings
 
     def _mask(self, settings: ConnectionSettings) -> None:
-        from airflow.sdk.log import mask_secret
-
         for secret in settings.secrets:
             mask_secret(secret)
 

@@ -177,9 +177,15 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             details["source_uris"] = {name: reader.source.uri for name, reader in readers.items()}
         else:
             details["source_uri"] = readers[""].source.uri
-        if not report.batches and report.version is not None and attempts.marker is not None:
-            # Of this run, and since the first attempt that Airflow knows no success of.
-            found = find_commit_after(table, attempts.marker.table_version, run.is_of_task)
+        marker = attempts.marker
+        if (
+            not report.batches
+            and report.version is not None
+            and (marker or (not attempts.knows and run.try_number > 1))
+        ):
+            # Of this run, and since the first attempt that Airflow knows no success of, where it is noted.
+            after, since_ms = (-1, run.since_ms) if marker is None else (marker.table_version, 0.0)
+            found = find_commit_after(table, after, run.is_of_task, since_ms=since_ms)
             if found is not None:
                 report = replace(report, version=found.version, recovered=found)
                 details |= {} if several else _source_versions(found)

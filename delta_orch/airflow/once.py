@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared
+from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
@@ -118,6 +119,8 @@ class OnceWriter:
         txns = self._txns(self._run)
         if not txns:
             return write(step)
+        if self._adds and self._idempotency == "run" and not self._run.keeps_state and step.mode not in CREATING:
+            raise cannot_add(step.name)
         before = snapshot_or_none(self._table)
         attempts = Attempts(self._context, self._run)
         marker = attempts.marker_of(txns[-1].app_id)
@@ -180,11 +183,17 @@ class OnceWriter:
     ) -> tuple[tuple[TxnId, ...], Verdict, int | None]:
         unit = txns[-1]
         recorded = None if before is None else before.txn_version(unit.app_id)
-        if self._idempotency == "partition":
+        is_once = self._idempotency == "partition"
+        if not knows:
+            verdict = judge_by_table(
+                self._run, self._table, unit, recorded, once_a_partition=is_once, is_said=self._is_said, name=self._name
+            )
+        elif is_once:
             is_own = marker is not None and marker.version == recorded and not marker.acknowledged
             verdict = Verdict.WRITE if recorded is None else Verdict.OWN if is_own else Verdict.LEAVE
             return txns, verdict, recorded
-        verdict = judge(unit.version, recorded, marker, self._work, adds=self._adds, knows=knows)
+        else:
+            verdict = judge(unit.version, recorded, marker, self._work, adds=self._adds)
         if marker is None and knows and recorded is not None and verdict in (Verdict.LEAVE, Verdict.AGAIN):
             info = find_txn_commit(self._table, unit.app_id, recorded).commit_info or {}
             ensure_own_name(self._run, self._name, info)

@@ -54,7 +54,7 @@ def get_provider_info() -> dict[str, object]:
 
 
 def ensure_airflow(error: ImportError) -> None:
-    """Name what is missing, where it is Airflow itself, or what came with 3.3."""
+    """Name what is missing, where it is Airflow itself, or what came with 3.0."""
     from importlib.metadata import PackageNotFoundError, version
 
     from delta_orch.errors import MissingDependencyError
@@ -62,12 +62,13 @@ def ensure_airflow(error: ImportError) -> None:
     try:
         found: str | None = version("apache-airflow-core")
     except PackageNotFoundError:
-        found = None
-    if found is None or tuple(int(part) for part in found.split(".")[:2]) < (3, 3):
+        try:
+            found = version("apache-airflow")  # As Airflow 2 calls it.
+        except PackageNotFoundError:
+            found = None
+    if found is None or int(found.split(".")[0]) < 3:
         raise MissingDependencyError(
-            "delta_orch.airflow needs Airflow 3.3 or newer" + (f", and {found} is installed" if found else ""),
-            cause="Older ones have no task state store, by which a cleared attempt that had committed is told from one "
-            "that had not, and no asset state store, in which a watcher's place is kept",
+            "delta_orch.airflow needs Airflow 3.0 or newer" + (f", and {found} is installed" if found else ""),
             remedy='Run pip install "delta-orch[airflow]"',
             package="apache-airflow",
         ) from error

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from airflow.sdk import Asset
 
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
+from delta_orch.airflow.versions import keeps_state, needs_newer
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -41,6 +42,12 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
 
     def __init__(self, *, column: str | None = None, **kwargs: OperatorArgument) -> None:
         super().__init__(**kwargs)
+        if not keeps_state():
+            raise needs_newer(
+                f"Task {self.task_id} (DeltaPartitionRelayOperator)",
+                cause="In older ones tasks cannot tell partitions to assets, and no table can be watched",
+                remedy="Give an incremental task the table: batch.partitions() are those that have changed",
+            )
         self.column = column
         self.reads_from(kwargs.get("table_uri"))
         self.ensure_text("column", column)

@@ -102,6 +102,11 @@ class DeltaMergeOperator(DeltaRowsOperator):
         for name in ("partition_by", "table_properties"):
             if on is not None and getattr(self, name) is not None:
                 raise self.refusal(f"has {name}, but a merge by clauses creates no table")
+        self.ensure_exact({"task_id": self.task_id, "on": on, "idempotency": self.idempotency})
+
+    @classmethod
+    def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
+        return arguments.get("on") is not None and arguments.get("idempotency", "run") == "run"
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         once = self.once(context, run, table, adds=self.keys is None)

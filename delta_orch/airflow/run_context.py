@@ -38,6 +38,10 @@ class TaskRun:
         since_ms: In milliseconds since the epoch: no commit of the run is older, however clocks differ.
         started_ms: When the run started; a run that had ended and was cleared has started anew.
         log_url: The attempt's page in Airflow, where Airflow tells it.
+        retries: The task's, as the DAG has them now.
+        attempt_id: Airflow's; each try has another one, and later tries later ones.
+        keeps_state: Airflow keeps state of tasks (`attempts`). Else commits tell how Airflow counted their attempts,
+            and each attempt is newer than those before it (`stateless`).
     """
 
     dag_id: str
@@ -54,6 +58,9 @@ class TaskRun:
     since_ms: float
     started_ms: float
     log_url: str | None = None
+    retries: int = 0
+    attempt_id: str = ""
+    keeps_state: bool = True
 
     @classmethod
     def from_context(cls, context: Context) -> TaskRun:
@@ -66,7 +73,8 @@ class TaskRun:
             map_index=-1 if ti.map_index is None else ti.map_index,
             run_id=ti.run_id,
             try_number=ti.try_number,
-            partition_key=dag_run.partition_key,
+            # 3.0 and 3.1 have none.
+            partition_key=getattr(dag_run, "partition_key", None),
             data_interval=_interval(dag_run.data_interval_start, dag_run.data_interval_end),
             ordered_at=_ordered_at(dag_run.run_after, dag_run.start_date, clear_count),
             clear_count=clear_count,
@@ -75,6 +83,9 @@ class TaskRun:
             since_ms=dag_run.run_after.timestamp() * 1000 - _CLOCKS_DIFFER_MS,
             started_ms=(dag_run.start_date or dag_run.run_after).timestamp() * 1000,
             log_url=getattr(ti, "log_url", None),
+            retries=ti.task.retries or 0,
+            attempt_id=str(getattr(ti, "id", "")),
+            keeps_state=context.get("task_state_store") is not None,
         )
 
     def identity(self, name: str | None = None) -> RunIdentity:
@@ -88,7 +99,7 @@ class TaskRun:
             partition = interval_text(*self.data_interval)
         return RunIdentity(
             airflow_writer(self.dag_id, self.task_id, self.map_index, name),
-            airflow_version(self.ordered_at, self.clear_count),
+            airflow_version(self.ordered_at, self.clear_count if self.keeps_state else self.try_number),
             self.run_id,
             partition,
         )
@@ -148,19 +159,41 @@ class TaskRun:
         """Whether a commit was made in this run by another index of this task."""
         return self._is_said(commit_info, "dag_id", "run_id", "task_id") and not self.is_of_task(commit_info)
 
-    def _is_said(self, commit_info: Mapping[str, object], *names: str) -> bool:
-        import orjson
+    def is_this_attempt(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether a commit was made by this attempt, in another process."""
+        return self.counted_at(commit_info).get("id") == self.attempt_id
 
-        try:
-            said = orjson.loads(str(commit_info.get("userMetadata")))
-        except orjson.JSONDecodeError:
-            return False
-        return isinstance(said, dict) and all(said.get(name) == getattr(self, name) for name in names)
+    def is_after(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether a commit of this task instance was made by an attempt of fewer tries."""
+        tries = _said(commit_info).get("try_number")
+        return isinstance(tries, int) and tries < self.try_number
+
+    def is_before(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether a commit of this task instance was made by an attempt that Airflow began after this one: of more
+        tries, but not those of a run that was deleted before this one was created."""
+        tries = _said(commit_info).get("try_number")
+        began = self.counted_at(commit_info).get("id")
+        return isinstance(tries, int) and tries > self.try_number and str(began) > self.attempt_id
+
+    def counted_at(self, commit_info: Mapping[str, object]) -> Mapping[str, object]:
+        """How Airflow counted the attempt that made a commit, where `user_metadata` told it."""
+        counted = _said(commit_info).get("attempt")
+        return counted if isinstance(counted, dict) else {}
+
+    def _is_said(self, commit_info: Mapping[str, object], *names: str) -> bool:
+        said = _said(commit_info)
+        return bool(said) and all(said.get(name) == getattr(self, name) for name in names)
 
     def user_metadata(self) -> str:
         """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""
         import orjson
 
+        counted = {
+            "id": self.attempt_id,
+            "max_tries": self.max_tries,
+            "clear_number": self.clear_number,
+            "run_started_ms": self.started_ms,
+        }
         start_end = [moment.isoformat() for moment in self.data_interval] if self.data_interval else None
         return orjson.dumps(
             {
@@ -173,8 +206,19 @@ class TaskRun:
                 "partition_key": self.partition_key,
                 "data_interval": start_end,
                 **({"log_url": self.log_url} if self.log_url else {}),
+                **({} if self.keeps_state else {"attempt": counted}),
             }
         ).decode()
+
+
+def _said(commit_info: Mapping[str, object]) -> dict[str, object]:
+    import orjson
+
+    try:
+        said = orjson.loads(str(commit_info.get("userMetadata")))
+    except orjson.JSONDecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}
 
 
 def _clear_count(ti: RuntimeTaskInstanceProtocol, run_clear_number: int | None) -> int:

@@ -7,13 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, NoReturn, Protocol
 
-from airflow.sdk import BaseSensorOperator, PokeReturnValue, conf
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowSensorTimeout,
-    AirflowSkipException,
-)
+from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from delta_orch.airflow.checked import CheckedOperator
 from delta_orch.airflow.failures import airflow_failures
@@ -21,6 +15,13 @@ from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import checked_location
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.triggers import FOUND, TIMED_OUT, WatchTrigger, ensure_interval
+from delta_orch.airflow.versions import (
+    AirflowException,
+    AirflowFailException,
+    AirflowSensorTimeout,
+    AirflowSkipException,
+    conf,
+)
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
@@ -137,14 +138,17 @@ class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
 
     def _seen_earlier(self, context: Context) -> int | None:
         """What an earlier poke of this try found, when each poke is a process of its own."""
-        if not context["task_reschedule_count"]:
+        store = context.get("task_state_store")
+        # Without a store each poke finds out anew where the table stands: more requests, the same answer.
+        if store is None or not context["task_reschedule_count"]:
             return None
-        seen = context["task_state_store"].get(SEEN_VERSION_KEY)
+        seen = store.get(SEEN_VERSION_KEY)
         return None if seen is None else int(seen)
 
     def _remember(self, context: Context, before: int | None, seen: int | None) -> None:
-        if self.reschedule and seen is not None and seen != before:
-            context["task_state_store"].set(SEEN_VERSION_KEY, seen)
+        store = context.get("task_state_store")
+        if store is not None and self.reschedule and seen is not None and seen != before:
+            store.set(SEEN_VERSION_KEY, seen)
 
     def _defer(self) -> NoReturn:
         seen = None if self._watch is None else self._watch[0].seen_version

@@ -149,7 +149,7 @@ def _connect_url(connection: Connection) -> str:
         )
     parameters: dict[str, object] = {"user_id": connection.login, "token": connection.password}
     if connection.password:
-        from airflow.sdk.log import mask_secret
+        from delta_orch.airflow.versions import mask_secret
 
         mask_secret(connection.password)
     parameters["use_ssl"] = connection.extra_dejson.get("use_ssl")

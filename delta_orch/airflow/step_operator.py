@@ -9,10 +9,9 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from airflow.sdk.bases.decorator import determine_kwargs
-
 from delta_orch.airflow.spark_session import connection_conf, task_spark_session
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
+from delta_orch.airflow.versions import determine_kwargs
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.table_owner import AIRFLOW
 

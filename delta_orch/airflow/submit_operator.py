@@ -7,13 +7,11 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from airflow.sdk import BaseHook
-from airflow.sdk.exceptions import AirflowException
-
 from delta_orch.airflow.checked import ensure_choice
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.airflow.versions import AirflowException, BaseHook
 from delta_orch.pipeline.spark_submit import driver_settings, end_process, find_spark_submit, submit_environment
 from delta_orch.pipeline.submitted import SubmittedRun
 
@@ -90,6 +88,11 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         self._process: subprocess.Popen[str] | None = None
         for name in ("application", "spark_conn_id", "identity"):
             self.ensure_text(name, getattr(self, name))
+        self.ensure_exact({"task_id": self.task_id, "adds": adds, "idempotency": idempotency})
+
+    @classmethod
+    def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
+        return bool(arguments.get("adds", True)) and arguments.get("idempotency", "run") == "run"
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         once = OnceWriter(

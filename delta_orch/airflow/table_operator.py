@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk import Asset, AssetAlias, BaseOperator
 from airflow.sdk.definitions.asset import AssetRef
-from airflow.sdk.exceptions import AirflowException, AirflowTaskTimeout
 
 from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
 from delta_orch.airflow.checked import CheckedOperator
@@ -24,6 +23,7 @@ from delta_orch.airflow.links import DeltaTableLink
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
+from delta_orch.airflow.versions import AirflowException, AirflowTaskTimeout
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:

@@ -178,6 +178,11 @@ class DeltaWriteOperator(DeltaRowsOperator):
         self.replace_where = replace_where
         self.partition_overwrite_mode = partition_overwrite_mode
         self._ensure_valid()
+        self.ensure_exact({"task_id": self.task_id, "mode": mode, "idempotency": self.idempotency})
+
+    @classmethod
+    def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
+        return arguments.get("mode", "append") == "append" and arguments.get("idempotency", "run") == "run"
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         mode = "overwrite_partitions" if self.partition_overwrite_mode == "dynamic" else self.mode

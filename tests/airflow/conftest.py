@@ -26,6 +26,8 @@ os.environ.update(
         "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
         "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{HOME}/airflow.db",
         "AIRFLOW__LOGGING__LOGGING_LEVEL": "WARNING",
+        # The server that `dag.test()` starts in 3.2 asks for one.
+        "AIRFLOW__API_AUTH__JWT_SECRET": "of these tests, long enough for the signatures of tokens",
     }
 )
 
@@ -39,6 +41,9 @@ def airflow_database() -> None:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.utils.db import initdb
 
+    from tests.airflow.internals import wait_for_servers
+
+    wait_for_servers()
     initdb()
     DagBundlesManager().sync_bundles_to_db()
 
@@ -72,7 +77,10 @@ class Runs:
             query = XComModel.get_many(
                 run_id=dag_run.run_id, key=key, task_ids=task_id, dag_ids=dag_run.dag_id, map_indexes=map_index
             )
-            row = session.execute(query.with_only_columns(XComModel.value)).scalar_one_or_none()
+            if hasattr(query, "with_only_columns"):
+                row = session.execute(query.with_only_columns(XComModel.value)).scalar_one_or_none()
+            else:  # Airflow 3.0
+                row = query.with_entities(XComModel.value).scalar()
         return XComModel.deserialize_value(_Value(row)) if row is not None else None
 
     def state(self, dag_run: Any, task_id: str, map_index: int = -1) -> str:
@@ -89,23 +97,21 @@ class Runs:
             return session.merge(dag_run).get_task_instance(task_id, map_index=map_index, session=session)
 
     def register(self, dag: Any) -> None:
-        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+        from tests.airflow.internals import register
 
-        bag = DagBag(dag_folder=os.devnull, bundle_name="dags-folder")
-        bag.bag_dag(dag)
-        sync_bag_to_db(bag, "dags-folder", None)
+        register(dag)
 
     def _resume(self, dag: Any, dag_run: Any) -> Any:
         """The loop of `dag.test()`, for a run that exists already."""
-        from airflow.sdk.definitions.dag import _run_task
-        from airflow.serialization.serialized_objects import DagSerialization
         from airflow.utils.session import create_session
         from airflow.utils.state import TaskInstanceState
+
+        from tests.airflow.internals import run_task, scheduled
 
         with create_session() as session:
             run = session.merge(dag_run)
             session.refresh(run)
-            run.dag = DagSerialization.deserialize_dag(DagSerialization.serialize_dag(dag))
+            run.dag = scheduled(dag)
             while str(run.state) == "running":
                 session.expire_all()
                 schedulable, _ = run.update_state(session=session)
@@ -114,7 +120,7 @@ class Runs:
                     ti.state = TaskInstanceState.SCHEDULED
                 session.commit()
                 for ti in schedulable:
-                    _run_task(ti=ti, task=dag.task_dict[ti.task_id], run_triggerer=True)
+                    run_task(ti, dag.task_dict[ti.task_id])
             return run
 
 

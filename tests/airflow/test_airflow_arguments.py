@@ -18,18 +18,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, Asset, BaseOperator
-from airflow.sdk.exceptions import (
-    AirflowException,
-    AirflowFailException,
-    AirflowNotFoundException,
-    AirflowRescheduleException,
-    TaskDeferred,
-)
 from airflow.triggers.base import BaseTrigger
 
 import delta_orch.airflow
 from delta_orch import DeltaTable
+from delta_orch.airflow.versions import AirflowException, AirflowFailException, AirflowNotFoundException
 from delta_orch.errors import DeltaError, InvalidRequestError
+from tests.airflow.internals import AirflowRescheduleException, TaskDeferred
 from tests.harness.fuzz.arguments import Hostile, values
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "day": ["a", "b"]})

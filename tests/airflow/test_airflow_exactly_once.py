@@ -301,11 +301,9 @@ OLD, OWN, NEW = 10, 20, 30
 def test_verdicts(recorded: int | None, marker: Marker | None, adds: bool, expected: Any) -> None:
     if isinstance(expected, type):
         with pytest.raises(expected):
-            judge(OWN, recorded, marker, "", adds=adds, knows=True)
+            judge(OWN, recorded, marker, "", adds=adds)
     else:
-        assert judge(OWN, recorded, marker, "", adds=adds, knows=True) is expected
-    if recorded == OWN and marker is None:
-        assert judge(OWN, recorded, marker, "", adds=adds, knows=False) is Verdict.OWN
+        assert judge(OWN, recorded, marker, "", adds=adds) is expected
 
 
 def test_a_digest_takes_every_argument_there_is() -> None:

@@ -14,10 +14,10 @@ from urllib.parse import urlencode
 
 import pytest
 from airflow.sdk import DAG, task
-from airflow.sdk.exceptions import AirflowNotFoundException
 
 from delta_orch import DeltaTable
 from delta_orch.airflow.hook import DeltaHook
+from delta_orch.airflow.versions import AirflowNotFoundException
 from delta_orch.errors import InvalidRequestError
 
 Define = Callable[[str, str], None]

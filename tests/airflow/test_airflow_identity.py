@@ -40,7 +40,8 @@ def context(**changes: Any) -> dict[str, Any]:
         **{key: value for key, value in values.items() if key not in (*of_run, "retries")},
         task=SimpleNamespace(retries=values["retries"]),
     )
-    return {"ti": ti, "dag_run": SimpleNamespace(**{key: values[key] for key in of_run})}
+    dag_run = SimpleNamespace(**{key: values[key] for key in of_run})
+    return {"ti": ti, "dag_run": dag_run, "task_state_store": SimpleNamespace()}
 
 
 def txn(*, replaces_table: bool = False, **changes: Any) -> TxnId:

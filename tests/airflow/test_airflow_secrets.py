@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
-from airflow.sdk._shared.secrets_masker import redact
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 import delta_orch.airflow
 from delta_orch.airflow import DeltaHook
+from tests.airflow.internals import redact
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs

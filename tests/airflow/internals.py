@@ -1,0 +1,101 @@
+"""What the tests call of Airflow's inner parts, in each release that is admitted."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from typing import Any
+
+import pytest
+
+from delta_orch.airflow import versions
+
+if versions.RELEASE >= (3, 2):
+    from airflow.sdk.exceptions import AirflowRescheduleException, TaskDeferred
+else:
+    from airflow.exceptions import AirflowRescheduleException, TaskDeferred
+if versions.RELEASE >= (3, 1):
+    from airflow.sdk._shared.secrets_masker import redact
+else:
+    from airflow.sdk.execution_time.secrets_masker import redact
+
+__all__ = [
+    "AirflowRescheduleException",
+    "TaskDeferred",
+    "needs_state",
+    "providers_of_tasks",
+    "redact",
+    "register",
+    "run_task",
+    "scheduled",
+    "wait_for_servers",
+]
+
+needs_state = pytest.mark.skipif(not versions.keeps_state(), reason="Airflow before 3.3 keeps no state of tasks")
+"""For tests of what is refused there, or rests on that state."""
+
+
+def register(dag: Any) -> None:
+    """Have Airflow's database know a DAG."""
+    if versions.RELEASE >= (3, 2):
+        from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
+    else:
+        from airflow.models.dagbag import DagBag  # noqa: TID251 (what `airflow dags reserialize` calls)
+    bag = DagBag(dag_folder=os.devnull, **({"bundle_name": "dags-folder"} if versions.RELEASE >= (3, 2) else {}))
+    bag.bag_dag(dag)
+    if versions.RELEASE < (3, 1):
+        dag.relative_fileloc = "dag.py"  # As the processor of DAG files sets it.
+        bag.sync_to_db("dags-folder", None)
+        return
+    if versions.RELEASE < (3, 2):
+        from airflow.models.dagbag import sync_bag_to_db  # noqa: TID251
+    sync_bag_to_db(bag, "dags-folder", None)
+
+
+def scheduled(dag: Any) -> Any:
+    """A DAG as the scheduler has it."""
+    if versions.RELEASE >= (3, 2):
+        from airflow.serialization.serialized_objects import DagSerialization as Serialized
+    elif versions.RELEASE >= (3, 1):
+        from airflow.serialization.serialized_objects import SerializedDAG as Serialized
+    else:
+        return dag
+    return Serialized.deserialize_dag(Serialized.serialize_dag(dag))
+
+
+def run_task(ti: Any, task: Any) -> None:
+    """One attempt of a task instance, as `dag.test()` does it."""
+    from airflow.sdk.definitions.dag import _run_task
+
+    if versions.RELEASE >= (3, 1):
+        _run_task(ti=ti, task=task, run_triggerer=True)
+    else:
+        ti.task = task
+        _run_task(ti=ti, run_triggerer=True)
+
+
+def providers_of_tasks() -> Any:
+    """What tasks know of providers."""
+    if versions.RELEASE >= (3, 2):
+        from airflow.sdk.providers_manager_runtime import ProvidersManagerTaskRuntime
+
+        return ProvidersManagerTaskRuntime()
+    from airflow.providers_manager import ProvidersManager
+
+    return ProvidersManager()
+
+
+def wait_for_servers() -> None:
+    """Have `dag.test()` wait until the server of its tasks has started. Before 3.3 it does not, and on a busy machine
+    the first request fails."""
+    if versions.RELEASE >= (3, 3):
+        return
+    begin: Any = asyncio.run_coroutine_threadsafe
+
+    def begun(coroutine: Any, loop: Any) -> Any:
+        future = begin(coroutine, loop)
+        if getattr(coroutine, "__name__", "") == "start_lifespan":
+            future.result(60)
+        return future
+
+    vars(asyncio)[begin.__name__] = begun
