@@ -50,7 +50,8 @@ class Cell:
     java: str = ""
 
 
-_BELOW_AIRFLOW_3_0 = ("cadwyn==5.4.*", "fastapi==0.117.*", "pydantic==2.11.*")
+_BELOW_AIRFLOW_3_0 = ("cadwyn==5.4.*", "fastapi==0.117.*", "pydantic==2.11.*", "svcs==25.*")
+_BELOW_AIRFLOW_3_2 = ("cadwyn==7.0.*", "fastapi==0.136.*", "pydantic==2.12.*", "svcs==25.*")
 _OLD_CORE = ("fsspec", "numpy", "orjson", "pyarrow", "pyroaring", "duckdb")
 
 CELLS = (
@@ -64,16 +65,10 @@ CELLS = (
     Cell("java-21", "3.11", "local,spark,s3,gcs,azure", SPARK, java="21"),
     Cell("dagster-oldest", "3.11", "local,dagster", DAGSTER, oldest=("dagster",)),
     Cell("dagster-newest", "3.13", "local,dagster", DAGSTER),
-    # What Airflow's constraint files name of the libraries below it: it does not run with their newest releases.
+    # Airflow before 3.3 does not run with the newest releases of the libraries below it.
     Cell("airflow-oldest", "3.11", "local,airflow", AIRFLOW, _BELOW_AIRFLOW_3_0, oldest=("apache-airflow",)),
-    Cell("airflow-3.1", "3.11", "local,airflow", AIRFLOW, ("apache-airflow==3.1.*", "pydantic==2.12.*")),
-    Cell(
-        "airflow-3.2",
-        "3.12",
-        "local,airflow",
-        AIRFLOW,
-        ("apache-airflow==3.2.*", "fastapi==0.136.*", "pydantic==2.12.*"),
-    ),
+    Cell("airflow-3.1", "3.11", "local,airflow", AIRFLOW, ("apache-airflow==3.1.*", "pydantic==2.12.*", "svcs==25.*")),
+    Cell("airflow-3.2", "3.11", "local,airflow", AIRFLOW, ("apache-airflow==3.2.*", *_BELOW_AIRFLOW_3_2)),
     Cell("airflow-newest", "3.13", "local,airflow", AIRFLOW),
 )
 
