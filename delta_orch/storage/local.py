@@ -49,7 +49,6 @@ T = TypeVar("T")
 
 _NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG})
 _TEMPORARY_SUFFIX = ".tmp"
-_READ_BYTES = 1 << 20
 
 
 class LocalStore(LogStore):
@@ -347,8 +346,7 @@ def _new_temporary(directory: str) -> str:
 
 
 def _read(full: str) -> bytes:
-    # A log may have thousands of small files: no Path, no file object and no buffer for each. Opening a pipe would
-    # wait for somebody who writes to it.
+    # A log may have thousands of small files: no file object for each. Opening a pipe must not wait for its writer.
     descriptor = os.open(full, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         status = os.fstat(descriptor)
@@ -358,12 +356,8 @@ def _read(full: str) -> bytes:
             ensure_log_file_size(full, status.st_size)
         # One byte more than there should be: that it is missing is the end of the file.
         data = os.read(descriptor, status.st_size + 1)
-        if len(data) == status.st_size:
-            return data
-        parts = [data]
-        while parts[-1]:
-            parts.append(os.read(descriptor, _READ_BYTES))
-        return b"".join(parts)
+        is_whole = len(data) == status.st_size
+        return data if is_whole else data + b"".join(iter(lambda: os.read(descriptor, 1 << 20), b""))
     finally:
         os.close(descriptor)
 
