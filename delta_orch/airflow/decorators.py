@@ -23,6 +23,7 @@ class DeltaDecoratedOperator(DecoratedOperator, DeltaWriteOperator):  # type: ig
     """`DeltaWriteOperator` around a decorated function."""
 
     custom_operator_name = "@task.delta"
+    xcom_push = None  # Airflow 3.0 reads it and does nothing with it; its operators have none.
     template_fields = DeltaWriteOperator.template_fields
     template_fields_renderers = DeltaWriteOperator.template_fields_renderers
     shallow_copy_attrs = DeltaWriteOperator.shallow_copy_attrs
@@ -67,6 +68,7 @@ class DeltaChangesDecoratedOperator(DecoratedOperator, DeltaIncrementalOperator)
     """`DeltaIncrementalOperator` around a decorated function, whose first parameter is the batch."""
 
     custom_operator_name = "@task.delta_changes"
+    xcom_push = None  # Airflow 3.0 reads it and does nothing with it; its operators have none.
     template_fields = DeltaIncrementalOperator.template_fields
     template_fields_renderers = DeltaIncrementalOperator.template_fields_renderers
     shallow_copy_attrs = DeltaIncrementalOperator.shallow_copy_attrs

@@ -41,9 +41,9 @@ def airflow_database() -> None:
     from airflow.dag_processing.bundles.manager import DagBundlesManager
     from airflow.utils.db import initdb
 
-    from tests.airflow.internals import wait_for_servers
+    from tests.airflow.internals import start_one_server
 
-    wait_for_servers()
+    start_one_server()
     initdb()
     DagBundlesManager().sync_bundles_to_db()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from functools import cache
 from typing import Any
 
 import pytest
@@ -28,7 +29,7 @@ __all__ = [
     "register",
     "run_task",
     "scheduled",
-    "wait_for_servers",
+    "start_one_server",
 ]
 
 needs_state = pytest.mark.skipif(not versions.keeps_state(), reason="Airflow before 3.3 keeps no state of tasks")
@@ -85,11 +86,14 @@ def providers_of_tasks() -> Any:
     return ProvidersManager()
 
 
-def wait_for_servers() -> None:
-    """Have `dag.test()` wait until the server of its tasks has started. Before 3.3 it does not, and on a busy machine
-    the first request fails."""
+def start_one_server() -> None:
+    """Have `dag.test()` start one server for all its tasks, and wait until it has. Before 3.3 it starts one a task, and
+    on a busy machine the first request comes too early."""
     if versions.RELEASE >= (3, 3):
         return
+    from airflow.sdk.execution_time import supervisor
+
+    supervisor.in_process_api_server = cache(supervisor.in_process_api_server)
     begin: Any = asyncio.run_coroutine_threadsafe
 
     def begun(coroutine: Any, loop: Any) -> Any:

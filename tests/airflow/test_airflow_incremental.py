@@ -13,6 +13,7 @@ from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator
+from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from tests.certain import some
@@ -120,7 +121,8 @@ def test_cleared_task_finds_nothing_to_do(runs, source: DeltaTable, tmp_path: Pa
     runs.clear(dag, run, "silver")
     assert function.ranges == [(None, 0)]
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
-    assert runs.xcom(run, "silver")["skipped"] is True
+    # Before 3.3 nobody knows that Airflow has heard of the commit: it is reported again.
+    assert runs.xcom(run, "silver")["skipped"] is keeps_state()
 
 
 def test_overlapping_run_does_not_process_a_batch_twice(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

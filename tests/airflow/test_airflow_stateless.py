@@ -21,6 +21,7 @@ from delta_orch.airflow import (
     DeltaMergeOperator,
     DeltaSparkSubmitOperator,
     DeltaWriteOperator,
+    decorators,
     delta_table_asset,
     delta_task,
     delta_write_audit_publish,
@@ -364,3 +365,9 @@ def test_an_airflow_that_is_newer_takes_on_what_an_older_one_has_written(instanc
         task.clear()
         task.attempt()
         assert content(task.table) == ["3"], (fate, step)
+
+
+def test_decorated_tasks_have_what_airflow_3_0_reads() -> None:
+    """Without it they failed there after their commit."""
+    for kind in (decorators.DeltaDecoratedOperator, decorators.DeltaChangesDecoratedOperator):
+        assert kind.xcom_push is None
