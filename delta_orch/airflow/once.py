@@ -128,7 +128,7 @@ class OnceWriter:
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)
         txns = self._placed(txns, marker, attempts)
-        txns, verdict, recorded = self._judged(txns, before, marker, attempts.knows, may_leave=step.mode == "ignore")
+        txns, verdict, recorded = self._judged(txns, before, marker, attempts.knows, mode=step.mode)
         if verdict is Verdict.OWN:
             assert recorded is not None
             if marker is not None:
@@ -179,14 +179,16 @@ class OnceWriter:
         marker: Marker | None,
         knows: bool,
         *,
-        may_leave: bool,
+        mode: str,
     ) -> tuple[tuple[TxnId, ...], Verdict, int | None]:
         unit = txns[-1]
         recorded = None if before is None else before.txn_version(unit.app_id)
         is_once = self._idempotency == "partition"
         if not knows:
+            # What creates a table has nothing to do again, were it cleared or not.
+            is_said = self._is_said or mode in CREATING
             verdict = judge_by_table(
-                self._run, self._table, unit, recorded, once_a_partition=is_once, is_said=self._is_said, name=self._name
+                self._run, self._table, unit, recorded, once_a_partition=is_once, is_said=is_said, name=self._name
             )
         elif is_once:
             is_own = marker is not None and marker.version == recorded and not marker.acknowledged
@@ -200,7 +202,7 @@ class OnceWriter:
             if self._run.is_of_run(info):
                 # Not of a newer run, but of this one as it was before it was deleted and created again.
                 verdict = Verdict.AGAIN
-        if verdict is Verdict.AGAIN and may_leave:
+        if verdict is Verdict.AGAIN and mode == "ignore":
             return txns, Verdict.LEAVE, recorded
         if verdict is Verdict.AGAIN:
             if self._adds:

@@ -46,6 +46,7 @@ class Instance:
     is_said: bool = False
     where: str = "v >= ''"
     dynamic: bool = False
+    creates: bool = False
     values: tuple[str, ...] = ()
     name: str | None = None
     idempotency: Idempotency = "run"
@@ -90,6 +91,7 @@ class Instance:
 
         where = self.where if self.replaces and not self.whole and not self.dynamic else None
         mode: Any = "overwrite_partitions" if self.dynamic else "overwrite" if self.replaces else "append"
+        mode = "error" if self.creates else mode
         step = Step("Task t", self.table, mode, where=where, options={"user_metadata": run.user_metadata()})
         once = OnceWriter(
             context, run, self.table, idempotency=self.idempotency, name=self.name, adds=not self.replaces,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import uuid4
 
 import pyarrow as pa
 import pytest
@@ -144,6 +145,17 @@ def test_an_older_attempt_commits_nothing_after_a_newer_one(instance: Make, step
 
         assert first.attempt(during=newer).skipped
         assert content(table) == ["2"]
+
+
+@pytest.mark.parametrize("step", RETRIES)
+def test_a_retry_finds_the_table_that_its_task_has_created(instance: Make, step: str) -> None:
+    table = DeltaTable(f"memory://{uuid4()}")
+    task = instance(table, False, creates=True)
+    with pytest.raises(Died):
+        task.attempt("after")
+    getattr(task, step)()
+    assert task.attempt().recovered is not None
+    assert content(table) == ["1"]
 
 
 def test_another_process_of_one_attempt_finds_its_commit(instance: Make) -> None:
