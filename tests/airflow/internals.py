@@ -16,9 +16,9 @@ if versions.RELEASE >= (3, 2):
 else:
     from airflow.exceptions import AirflowRescheduleException, TaskDeferred
 if versions.RELEASE >= (3, 1):
-    from airflow.sdk._shared.secrets_masker import redact
+    from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
 else:
-    from airflow.sdk.execution_time.secrets_masker import redact
+    from airflow.sdk.execution_time.secrets_masker import redact, reset_secrets_masker
 
 __all__ = [
     "AirflowRescheduleException",
@@ -27,6 +27,7 @@ __all__ = [
     "providers_of_tasks",
     "redact",
     "register",
+    "reset_secrets_masker",
     "run_task",
     "scheduled",
     "start_one_server",

@@ -19,6 +19,7 @@ from delta_orch import DeltaTable
 from delta_orch.airflow.hook import DeltaHook
 from delta_orch.airflow.versions import AirflowNotFoundException
 from delta_orch.errors import InvalidRequestError
+from tests.airflow.internals import redact, reset_secrets_masker
 
 Define = Callable[[str, str], None]
 
@@ -118,7 +119,7 @@ def test_hook_is_found_by_connection_type(connection: Define, runs, tmp_path: Pa
 
         @task
         def resolve() -> str:
-            from airflow.sdk import BaseHook
+            from delta_orch.airflow.versions import BaseHook
 
             hook = BaseHook.get_hook("lake")
             assert isinstance(hook, DeltaHook)
@@ -134,8 +135,6 @@ SECRETS = {"account_key": "S3CR3T-account", "key": "S3CR3T-key", "sas_token": "s
 
 @pytest.mark.parametrize("place", ["extra", "storage_options", "storage_options text", "secret_storage_options"])
 def test_every_secret_value_is_masked_in_logs(connection: Define, place: str) -> None:
-    from airflow.sdk._shared.secrets_masker import redact, reset_secrets_masker
-
     nested = {"client_kwargs": {"aws_session_token": "S3CR3T-nested"}}
     options = {**SECRETS, **nested, "connection_string": "AccountName=a;AccountKey=S3CR3T-part;x=y"}
     places: dict[str, Any] = {
