@@ -34,18 +34,22 @@ def location_text(location: object) -> str:
     """
     if isinstance(location, str):
         return location
-    if isinstance(location, os.PathLike):
-        path: str | bytes = os.fspath(location)
-        return os.fsdecode(path)
-    if getattr(location, "conn_id", None) is not None:
+    # Airflow 3.1 keeps it among the options.
+    options = getattr(location, "storage_options", None)
+    conn_id = getattr(location, "conn_id", None) or (options.get("conn_id") if isinstance(options, Mapping) else None)
+    if conn_id is not None:
         raise InvalidRequestError(
-            f"The location {location} names the connection {location.conn_id}",  # type: ignore[attr-defined]
+            f"The location {location} names the connection {conn_id}",
             cause="Storage options come from a connection of type delta",
             remedy="Leave the connection out of the location, and pass delta_conn_id",
         )
+    # In Airflow 3.1 it is a `PathLike`, too, with another text.
     if hasattr(location, "fs") and hasattr(location, "as_uri"):
         # The path of a local one is as it is, not encoded.
         return str(location.path) if location.protocol in ("file", "local") else str(location)  # type: ignore[attr-defined]
+    if isinstance(location, os.PathLike):
+        path: str | bytes = os.fspath(location)
+        return os.fsdecode(path)
     uri = getattr(location, "uri", None)
     if isinstance(uri, str) and hasattr(location, "name"):
         return uri
