@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from benchmarks.scan_contestants import delta_orch_table
 from benchmarks.synthetic_rows import table_with_change_feed
 
 TITLE = "Change feed: 1,500,000 rows of five versions into memory (DuckDB and Polars read no change feeds)"
@@ -17,14 +16,16 @@ prepare = table_with_change_feed
 
 def delta_orch() -> Run:
     """All rows in memory."""
-    table_class = delta_orch_table()
-    return lambda table: table_class(table).changes(starting_version=1).to_arrow().num_rows
+    from delta_orch import DeltaTable
+
+    return lambda table: DeltaTable(table).changes(starting_version=1).to_arrow().num_rows
 
 
 def delta_orch_reader() -> Run:
     """Batch by batch."""
-    table_class = delta_orch_table()
-    return lambda table: sum(batch.num_rows for batch in table_class(table).changes(starting_version=1).to_reader())
+    from delta_orch import DeltaTable
+
+    return lambda table: sum(batch.num_rows for batch in DeltaTable(table).changes(starting_version=1).to_reader())
 
 
 def deltalake() -> Run:

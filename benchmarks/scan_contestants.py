@@ -5,17 +5,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 Run = Callable[[Path], object]
 _WHOLE: dict[str, Callable[..., Any]] = {"sum": sum, "min": min, "max": max}
-_IMPORTED_LATER = (
-    "delta_orch.storage.local",
-    "delta_orch.engines.local.engine",
-    "delta_orch.engines.local.duckdb_input",
-)
 
 
 @dataclass(frozen=True)
@@ -66,32 +60,29 @@ def contestants(query: Query) -> dict[str, Callable[[], Run]]:
     }
 
 
-def delta_orch_table() -> Any:
-    """`DeltaTable`, with what it would import later: imports are not measured."""
-    for module in _IMPORTED_LATER:
-        import_module(module)
-    return import_module("delta_orch").DeltaTable
-
-
 def _delta_orch_duckdb(query: Query) -> Run:
     import duckdb
 
-    table_class, connection = delta_orch_table(), duckdb.connect()
+    from delta_orch import DeltaTable
+
+    connection = duckdb.connect()
     where = None if query.id_range is None else query.condition()
     terms = ", ".join(f"{function}({name.rpartition('.')[2]})" for function, name in query.aggregates)
 
     def run(table: Path) -> object:
-        rows = table_class(table).snapshot().scan(query.scanned, where).to_duckdb(connection)
+        rows = DeltaTable(table).snapshot().scan(query.scanned, where).to_duckdb(connection)
         return rows.aggregate(f"count(*), {terms}").fetchall()[0]
 
     return run
 
 
 def _delta_orch_reader(query: Query) -> Run:
-    import_module("pyarrow.dataset")
-    table_class = delta_orch_table()
+    import pyarrow.dataset  # noqa: F401 - a scan imports it
+
+    from delta_orch import DeltaTable
+
     where = None if query.id_range is None else query.condition()
-    return lambda table: _aggregated(table_class(table).snapshot().scan(query.scanned, where).to_reader(), query)
+    return lambda table: _aggregated(DeltaTable(table).snapshot().scan(query.scanned, where).to_reader(), query)
 
 
 def _deltalake_datafusion(query: Query) -> Run:

@@ -36,6 +36,8 @@ _NO_DEFAULT = object()
 _LATER = ("table_uri", "storage_options")
 """What may be a variable that is read in the run, Dagster's EnvVar, where Dagster's own functions take it."""
 _CONTAINERS = ("Sequence", "Iterable", "Iterator", "Collection", "list", "tuple", "set", "frozenset")
+_BODY = re.compile(r"^(?:@|def |async def |class )", re.MULTILINE)
+"""Where the imports of a module have ended."""
 
 
 def checked(public: Checked) -> Checked:
@@ -189,7 +191,9 @@ def _imports_of(module: str) -> dict[str, tuple[str, str | None]]:
     if file is None or not file.endswith(".py"):
         return {}
     found: dict[str, tuple[str, str | None]] = {}
-    for part in ast.parse(Path(file).read_text()).body:
+    # To parse a whole module takes longer than to read a small table.
+    head = _BODY.split(Path(file).read_text(encoding="utf-8"), maxsplit=1)[0]
+    for part in ast.parse(head).body:
         for line in part.body if isinstance(part, ast.If) else (part,):
             if isinstance(line, ast.ImportFrom) and line.module:
                 found.update({n.asname or n.name: (line.module, n.name) for n in line.names})
