@@ -64,6 +64,7 @@ CELLS = (
     Cell("spark-newest", "3.13", "local,spark,s3,gcs,azure", SPARK),
     Cell("java-21", "3.11", "local,spark,s3,gcs,azure", SPARK, java="21"),
     Cell("dagster-oldest", "3.11", "local,dagster", DAGSTER, oldest=("dagster",)),
+    Cell("dagster-1.13", "3.12", "local,dagster", DAGSTER, ("dagster==1.13.10", "dagster-webserver==1.13.10")),
     Cell("dagster-newest", "3.13", "local,dagster", DAGSTER),
     # Airflow before 3.3 does not run with the newest releases of the libraries below it.
     Cell("airflow-oldest", "3.11", "local,airflow", AIRFLOW, _BELOW_AIRFLOW_3_0, oldest=("apache-airflow",)),
