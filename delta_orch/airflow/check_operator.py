@@ -26,6 +26,7 @@ HEALTH = (
     "num_compactable_files",
     "commits_since_checkpoint",
     "num_expired_tombstones",
+    "deleted_rows_ratio",
 )
 """The fields of `TableHealth` that may be too large."""
 
@@ -75,7 +76,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         where: str | None = None,
         min_rows: int | str | None = None,
         max_age: timedelta | float | None = None,
-        max_health: Mapping[str, int] | None = None,
+        max_health: Mapping[str, float] | None = None,
         constraints: bool = False,
         python_callable: Callable[[TableSnapshot], object] | None = None,
         **kwargs: OperatorArgument,

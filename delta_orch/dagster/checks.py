@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import dagster as dg
 
 from delta_orch.arguments import checked, checked_constructor
-from delta_orch.dagster.metadata import Metadata, deleted_rows_ratio
+from delta_orch.dagster.metadata import Metadata
 from delta_orch.dagster.partition_selection import partition_rows
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import said_by
@@ -29,7 +29,7 @@ from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.pipeline.audit import repeated_keys
 from delta_orch.pipeline.declared_columns import column_drift, declared_columns
-from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, MaintenancePolicy, read_table_health
+from delta_orch.pipeline.maintenance import MaintenancePolicy, read_table_health
 from delta_orch.pipeline.run_identity import cdc_app_id
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.pipeline.target_table import snapshot_or_none
@@ -245,36 +245,32 @@ def build_delta_health_check(
     table: DeltaTableResource,
     *,
     policy: MaintenancePolicy | None = None,
-    max_deleted_rows_ratio: float = 0.1,
     name: str = "health",
     severity: dg.AssetCheckSeverity = _WARN,
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
     """Check that no maintenance is due: few small files, a short log since the last checkpoint, few rows marked as
-    deleted.
-
-    Raises:
-        InvalidRequestError: `max_deleted_rows_ratio` is not a share, 0 to 1.
+    deleted. The directory of the log is not listed.
     """
-    _ensure(0 <= max_deleted_rows_ratio <= 1, "max_deleted_rows_ratio is not a share", "Pass a number from 0 to 1")
     limits = policy or MaintenancePolicy()
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         health = read_table_health(snapshot)
-        ratio = deleted_rows_ratio(snapshot.files(ROW_COUNT_COLUMNS))
         due = [
             text
             for is_due, text in (
                 (limits.needs_optimize(health), f"{health.num_compactable_files} files could be compacted"),
                 (limits.needs_checkpoint(health), f"{health.commits_since_checkpoint} commits follow the checkpoint"),
                 (limits.needs_vacuum(health), f"{health.num_expired_tombstones} removed files have expired"),
-                (ratio > max_deleted_rows_ratio, f"{ratio:.1%} of the rows in files are marked as deleted"),
+                (
+                    limits.needs_purge(health),
+                    f"{health.deleted_rows_ratio:.1%} of the rows are marked as deleted",
+                ),
             )
             if is_due
         ]
         numbers = {f"delta/health/{key}": value for key, value in health.as_metadata().items()}
-        metadata = {**numbers, "delta/health/deleted_rows_ratio": ratio}
-        return Finding(not due, "; ".join(due) or "No maintenance is due.", metadata)
+        return Finding(not due, "; ".join(due) or "No maintenance is due.", numbers)
 
     return _check(asset, table, name, evaluate, severity, blocking, "No maintenance is due.")
 

@@ -234,7 +234,7 @@ class DeltaIncrementalComponent(DeltaStore, dg.Component):
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
 class DeltaMaintenanceComponent(DeltaStore, dg.Component):
-    """Compaction, checkpoint and vacuum of tables as assets, where their health asks for it."""
+    """Compaction, purge, checkpoint, vacuum and cleanup of the log as assets, where a table's health asks for it."""
 
     tables: Annotated[dict[str, str], dg.Resolver.default(description="Name → where the table is.")]
     cron: Annotated[str | None, dg.Resolver.default(description="When to look at the tables. None: by hand.")] = None
@@ -247,6 +247,12 @@ class DeltaMaintenanceComponent(DeltaStore, dg.Component):
     min_expired_tombstones: Annotated[
         int, dg.Resolver.default(description="So many expired files make vacuum due.")
     ] = _POLICY.min_expired_tombstones
+    max_deleted_rows_ratio: Annotated[
+        float, dg.Resolver.default(description="A greater share of rows marked as deleted makes a purge due.")
+    ] = _POLICY.max_deleted_rows_ratio
+    min_expired_log_files: Annotated[
+        int, dg.Resolver.default(description="So many expired files of the log make its cleanup due.")
+    ] = _POLICY.min_expired_log_files
     target_file_size_bytes: Annotated[
         int | None, dg.Resolver.default(description="Of compaction; by default the table's.")
     ] = None
@@ -265,7 +271,11 @@ class DeltaMaintenanceComponent(DeltaStore, dg.Component):
             assets=build_delta_maintenance_assets(
                 {name: self.resource(uri) for name, uri in self.tables.items()},
                 policy=MaintenancePolicy(
-                    self.min_compactable_files, self.max_commits_since_checkpoint, self.min_expired_tombstones
+                    self.min_compactable_files,
+                    self.max_commits_since_checkpoint,
+                    self.min_expired_tombstones,
+                    self.max_deleted_rows_ratio,
+                    self.min_expired_log_files,
                 ),
                 target_file_size_bytes=self.target_file_size_bytes,
                 vacuum_retention_hours=self.vacuum_retention_hours,

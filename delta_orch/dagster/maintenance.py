@@ -1,4 +1,5 @@
-"""The health of tables, their compaction, checkpoint and vacuum: each an asset of its own."""
+"""The health of tables, and what it asks for: compaction, purge, checkpoint, vacuum and cleanup of the log. Each is an
+asset of its own."""
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
@@ -14,12 +15,14 @@ from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.consumers import retention_hours_for
+from delta_orch.log.upkeep.log_cleanup import clean_up_log
+from delta_orch.pipeline.consumers import log_cut_off_for, retention_hours_for
 from delta_orch.pipeline.maintenance import MaintenancePolicy, TableHealth, read_table_health
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.verbs.vacuum import VacuumResult
 
 DEFAULT_POOL = "delta_maintenance"
+LOG_CLEANUP = "log_cleanup"
 
 Job = Callable[[DeltaTable, TableSnapshot, str, bool], Metadata]
 """Table, the version that was measured, the run's words for the commit, and whether to report only."""
@@ -30,7 +33,7 @@ class MaintenanceConfig(dg.Config):
     """What a single run of a maintenance asset is asked for, in the launchpad or in `run_config`.
 
     Attributes:
-        dry_run: Report what is due, and what vacuum would delete; change nothing.
+        dry_run: Report what is due, and what vacuum and cleanup would delete; change nothing.
     """
 
     dry_run: bool = False
@@ -52,14 +55,16 @@ def build_delta_maintenance_assets(
     automation_condition: dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey] | None = None,
     retry_policy: dg.RetryPolicy | None = None,
 ) -> list[dg.AssetsDefinition]:
-    """Four assets a table: `…/{name}/health`, then `…/compaction`, `…/checkpoint` and `…/vacuum`.
+    """Six assets a table: `…/{name}/health`, then `…/compaction`, `…/purge`, `…/checkpoint`, `…/vacuum` and
+    `…/log_cleanup`.
 
     `health` measures: its metadata are numbers that the UI plots over time, and its checks `needs_compaction`,
-    `needs_checkpoint` and `needs_vacuum` warn where the policy sees a need. The other assets measure the health again.
-    If nothing is due, they change nothing, and their metadata says so. If another commit conflicts with a compaction,
-    the compaction fails with a retryable error, and the table does not change. Vacuum first reports what it will
-    delete, then deletes it. With `dry_run: true` in the run's config, the assets only report. A table that does not
-    exist yet needs no maintenance.
+    `needs_purge` and so on warn where the policy sees a need. The other assets measure the health again.
+    If nothing is due, they change nothing, and their metadata says so. Compaction clusters a clustered table; files
+    that are clustered already stay. If another commit conflicts with a compaction or a purge, the step fails with a
+    retryable error, and the table does not change. Vacuum and cleanup first report what they will delete, then delete
+    it. With `dry_run: true` in the run's config, the assets only report. A table that does not exist yet needs no
+    maintenance.
 
     Args:
         tables: Name → table. A name becomes a part of asset keys, or with slashes several.
@@ -68,8 +73,8 @@ def build_delta_maintenance_assets(
         vacuum_retention_hours: By default `delta.deletedFileRetentionDuration`; never shorter than that.
         vacuum_dry_run_only: Report only.
         deps: Name → the asset(s) that write the table, so that maintenance runs after them.
-        consumers: Name → the tables that incremental steps fill from the table: vacuum keeps what they still have to
-            read. A table that does not exist yet needs no old files.
+        consumers: Name → the tables that incremental steps fill from the table: vacuum and cleanup keep what they
+            still have to read. A table that does not exist yet needs no old files.
         key_prefix: Of the asset keys.
         group_name: Of the assets.
         pool: A concurrency pool, so that maintenance does not crowd out the pipeline; None for none.
@@ -97,13 +102,9 @@ def build_delta_maintenance_assets(
         )
         assets.append(health)
         upstream = [health.key]
-        for step, (is_due, job) in _jobs(
-            chosen,
-            target_file_size_bytes,
-            vacuum_retention_hours,
-            vacuum_dry_run_only,
-            (consumers or {}).get(name, ()),
-        ).items():
+        readers = (consumers or {}).get(name, ())
+        jobs = _jobs(target_file_size_bytes, vacuum_retention_hours, vacuum_dry_run_only, readers)
+        for step, is_due in _needs(chosen).items():
             key = dg.AssetKey([*place, step])
             condition = None if automation_condition is None else _found_due(health.key, step)
             asset = dg.asset(
@@ -115,7 +116,7 @@ def build_delta_maintenance_assets(
                 description=_DESCRIPTIONS[step],
                 automation_condition=condition,
                 retry_policy=retry_policy or dg.RetryPolicy(max_retries=3, delay=1),
-            )(_compute(resource, key, is_due, job))
+            )(_compute(resource, key, is_due, jobs[step]))
             assets.append(asset)
             upstream = [key]
     return assets
@@ -145,18 +146,15 @@ def _health_asset(
     group_name: str | None,
     automation_condition: dg.AutomationCondition[dg.AssetKey | dg.AssetCheckKey] | None,
 ) -> dg.AssetsDefinition:
-    needs = {
-        "compaction": policy.needs_optimize,
-        "checkpoint": policy.needs_checkpoint,
-        "vacuum": policy.needs_vacuum,
-    }
+    needs = _needs(policy)
 
     def measure() -> Materialized:
-        snapshot = snapshot_or_none(resource.table())
+        table = resource.table()
+        snapshot = snapshot_or_none(table)
         if snapshot is None:
             nothing = [dg.AssetCheckResult(passed=True, check_name=f"needs_{step}") for step in needs]
             return dg.MaterializeResult(metadata=_NO_TABLE, check_results=nothing)
-        health = read_table_health(snapshot)
+        health = read_table_health(snapshot, log=table.log)
         return dg.MaterializeResult(
             metadata=_health_metadata(health),
             data_version=data_version(snapshot),
@@ -174,10 +172,10 @@ def _health_asset(
         deps=deps,
         group_name=group_name,
         kinds={"deltalake"},
-        description="Measures files, log and removed files. No row is read.",
+        description="Measures files, rows marked as deleted, log and removed files. No row is read.",
         automation_condition=automation_condition,
         check_specs=[
-            dg.AssetCheckSpec(f"needs_{step}", asset=key, description=f"No {step} is due.", blocking=True)
+            dg.AssetCheckSpec(f"needs_{step}", asset=key, description=f"No {_WORDS[step]} is due.", blocking=True)
             for step in needs
         ],
     )
@@ -203,19 +201,36 @@ def _health_metadata(health: TableHealth) -> Metadata:
 
 
 _DESCRIPTIONS = {
-    "compaction": "Merges small files. No row changes.",
+    "compaction": "Merges small files, and clusters clustered tables. No row changes.",
+    "purge": "Rewrites files without the rows that deletion vectors mark. No other row changes.",
     "checkpoint": "Writes a checkpoint, so that readers replay fewer commits.",
     "vacuum": "Deletes files that no version within the retention needs.",
+    LOG_CLEANUP: "Deletes the part of the log that is older than its retention.",
 }
+_WORDS = {step: step.replace(LOG_CLEANUP, "cleanup of the log") for step in _DESCRIPTIONS}
+
+
+def _needs(policy: MaintenancePolicy) -> dict[str, Callable[[TableHealth], bool]]:
+    """The steps, in their order, and when they are due."""
+    return {
+        "compaction": policy.needs_optimize,
+        "purge": policy.needs_purge,
+        "checkpoint": policy.needs_checkpoint,
+        "vacuum": policy.needs_vacuum,
+        LOG_CLEANUP: policy.needs_log_cleanup,
+    }
+
+
+def _existing(consumers: Sequence[DeltaTableResource]) -> list[DeltaTable]:
+    return [table for consumer in consumers if (table := consumer.table()).exists()]
 
 
 def _jobs(
-    policy: MaintenancePolicy,
     target_file_size_bytes: int | None,
     retention_hours: float | None,
     dry_run_only: bool,
     consumers: Sequence[DeltaTableResource],
-) -> dict[str, tuple[Callable[[TableHealth], bool], Job]]:
+) -> dict[str, Job]:
     def compact(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
         if dry:
             return {"delta/skipped": True}
@@ -227,13 +242,22 @@ def _jobs(
             "delta/operation_metrics": dg.JsonMetadataValue(dict(result.operation_metrics)),
         }
 
+    def purge(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
+        if dry:
+            return {"delta/skipped": True}
+        result = table.purge(user_metadata=run)
+        return {
+            "delta/skipped": result.skipped,
+            "delta/operation_metrics": dg.JsonMetadataValue(dict(result.operation_metrics)),
+        }
+
     def checkpoint(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
         if dry:
             return {"delta/skipped": True}
         return {"delta/skipped": False, "delta/checkpoint_version": table.checkpoint()}
 
     def vacuum(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
-        readers = [reader for consumer in consumers if (reader := consumer.table()).exists()]
+        readers = _existing(consumers)
         hours = retention_hours_for(table, readers, retention_hours) if readers else retention_hours
         found = table.vacuum(hours, dry_run=True)
         metadata = {"delta/skipped": dry or dry_run_only or found.num_files == 0, **_vacuum_metadata("found", found)}
@@ -241,11 +265,19 @@ def _jobs(
             metadata |= _vacuum_metadata("deleted", table.vacuum(hours, user_metadata=run))
         return metadata
 
+    def clean_up(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
+        cut_off = log_cut_off_for(table, _existing(consumers))
+        found = clean_up_log(table.log, snapshot, dry_run=dry, cut_off=cut_off)
+        what = "found" if dry else "deleted"
+        return {
+            "delta/skipped": dry or not found.paths,
+            f"delta/log_cleanup_{what}_files": len(found.paths),
+            f"delta/log_cleanup_{what}_bytes": found.size_bytes,
+        }
+
     return {
-        "compaction": (policy.needs_optimize, compact),
-        "checkpoint": (policy.needs_checkpoint, checkpoint),
-        "vacuum": (policy.needs_vacuum, vacuum),
-    }
+        "compaction": compact, "purge": purge, "checkpoint": checkpoint, "vacuum": vacuum, LOG_CLEANUP: clean_up
+    }  # fmt: skip
 
 
 def _vacuum_metadata(what: str, result: VacuumResult) -> Metadata:
@@ -264,7 +296,7 @@ def _compute(
         snapshot = snapshot_or_none(table)
         if snapshot is None:
             return dg.MaterializeResult(metadata=_NO_TABLE)
-        health = read_table_health(snapshot)
+        health = read_table_health(snapshot, log=table.log if key.path[-1] == LOG_CLEANUP else None)
         metadata: Metadata = {**_health_metadata(health), "delta/is_due": is_due(health)}
         if is_due(health):
             run = read_run(context).user_metadata(key.to_user_string())

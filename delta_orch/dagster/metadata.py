@@ -17,7 +17,7 @@ from delta_orch.expressions.tree import disjunction
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows
+from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows, deleted_rows_ratio
 from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.step import StepReport
@@ -58,17 +58,6 @@ def table_metadata(snapshot: Snapshot, table_name: str) -> Metadata:
         metadata["dagster/row_count"] = rows
         metadata["delta/deleted_rows_ratio"] = deleted_rows_ratio(files)
     return metadata
-
-
-def deleted_rows_ratio(files: pa.Table) -> float:
-    """Rows that deletion vectors mark, of the rows in files, 0 to 1; 0 where statistics do not tell.
-
-    Args:
-        files: At least the columns `ROW_COUNT_COLUMNS`.
-    """
-    rows = count_rows(files)
-    marked = pc.sum(pc.struct_field(FileTable(files).deletion_vector, "cardinality")).as_py() or 0
-    return marked / (rows + marked) if rows is not None and rows + marked else 0.0
 
 
 def report_metadata(

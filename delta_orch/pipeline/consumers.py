@@ -1,4 +1,5 @@
-"""Who still has to read a table: how far its incremental readers have come, and what vacuum must keep for them."""
+"""Who still has to read a table: how far its incremental readers have come, and what vacuum and cleanup of the log must
+keep for them."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.log.upkeep.log_cleanup import cut_off_ms
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
@@ -36,6 +38,26 @@ def retention_hours_for(source: DeltaTable, consumers: Sequence[DeltaTable], ret
     needed_ms = [now_ms - _read_until_ms(source, consumer) for consumer in consumers]
     # A millisecond more: what was removed at that very moment is kept.
     return max([asked_ms, *(math.ceil(lag_ms) + 1 for lag_ms in needed_ms)]) / _HOUR_MS
+
+
+def log_cut_off_for(source: DeltaTable, consumers: Sequence[DeltaTable]) -> int | None:
+    """Until when versions of `source` may leave its log, milliseconds since the epoch, so that every consumer finds the
+    commits that it has not read. None where the properties of the table decide: there is no consumer, or none is so
+    far behind.
+
+    Args:
+        source: The table whose log is cleaned up.
+        consumers: Tables that incremental steps fill from it (`pipeline.incremental`).
+
+    Raises:
+        InvalidRequestError: A consumer has never read the source, or a version it has not read is gone already.
+        DeltaError: A log cannot be read.
+    """
+    if not consumers:
+        return None
+    usual = cut_off_ms(source.snapshot().properties, time.time_ns() // 1_000_000)
+    needed = int(min(_read_until_ms(source, consumer) for consumer in consumers))
+    return needed if needed < usual else None
 
 
 def _read_until_ms(source: DeltaTable, consumer: DeltaTable) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,6 +17,9 @@ from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS as ROW_COUNT_COL
 from delta_orch.log.files.file_columns import FileTable, live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
+
+if TYPE_CHECKING:
+    from delta_orch.log.read.table_log import TableLog
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +38,9 @@ class TableHealth:
         checkpoint_version: Of the last checkpoint, None without one.
         num_expired_tombstones: Removed files older than `delta.deletedFileRetentionDuration`: vacuum deletes them, and
             files that no commit ever named, if they are still there.
+        deleted_rows_ratio: Rows that deletion vectors mark, of the rows in files, 0 to 1; 0 where statistics do not
+            tell.
+        num_expired_log_files: Files of the log that its cleanup would delete. None where nobody has listed them.
     """
 
     version: int
@@ -45,20 +52,26 @@ class TableHealth:
     commits_since_checkpoint: int
     checkpoint_version: int | None
     num_expired_tombstones: int
+    deleted_rows_ratio: float
+    num_expired_log_files: int | None = None
 
-    def as_metadata(self) -> Mapping[str, int]:
+    def as_metadata(self) -> Mapping[str, int | float]:
         """Name → number, for an orchestrator's metadata; what is None is left out."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return {name: value for name, value in values.items() if value is not None}
 
 
-def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> TableHealth:
-    """The health of a snapshot. Decodes sizes, partitions and tombstones; opens no data file, lists no directory.
+def read_table_health(snapshot: Snapshot, *, log: TableLog | None = None, now_ms: int | None = None) -> TableHealth:
+    """The health of a snapshot. Decodes sizes, partitions, vectors and tombstones; opens no data file.
 
     Take a freshly loaded snapshot: one that was advanced knows nothing of checkpoints written since it was loaded.
 
     Args:
+        log: Of the table, to count what has expired in it, which lists its directory.
         now_ms: Milliseconds since the epoch, by default the clock's.
+
+    Raises:
+        UnsupportedFeatureError, UnsupportedVersionError: With `log`, where this release must not write to the table.
     """
     target = snapshot.properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
     sizes = FileTable(snapshot.files(["size"])).size
@@ -78,7 +91,15 @@ def read_table_health(snapshot: Snapshot, *, now_ms: int | None = None) -> Table
             pc.fill_null(deleted_ms, int64_array([0])[0]),
             now - snapshot.properties.deleted_file_retention_ms,
         ),
+        deleted_rows_ratio=deleted_rows_ratio(snapshot.files(ROW_COUNT_COLUMNS)),
+        num_expired_log_files=None if log is None else _count_expired(log, snapshot, now),
     )
+
+
+def _count_expired(log: TableLog, snapshot: Snapshot, now_ms: int) -> int:
+    from delta_orch.log.upkeep.log_cleanup import clean_up_log
+
+    return len(clean_up_log(log, snapshot, dry_run=True, now_ms=now_ms).paths)
 
 
 def _count_compactable(snapshot: Snapshot, target_file_size_bytes: int) -> int:
@@ -103,20 +124,31 @@ class MaintenancePolicy:
         max_commits_since_checkpoint: Write a checkpoint once more commits than that follow the last one.
         min_expired_tombstones: Vacuum once so many removed files have expired; 0 vacuums always (which also finds files
             that no commit ever named).
+        max_deleted_rows_ratio: Purge once deletion vectors mark a greater share of the rows in files, 0 to 1.
+        min_expired_log_files: Clean up the log once so many of its files have expired; at least 1.
     """
 
     min_compactable_files: int = 10
     max_commits_since_checkpoint: int = 10
     min_expired_tombstones: int = 1
+    max_deleted_rows_ratio: float = 0.1
+    min_expired_log_files: int = 1
 
     def __post_init__(self) -> None:
-        limits = (self.min_compactable_files, self.max_commits_since_checkpoint, self.min_expired_tombstones)
+        limits = (
+            self.min_compactable_files, self.max_commits_since_checkpoint, self.min_expired_tombstones,
+            self.min_expired_log_files,
+        )  # fmt: skip
         if not all(isinstance(limit, int) and not isinstance(limit, bool) for limit in limits):
             raise InvalidRequestError(f"The limits of a maintenance policy are integers, not {limits!r:.200}")
         if self.min_compactable_files < 2:
             raise InvalidRequestError("min_compactable_files must be at least 2", cause="One file cannot be merged")
         if self.max_commits_since_checkpoint < 0 or self.min_expired_tombstones < 0:
             raise InvalidRequestError("The limits of a maintenance policy are not negative")
+        if self.min_expired_log_files < 1:
+            raise InvalidRequestError("min_expired_log_files must be at least 1")
+        if not 0 <= self.max_deleted_rows_ratio <= 1:
+            raise InvalidRequestError("max_deleted_rows_ratio is not a share", remedy="Pass a number from 0 to 1")
 
     def needs_optimize(self, health: TableHealth) -> bool:
         """Whether compaction is due."""
@@ -130,8 +162,18 @@ class MaintenancePolicy:
         """Whether vacuum is due."""
         return health.num_expired_tombstones >= self.min_expired_tombstones
 
+    def needs_purge(self, health: TableHealth) -> bool:
+        """Whether rows that are marked as deleted are to leave their files."""
+        return health.deleted_rows_ratio > self.max_deleted_rows_ratio
 
-ALWAYS = MaintenancePolicy(min_compactable_files=2, max_commits_since_checkpoint=0, min_expired_tombstones=0)
+    def needs_log_cleanup(self, health: TableHealth) -> bool:
+        """Whether cleanup of the log is due; not where its files were not counted."""
+        return (health.num_expired_log_files or 0) >= self.min_expired_log_files
+
+
+ALWAYS = MaintenancePolicy(
+    min_compactable_files=2, max_commits_since_checkpoint=0, min_expired_tombstones=0, max_deleted_rows_ratio=0.0
+)
 """Do whatever there is to do."""
 
 
@@ -145,3 +187,14 @@ def count_rows(files: pa.Table) -> int | None:
     """
     counts = live_row_counts(files)
     return None if counts.null_count else int(pc.sum(counts).as_py() or 0)
+
+
+def deleted_rows_ratio(files: pa.Table) -> float:
+    """Rows that deletion vectors mark, of the rows in files, 0 to 1; 0 where statistics do not tell.
+
+    Args:
+        files: At least the columns `ROW_COUNT_COLUMNS`.
+    """
+    rows = count_rows(files)
+    marked = pc.sum(pc.struct_field(FileTable(files).deletion_vector, "cardinality")).as_py() or 0
+    return marked / (rows + marked) if rows is not None and rows + marked else 0.0

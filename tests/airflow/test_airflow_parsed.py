@@ -159,5 +159,5 @@ def test_the_xcom_of_a_task_is_not_a_location(name: str) -> None:
 
 def test_health_that_may_be_too_large() -> None:
     assert set(TableHealth.__dataclass_fields__) - set(HEALTH) == {
-        "version", "target_file_size_bytes", "checkpoint_version"
+        "version", "target_file_size_bytes", "checkpoint_version", "num_expired_log_files"
     }  # fmt: skip

@@ -160,7 +160,6 @@ def test_severity_and_blocking(checked: Checked) -> None:
         (build_delta_row_count_check, {"max_rows": -1}),
         (build_delta_row_count_check, {"min_rows": 2, "max_rows": 1}),
         (build_delta_freshness_check, {"max_age": timedelta(seconds=-1)}),
-        (build_delta_health_check, {"max_deleted_rows_ratio": -0.1}),
         (build_delta_writer_check, {"last_versions": 0}),
         (build_delta_writer_check, {"orchestrators": ["dagstr"]}),
         (build_delta_txn_gap_check, {"app_id": "a", "last_versions": 0}),

@@ -1,3 +1,5 @@
+import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.maintenance import ALWAYS
 
-STEPS = ("compaction", "checkpoint", "vacuum")
+STEPS = ("compaction", "purge", "checkpoint", "vacuum", "log_cleanup")
 
 
 @pytest.fixture
@@ -48,6 +50,11 @@ def run(assets: list[dg.AssetsDefinition], **arguments: Any) -> dict[str, dict[s
         (event,) = result.asset_materializations_for_node(f"maintenance__flights__{step}")
         metadata[step] = {name: value.value for name, value in event.metadata.items()}
     return metadata
+
+
+def named(assets: list[dg.AssetsDefinition], step: str) -> dg.AssetsDefinition:
+    (found,) = [asset for asset in assets if asset.key.path[-1] == step]
+    return found
 
 
 def data_files(table: DeltaTable) -> int:
@@ -95,7 +102,9 @@ def test_vacuum_may_only_report(table: DeltaTable) -> None:
 def test_a_dry_run_only_reports(table: DeltaTable) -> None:
     config = dg.RunConfig({f"maintenance__flights__{step}": MaintenanceConfig(dry_run=True) for step in STEPS})
     metadata = run(build(table, policy=ALWAYS), run_config=config)
-    assert all(metadata[step]["delta/skipped"] and metadata[step]["delta/is_due"] for step in STEPS)
+    assert all(metadata[step]["delta/skipped"] for step in STEPS)
+    due = [step for step in STEPS if metadata[step]["delta/is_due"]]
+    assert due == ["compaction", "checkpoint", "vacuum"]
     assert metadata["vacuum"]["delta/skip_reason"] == "the run is a dry one"
     assert (DeltaTable(table.uri).version(), data_files(table)) == (3, 4)
     # What could be vacuumed is still in use: nothing was compacted.
@@ -110,8 +119,8 @@ def test_order_pools_and_dependencies(table: DeltaTable) -> None:
     keys = [asset.key for asset in assets]
     assert keys == [dg.AssetKey(["ops", "delta", "flights", step]) for step in ("health", *STEPS)]
     parents = [asset.asset_deps[asset.key] for asset in assets]
-    assert parents == [{dg.AssetKey("flights")}, {keys[0]}, {keys[1]}, {keys[2]}]
-    assert [asset.op.pool for asset in assets] == [None, "lake", "lake", "lake"]
+    assert parents == [{dg.AssetKey("flights")}, *({key} for key in keys[:-1])]
+    assert [asset.op.pool for asset in assets] == [None, *["lake"] * len(STEPS)]
     assert all("dagster/kind/deltalake" in asset.specs_by_key[asset.key].tags for asset in assets)
 
 
@@ -145,14 +154,12 @@ def test_what_a_measurement_finds_due_runs_by_itself(table: DeltaTable) -> None:
     assert requested() == set()
     result = dg.materialize(assets, selection=[assets[0]], instance=instance)
     assert [(one.check_name, one.passed) for one in result.get_asset_check_evaluations()] == [
-        ("needs_compaction", True),
-        ("needs_checkpoint", True),
-        ("needs_vacuum", False),
+        (f"needs_{step}", step != "vacuum") for step in STEPS
     ]
     assert requested() == {"vacuum"}
     (event,) = result.asset_materializations_for_node("maintenance__flights__health")
     assert event.metadata["delta/health/num_expired_tombstones"].value == 4
-    assert dg.materialize(assets, selection=[assets[3]], instance=instance).success
+    assert dg.materialize(assets, selection=[named(assets, "vacuum")], instance=instance).success
     assert data_files(table) == 1
 
 
@@ -168,7 +175,7 @@ def test_vacuum_keeps_what_consumers_have_to_read(tmp_path: Path) -> None:
     assets = build_delta_maintenance_assets({"bronze": source}, policy=ALWAYS, consumers={"bronze": [target]})
 
     def vacuumed() -> int:
-        result = dg.materialize(assets, selection=[assets[3]])
+        result = dg.materialize(assets, selection=[named(assets, "vacuum")])
         (event,) = result.asset_materializations_for_node("maintenance__bronze__vacuum")
         found = event.metadata["delta/vacuum_found_files"].value
         assert isinstance(found, int)
@@ -182,6 +189,71 @@ def test_vacuum_keeps_what_consumers_have_to_read(tmp_path: Path) -> None:
     assert vacuumed() == 0
     assert dg.materialize([silver]).success
     assert vacuumed() == 1
+
+
+def test_a_purge_takes_deleted_rows_out_of_their_files(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"n": range(100)}), properties={"delta.enableDeletionVectors": "true"})
+    table.delete("n < 4")
+    policy = MaintenancePolicy(max_deleted_rows_ratio=0.04)
+    metadata = run(build(table, policy=policy))
+    assert metadata["purge"]["delta/skip_reason"] == "the policy sees no need"
+    assert metadata["purge"]["delta/health/deleted_rows_ratio"] == 0.04
+    table.delete("n = 4")
+    metadata = run(build(table, policy=policy))
+    assert metadata["purge"]["delta/skipped"] is False
+    assert metadata["checkpoint"]["delta/health/deleted_rows_ratio"] == 0
+    found = DeltaTable(table.uri).snapshot()
+    assert sorted(found.scan().to_arrow()["n"].to_pylist()) == list(range(5, 100))
+    assert "maintenance/flights/purge" in str([entry.user_metadata for entry in table.history()])
+
+
+def grow_old(table: DeltaTable, days: int) -> None:
+    """The log, as if it had been written so long ago."""
+    seconds = time.time() - days * 24 * 60 * 60
+    for number, file in enumerate(sorted((Path(table.uri.removeprefix("file://")) / "_delta_log").iterdir())):
+        os.utime(file, (seconds + number, seconds + number))
+
+
+def test_the_log_is_cleaned_up_behind_its_consumers(tmp_path: Path) -> None:
+    source, target = (DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("bronze", "silver"))
+    # Else commits clean up by themselves.
+    by_hand = {"delta.enableExpiredLogCleanup": "false"}
+
+    @delta_asset(incremental_from=source, table=target, write="append")
+    def silver(batch: ChangeBatch) -> pa.Table:
+        return batch.inserted().to_arrow()
+
+    table = source.table()
+    table.append(pa.table({"n": [0]}), properties=by_hand)
+    assert dg.materialize([silver]).success
+    for number in range(1, 6):
+        table.append(pa.table({"n": [number]}))
+    table.checkpoint()
+    grow_old(table, 60)
+    table.append(pa.table({"n": [6]}))
+    assets = build_delta_maintenance_assets({"bronze": source}, consumers={"bronze": [target]})
+
+    def cleaned_up(**config: bool) -> dict[str, Any]:
+        name = "maintenance__bronze__log_cleanup"
+        asked = dg.RunConfig({name: MaintenanceConfig(**config)}) if config else None
+        result = dg.materialize(assets, selection=[named(assets, "log_cleanup")], run_config=asked)
+        (event,) = result.asset_materializations_for_node(name)
+        return {key: value.value for key, value in event.metadata.items()}
+
+    told = cleaned_up()
+    # Due by the age of its files, but somebody has not read them.
+    assert told["delta/health/num_expired_log_files"] >= 5
+    assert told["delta/log_cleanup_deleted_files"] == 0
+    assert dg.materialize([silver]).success
+    assert sorted(target.table().snapshot().scan().to_arrow()["n"].to_pylist()) == list(range(7))
+    told = cleaned_up(dry_run=True)
+    assert told["delta/log_cleanup_found_files"] == told["delta/health/num_expired_log_files"]
+    told = cleaned_up()
+    assert told["delta/log_cleanup_deleted_files"] == told["delta/health/num_expired_log_files"]
+    assert cleaned_up()["delta/skip_reason"] == "the policy sees no need"
+    fresh = DeltaTable(table.uri).snapshot()
+    assert sorted(fresh.scan().to_arrow()["n"].to_pylist()) == list(range(7))
 
 
 def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
