@@ -21,6 +21,7 @@ from delta_orch.delta_table import DeltaTable
 # How Dagster itself reads YAML and makes references to it is beta, and deprecated by pydantic.
 pytestmark = pytest.mark.filterwarnings("ignore")
 COMPONENTS: list[Any] = [DeltaTablesComponent, DeltaIncrementalComponent, DeltaMaintenanceComponent]
+STEPS = ("compaction", "purge", "checkpoint", "vacuum", "log_cleanup")
 ROWS = pa.table({"day": ["a", "b"], "id": pa.array([1, 2], pa.int64())})
 
 
@@ -45,9 +46,7 @@ def test_what_is_scaffolded_loads(component: Any) -> None:
     expected = {
         DeltaTablesComponent: {"lake/events"},
         DeltaIncrementalComponent: {"lake/daily"},
-        DeltaMaintenanceComponent: {
-            f"maintenance/events/{job}" for job in ("health", "compaction", "checkpoint", "vacuum")
-        },
+        DeltaMaintenanceComponent: {f"maintenance/events/{job}" for job in ("health", *STEPS)},
     }[component]
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(component_cls=component)
@@ -110,7 +109,7 @@ def test_components_do_what_their_builders_do(tmp_path: Path, monkeypatch: pytes
             assert sorted(target.snapshot().scan().to_arrow().to_pylist(), key=str) == ROWS.to_pylist()
             checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
             own = ("schema", "unique", "row_count", "freshness", "positive", "keys")
-            assert checks == dict.fromkeys((*own, "needs_compaction", "needs_checkpoint", "needs_vacuum"), True)
+            assert checks == dict.fromkeys((*own, *(f"needs_{step}" for step in STEPS)), True)
             assert "hidden-value" not in "".join(str(entry) for entry in instance.all_logs(result.run_id))
 
 
