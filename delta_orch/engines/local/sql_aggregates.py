@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 
-from delta_orch.engines.local.query_grammar import OrderKey, Over, Window, is_star
+from delta_orch.engines.local.query_grammar import OrderKey, Over, Select, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, QueryColumns, Scalars, describe
@@ -282,14 +282,41 @@ def sort_key(value: Typed, key: OrderKey) -> str:
     return f"{value.sql} {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
-def group_key(node: Expression, scalars: Scalars) -> str:
-    """A key of GROUP BY."""
-    if isinstance(node, Literal) and isinstance(node.value, int):
-        return str(node.value)  # the number of an item
+def group_keys(select: Select, scalars: Scalars) -> list[str]:
+    """The keys of GROUP BY. A bare number is that of an item of the SELECT list. A name is that of a column, or else of
+    an item; ALL is every item without an aggregate, unless a column is called so."""
+    named = {item.alias.lower(): item.node for item in select.items if item.alias}
+    keys: list[str] = []
+    for key in select.group:
+        if isinstance(key, Literal) and type(key.value) is int:
+            keys.append(_item_number(key.value, select))
+            continue
+        own = key.path[0].lower() if isinstance(key, Column) and len(key.path) == 1 else ""
+        try:
+            scalars.scalar(key)
+        except ColumnNotFoundError:
+            if own == "all" and len(select.group) == 1 and own not in named:
+                return [_group_key(item.node, scalars) for item in select.items if not has_aggregate(item.node)]
+            if own not in named:
+                raise
+            key = named[own]
+        keys.append(_group_key(key, scalars))
+    return keys
+
+
+def _item_number(number: int, select: Select) -> str:
+    count = len(select.items)
+    if number < 1 or (number > count and not any(is_star(item.node) for item in select.items)):
+        raise InvalidExpressionError(f"GROUP BY {number} names no column", remedy=f"There are {count}")
+    return str(number)
+
+
+def _group_key(node: Expression, scalars: Scalars) -> str:
     value = scalars.scalar(node)
     if not is_atomic(value.data_type):
         raise unsupported(f"GROUP BY {value.data_type}")
-    return value.sql
+    # DuckDB takes a bare number for that of an item.
+    return f"{value.sql} + 0" if isinstance(node, Literal) and type(node.value) is int else value.sql
 
 
 def has_aggregate(node: Expression) -> bool:

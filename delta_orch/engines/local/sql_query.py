@@ -30,8 +30,7 @@ from delta_orch.engines.local.sql_aggregates import (
     Aggregates,
     OutputColumns,
     Windows,
-    group_key,
-    has_aggregate,
+    group_keys,
     order_key,
 )
 from delta_orch.engines.local.sql_casts import literal_value, widen
@@ -298,7 +297,7 @@ class _Select:
             parts.append(f"WHERE {Scalars(of_rows).boolean(select.where)}")
             if of_rows.is_correlated:
                 self._ensure_plain()
-        if group := self._group(scalars):
+        if group := group_keys(select, scalars):
             parts.append(f"GROUP BY {', '.join(group)}")
         if select.having is not None:
             # Columns that are keys of GROUP BY come before names of the SELECT list, as in Spark.
@@ -327,25 +326,6 @@ class _Select:
         parts = (select.group, select.having, select.qualify, select.limit, select.offset, select.distinct)
         if any(parts):
             raise unsupported("a query about the rows around it, with more than FROM and WHERE")
-
-    def _group(self, scalars: Scalars) -> list[str]:
-        """The keys of GROUP BY. A name is that of a column, or else of an item of the SELECT list; ALL is every item
-        without an aggregate, unless a column is called so."""
-        items, group = self._select.items, self._select.group
-        named = {item.alias.lower(): item.node for item in items if item.alias}
-        keys: list[Expression] = []
-        for key in group:
-            own = key.path[0].lower() if isinstance(key, Column) and len(key.path) == 1 else ""
-            try:
-                scalars.scalar(key)
-            except ColumnNotFoundError:
-                if own == "all" and len(group) == 1 and own not in named:
-                    return [group_key(item.node, scalars) for item in items if not has_aggregate(item.node)]
-                if own not in named:
-                    raise
-                key = named[own]
-            keys.append(key)
-        return [group_key(key, scalars) for key in keys]
 
     def _from(self) -> list[str]:
         if self._select.source is None:
