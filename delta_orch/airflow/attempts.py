@@ -121,7 +121,7 @@ def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, a
 
 
 class Attempts:
-    """The marker of one task instance.
+    """The marker of one task instance; there is none where Airflow keeps no state of tasks (`TaskRun.keeps_state`).
 
     Args:
         context: Airflow's, of the attempt that is running.
@@ -133,7 +133,7 @@ class Attempts:
         self._run = run
         self._store: Any = context.get("task_state_store")
         self.marker: Marker | None = None
-        found = None if self._store is None else self._store.get(MARKER_KEY)
+        found = self._store.get(MARKER_KEY) if run.keeps_state else None
         if found is None:
             return
         marker = self.marker = Marker(**found)
@@ -148,11 +148,6 @@ class Attempts:
     def clearing(self, marker: Marker, own: int) -> Clearing:
         """What has happened since the attempt that left the marker; see `Marker.clearing`."""
         return marker.clearing(self._run.max_tries, self._run.clear_number, own)
-
-    @property
-    def knows(self) -> bool:
-        """Whether there is a state store. Without it, `stateless` judges."""
-        return self._store is not None
 
     def begin_or_continue(self, version: int, table_version: int) -> None:
         """As `begin`, for a task that may make several commits: an attempt that was never acknowledged stands at the
@@ -171,7 +166,7 @@ class Attempts:
             work: A digest of the arguments.
             table_version: The table's, -1 without one.
         """
-        if self._store is None:
+        if not self._run.keeps_state:
             return
         about = Marker(txn.version, work, False, table_version, txn.app_id, -1 if recorded is None else recorded)
         self._note(self._of_now(about))
@@ -187,7 +182,7 @@ class Attempts:
 
     def note_acknowledgement(self) -> None:
         """Have the success of this attempt noted once Airflow has been told of it."""
-        if self._store is None:
+        if not self._run.keeps_state:
             return
         task: BaseOperator = self._context["ti"].task
         given = getattr(task, "on_success_callback", None) or []

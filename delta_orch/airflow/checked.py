@@ -124,12 +124,18 @@ class CheckedOperator(CheckedArguments):
     @classmethod
     def partial(cls, **kwargs: Any) -> Any:
         """As Airflow's: some arguments of a mapped task."""
+        from delta_orch.airflow.versions import keeps_state
+
         ensure_arguments(cls, kwargs)
-        cls.ensure_exact(kwargs)
         for name in ("target", *_LOCATED):
             for location in _locations(kwargs.get(name)):
                 checked_location(location)
-        return super().partial(**kwargs)  # type: ignore[misc]
+        found = super().partial(**kwargs)  # type: ignore[misc]
+        if keeps_state():
+            return found
+        from delta_orch.airflow.expansion import exact_partial
+
+        return exact_partial(found)
 
     @classmethod
     def adds_rows(cls, arguments: Mapping[str, Any]) -> bool:

@@ -181,7 +181,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if (
             not report.batches
             and report.version is not None
-            and (marker or (not attempts.knows and run.try_number > 1))
+            and (marker or (not run.keeps_state and run.try_number > 1))
         ):
             # Of this run, and since the first attempt that Airflow knows no success of, where it is noted.
             after, since_ms = (-1, run.since_ms) if marker is None else (marker.table_version, 0.0)

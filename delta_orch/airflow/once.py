@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_result import CommitResult
 
@@ -128,7 +128,10 @@ class OnceWriter:
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)
         txns = self._placed(txns, marker, attempts)
-        txns, verdict, recorded = self._judged(txns, before, marker, attempts.knows, mode=step.mode)
+        recorded = None if before is None else before.txn_version(txns[-1].app_id)
+        if recorded is not None:
+            self._ensure_own_name(txns[-1])
+        txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)
         if verdict is Verdict.OWN:
             assert recorded is not None
             if marker is not None:
@@ -148,15 +151,23 @@ class OnceWriter:
         except ConcurrentTransactionError as error:
             if txns[-1].app_id not in error.context.get("app_ids", ()):
                 raise
+            self._ensure_own_name(txns[-1])
             now = self._table.snapshot().txn_version(txns[-1].app_id)
             attempts.begin(txns[-1], now, work=self._work, table_version=table_version)
             raise lived_on(step.name) from error
+        if verdict is not Verdict.LEAVE and (report.skipped or report.recovered is not None):
+            self._ensure_own_name(txns[-1])
         if report.skipped and report.skipped_txns and verdict is not Verdict.LEAVE:
             unit = txns[-1]
             if self._table.snapshot().txn_version(unit.app_id) == unit.version:
                 # Another process of this very attempt, which Airflow took for dead, came first.
                 return step.recover(unit)
         return report
+
+    def _ensure_own_name(self, unit: TxnId) -> None:
+        """Raise, if another mapped task of the run has recorded the identifier; the table has it."""
+        if self._run.map_index >= 0 and self._name is not None and self._idempotency != "partition":
+            ensure_own_name(self._context, self._run, self._table, unit.app_id, self._name)
 
     def _txns(self, run: TaskRun) -> tuple[TxnId, ...]:
         return run.write_txns(self._idempotency, self._name, replaces_table=self._replaces_table, adds=self._adds)
@@ -175,35 +186,30 @@ class OnceWriter:
     def _judged(
         self,
         txns: tuple[TxnId, ...],
-        before: TableSnapshot | None,
+        recorded: int | None,
         marker: Marker | None,
-        knows: bool,
         *,
         mode: str,
-    ) -> tuple[tuple[TxnId, ...], Verdict, int | None]:
-        unit = txns[-1]
-        recorded = None if before is None else before.txn_version(unit.app_id)
+    ) -> tuple[tuple[TxnId, ...], Verdict]:
+        unit, knows = txns[-1], self._run.keeps_state
         is_once = self._idempotency == "partition"
         if not knows:
             # What creates a table has nothing to do again, were it cleared or not.
             is_said = self._is_said or mode in CREATING
-            verdict = judge_by_table(
-                self._run, self._table, unit, recorded, once_a_partition=is_once, is_said=is_said, name=self._name
-            )
+            verdict = judge_by_table(self._run, self._table, unit, recorded, once_a_partition=is_once, is_said=is_said)
         elif is_once:
             is_own = marker is not None and marker.version == recorded and not marker.acknowledged
             verdict = Verdict.WRITE if recorded is None else Verdict.OWN if is_own else Verdict.LEAVE
-            return txns, verdict, recorded
+            return txns, verdict
         else:
             verdict = judge(unit.version, recorded, marker, self._work, adds=self._adds)
         if marker is None and knows and recorded is not None and verdict in (Verdict.LEAVE, Verdict.AGAIN):
             info = find_txn_commit(self._table, unit.app_id, recorded).commit_info or {}
-            ensure_own_name(self._run, self._name, info)
             if self._run.is_of_run(info):
                 # Not of a newer run, but of this one as it was before it was deleted and created again.
                 verdict = Verdict.AGAIN
         if verdict is Verdict.AGAIN and mode == "ignore":
-            return txns, Verdict.LEAVE, recorded
+            return txns, Verdict.LEAVE
         if verdict is Verdict.AGAIN:
             if self._adds:
                 raise recreated()
@@ -213,7 +219,7 @@ class OnceWriter:
                     "A run of the same name has written this before, and started later than this one",
                     remedy="Clear the task to write again",
                 )
-        return txns, verdict, recorded
+        return txns, verdict
 
 
 def _is_late(recorded: int | None, marker: Marker | None) -> bool:

@@ -159,6 +159,11 @@ class TaskRun:
         """Whether a commit was made in this run by another index of this task."""
         return self._is_said(commit_info, "dag_id", "run_id", "task_id") and not self.is_of_task(commit_info)
 
+    def map_index_of(self, commit_info: Mapping[str, object]) -> int:
+        """Of the task instance that made a commit; -1 also where it is not said."""
+        index = _said(commit_info).get("map_index")
+        return index if isinstance(index, int) else -1
+
     def is_this_attempt(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made by this attempt, in another process."""
         return self.counted_at(commit_info).get("id") == self.attempt_id

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
@@ -10,26 +10,68 @@ from delta_orch.pipeline.recorded import find_commit_after
 from delta_orch.pipeline.run_identity import airflow_writer
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.files.txn import TxnId
+    from delta_orch.pipeline.recorded import RecordedCommit
     from delta_orch.staged_write import StagedWrite
 
+_UNDER_WAY = ("scheduled", "queued", "running", "restarting", "deferred", "up_for_reschedule")
+"""States of a task instance whose attempt has not ended, or whose next one is to come."""
 
-def ensure_own_name(run: TaskRun, name: str | None, commit_info: Mapping[str, object]) -> None:
+
+def ensure_own_name(context: Context, run: TaskRun, table: DeltaTable, app_id: str, name: str) -> None:
     """Mapped tasks of one run that have one identity would take each other's rows for older ones of their own.
 
+    The identity is another one's for as long as the table's transaction is, and no longer than that one has it: a list
+    that has changed gives it to another index, and clears the one that had it.
+
+    Args:
+        context: Airflow's.
+        run: Of the context.
+        table: The table that is written.
+        app_id: The transaction's.
+        name: The identity.
+
     Raises:
-        InvalidRequestError: The commit that has recorded the identity is another one's, made since the run started.
+        InvalidRequestError: The commit that has recorded the identity is another one's.
     """
-    made = commit_info.get("timestamp")
-    if run.is_of_sibling(commit_info) and isinstance(made, int) and made >= run.started_ms:
-        raise InvalidRequestError(
-            f"Another mapped task of this run has written under the identity {name!r}",
-            cause="An identity names the rows of one of them; the other's would be replaced",
-            remedy="Give each its own: identity='{{ task.op_kwargs['region'] }}'",
-        )
+    made = find_commit_after(table, -1, lambda _: True, app_id=app_id, since_ms=run.since_ms)
+    if made is None or not run.is_of_sibling(made.commit_info or {}) or not _is_still_its(context, run, table, made):
+        return
+    raise InvalidRequestError(
+        f"Another mapped task of this run has written under the identity {name!r}",
+        cause="An identity names the rows of one of them; the other's would be replaced",
+        remedy="Give each its own: identity='{{ task.op_kwargs['region'] }}'. Where the list has changed, clear the "
+        "task that had this identity, too, or this one once more when that one has ended",
+    )
+
+
+def _is_still_its(context: Context, run: TaskRun, table: DeltaTable, made: RecordedCommit) -> bool:
+    """Whether the identity under which another mapped task has made a commit in this run is still that one's."""
+    info = made.commit_info or {}
+    sibling = replace(run, map_index=run.map_index_of(info))
+    state = _state_of(context, sibling)
+    if state in (None, "removed"):
+        return False  # It was cleared, and has not begun; or the list has become shorter.
+    if state in _UNDER_WAY:
+        # Of this life of the run. In one that was started again, it has not come to its commit.
+        at = info.get("timestamp")
+        return isinstance(at, int) and at >= run.started_ms
+    # It has ended. If it wrote under another name since, it has made a newer commit.
+    assert made.version is not None
+    return find_commit_after(table, made.version, sibling.is_of_task) is None
+
+
+def _state_of(context: Context, of: TaskRun) -> str | None:
+    """The state of a mapped task of this run, as Airflow has it now; None also for one that there is not."""
+    found = context["ti"].get_task_states(
+        dag_id=of.dag_id, map_index=of.map_index, task_ids=[of.task_id], run_ids=[of.run_id]
+    )
+    return next(iter(found.get(of.run_id, {}).values()), None)
 
 
 def ensure_spared(
@@ -38,7 +80,8 @@ def ensure_spared(
     """Look at what a mapped task is about to replace.
 
     Args:
-        unit: The transaction of the write; None for one without.
+        unit: The transaction of the write; None for one without. What another index has written under it was this one's
+            name then (`ensure_own_name`).
         replaces_table: It replaces every row: of two such tasks the table has the rows of the last.
         staged: The write, before it is published. What comes between is a conflict.
 
@@ -53,8 +96,12 @@ def ensure_spared(
 
     if staged.read_version is None or (unit is not None and not _has_others(run, table, unit)):
         return
+
+    def by_another_name(commit: Commit) -> bool:
+        return unit is None or all(txn.app_id != unit.app_id for txn in commit.txns)
+
     if replaces_table:
-        if find_commit_after(table, -1, run.is_of_sibling, since_ms=run.since_ms):
+        if find_commit_after(table, -1, run.is_of_sibling, since_ms=run.since_ms, also=by_another_name):
             raise _replaced(run, "Each mapped task of one run replaces the whole table")
         return
     replaced = replaced_files(table, staged)
@@ -64,7 +111,7 @@ def ensure_spared(
         return
 
     def added_one(commit: Commit) -> bool:
-        return bool(pc.any(pc.is_in(FileTable(commit.adds).path, paths)).as_py())
+        return by_another_name(commit) and bool(pc.any(pc.is_in(FileTable(commit.adds).path, paths)).as_py())
 
     if find_commit_after(table, -1, run.is_of_sibling, since_ms=run.since_ms, also=added_one):
         raise _replaced(run, "Mapped tasks of one run select the same rows, or rows of the same partitions")

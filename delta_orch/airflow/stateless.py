@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.attempts import Verdict
-from delta_orch.airflow.siblings import ensure_own_name
 from delta_orch.airflow.versions import counts_every_clearing, needs_newer
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit
@@ -48,7 +47,6 @@ def judge_by_table(
     *,
     once_a_partition: bool,
     is_said: bool,
-    name: str | None,
 ) -> Verdict:
     """What to do about a transaction, as `attempts.judge`.
 
@@ -57,18 +55,15 @@ def judge_by_table(
         recorded: Its version in the table, None without.
         once_a_partition: Whoever has recorded it, it is done.
         is_said: As `OnceWriter`.
-        name: What is written, in the user's words.
 
     Raises:
-        InvalidRequestError: It is another mapped task's; or a newer run's, and it cannot be told whether this one was
-            cleared.
+        InvalidRequestError: It is a newer run's, and it cannot be told whether this one was cleared.
     """
     if recorded is None:
         return Verdict.WRITE
     info = _commit_info(run, table, unit, recorded, anywhere=once_a_partition or recorded >= unit.version)
     if once_a_partition:
         return Verdict.OWN if run.is_of_task(info) else Verdict.LEAVE
-    ensure_own_name(run, name, info)
     again = Verdict.WRITE if recorded < unit.version else Verdict.AGAIN
     if run.is_of_task(info):
         if run.is_this_attempt(info) or _is_repeated(run, info, is_said=is_said):

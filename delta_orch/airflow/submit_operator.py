@@ -92,7 +92,7 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
 
     @classmethod
     def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
-        return bool(arguments.get("adds", True)) and arguments.get("idempotency", "run") == "run"
+        return arguments.get("adds", True) is True and arguments.get("idempotency", "run") == "run"
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         once = OnceWriter(

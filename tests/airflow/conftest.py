@@ -71,15 +71,16 @@ class Runs:
         self.register(dag)
         return dag.test(logical_date=logical_date, run_after=run_after)
 
-    def clear(self, dag: Any, dag_run: Any, *task_ids: str) -> Any:
-        """Clear tasks as the UI does, and let the run go on."""
+    def clear(self, dag: Any, dag_run: Any, *task_ids: str, map_index: int | None = None) -> Any:
+        """Clear tasks as the UI does, of a mapped one all or one, and let the run go on."""
         from airflow.models.taskinstance import clear_task_instances  # noqa: TID251 (what the UI calls)
         from airflow.utils.session import create_session
         from airflow.utils.state import DagRunState
 
         with create_session() as session:
             run = session.merge(dag_run)
-            chosen = [ti for ti in run.get_task_instances(session=session) if ti.task_id in task_ids]
+            known = run.get_task_instances(session=session)
+            chosen = [ti for ti in known if ti.task_id in task_ids and map_index in (None, ti.map_index)]
             assert chosen, f"no task instance of {task_ids}"
             clear_task_instances(chosen, session, dag_run_state=DagRunState.RUNNING)
         return self._resume(dag, dag_run)

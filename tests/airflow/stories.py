@@ -53,6 +53,8 @@ class Instance:
     returned: bool = False
     keeps_state: bool = True
     counts_every_clearing: bool = True
+    states: dict[int, str | None] = field(default_factory=dict)
+    """Of the other mapped tasks of the run, by map index; None and what is missing: not begun."""
     life: int = field(default_factory=itertools.count().__next__)
     store: dict[str, Any] = field(default_factory=dict)
 
@@ -62,6 +64,7 @@ class Instance:
             dag_id="d", task_id=self.task_id, map_index=self.map_index, run_id=self.run_id, try_number=self.try_number,
             max_tries=self.max_tries, task=task, id=f"{self.life:06}-{self.try_number:06}",
             _ti_context_from_server=SimpleNamespace(xcom_keys_to_clear=["return_value"] if self.returned else []),
+            get_task_states=self._states,
         )  # fmt: skip
         dag_run = SimpleNamespace(
             clear_number=self.clear_number, partition_key=None, data_interval_start=DAY, run_after=self.run_after,
@@ -69,6 +72,12 @@ class Instance:
         )  # fmt: skip
         kept = SimpleNamespace(get=self.store.get, set=lambda key, value, retention: self.store.update({key: value}))
         return {"ti": ti, "dag_run": dag_run, **({"task_state_store": kept} if self.keeps_state else {})}
+
+    def _states(
+        self, dag_id: str, map_index: int, task_ids: list[str], run_ids: list[str]
+    ) -> dict[str, dict[str, str | None]]:
+        assert (dag_id, task_ids, run_ids) == ("d", [self.task_id], [self.run_id])
+        return {self.run_id: {f"{self.task_id}_{map_index}": self.states.get(map_index)}} if self.states else {}
 
     def attempt(self, fate: str = "ok", during: Callable[[], object] = lambda: None) -> StepReport:
         """One attempt; its rows name its try.

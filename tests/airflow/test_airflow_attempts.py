@@ -175,24 +175,6 @@ def test_mapped_tasks_that_replace_one_table_are_refused_after_a_clearing_too(st
     assert content(table) == ["1:1"]
 
 
-@pytest.mark.parametrize("replaces", [True, False], ids=["replaces", "appends"])
-def test_mapped_tasks_that_share_an_identity_are_refused(replaces: bool) -> None:
-    table = new_table()
-    started = datetime.now(UTC) - timedelta(minutes=1)
-    first, second = (
-        Instance(table, replaces, name="same", map_index=index, start_date=started) for index in (0, 1)
-    )  # fmt: skip
-    first.attempt()
-    with pytest.raises(InvalidRequestError, match="has written under the identity 'same'"):
-        second.attempt()
-    assert content(table) == ["0:1"]
-    if replaces:
-        # A list that has changed gives the name to another index, in a run that was started again.
-        second.start_date = datetime.now(UTC) + timedelta(minutes=1)
-        second.attempt()
-        assert content(table) == ["1:1"]
-
-
 @pytest.mark.parametrize("partitioned", [True, False])
 @pytest.mark.parametrize("how", ["where", "dynamic"])
 @pytest.mark.parametrize("name", ["", "named"])

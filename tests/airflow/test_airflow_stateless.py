@@ -4,6 +4,7 @@ them is exact once a partition, or refused when the DAG is parsed."""
 from __future__ import annotations
 
 import itertools
+import json
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -20,6 +21,7 @@ from delta_orch import DeltaTable
 from delta_orch.airflow import (
     DeltaIncrementalOperator,
     DeltaMergeOperator,
+    DeltaOptimizeOperator,
     DeltaSparkSubmitOperator,
     DeltaWriteOperator,
     decorators,
@@ -28,6 +30,7 @@ from delta_orch.airflow import (
     delta_write_audit_publish,
     versions,
 )
+from delta_orch.airflow.attempts import Attempts
 from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
 from delta_orch.airflow.relay_operator import DeltaPartitionRelayOperator
 from delta_orch.airflow.run_context import TaskRun
@@ -263,19 +266,6 @@ def test_mapped_tasks_that_replace_one_table_are_refused(instance: Make, step: s
     assert content(table) == ["0:1"]
 
 
-@pytest.mark.parametrize("step", [*RETRIES, *HIDDEN, "clear_and_leave_the_run"])
-def test_mapped_tasks_that_share_an_identity_are_refused_in_each_try(instance: Make, step: str) -> None:
-    table = new_table()
-    started = datetime.now(UTC) - timedelta(minutes=1)
-    first, second = (instance(table, True, name="same", map_index=index, start_date=started) for index in (0, 1))
-    first.attempt()
-    for _ in range(2):
-        with pytest.raises(InvalidRequestError, match="has written under the identity 'same'"):
-            second.attempt()
-        getattr(second, step)()
-    assert content(table) == ["0:1"]
-
-
 @pytest.mark.parametrize("step", [None, *RETRIES, *CERTAIN, *HIDDEN])
 def test_an_append_is_refused_also_where_only_the_run_tells(instance: Make, step: str | None) -> None:
     table = new_table()
@@ -312,6 +302,53 @@ def test_what_adds_rows_is_refused_when_the_dag_is_parsed(
         make()
     with DAG("d", schedule=None):
         make(idempotency="partition")
+
+
+OVERWRITES, APPENDS = {"mode": "overwrite"}, {"mode": "append"}
+PARTIAL: dict[str, Any] = {"task_id": "t", "python_callable": lambda: None}
+
+
+@pytest.mark.parametrize(
+    ("given", "over", "adds"),
+    [
+        ({}, {"mode": ["overwrite", "ignore"]}, False),
+        ({}, {"mode": ["overwrite", "append"]}, True),
+        ({}, {"idempotency": ["partition", "off"]}, False),
+        ({}, {"idempotency": ["partition", "run"]}, True),
+        (OVERWRITES, {"idempotency": ["partition", "run"]}, False),
+        ({}, {"mode": ["overwrite", "append"], "idempotency": ["partition"]}, False),
+        ({}, [OVERWRITES, {**APPENDS, "idempotency": "partition"}], False),
+        ({}, [OVERWRITES, {"op_kwargs": {}}], True),
+        ({"idempotency": "partition"}, [OVERWRITES, {"op_kwargs": {}}], False),
+        (APPENDS, [{"op_kwargs": {}}], True),
+    ],
+    ids=str,
+)
+@pytest.mark.usefixtures("release")
+def test_what_a_mapped_task_adds_is_known_when_it_is_expanded(given: dict[str, Any], over: Any, adds: bool) -> None:
+    with DAG("d", schedule=None):
+        partial = DeltaWriteOperator.partial(**{"table_uri": "/t", **PARTIAL, **given})
+        expand = (lambda: partial.expand(**over)) if isinstance(over, dict) else (lambda: partial.expand_kwargs(over))
+        if not adds:
+            expand()
+            return
+        with pytest.raises(InvalidRequestError, match=r"Task t adds rows .* needs Airflow 3\.3"):
+            expand()
+
+
+@pytest.mark.usefixtures("release")
+def test_what_the_output_of_a_task_decides_is_refused_when_the_mapped_task_runs() -> None:
+    with DAG("d", schedule=None):
+        told = DeltaOptimizeOperator(task_id="told", table_uri="/o").output
+        one = DeltaWriteOperator.partial(**PARTIAL, table_uri="/t").expand(mode=told)
+        DeltaWriteOperator.partial(**{**PARTIAL, "task_id": "u"}).expand_kwargs(told)
+        with pytest.raises(InvalidRequestError, match=r"needs Airflow 3\.3"):
+            DeltaMergeOperator.partial(
+                task_id="m", table_uri="/t", clauses=MERGE["clauses"], python_callable=len
+            ).expand(on=told)
+    one.unmap(OVERWRITES)
+    with pytest.raises(InvalidRequestError, match=r"needs Airflow 3\.3"):
+        one.unmap(APPENDS)
 
 
 def exact() -> Iterator[Callable[[], object]]:
@@ -377,6 +414,18 @@ def test_an_airflow_that_is_newer_takes_on_what_an_older_one_has_written(instanc
         task.clear()
         task.attempt()
         assert content(task.table) == ["3"], (fate, step)
+
+
+def test_one_thing_says_whether_state_is_kept() -> None:
+    """What a context says, and so the markers of attempts, the version of the transaction and what the commit tells."""
+    having = Instance(new_table(), True).context()
+    without = {name: value for name, value in having.items() if name != "task_state_store"}
+    for context, keeps in ((having, True), (without, False), ({**having, "task_state_store": None}, False)):
+        run = TaskRun.from_context(context)
+        attempts = Attempts(context, run)
+        attempts.begin_or_continue(1, 0)
+        assert (run.keeps_state, attempts.marker is not None) == (keeps, keeps)
+        assert ("attempt" in json.loads(run.user_metadata())) is not keeps
 
 
 def test_decorated_tasks_have_what_airflow_3_0_reads() -> None:

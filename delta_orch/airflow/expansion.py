@@ -1,0 +1,48 @@
+"""Mapped tasks where Airflow keeps no state of tasks, before 3.3: what adds rows is refused when the task is expanded.
+
+Only then it is known what a task adds: an argument that `partial` leaves out may be among those it is mapped over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from itertools import product
+from typing import TYPE_CHECKING, Any
+
+from airflow.sdk.definitions.mappedoperator import OperatorPartial
+
+if TYPE_CHECKING:
+    from airflow.sdk.definitions._internal.expandinput import ExpandInput
+    from airflow.sdk.definitions.mappedoperator import MappedOperator
+
+_DECIDING = ("mode", "idempotency", "on", "adds")
+"""The arguments that `CheckedOperator.adds_rows` looks at."""
+
+
+class ExactPartial(OperatorPartial):  # type: ignore[misc]
+    """As Airflow's. What the outputs of other tasks decide, the task decides when it runs."""
+
+    def _expand(self, expand_input: ExpandInput, *, strict: bool) -> MappedOperator:
+        self._expand_called = True  # Else Airflow warns of a task that was refused: it was never mapped.
+        for arguments in _mapped(self.kwargs, expand_input.value):
+            self.operator_class.ensure_exact(arguments)
+        return super()._expand(expand_input, strict=strict)
+
+
+def exact_partial(found: OperatorPartial) -> ExactPartial:
+    """The same arguments of a mapped task, looked at when it is expanded."""
+    found._expand_called = True
+    return ExactPartial(operator_class=found.operator_class, kwargs=found.kwargs, params=found.params)
+
+
+def _mapped(given: Mapping[str, Any], over: object) -> Iterator[Mapping[str, Any]]:
+    """The arguments of each mapped task, of those that decide: by a list of them, or by lists of values."""
+    if isinstance(over, Mapping):
+        known = {name: over[name] for name in _DECIDING if name in over}
+        several = [value if isinstance(value, list | tuple) else [value] for value in known.values()]
+        for values in product(*several):
+            yield {**given, **dict(zip(known, values, strict=True))}
+    elif isinstance(over, list | tuple):
+        for one in over:
+            if isinstance(one, Mapping):
+                yield {**given, **one}

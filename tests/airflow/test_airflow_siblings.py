@@ -1,0 +1,211 @@
+"""Mapped tasks of one run to which one identity is given: the second is refused, whatever is cleared, for as long as
+the first has the identity. A list that has changed may give it to another index."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG, task
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaWriteOperator
+from delta_orch.airflow.run_context import TaskRun
+from delta_orch.errors import InvalidRequestError
+from tests.airflow.internals import needs_state
+from tests.airflow.stories import CERTAIN, HIDDEN, RETRIES, Died, Instance, content, new_table
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+REFUSED = "has written under the identity 'same'"
+STEPS = [*RETRIES, *CERTAIN, *HIDDEN]
+WRITES: dict[str, dict[str, Any]] = {
+    "replaces": {"replaces": True},
+    "replaces the table": {"replaces": True, "whole": True},
+    "appends": {"replaces": False},
+    "replaces without state": {"replaces": True, "keeps_state": False},
+    "replaces the table without state": {"replaces": True, "whole": True, "keeps_state": False},
+}
+"""An append needs the state."""
+KINDS = [pytest.param(one, marks=() if "keeps_state" in WRITES[one] else needs_state) for one in WRITES]
+
+
+@pytest.fixture(params=KINDS)
+def both(request: pytest.FixtureRequest) -> tuple[Instance, Instance]:
+    """Two mapped tasks of one identity, in a run that has just begun."""
+    started = datetime.now(UTC) - timedelta(minutes=1)
+    table, states = new_table(), dict[int, str | None]()
+    first, second = (
+        Instance(table, name="same", map_index=index, start_date=started, states=states, **WRITES[request.param])
+        for index in (0, 1)
+    )
+    return first, second
+
+
+@pytest.mark.parametrize("state", ["success", "failed", "up_for_retry"])
+@pytest.mark.parametrize("step", STEPS)
+def test_it_is_refused_in_each_try(both: tuple[Instance, Instance], step: str, state: str) -> None:
+    """Cleared alone, in a run that had ended and is started again, too."""
+    first, second = both
+    first.attempt()
+    second.states[0] = state
+    for _ in range(3):
+        with pytest.raises(InvalidRequestError, match=REFUSED):
+            second.attempt()
+        getattr(second, step)()
+    assert content(first.table) == ["0:1"]
+    # The first is free to write again.
+    first.states[1] = "failed"
+    first.start_date = second.start_date
+    first.clear()
+    first.attempt()
+    assert content(first.table) == (["0:2"] if first.replaces else ["0:1", "0:2"])
+
+
+@pytest.mark.parametrize("state", ["queued", "running"])
+def test_it_is_refused_while_the_first_has_not_ended(both: tuple[Instance, Instance], state: str) -> None:
+    first, second = both
+    first.attempt()
+    second.states[0] = state
+    for step in ("retry", "clear_and_leave_the_run", "clear_in_a_run_that_goes_on"):
+        with pytest.raises(InvalidRequestError, match=REFUSED):
+            second.attempt()
+        getattr(second, step)()
+    assert content(first.table) == ["0:1"]
+
+
+def test_it_is_refused_where_both_have_begun_with_nothing_there(both: tuple[Instance, Instance]) -> None:
+    """It would take the other's commit for its own, and end well without its rows."""
+    first, second = both
+    second.states[0] = "running"
+    with pytest.raises(InvalidRequestError, match=REFUSED):
+        second.attempt(during=first.attempt)
+    second.states[0] = "success"
+    for step in STEPS:
+        getattr(second, step)()
+        with pytest.raises(InvalidRequestError, match=REFUSED):
+            second.attempt()
+    assert content(first.table) == ["0:1"]
+
+
+def test_it_is_refused_after_a_death_before_the_other_had_committed(both: tuple[Instance, Instance]) -> None:
+    first, second = both
+    with pytest.raises(Died):
+        second.attempt("before")
+    first.attempt()
+    second.states[0] = "success"
+    for step in STEPS:
+        getattr(second, step)()
+        with pytest.raises(InvalidRequestError, match=REFUSED):
+            second.attempt()
+    assert content(first.table) == ["0:1"]
+
+
+@pytest.mark.parametrize("state", [None, "removed", "running", "scheduled"])
+def test_a_list_that_has_changed_gives_the_identity_to_another_index(
+    both: tuple[Instance, Instance], state: str | None
+) -> None:
+    """All were cleared, and the run was started again: the first is still to come, or there is none any more."""
+    first, second = both
+    if not first.replaces:
+        return  # Its rows would be doubled.
+    first.attempt()
+    second.clear()
+    second.start_date = datetime.now(UTC) + timedelta(minutes=1)
+    second.states[0] = state
+    second.attempt()
+    assert content(first.table) == ["1:2"]
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_the_first_has_written_under_another_name_since(both: tuple[Instance, Instance], restarted: bool) -> None:
+    first, second = both
+    if not first.replaces or first.whole:
+        return  # Under two identities, two would replace the table.
+    first.attempt()
+    another = replace(first, name="another")
+    moment = datetime.now(UTC) + timedelta(minutes=1)
+    for one in (another, second):
+        one.clear_in_a_run_that_goes_on()
+        one.start_date = moment if restarted else one.start_date
+    new = pa.table({"v": ["x"]})
+    DeltaTable(first.table.uri).append(
+        new, txn=TaskRun.from_context(another.context()).write_txns("run", "another", replaces_table=False),
+        user_metadata=TaskRun.from_context(another.context()).user_metadata(),
+    )  # fmt: skip
+    second.states[0] = "success"
+    second.where = "v < 'a'"
+    second.attempt()
+    assert content(first.table) == ["1:2", "x"]
+
+
+@pytest.mark.parametrize("keeps_state", [pytest.param(True, marks=needs_state), False])
+def test_once_a_partition_the_first_has_the_rows(keeps_state: bool) -> None:
+    table, given = new_table(), {"name": "same", "idempotency": "partition", "states": {0: "success"}}
+    first, second = (
+        Instance(table, True, map_index=index, keeps_state=keeps_state, **given)  # type: ignore[arg-type]
+        for index in (0, 1)
+    )
+    first.attempt()
+    assert second.attempt().skipped
+    assert content(table) == ["0:1"]
+
+
+def rows(*values: str) -> pa.Table:
+    return pa.table({"v": pa.array(values, pa.string())})
+
+
+def content_of(uri: Path) -> list[str]:
+    return sorted(DeltaTable(uri).snapshot().scan().to_arrow()["v"].to_pylist())
+
+
+def mapped(name: str, uri: Path, listed: Callable[[], list[dict[str, str]]], **arguments: Any) -> DAG:
+    with DAG(name, schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+
+        @task
+        def names() -> list[dict[str, str]]:
+            return listed()
+
+        DeltaWriteOperator.partial(
+            task_id="load", table_uri=uri, mode="overwrite", replace_where="v LIKE '{{ task.op_kwargs['v'] }}%'",
+            python_callable=lambda v: rows(f"{v}1", f"{v}2"), **arguments,
+        ).expand(op_kwargs=names())  # fmt: skip
+    return dag
+
+
+def test_under_airflow_it_is_refused_also_when_it_is_cleared_alone(runs: Runs, tmp_path: Path) -> None:
+    dag = mapped("siblings_shared", tmp_path / "t", lambda: [{"v": "a"}, {"v": "a"}], identity="same")
+    run = runs.run(dag)
+    for _ in range(2):
+        assert [runs.state(run, "load", index) for index in (0, 1)] == ["success", "failed"]
+        assert DeltaTable(tmp_path / "t").version() == 0
+        run = runs.clear(dag, run, "load", map_index=1)
+    # The one that has the rows may be cleared, alone or with the other.
+    run = runs.clear(dag, run, "load", map_index=0)
+    assert [runs.state(run, "load", index) for index in (0, 1)] == ["success", "failed"]
+    assert DeltaTable(tmp_path / "t").version() == 1
+    run = runs.clear(dag, run, "load")
+    assert sorted(runs.state(run, "load", index) for index in (0, 1)) == ["failed", "success"]
+    assert content_of(tmp_path / "t") == ["a1", "a2"]
+
+
+def test_under_airflow_a_list_that_has_changed_moves_identities(runs: Runs, tmp_path: Path) -> None:
+    listed = ["a", "b"]
+    dag = mapped(
+        "siblings_moved", tmp_path / "t", lambda: [{"v": name} for name in listed],
+        identity="{{ task.op_kwargs['v'] }}",
+    )  # fmt: skip
+    run = runs.run(dag)
+    for changed in (["b", "a"], ["c", "b", "a"], ["a"], ["b", "a"]):
+        listed[:] = changed
+        before = DeltaTable(tmp_path / "t").version()
+        run = runs.clear(dag, run, "names", "load")
+        assert [runs.state(run, "load", index) for index in range(len(changed))] == ["success"] * len(changed)
+        assert DeltaTable(tmp_path / "t").version() == before + len(changed)
+    assert content_of(tmp_path / "t") == ["a1", "a2", "b1", "b2", "c1", "c2"]
