@@ -50,7 +50,9 @@ class Cell:
     java: str = ""
 
 
-_BELOW_AIRFLOW_3_0 = ("cadwyn==5.4.*", "fastapi==0.117.*", "pydantic==2.11.*", "svcs==25.*")
+_BELOW_AIRFLOW_3_0 = (
+    "cadwyn==5.4.*", "fastapi==0.117.*", "pydantic==2.11.*", "svcs==25.*", "universal-pathlib==0.2.*"
+)  # fmt: skip
 _BELOW_AIRFLOW_3_2 = ("cadwyn==7.0.*", "fastapi==0.136.*", "pydantic==2.12.*", "svcs==25.*")
 _OLD_CORE = ("fsspec", "numpy", "orjson", "pyarrow", "pyroaring", "duckdb")
 

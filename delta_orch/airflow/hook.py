@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -143,16 +144,16 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
         try:
             return self.get_connection(self.delta_conn_id)
         except AirflowNotFoundException:
-            if self.delta_conn_id != DEFAULT_CONN_ID:
-                raise
+            if self.delta_conn_id != DEFAULT_CONN_ID or f"AIRFLOW_CONN_{DEFAULT_CONN_ID.upper()}" in os.environ:
+                raise  # Before 3.2 it is also Airflow's answer to a connection that it cannot read.
             return None
 
     async def _async_find_connection(self) -> Connection | None:
         try:
             return await connection_in_loop(self, self.delta_conn_id)
         except AirflowNotFoundException:
-            if self.delta_conn_id != DEFAULT_CONN_ID:
-                raise
+            if self.delta_conn_id != DEFAULT_CONN_ID or f"AIRFLOW_CONN_{DEFAULT_CONN_ID.upper()}" in os.environ:
+                raise  # Before 3.2 it is also Airflow's answer to a connection that it cannot read.
             return None
 
     def _understood(self, connection: Connection | None) -> ConnectionSettings:

@@ -25,6 +25,7 @@ from delta_orch.airflow import (
     DeltaTableVersionSensor,
 )
 from delta_orch.airflow.hook import DeltaHook
+from delta_orch.airflow.versions import RELEASE
 from delta_orch.errors import DeltaError
 from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
 from tests.stores.test_stores_redaction import LOCATIONS
@@ -138,6 +139,10 @@ def test_no_rendered_location_with_a_secret_is_kept(
     run = runs.run(dag)
     assert {instance.state for instance in run.get_task_instances()} <= {"failed", "up_for_retry"}
     said = "".join(capfd.readouterr())
+    if RELEASE < (3, 1):
+        # There `dag.test()` prints what a task tells Airflow's own masker: the template's variable, as it was read.
+        assert secret in said
+        said = re.sub(r"MaskSecret\(value='[^']*', name='rendered_place'", "", said)
     assert "carries a login" in said
     assert secret not in said
     assert not _kept(secret)

@@ -12,6 +12,7 @@ from airflow.sdk import DAG, task
 
 from delta_orch import TxnId
 from delta_orch.airflow.run_context import TaskRun
+from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
 
 DAY_1 = datetime(2024, 1, 1, tzinfo=UTC)
@@ -158,4 +159,8 @@ def test_contexts_of_real_attempts(runs) -> None:  # type: ignore[no-untyped-def
     assert [try_number for _, _, try_number in seen] == [1, 2, 3, 4]
     app_ids, versions = {app_id for app_id, _, _ in seen}, [version for _, version, _ in seen]
     assert len(app_ids) == 1
+    if not keeps_state():
+        # Each attempt is newer than the one before it.
+        assert versions[0] < versions[1] < versions[2] < versions[3]
+        return
     assert versions[0] == versions[1] < versions[2] == versions[3]

@@ -174,6 +174,7 @@ def test_killing_the_task_ends_the_script(runs: Runs, tmp_path: Path) -> None:
 def test_spark_submit_itself(
     runs: Runs, tmp_path: Path, connection: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
     monkeypatch.setenv("PYTHONPATH", str(ROOT))
     monkeypatch.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
     connection("here", '{"conn_type": "spark", "host": "local[1]"}')

@@ -13,6 +13,7 @@ import delta_orch.airflow
 from delta_orch.airflow.check_operator import HEALTH
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.maintenance import TableHealth
+from tests.airflow.internals import needs_state
 
 
 def rows() -> pa.Table:
@@ -30,8 +31,8 @@ STEP: dict[str, Any] = {"source": "/s", "target": "/t", "python_callable": rows_
 CLONE: dict[str, Any] = {"source": "/s", "target": "/t"}
 CHECK: dict[str, Any] = {"table_uri": "/t", "min_rows": 1}
 TABLE: dict[str, Any] = {"table_uri": "/t"}
-GROUP: dict[str, Any] = {**WRITE, "group_id": "g"}
-REFUSED: list[tuple[str, dict[str, Any], str]] = [
+GROUP: dict[str, Any] = {**WRITE, "group_id": "g", "idempotency": "partition"}
+REFUSED: list[Any] = [
     # Spark SQL that cannot be read.
     ("DeltaWriteOperator", {**WRITE, "mode": "overwrite", "replace_where": "id >"}, "id >"),
     ("DeltaDeleteOperator", {**TABLE, "where": "id = = 1"}, "id = = 1"),
@@ -65,7 +66,9 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("DeltaMergeOperator", {**WRITE, "keys": ["id", "id"]}, "each once"),
     ("DeltaIncrementalOperator", {**STEP, "mode": "merge", "merge_keys": ["id", ""]}, "each once"),
     ("DeltaOptimizeOperator", {**TABLE, "zorder_by": ["a", "a"]}, "each once"),
-    ("DeltaPartitionRelayOperator", {**TABLE, "column": "", "outlets": [Asset("a")]}, "not text"),
+    pytest.param(
+        "DeltaPartitionRelayOperator", {**TABLE, "column": "", "outlets": [Asset("a")]}, "not text", marks=needs_state
+    ),
     ("DeltaWriteOperator", {**BY_SQL, "tables": {"a": "raw:t"}}, "neither a URI"),
     ("DeltaWriteOperator", {**BY_SQL, "tables": {"a": {"version": 1}}}, "names no table"),
     ("DeltaWriteOperator", {**BY_SQL, "tables": {"": "/a"}}, "not text"),

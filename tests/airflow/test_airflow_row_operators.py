@@ -22,6 +22,7 @@ from delta_orch.airflow import (
     DeltaVacuumOperator,
     DeltaWriteOperator,
 )
+from delta_orch.airflow.versions import counts_every_clearing
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.consumers import retention_hours_for
 from delta_orch.pipeline.incremental import IncrementalReader
@@ -132,6 +133,10 @@ def test_merge_is_done_once(runs: Runs, table: DeltaTable, tmp_path: Path, argum
     )
     assert content(tmp_path / "t") == [(1, "a"), (2, "B"), (3, "c"), (4, "D")]
     report = runs.xcom(run, "rows")
+    if "keys" in arguments and not counts_every_clearing():
+        # The attempt might have been cleared: it does it once more, which changes nothing.
+        assert (report["version"], "recovered" in report, calls) == (2, False, [1, 1])
+        return
     assert (report["version"], report["recovered"], calls) == (1, True, [1])
 
 
@@ -158,7 +163,8 @@ def test_an_upsert_creates_its_table_once(runs: Runs, tmp_path: Path, stage: boo
 
     run = run_one(runs, f"merge_creates_{stage}", make)
     made = DeltaTable(tmp_path / "t").snapshot()
-    assert (str(run.state), calls) == ("success", [1])
+    twice = not stage and not counts_every_clearing()
+    assert (str(run.state), calls) == ("success", [1, 1] if twice else [1])
     assert content(tmp_path / "t") == [(1, "a"), (2, "b")]
     assert (made.partition_columns, made.metadata.configuration["delta.appendOnly"]) == (("note",), "false")
     # The next one finds it.

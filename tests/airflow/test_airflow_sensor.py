@@ -14,6 +14,7 @@ from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaTableVersionSensor, DeltaVersionTrigger
+from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 from delta_orch.storage.local import LocalStore
@@ -83,7 +84,7 @@ def test_waits_for_the_commit(
     runs: Runs, tmp_path: Path, mode: str, goal: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The third look is preceded by the commit that is waited for. All looks but the first know where the table stood,
-    whichever process makes them."""
+    whichever process makes them, where Airflow keeps state of tasks."""
     table = add_rows(tmp_path / "t")
     looks: list[int | None] = []
     check = VersionWatch.check
@@ -100,7 +101,8 @@ def test_waits_for_the_commit(
     target = {"after_version": 0} if goal == "version" else {"after_timestamp": reached}
     run = runs.run(waiting_dag(f"waits_{mode}_{goal}", tmp_path / "t", **target, **MODES[mode]))
     assert runs.state(run, "wait") == "success"
-    assert looks == [None, 0, 0]
+    # Without state of tasks a process that looks again finds out anew: more requests, the same answer.
+    assert looks == ([None, 0, 0] if keeps_state() or mode != "reschedule" else [None] * 3)
     assert runs.xcom(run, "wait")["version"] == 1
 
 

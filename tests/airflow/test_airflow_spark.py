@@ -150,6 +150,7 @@ SCRIPT = textwrap.dedent(
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_sessions_of_tasks(tmp_path: Path) -> None:
+    pytest.importorskip("pyspark", reason="pyspark is not installed")
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT, str(Path(__file__).parent), str(tmp_path)],
         capture_output=True,

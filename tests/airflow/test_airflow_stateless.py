@@ -416,16 +416,17 @@ def test_an_airflow_that_is_newer_takes_on_what_an_older_one_has_written(instanc
         assert content(task.table) == ["3"], (fate, step)
 
 
-def test_one_thing_says_whether_state_is_kept() -> None:
+@pytest.mark.parametrize("store", ["missing", "None", pytest.param("there", marks=needs_state)])
+def test_one_thing_says_whether_state_is_kept(store: str) -> None:
     """What a context says, and so the markers of attempts, the version of the transaction and what the commit tells."""
-    having = Instance(new_table(), True).context()
-    without = {name: value for name, value in having.items() if name != "task_state_store"}
-    for context, keeps in ((having, True), (without, False), ({**having, "task_state_store": None}, False)):
-        run = TaskRun.from_context(context)
-        attempts = Attempts(context, run)
-        attempts.begin_or_continue(1, 0)
-        assert (run.keeps_state, attempts.marker is not None) == (keeps, keeps)
-        assert ("attempt" in json.loads(run.user_metadata())) is not keeps
+    context = Instance(new_table(), True, keeps_state=store == "there").context()
+    context |= {"task_state_store": None} if store == "None" else {}
+    run = TaskRun.from_context(context)
+    attempts = Attempts(context, run)
+    attempts.begin_or_continue(1, 0)
+    keeps = store == "there"
+    assert (run.keeps_state, attempts.marker is not None) == (keeps, keeps)
+    assert ("attempt" in json.loads(run.user_metadata())) is not keeps
 
 
 def test_decorated_tasks_have_what_airflow_3_0_reads() -> None:

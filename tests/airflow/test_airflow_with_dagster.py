@@ -6,9 +6,13 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
-import dagster as dg
 import pyarrow as pa
+import pytest
 from airflow.sdk import DAG
+
+pytest.importorskip("dagster", reason="Dagster is not installed")
+
+import dagster as dg
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator, DeltaTxnSensor
