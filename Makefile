@@ -2,6 +2,8 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
+# Two processes, each a file at a time, in the order of tests/share.py
+TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
 .PHONY: help setup demo test test-all check format bench conformance interop fuzz scenarios torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
 
@@ -15,10 +17,10 @@ demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to 
 	@$(BIN)/delta-orch demo
 
 test: setup ## Run the tests
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 2 --dist loadfile)
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
 test-all: setup ## Run every case of the tests; `make test` runs one of three of the large families
-	@DELTA_ORCH_TESTS=all $(BIN)/python -m pytest $(or $(PYTEST_ARGS),-n 2 --dist loadfile)
+	@DELTA_ORCH_TESTS=all $(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
 check: setup ## Lint, types and layers
 	$(BIN)/ruff check .

@@ -6,14 +6,14 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.share import IS_ALL, sample
+from tests.share import IS_ALL, ONE_OF, place, sample
 
 # How long an example takes says something about the machine and its load, not about the code. A share has the same
 # examples in every run; `make test-all` looks for new ones.
@@ -27,6 +27,10 @@ os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get
 # A store that fails on purpose is not waited for as long as one that fails at night.
 os.environ.setdefault("DELTA_ORCH_RETRY_SECONDS", "2")
 
+# `make test-all` has Spark as users have it.
+if not IS_ALL:
+    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
+
 _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
 
@@ -37,18 +41,28 @@ if Path("/dev/shm").is_dir():
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out what `make test-all` alone runs. A case that is named on the command line runs."""
+    """Put long files first, and leave out what `make test-all` alone runs. A case that is named runs."""
+    on_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
+    items.sort(key=lambda item: place(item.path.as_posix(), is_on_spark=item.path in on_spark))
     if any("[" in argument for argument in config.args):
         return
     families: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("sampled") is not None:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {item for family in families.values() for item in sample(family)}
+    kept = {item for family in families.values() for item in _share(family)}
     left_out = [item for family in families.values() for item in family if item not in kept]
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]
+
+
+def _share(family: list[pytest.Item]) -> Sequence[pytest.Item]:
+    marker = family[0].get_closest_marker("sampled")
+    assert marker is not None
+    kinds = marker.kwargs.get("kinds", lambda **values: [(name, id(value)) for name, value in values.items()])
+    one_of = marker.args[0] if marker.args else ONE_OF
+    return sample(family, one_of, lambda item: kinds(**item.callspec.params))  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -87,8 +101,9 @@ def _spark_and_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        # To compile queries over a few rows costs much of their time.
+        # To compile queries over a few rows costs much of their time, and to compile their expressions a quarter of it.
         .config("spark.sql.codegen.wholeStage", str(IS_ALL).lower())
+        .config("spark.sql.codegen.factoryMode", "FALLBACK" if IS_ALL else "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
@@ -116,5 +131,6 @@ def spark_connect(_spark_and_port: tuple[Any, int]) -> Iterator[Any]:
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{_spark_and_port[1]}").create()
     session.conf.set("spark.sql.session.timeZone", "UTC")
     session.conf.set("spark.sql.codegen.wholeStage", "false")
+    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if IS_ALL else "NO_CODEGEN")
     yield session
     session.stop()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -10,7 +11,8 @@ from delta_orch.errors import InvalidRequestError
 FIRST_DAY = date(2013, 1, 1)
 DAYS_IN_YEAR = 365
 FEWEST_DAYS = 12
-PROCESSES = 4
+PROCESSES = int(os.environ.get("FLIGHTS_PROCESSES", "4"))
+"""How many backfill at once."""
 
 
 @dataclass(frozen=True, slots=True)

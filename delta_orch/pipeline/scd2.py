@@ -8,7 +8,7 @@ opens versions, so the step is one commit.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -29,7 +29,9 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 OWN_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
 
 
-_GONE, _KNOWN, _BEFORE = "`delta_orch gone`", "`delta_orch known`", "`delta_orch before`"
+_GONE, _KNOWN, _PROBLEM = "`delta_orch gone`", "`delta_orch known`", "`delta_orch problem`"
+_BEFORE = "delta_orch before {}"
+"""Of a column: what the version before has in it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +93,7 @@ def apply_scd2(
 
     chosen = select_engine(data, engine)
     opened = open_source(chosen, data)
-    with settled(chosen, data, opened) as rows, ExitStack() as kept:
+    with chosen.statement(), settled(chosen, data, opened) as rows, ExitStack() as kept:
         versions = _Versions(chosen, before, rows, keys, sequence_by, deletes, kept)
         versions.ensure_in_order()
         return versions.write(log, options)
@@ -217,26 +219,23 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         columns, at = _list(*keys, sequence), _quote(sequence)
         self._ensure_within(columns)
         some_null = " OR ".join(f"{_quote(name)} IS NULL" for name in (*keys, sequence))
-        self._refuse(f"SELECT {columns} FROM batch WHERE {some_null}", "A key or the sequence of a row is null")
-        self._refuse(
-            f"SELECT {columns} FROM (SELECT DISTINCT * FROM batch) d GROUP BY {columns} HAVING count(*) > 1",
-            "Two rows of one key have the same sequence and differ",
-        )
         of_batch = ", ".join(f"b.{_quote(name)}" for name in (*keys, sequence))
+        # The first of them that there is, is told.
         self._refuse(
-            f"SELECT {of_batch} FROM batch b JOIN history h ON {_equal('b', 'h', keys)} "
-            f"WHERE b.{at} < h.{VALID_FROM} OR b.{at} < h.{VALID_TO}",
-            "A row comes late: the table has a newer version of its key",
-        )
-        self._refuse(
-            f"SELECT {of_batch} FROM batch b JOIN present c ON {_equal('b', 'c', keys)} AND c.{VALID_FROM} = b.{at} "
-            f"WHERE b.{_GONE} OR NOT ({self._same('b', 'c')})",
-            "The table has another row of this key and sequence",
-        )
-        self._refuse(
-            f"SELECT {of_batch} FROM batch b JOIN history h ON {_equal('b', 'h', keys)} AND h.{VALID_TO} = b.{at} "
-            f"LEFT ANTI JOIN history n ON {_equal('b', 'n', keys)} AND n.{VALID_FROM} = b.{at} WHERE NOT b.{_GONE}",
-            "The key of a row has ended at its sequence",
+            {
+                "A key or the sequence of a row is null": f"SELECT {columns} FROM batch WHERE {some_null}",
+                "Two rows of one key have the same sequence and differ": f"SELECT {columns} "
+                f"FROM (SELECT DISTINCT * FROM batch) d GROUP BY {columns} HAVING count(*) > 1",
+                "A row comes late: the table has a newer version of its key": f"SELECT {of_batch} "
+                f"FROM batch b JOIN history h ON {_equal('b', 'h', keys)} "
+                f"WHERE b.{at} < h.{VALID_FROM} OR b.{at} < h.{VALID_TO}",
+                "The table has another row of this key and sequence": f"SELECT {of_batch} "
+                f"FROM batch b JOIN present c ON {_equal('b', 'c', keys)} AND c.{VALID_FROM} = b.{at} "
+                f"WHERE b.{_GONE} OR NOT ({self._same('b', 'c')})",
+                "The key of a row has ended at its sequence": f"SELECT {of_batch} "
+                f"FROM batch b JOIN history h ON {_equal('b', 'h', keys)} AND h.{VALID_TO} = b.{at} "
+                f"LEFT ANTI JOIN history n ON {_equal('b', 'n', keys)} AND n.{VALID_FROM} = b.{at} WHERE NOT b.{_GONE}",
+            }
         )
 
     def _ensure_within(self, columns: str) -> None:
@@ -247,7 +246,7 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         if (every := any_of_or_none(self._within)) is not None:
             outside = engine.filter(given, is_not_true(every))
             self._refuse(
-                f"SELECT {columns} FROM outside", "A row lies outside of the run's partitions", outside=outside
+                {"A row lies outside of the run's partitions": f"SELECT {columns} FROM outside"}, outside=outside
             )
         if not self._deletes.full_snapshot:
             return
@@ -262,10 +261,15 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
                     remedy="Give every row of a snapshot one sequence; nothing was committed",
                 )
 
-    def _refuse(self, query: str, problem: str, **more: Relation) -> None:
-        found = self._engine.to_arrow(self._engine.sql(query, {**self._relations, **more}), limit=1)
-        if found.num_rows:
-            row = found.slice(0, 1).to_pylist()[0]
+    def _refuse(self, problems: Mapping[str, str], **more: Relation) -> None:
+        """Queries by what is wrong with their rows, which have keys and a sequence: no row may be there."""
+        every = " UNION ALL ".join(
+            f"SELECT {n} AS {_PROBLEM}, p.* FROM ({q}) p" for n, q in enumerate(problems.values())
+        )
+        query = f"SELECT * FROM ({every}) e ORDER BY {_PROBLEM} LIMIT 1"
+        found = self._engine.to_arrow(self._engine.sql(query, {**self._relations, **more}))
+        for row in found.to_pylist():
+            problem = list(problems)[row.pop(_PROBLEM.strip("`"))]
             raise ConstraintViolationError(
                 problem, cause=f"It is {row}", remedy="Correct the batch; nothing was committed", row=row
             )
@@ -309,13 +313,13 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
     def _query(self) -> str:
         """What becomes of the versions: those that are closed, and new ones, with where they end."""
         keys, at, columns = self._keys, _quote(self._sequence), self._schema.names
-        of = {alias: ", ".join(f"{alias}.{_quote(name)}" for name in columns) for alias in "bcl"}
-        key_of = ", ".join(f"l.{_quote(key)}" for key in keys)
-        same_place = f"{{0}}.{VALID_FROM} = {{1}}.{VALID_FROM}"
-
-        def at_same(one: str, other: str) -> str:
-            return f"{_equal(one, other, keys)} AND {same_place.format(one, other)}"
-
+        of = {alias: ", ".join(f"{alias}.{_quote(name)}" for name in columns) for alias in "bc"}
+        in_line = f"OVER (PARTITION BY {_list(*keys)} ORDER BY {VALID_FROM})"
+        # A key has at most one row at a place: what is there twice, or otherwise, is refused.
+        before = {name: _quote(_BEFORE.format(number)) for number, name in enumerate(self._others)}
+        gone_before = _quote(_BEFORE.format("gone"))
+        looked_at = "".join(f", lag({_quote(name)}) {in_line} AS {label}" for name, label in before.items())
+        same = " AND ".join(f"{_quote(name)} <=> {label}" for name, label in before.items()) or "true"
         return f"""
 WITH fresh AS (
   SELECT DISTINCT {of["b"]}, b.{at} AS {VALID_FROM}, b.{_GONE} FROM batch b
@@ -327,25 +331,14 @@ line AS (
   SELECT {of["c"]}, c.{VALID_FROM}, false AS {_GONE}, true AS {_KNOWN} FROM present c
   LEFT SEMI JOIN batch b ON {_equal("b", "c", keys)}
 ),
-prior AS (
-  SELECT {key_of}, l.{VALID_FROM}, max(p.{VALID_FROM}) AS {_BEFORE} FROM line l
-  JOIN line p ON {_equal("p", "l", keys)} AND p.{VALID_FROM} < l.{VALID_FROM} GROUP BY {key_of}, l.{VALID_FROM}
+neighbors AS (SELECT *, lag({_GONE}) {in_line} AS {gone_before}{looked_at} FROM line),
+steps AS (
+  SELECT {_list(*columns)}, {VALID_FROM}, {_GONE}, {_KNOWN} FROM neighbors WHERE NOT
+  CASE WHEN {gone_before} IS NULL THEN {_GONE} ELSE {gone_before} = {_GONE} AND ({_GONE} OR ({same})) END
 ),
-unchanged AS (
-  SELECT {key_of}, l.{VALID_FROM} FROM line l JOIN prior q ON {at_same("q", "l")}
-  JOIN line p ON {_equal("p", "q", keys)} AND p.{VALID_FROM} = q.{_BEFORE}
-    AND p.{_GONE} = l.{_GONE} AND (l.{_GONE} OR ({self._same("p", "l")}))
-  UNION ALL
-  SELECT {key_of}, l.{VALID_FROM} FROM line l LEFT ANTI JOIN prior q ON {at_same("q", "l")} WHERE l.{_GONE}
-),
-steps AS (SELECT l.* FROM line l LEFT ANTI JOIN unchanged x ON {at_same("x", "l")}),
-ends AS (
-  SELECT {key_of}, l.{VALID_FROM}, min(n.{VALID_FROM}) AS {VALID_TO} FROM steps l
-  JOIN steps n ON {_equal("n", "l", keys)} AND n.{VALID_FROM} > l.{VALID_FROM} GROUP BY {key_of}, l.{VALID_FROM}
-)
-SELECT {of["l"]}, l.{VALID_FROM}, n.{VALID_TO}, n.{VALID_TO} IS NULL AS {IS_CURRENT} FROM steps l
-LEFT JOIN ends n ON {at_same("n", "l")}
-WHERE NOT l.{_GONE} AND (NOT l.{_KNOWN} OR n.{VALID_TO} IS NOT NULL)
+versions AS (SELECT *, lead({VALID_FROM}) {in_line} AS {VALID_TO} FROM steps)
+SELECT {_list(*columns)}, {VALID_FROM}, {VALID_TO}, {VALID_TO} IS NULL AS {IS_CURRENT} FROM versions
+WHERE NOT {_GONE} AND (NOT {_KNOWN} OR {VALID_TO} IS NOT NULL)
 """
 
     def _same(self, one: str, other: str) -> str:

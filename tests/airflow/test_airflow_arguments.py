@@ -213,7 +213,7 @@ def wrong_values() -> Iterator[tuple[str, Any]]:
     yield "hostile list", [Hostile()]
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize(("name", "argument"), CALLS, ids=[".".join(call) for call in CALLS])
 def test_wrong_values_end_in_our_errors(
     name: str, argument: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,7 @@ def test_what_the_document_says_is_what_happens(first: str) -> None:
     assert found == cells(first, 0)
 
 
-@pytest.mark.sampled
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("phase", [name for name, phase in PHASES.items() if phase.after_loss])
 @pytest.mark.parametrize("first", ["replace id < 10", "optimize"])
 def test_the_moment_makes_no_difference(first: str, phase: str) -> None:

@@ -690,6 +690,7 @@ def test_mode_ignore_takes_one_partition_at_a_time(tmp_path: Path, idempotency: 
     assert [(row["day"], row["run"]) for row in lake.rows("events")] == [("2013-01-02", first.run_id)]
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("key", sorted({*DEFINED_KEYS} - {*WRITTEN_KEYS, "schema", "table"}))
 @pytest.mark.parametrize("how", ["output", "result", "context"])
 def test_what_only_a_definition_can_say_is_no_output_metadata(lake: Lake, key: str, how: str) -> None:

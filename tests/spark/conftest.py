@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from zlib import crc32
 
 import pytest
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
+from tests.share import IS_ALL
 from tests.spark.spark_files import Files
+
+HERE = Path(__file__).parent
 
 _SINCE_4_1 = {
     "test_only_columns_that_are_needed_are_read": "the function that keeps rows gets all columns",
@@ -35,7 +39,28 @@ _SINCE_4_1 = {
 """Tests of what Spark 4.0 has not, with what it does instead. They fail there, and must say so when they do not."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+_ON_EVERY_SESSION = ("test_spark_requests.py", "test_spark_reading_traps.py", "test_spark_sessions.py")
+"""Modules about what each kind of session does in a way of its own."""
+
+
+def _is_of_the_other(item: pytest.Item) -> bool:
+    """Whether another case has the same test on the portable path: over Connect, or in a classic session.
+
+    A share has each test on the JVM's path and on the portable one, which is the same code in either session. Half of
+    the tests take one of them, half the other.
+    """
+    engine = item.callspec.params.get("engine") if isinstance(item, pytest.Function) and "[" in item.name else None
+    if engine not in ("connect", "portable") or item.get_closest_marker("sampled") is not None:
+        return False
+    chosen = ("connect", "portable")[crc32(item.nodeid.replace(engine, "", 1).encode()) % 2]
+    return engine != chosen and item.path.parent == HERE and item.path.name not in _ON_EVERY_SESSION
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if not IS_ALL and not any("[" in argument for argument in config.args):
+        left_out = [item for item in items if _is_of_the_other(item)]
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in set(left_out)]
     try:
         from pyspark import __version__ as version
     except ImportError:
