@@ -23,6 +23,7 @@ else:
 __all__ = [
     "AirflowRescheduleException",
     "TaskDeferred",
+    "encode_trigger",
     "needs_state",
     "providers_of_tasks",
     "redact",
@@ -87,12 +88,34 @@ def providers_of_tasks() -> Any:
     return ProvidersManager()
 
 
+def encode_trigger(trigger: Any) -> Any:
+    """A trigger as Airflow keeps it with an asset that it watches."""
+    if versions.RELEASE >= (3, 2):
+        from airflow.serialization.encoders import encode_trigger as encode
+    else:
+        from airflow.serialization.serialized_objects import _encode_trigger as encode
+    return encode(trigger)
+
+
 def start_one_server() -> None:
     """Have `dag.test()` start one server for all its tasks, and wait until it has. Before 3.3 it starts one a task, and
-    on a busy machine the first request comes too early."""
+    on a busy machine the first request comes too early. Before 3.1 it also tells a sensor since when it is rescheduled
+    by a text, where a worker tells a time."""
     if versions.RELEASE >= (3, 3):
         return
     from airflow.sdk.execution_time import supervisor
+
+    if versions.RELEASE < (3, 1):
+        from airflow.sdk.api.client import TaskInstanceOperations
+
+        ask: Any = TaskInstanceOperations.get_reschedule_start_date
+
+        def told(*args: Any, **kwargs: Any) -> Any:
+            answer = ask(*args, **kwargs)
+            return type(answer)(start_date=answer.start_date)
+
+        operations: Any = TaskInstanceOperations
+        operations.get_reschedule_start_date = told
 
     supervisor.in_process_api_server = cache(supervisor.in_process_api_server)
     begin: Any = asyncio.run_coroutine_threadsafe

@@ -18,7 +18,8 @@ from delta_orch.errors import InvalidRequestError
 @pytest.mark.parametrize("name", ["t", "a b", "a#b", "a?b=c", "100%", "a%20b", "ü", "p=1/t", "it's", "a:b", "a;b"])
 def test_every_path_survives_as_an_asset(tmp_path: Path, name: str) -> None:
     path = str(tmp_path / name)
-    asset = delta_table_asset(f"asset {name}", path)
+    # Airflow 3.0 takes only ASCII as a name.
+    asset = delta_table_asset(f"asset {name.encode().hex()}", path)
     assert table_uri_of_asset(asset.uri) == path
     assert DeltaHook().table(asset).uri == DeltaHook().table(path).uri == DeltaHook().table(tmp_path / name).uri
 

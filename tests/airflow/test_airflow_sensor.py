@@ -19,6 +19,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 from delta_orch.storage.local import LocalStore
 from delta_orch.testing import open_table
+from tests.airflow.internals import encode_trigger
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -158,8 +159,6 @@ def test_corrupt_log_fails_without_retry(runs: Runs, tmp_path: Path, mode: str) 
 
 
 def test_trigger_survives_serialisation() -> None:
-    from airflow.serialization.encoders import encode_trigger
-
     trigger = DeltaVersionTrigger("s3://lake/t", "lake", after_version=3, seen_version=3, poll_interval_s=5.0)
     path, arguments = trigger.serialize()
     module, name = path.rsplit(".", 1)

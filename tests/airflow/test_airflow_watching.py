@@ -16,6 +16,7 @@ from airflow.sdk import DAG, Asset, task
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaCommitTrigger, DeltaPartitionRelayOperator, delta_table_asset
 from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
+from tests.airflow.internals import needs_state
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -194,6 +195,7 @@ def test_touched_partitions_become_keys(tmp_path: Path) -> None:
     assert relayed(table, operators)[0] == ["later"]
 
 
+@needs_state
 @pytest.mark.parametrize("day", [None, " "])
 def test_a_partition_that_is_no_key_is_an_error(tmp_path: Path, day: str | None) -> None:
     table = DeltaTable(tmp_path / "t")
@@ -204,6 +206,7 @@ def test_a_partition_that_is_no_key_is_an_error(tmp_path: Path, day: str | None)
         relayed(table, [{"table_uri": table.uri, "version": 0}], column="v")
 
 
+@needs_state
 def test_a_relay_needs_assets_to_tell() -> None:
     with pytest.raises(InvalidRequestError, match="must be assets"):
         DeltaPartitionRelayOperator(task_id="relay", table_uri="/t")
