@@ -14,7 +14,7 @@ from typing import Any
 from delta_orch.airflow.connection import secret_settings
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.arguments import checked_constructor, ensure_arguments
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.redaction import kept
 
 _DEEPEST = 50
@@ -170,6 +170,15 @@ class CheckedOperator(CheckedArguments):
 
     # Airflow's hook for operators: mapped tasks pass only here, before what was rendered is kept.
     def _do_render_template_fields(self, *args: object, **kwargs: object) -> None:
+        try:
+            self._render_checked(*args, **kwargs)
+            return
+        except DeltaError as error:
+            refused = error
+        # Without the frames below: a log that shows their variables, as in Airflow 3.0, would show what was rendered.
+        raise refused.with_traceback(None) from None
+
+    def _render_checked(self, *args: object, **kwargs: object) -> None:
         given = {name: getattr(self, name, None) for name in self.template_fields}
         super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
         self._mask_settings()
