@@ -102,6 +102,7 @@ def _spark_and_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         # To compile queries over a few rows costs much of their time, and to compile their expressions a quarter of it.
+        # What Spark cannot interpret takes the fixture `compiled`.
         .config("spark.sql.codegen.wholeStage", str(IS_ALL).lower())
         .config("spark.sql.codegen.factoryMode", "FALLBACK" if IS_ALL else "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
@@ -134,3 +135,15 @@ def spark_connect(_spark_and_port: tuple[Any, int]) -> Iterator[Any]:
     session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if IS_ALL else "NO_CODEGEN")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compiled(spark: Any, spark_connect: Any) -> Iterator[None]:
+    """For what Spark runs compiled alone: it reads shredded variants so, and lists its tables."""
+    sessions, name = (spark, spark_connect), "spark.sql.codegen.factoryMode"
+    before = [session.conf.get(name) for session in sessions]
+    for session in sessions:
+        session.conf.set(name, "FALLBACK")
+    yield
+    for session, value in zip(sessions, before, strict=True):
+        session.conf.set(name, value)

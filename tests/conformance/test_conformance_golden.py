@@ -24,6 +24,7 @@ def test_golden(case: GoldenCase, tmp_path: Path) -> None:
 @pytest.mark.sampled(6, kinds=lambda case: case.features)
 @NEEDS_GOLDEN
 @pytest.mark.spark
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden_on_spark(case: GoldenCase, tmp_path: Path, spark: Any) -> None:

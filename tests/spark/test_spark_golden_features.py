@@ -20,6 +20,7 @@ CASES = [case for case in load_cases(ROOT) if FEATURES & set(case.features)]
 
 pytestmark = [
     pytest.mark.spark,
+    pytest.mark.usefixtures("compiled"),
     pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}"),
 ]
 

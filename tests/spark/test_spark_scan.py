@@ -374,6 +374,7 @@ def test_union_and_sql(engine: SparkEngine, files: Files, days: tuple[pa.Table, 
     assert rows_of(engine.to_arrow(with_clause)) == [{"m": 29}]
 
 
+@pytest.mark.usefixtures("compiled")
 def test_sql_leaves_no_view_and_shadows_the_users(engine: SparkEngine) -> None:
     session = engine.host.session
     session.range(5).createOrReplaceTempView("source")

@@ -144,6 +144,7 @@ def test_extra_columns_change_types_and_kept_partitions(engine: SparkEngine, fil
     assert not any("_row-id" in stats or "_change_type" in stats for stats in adds["stats"].to_pylist())
 
 
+@pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("shred", [False, True], ids=["plain", "shredded"])
 def test_variants(engine: SparkEngine, files: Files, shred: bool) -> None:
     schema = StructType((StructField("id", LONG), StructField("v", VARIANT)))

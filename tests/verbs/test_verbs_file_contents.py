@@ -105,6 +105,7 @@ def test_variants_are_shredded_where_the_table_says_so(rows: Any, make: Any) -> 
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("compiled")
 def test_what_is_shredded_here_spark_puts_together_again(spark: Any, make: Any) -> None:
     table = make(
         *VARIANTS,
