@@ -8,6 +8,7 @@ is installed into `build/screenshots` by pip. Where it cannot be, nothing is pho
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -16,7 +17,7 @@ import time
 import urllib.request
 import venv
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,18 +25,18 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 IMAGES = ROOT / "docs" / "images"
 BROWSER = ROOT / "build" / "screenshots"
-STARTING_S = 120
+STARTING_S = 300
 
 
 @dataclass(frozen=True)
 class Page:
-    """One picture: its name in `docs/images`, the path of the page, what the page says when it is there, and the text
-    of a button to press then."""
+    """One picture: its name in `docs/images`, the path of the page, what the page says when it is there, and the texts
+    or labels of what to press then, one after the other."""
 
     name: str
     path: str
     wait_for: str
-    click: str = ""
+    clicks: tuple[str, ...] = ()
     width: int = 1280
     height: int = 800
 
@@ -59,7 +60,7 @@ def free_port() -> int:
 def serving(command: list[str], address: str, env: dict[str, str]) -> Iterator[str]:
     """A server, from the moment it answers; it ends with the block."""
     log = tempfile.TemporaryFile()  # noqa: SIM115  # it is closed below
-    server = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=HERE)
+    server = subprocess.Popen(command, env=env, stdout=log, stderr=subprocess.STDOUT, cwd=HERE, start_new_session=True)
     try:
         end = time.monotonic() + STARTING_S
         while True:
@@ -73,8 +74,12 @@ def serving(command: list[str], address: str, env: dict[str, str]) -> Iterator[s
                 time.sleep(0.5)
         yield address
     finally:
-        server.terminate()
-        server.wait(30)
+        # With the processes that it has started.
+        os.killpg(server.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            server.wait(30)
+        with suppress(ProcessLookupError):
+            os.killpg(server.pid, signal.SIGKILL)
         log.close()
 
 
@@ -97,13 +102,63 @@ def dagster(home: Path) -> Iterator[str]:
         yield address
 
 
+@contextmanager
+def airflow(home: Path) -> Iterator[str]:
+    """Airflow with all its components on the lake of `airflow_lake.py`."""
+    port = str(free_port())
+    connection = {
+        "conn_type": "delta",
+        "description": "The lake",
+        "extra": {
+            "table_root": "s3://lake/tables",
+            "storage_options": '{"endpoint_url": "https://s3.example.com"}',
+            "secret_storage_options": '{"access_key_id": "lake", "secret_access_key": "hidden"}',
+        },
+    }
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "PYTHONPATH": f"{ROOT}:{HERE}",
+        "DELTA_ORCH_SCREENSHOTS": str(home / "lake"),
+        "AIRFLOW_HOME": str(home),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(home / "dags"),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
+        "AIRFLOW__CORE__DAGS_ARE_PAUSED_AT_CREATION": "False",
+        "AIRFLOW__CORE__SIMPLE_AUTH_MANAGER_ALL_ADMINS": "True",
+        "AIRFLOW__CORE__EXECUTION_API_SERVER_URL": f"http://127.0.0.1:{port}/execution/",
+        "AIRFLOW__API__PORT": port,
+        "AIRFLOW__API__HOST": "127.0.0.1",
+        "AIRFLOW__API__BASE_URL": f"http://127.0.0.1:{port}",
+    }
+    (home / "dags").mkdir()
+    (home / "dags" / "sales.py").write_text("from airflow_lake import dag\n")
+    program = str(Path(sys.executable).parent / "airflow")
+    with serving([program, "standalone"], f"http://127.0.0.1:{port}/api/v2/version", env) as address:
+        made = address.removesuffix("/api/v2/version")
+        add = [program, "connections", "add", "lake", "--conn-json", json.dumps(connection)]
+        subprocess.run(add, env=env, check=True, capture_output=True)
+        fill = [sys.executable, "-c", f"import airflow_lake; airflow_lake.fill({made!r})"]
+        subprocess.run(fill, env=env, check=True)
+        yield made
+
+
 SITES = {
+    "airflow": Site(
+        airflow,
+        (
+            Page("airflow-grid", "/dags/sales/tasks/orders/task_instances", "Try Number", width=1700, height=640),
+            Page("airflow-events", "/assets/1", "sales"),
+            Page(
+                "airflow-connection", "/connections", "delta", clicks=("Edit Connection", "Extra Fields"), height=1200
+            ),
+        ),
+    ),
     "dagster": Site(
         dagster,
         (
             Page("dagster-asset", "/assets/orders?view=overview", "Orders as they come"),
             Page("dagster-partitions", "/assets/orders?view=partitions", "2026-02-14"),
-            Page("dagster-plots", "/assets/daily_sales?view=overview", "Plots", click="Plots", height=1200),
+            Page("dagster-plots", "/assets/daily_sales?view=overview", "Plots", clicks=("Plots",), height=1200),
             Page("dagster-checks", "/assets/orders?view=checks", "Passed before anybody"),
             Page("dagster-maintenance", "/assets/maintenance/orders/health?view=overview", "Measures files"),
         ),
@@ -146,7 +201,7 @@ def main(names: list[str]) -> None:
                     "url": address + page.path,
                     "file": str(IMAGES / f"{page.name}.png"),
                     "wait_for": page.wait_for,
-                    "click": page.click,
+                    "clicks": page.clicks,
                     "width": page.width,
                     "height": page.height,
                 }

@@ -2,9 +2,9 @@
 
     python browser.py < pictures.json
 
-The input is a list of {"url", "file", "wait_for", "click", "width", "height"}. Each page is photographed once its text
-has `wait_for`, the element with the text `click` was pressed, and some seconds have passed to draw. A page that never
-has it is an error.
+The input is a list of {"url", "file", "wait_for", "clicks", "width", "height"}. Each page is photographed once its text
+has `wait_for`, what has the texts or labels `clicks` was pressed, and some seconds have passed to draw. A page that
+never has it is an error.
 """
 
 import json
@@ -17,15 +17,17 @@ from typing import Any
 os.environ.setdefault("QT_QPA_PLATFORM", "offscreen")
 os.environ.setdefault("QTWEBENGINE_CHROMIUM_FLAGS", "--no-sandbox --disable-gpu")
 
-from PyQt6.QtCore import QUrl
+from PyQt6.QtCore import QPoint, Qt, QUrl
+from PyQt6.QtTest import QTest
 from PyQt6.QtWebEngineWidgets import QWebEngineView
 from PyQt6.QtWidgets import QApplication
 
 PATIENCE_S = 90
 DRAWING_S = 5
+SETTLING_S = 3
 LOOK = "document.body ? document.body.innerText : ''"
-PRESS = """
-[...document.querySelectorAll('*')].filter(found => found.innerText && found.innerText.trim() === %s).pop()?.click();
+FIND = """
+[...document.querySelectorAll('*')].filter(one => [one.innerText?.trim(), one.ariaLabel].includes(%s)).pop()
 """
 
 
@@ -42,18 +44,35 @@ def take(app: QApplication, view: QWebEngineView, picture: dict[str, Any]) -> No
             "document.body ? document.body.innerText : ''", lambda found: text.__setitem__(0, found or "")
         )
         _spin(app, 0.3)
-    if picture["click"]:
-        view.page().runJavaScript(PRESS % json.dumps(picture["click"]))
+    for text_or_label in picture["clicks"]:
+        _press(app, view, text_or_label, end)
     left = DRAWING_S
     while left:
         _spin(app, 1)
         # An invitation may cover the page.
-        view.page().runJavaScript(PRESS % json.dumps("Skip"))
+        view.page().runJavaScript(f"{(FIND % json.dumps('Skip')).strip()}?.click()")
         view.page().runJavaScript(LOOK, lambda found: text.__setitem__(0, found or ""))
         left = left - 1 if "Loading" not in text[0] or time.monotonic() > end else DRAWING_S
     image = view.grab().toImage()
     # Without a transparency that no pixel has.
     image.convertToFormat(image.Format.Format_RGB888).save(picture["file"], "PNG", 0)
+
+
+def _press(app: QApplication, view: QWebEngineView, text_or_label: str, end: float) -> None:
+    """What has the text or the label, once it is there, with the mouse."""
+    find = (FIND % json.dumps(text_or_label)).strip()
+    places: list[dict[str, float]] = []
+    while not places:
+        if time.monotonic() > end:
+            raise SystemExit(f"Nothing on the page is called {text_or_label!r}")
+        _spin(app, SETTLING_S)
+        view.page().runJavaScript(
+            f"{find}?.getBoundingClientRect().toJSON()", lambda at: places.append(at) if at else None
+        )
+        _spin(app, 1)
+    middle = QPoint(*(int(places[0][edge] + places[0][size] / 2) for edge, size in (("x", "width"), ("y", "height"))))
+    QTest.mouseClick(view.focusProxy(), Qt.MouseButton.LeftButton, pos=middle)
+    _spin(app, SETTLING_S)
 
 
 def _spin(app: QApplication, seconds: float) -> None:
