@@ -71,7 +71,11 @@ def _press(app: QApplication, view: QWebEngineView, text_or_label: str, end: flo
         )
         _spin(app, 1)
     middle = QPoint(*(int(places[0][edge] + places[0][size] / 2) for edge, size in (("x", "width"), ("y", "height"))))
-    QTest.mouseClick(view.focusProxy(), Qt.MouseButton.LeftButton, pos=middle)
+    QTest.mouseMove(view.focusProxy(), middle)
+    _spin(app, 1)
+    QTest.mousePress(view.focusProxy(), Qt.MouseButton.LeftButton, pos=middle)
+    _spin(app, 0.1)
+    QTest.mouseRelease(view.focusProxy(), Qt.MouseButton.LeftButton, pos=middle)
     _spin(app, SETTLING_S)
 
 
