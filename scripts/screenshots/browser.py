@@ -59,24 +59,28 @@ def take(app: QApplication, view: QWebEngineView, picture: dict[str, Any]) -> No
 
 
 def _press(app: QApplication, view: QWebEngineView, text_or_label: str, end: float) -> None:
-    """What has the text or the label, once it is there, with the mouse."""
+    """What has the text or the label, once it is there: by a click of the page, or where nothing comes of that, by one
+    of the mouse. Some elements know only one of them."""
     find = (FIND % json.dumps(text_or_label)).strip()
-    places: list[dict[str, float]] = []
-    while not places:
+    while (place := _answer(app, view, f"{find}?.getBoundingClientRect().toJSON()")) is None:
         if time.monotonic() > end:
             raise SystemExit(f"Nothing on the page is called {text_or_label!r}")
+    before = _answer(app, view, LOOK)
+    _answer(app, view, f"{find}?.click()")
+    if _answer(app, view, LOOK) == before:
+        middle = QPoint(*(int(place[edge] + place[size] / 2) for edge, size in (("x", "width"), ("y", "height"))))
+        QTest.mouseClick(view.focusProxy(), Qt.MouseButton.LeftButton, pos=middle)
         _spin(app, SETTLING_S)
-        view.page().runJavaScript(
-            f"{find}?.getBoundingClientRect().toJSON()", lambda at: places.append(at) if at else None
-        )
-        _spin(app, 1)
-    middle = QPoint(*(int(places[0][edge] + places[0][size] / 2) for edge, size in (("x", "width"), ("y", "height"))))
-    QTest.mouseMove(view.focusProxy(), middle)
-    _spin(app, 1)
-    QTest.mousePress(view.focusProxy(), Qt.MouseButton.LeftButton, pos=middle)
-    _spin(app, 0.1)
-    QTest.mouseRelease(view.focusProxy(), Qt.MouseButton.LeftButton, pos=middle)
+
+
+def _answer(app: QApplication, view: QWebEngineView, script: str) -> Any:
+    """What a script says, once the page has settled."""
+    said: list[Any] = []
     _spin(app, SETTLING_S)
+    view.page().runJavaScript(script, said.append)
+    while not said:
+        _spin(app, 0.1)
+    return said[0] if said[0] != "" else None
 
 
 def _spin(app: QApplication, seconds: float) -> None:
