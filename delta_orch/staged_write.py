@@ -80,6 +80,11 @@ class StagedWrite:
         return self._first_read.provenance.all_metrics
 
     @property
+    def user_metadata(self) -> str | None:
+        """`commitInfo.userMetadata` of the commit."""
+        return self._first_read.provenance.user_metadata
+
+    @property
     def txns(self) -> tuple[TxnId, ...]:
         """The transaction identifiers that the commit records."""
         return self._first_read.txns

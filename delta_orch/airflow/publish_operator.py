@@ -10,6 +10,7 @@ from airflow.sdk import TaskGroup
 from delta_orch.airflow.check_operator import DeltaCheckOperator
 from delta_orch.airflow.hook import DEFAULT_CONN_ID
 from delta_orch.airflow.row_operators import DeltaMergeOperator
+from delta_orch.airflow.siblings import ensure_not_taken
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.arguments import checked
@@ -31,7 +32,8 @@ class DeltaPublishOperator(DeltaTableOperator):
 
     The XCom and the asset events describe that commit. Where the staging task found its work done, so does this one.
     A commit by another writer that what was staged relies on fails the task, and so does vacuum, which removes what is
-    older than the table's retention: clear the staging task to write anew.
+    older than the table's retention: clear the staging task to write anew. So does another mapped staging task of the
+    run that has the same identity, once what it has staged is published.
 
     Args:
         staged: The XCom of the staging task, or the reference in it. (templated)
@@ -64,6 +66,8 @@ class DeltaPublishOperator(DeltaTableOperator):
         write = table.staged(reference)
         earlier = write.published_version()
         result = write.publish(if_unchanged=self.if_unchanged)
+        if result.skipped and earlier is None:
+            ensure_not_taken(table, write)
         xcom: XCom = {"table_uri": table.uri, "version": result.version, "skipped": result.skipped}
         if not result.skipped:
             xcom["operation_metrics"] = dict(result.operation_metrics)

@@ -216,6 +216,13 @@ class TaskRun:
         ).decode()
 
 
+def are_siblings(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
+    """Whether two commits were made in one run by two indexes of one mapped task, as `user_metadata` tells it."""
+    said, also_said = _said(one), _said(other)
+    in_one_run = all(said.get(name) == also_said.get(name) for name in ("dag_id", "run_id", "task_id"))
+    return bool(said) and in_one_run and said.get("map_index") != also_said.get("map_index")
+
+
 def _said(commit_info: Mapping[str, object]) -> dict[str, object]:
     import orjson
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.recorded import find_commit_after
-from delta_orch.pipeline.run_identity import airflow_writer
+from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit
+from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_writer
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -72,6 +72,31 @@ def _state_of(context: Context, of: TaskRun) -> str | None:
         dag_id=of.dag_id, map_index=of.map_index, task_ids=[of.task_id], run_ids=[of.run_id]
     )
     return next(iter(found.get(of.run_id, {}).values()), None)
+
+
+def ensure_not_taken(table: DeltaTable, staged: StagedWrite) -> None:
+    """Of two staged writes that have one identity the second is left out, when it is published.
+
+    Args:
+        table: The table that is written.
+        staged: A write that was left out, because its transactions are recorded.
+
+    Raises:
+        InvalidRequestError: It is another mapped task of its run that has recorded them. With
+            `idempotency="partition"` one of them writes, and that is how it was asked.
+    """
+    from delta_orch.airflow.run_context import are_siblings
+
+    own = {"userMetadata": staged.user_metadata}
+    for txn in staged.txns:
+        if txn.version != ONCE_PER_PARTITION:
+            made = find_txn_commit(table, txn.app_id)
+            if are_siblings(own, made.commit_info or {}):
+                raise InvalidRequestError(
+                    "Another mapped task of the run has published under the identity of this write",
+                    cause="An identity names the rows of one of them; those of this one are not in the table",
+                    remedy="Give each its own: identity='{{ task.op_kwargs['region'] }}'; then clear both",
+                )
 
 
 def ensure_spared(

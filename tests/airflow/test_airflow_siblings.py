@@ -14,7 +14,7 @@ import pytest
 from airflow.sdk import DAG, task
 
 from delta_orch import DeltaTable
-from delta_orch.airflow import DeltaWriteOperator
+from delta_orch.airflow import DeltaPublishOperator, DeltaWriteOperator
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.errors import InvalidRequestError
 from tests.airflow.internals import needs_state
@@ -193,6 +193,31 @@ def test_under_airflow_it_is_refused_also_when_it_is_cleared_alone(runs: Runs, t
     run = runs.clear(dag, run, "load")
     assert sorted(runs.state(run, "load", index) for index in (0, 1)) == ["failed", "success"]
     assert content_of(tmp_path / "t") == ["a1", "a2"]
+
+
+@pytest.mark.parametrize(
+    ("idempotency", "last"), [pytest.param("run", "failed", marks=needs_state), ("partition", "success")]
+)
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_of_two_staged_writes_of_one_identity_the_second_is_not_published(
+    runs: Runs, tmp_path: Path, mode: str, idempotency: str, last: str
+) -> None:
+    """Both are staged before either is published: only then one can be seen to be there already."""
+    with DAG(
+        f"siblings_staged_{mode}_{idempotency}", schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)
+    ) as dag:
+        staged = DeltaWriteOperator.partial(
+            task_id="load", table_uri=tmp_path / "t", mode=mode, identity="same", idempotency=idempotency, stage=True,
+            python_callable=lambda v: rows(v), **({"replace_where": "v < 'z'"} if mode == "overwrite" else {}),
+        ).expand(op_kwargs=[{"v": "a"}, {"v": "b"}])  # fmt: skip
+        DeltaPublishOperator.partial(task_id="publish", table_uri=tmp_path / "t").expand(staged=staged.output)
+    DeltaTable(tmp_path / "t").append(rows("z"))
+    run = runs.run(dag)
+    assert [runs.state(run, "load", index) for index in (0, 1)] == ["success", "success"]
+    ended = [runs.state(run, "publish", index) for index in (0, 1)]
+    assert sorted(ended) == sorted(["success", last])  # Airflow begins either of them first.
+    published = ["a", "b"][ended.index("success")] if last == "failed" else content_of(tmp_path / "t")[0]
+    assert content_of(tmp_path / "t") == [published, "z"]
 
 
 def test_under_airflow_a_list_that_has_changed_moves_identities(runs: Runs, tmp_path: Path) -> None:
