@@ -19,7 +19,7 @@ demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to 
 test: setup ## Run the tests
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
-test-all: setup ## Run every case of the tests; `make test` runs one of three of the large families
+test-all: setup ## Run every case of the tests; of large families `make test` runs a share
 	@DELTA_ORCH_TESTS=all $(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
 check: setup ## Lint, types and layers
