@@ -62,9 +62,9 @@ def build_delta_maintenance_assets(
     `needs_purge` and so on warn where the policy sees a need. The other assets measure the health again.
     If nothing is due, they change nothing, and their metadata says so. Compaction clusters a clustered table; files
     that are clustered already stay. If another commit conflicts with a compaction or a purge, the step fails with a
-    retryable error, and the table does not change. Vacuum and cleanup first report what they will delete, then delete
-    it. With `dry_run: true` in the run's config, the assets only report. A table that does not exist yet needs no
-    maintenance.
+    retryable error, and the table does not change. Vacuum first reports what it will delete, then deletes it. The log
+    of a table with `delta.enableExpiredLogCleanup` false is left alone. With `dry_run: true` in the run's config, the
+    assets only report. A table that does not exist yet needs no maintenance.
 
     Args:
         tables: Name → table. A name becomes a part of asset keys, or with slashes several.
@@ -202,7 +202,7 @@ def _health_metadata(health: TableHealth) -> Metadata:
 
 _DESCRIPTIONS = {
     "compaction": "Merges small files, and clusters clustered tables. No row changes.",
-    "purge": "Rewrites files without the rows that deletion vectors mark. No other row changes.",
+    "purge": "Rewrites files without the rows that deletion vectors mark. Readers see the same rows.",
     "checkpoint": "Writes a checkpoint, so that readers replay fewer commits.",
     "vacuum": "Deletes files that no version within the retention needs.",
     LOG_CLEANUP: "Deletes the part of the log that is older than its retention.",

@@ -40,7 +40,8 @@ class TableHealth:
             files that no commit ever named, if they are still there.
         deleted_rows_ratio: Rows that deletion vectors mark, of the rows in files, 0 to 1; 0 where statistics do not
             tell.
-        num_expired_log_files: Files of the log that its cleanup would delete. None where nobody has listed them.
+        num_expired_log_files: Files of the log that its cleanup would delete; 0 where the table keeps its history
+            (`delta.enableExpiredLogCleanup` is false). None where nobody has listed them.
     """
 
     version: int
@@ -97,6 +98,8 @@ def read_table_health(snapshot: Snapshot, *, log: TableLog | None = None, now_ms
 
 
 def _count_expired(log: TableLog, snapshot: Snapshot, now_ms: int) -> int:
+    if not snapshot.properties.enable_expired_log_cleanup:
+        return 0
     from delta_orch.log.upkeep.log_cleanup import clean_up_log
 
     return len(clean_up_log(log, snapshot, dry_run=True, now_ms=now_ms).paths)

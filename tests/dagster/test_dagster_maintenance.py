@@ -217,15 +217,13 @@ def grow_old(table: DeltaTable, days: int) -> None:
 
 def test_the_log_is_cleaned_up_behind_its_consumers(tmp_path: Path) -> None:
     source, target = (DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("bronze", "silver"))
-    # Else commits clean up by themselves.
-    by_hand = {"delta.enableExpiredLogCleanup": "false"}
 
     @delta_asset(incremental_from=source, table=target, write="append")
     def silver(batch: ChangeBatch) -> pa.Table:
         return batch.inserted().to_arrow()
 
     table = source.table()
-    table.append(pa.table({"n": [0]}), properties=by_hand)
+    table.append(pa.table({"n": [0]}))
     assert dg.materialize([silver]).success
     for number in range(1, 6):
         table.append(pa.table({"n": [number]}))
@@ -254,6 +252,18 @@ def test_the_log_is_cleaned_up_behind_its_consumers(tmp_path: Path) -> None:
     assert cleaned_up()["delta/skip_reason"] == "the policy sees no need"
     fresh = DeltaTable(table.uri).snapshot()
     assert sorted(fresh.scan().to_arrow()["n"].to_pylist()) == list(range(7))
+
+
+def test_the_log_of_a_table_that_keeps_its_history_is_left_alone(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for number in range(4):
+        table.append(pa.table({"n": [number]}), properties={"delta.enableExpiredLogCleanup": "false"})
+    table.checkpoint()
+    grow_old(table, 60)
+    metadata = run(build(table, policy=ALWAYS))
+    assert metadata["log_cleanup"]["delta/health/num_expired_log_files"] == 0
+    assert metadata["log_cleanup"]["delta/skip_reason"] == "the policy sees no need"
+    assert DeltaTable(table.uri).snapshot(version=0).scan().to_arrow()["n"].to_pylist() == [0]
 
 
 def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
