@@ -144,17 +144,22 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
         try:
             return self.get_connection(self.delta_conn_id)
         except AirflowNotFoundException:
-            if self.delta_conn_id != DEFAULT_CONN_ID or f"AIRFLOW_CONN_{DEFAULT_CONN_ID.upper()}" in os.environ:
-                raise  # Before 3.2 it is also Airflow's answer to a connection that it cannot read.
+            if not self._may_be_missing():
+                raise
             return None
 
     async def _async_find_connection(self) -> Connection | None:
         try:
             return await connection_in_loop(self, self.delta_conn_id)
         except AirflowNotFoundException:
-            if self.delta_conn_id != DEFAULT_CONN_ID or f"AIRFLOW_CONN_{DEFAULT_CONN_ID.upper()}" in os.environ:
-                raise  # Before 3.2 it is also Airflow's answer to a connection that it cannot read.
+            if not self._may_be_missing():
+                raise
             return None
+
+    def _may_be_missing(self) -> bool:
+        # Before 3.2 Airflow also says of a connection that it cannot read that there is none.
+        is_there = f"AIRFLOW_CONN_{DEFAULT_CONN_ID.upper()}" in os.environ
+        return self.delta_conn_id == DEFAULT_CONN_ID and not is_there
 
     def _understood(self, connection: Connection | None) -> ConnectionSettings:
         if connection is None:
