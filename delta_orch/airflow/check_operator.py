@@ -142,7 +142,7 @@ class DeltaCheckOperator(DeltaTableOperator):
             raise self.refusal("has max_age, but what is staged has no time yet")
         if self.reference is None:
             snapshot = table.snapshot(version=self._number("version", 0))
-        elif (referred := self.hook.location(self.reference)) != table.uri:
+        elif (referred := self.hook.table_of(self.reference).uri) != table.uri:
             raise self.refusal(f"checks {table.uri} by a reference to {referred}")
         else:
             snapshot = self.hook.snapshot(self.reference)

@@ -94,9 +94,9 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
         self._connected()
         return self._table_page
 
-    def location(self, reference: TableReference) -> str:
-        """Where the table of a reference is, see `snapshot`."""
-        return self.table(_named(reference)).uri
+    def table_of(self, reference: TableReference) -> DeltaTable:
+        """The table of a reference, see `snapshot`."""
+        return self.table(_named(reference))
 
     def snapshot(self, reference: TableReference) -> TableSnapshot:
         """A version of a table: the one that a reference pins, else the newest.

@@ -205,7 +205,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         # Of a source that had several batches, the last one.
         ends = {batch.source.uri: batch.ending_version for batch in report.batches}
         self.has_read = {
-            name: (reader.source.uri, ends[reader.source.uri])
+            name: (reader.source, ends[reader.source.uri])
             for name, reader in readers.items()
             if reader.source.uri in ends
         }

@@ -48,9 +48,11 @@ def lineage_of(operator: DeltaTableOperator) -> OperatorLineage:
     outcome = operator.outcome
     if outcome is None:
         return OperatorLineage()
+    # The tables as they were opened: OpenLineage's listener asks in a process forked off, where Airflow cannot be asked
+    # for a connection.
     sources = {
-        name: _Source(uri, operator.hook.table(uri).snapshot(version=version))
-        for name, (uri, version) in operator.has_read.items()
+        name: _Source(table.uri, table.snapshot(version=version))
+        for name, (table, version) in operator.has_read.items()
     }
     inputs = [
         InputDataset(*dataset_name(source.uri), facets=_facets(source.snapshot.schema, source.snapshot.version))

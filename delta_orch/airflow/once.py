@@ -40,7 +40,7 @@ class OnceWriter:
         is_said: Its arguments say all it does, so that an attempt which may have been cleared counts if it has done it.
             Where a function computes rows, those that an attempt computed before it was cleared do not.
         work: See `work_of`.
-        is_told: Whether Airflow has heard of the commit from the task that makes it, if that is another one.
+        is_told: Whether Airflow has heard of this version from the task that commits it, if that is another one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class OnceWriter:
         replaces_table: bool = False,
         is_said: bool = False,
         work: str = "",
-        is_told: Callable[[], bool] | None = None,
+        is_told: Callable[[int | None], bool] | None = None,
     ) -> None:
         self._context = context
         self._run = run
@@ -124,11 +124,11 @@ class OnceWriter:
         before = snapshot_or_none(self._table)
         attempts = Attempts(self._context, self._run)
         marker = attempts.marker_of(txns[-1].app_id)
-        if self._adds and marker is not None and self._is_told is not None and not self._is_told():
+        recorded = None if before is None else before.txn_version(txns[-1].app_id)
+        if self._adds and marker is not None and not self._is_heard_of(txns[-1].app_id, marker, recorded):
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)
         txns = self._placed(txns, marker, attempts)
-        recorded = None if before is None else before.txn_version(txns[-1].app_id)
         if recorded is not None:
             self._ensure_own_name(txns[-1])
         txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)
@@ -163,6 +163,13 @@ class OnceWriter:
                 # Another process of this very attempt, which Airflow took for dead, came first.
                 return step.recover(unit)
         return report
+
+    def _is_heard_of(self, app_id: str, marker: Marker, recorded: int | None) -> bool:
+        """Whether Airflow knows of what is committed. True where it is this task that commits."""
+        if self._is_told is None:
+            return True
+        is_out = recorded == marker.version
+        return is_out and self._is_told(find_txn_commit(self._table, app_id, recorded).version)
 
     def _ensure_own_name(self, unit: TxnId) -> None:
         """Raise, if another mapped task of the run has recorded the identifier; the table has it."""

@@ -92,8 +92,8 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
     _killed = False
     outcome: Outcome | None = None
     """What the task has done, once it has."""
-    has_read: Mapping[str, tuple[str, int]] = MappingProxyType({})
-    """Name → location and version of the tables that the task has read."""
+    has_read: Mapping[str, tuple[DeltaTable, int]] = MappingProxyType({})
+    """Name → table and version of what the task has read."""
 
     def __init__(
         self,

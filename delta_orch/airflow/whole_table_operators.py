@@ -140,5 +140,5 @@ class DeltaCloneOperator(_VersionOperator):
                 user_metadata=run.user_metadata(),
             ),
         )
-        self.has_read = {"source": (source.uri, source.snapshot(self._version(), self.timestamp).version)}
+        self.has_read = {"source": (source, source.snapshot(self._version(), self.timestamp).version)}
         return xcom_of(report, source_uri=source.uri)

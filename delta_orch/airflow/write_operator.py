@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
@@ -81,17 +82,21 @@ class DeltaRowsOperator(DeltaStepOperator):
             adds=adds,
             replaces_table=replaces_table,
             work=work_of(self),
-            is_told=(lambda: self._is_published(context)) if self.stage else None,
+            is_told=partial(self._is_told, context, table) if self.stage else None,
         )
 
-    def _is_published(self, context: Context) -> bool:
-        """Whether a task that publishes what this one stages has returned. Yes, if the DAG does not say which it is."""
-        after = [
-            task.task_id
-            for task in self.get_flat_relatives(upstream=False)
-            if getattr(getattr(getattr(task, "staged", None), "operator", None), "task_id", None) == self.task_id
-        ]
-        return not after or any(context["ti"].xcom_pull(task_ids=name) is not None for name in after)
+    def _is_told(self, context: Context, table: DeltaTable, version: int | None) -> bool:
+        """Whether a task that publishes has returned, and told of this version. Yes, if the DAG has no such task."""
+        after = [task.task_id for task in self.get_flat_relatives(upstream=False) if "staged" in task.template_fields]
+        told: list[object] = []
+        for name in after:
+            # Of each map index: which of them publishes what this one stages, the DAG does not say.
+            found = context["ti"].xcom_pull(task_ids=name)
+            told.extend([found] if isinstance(found, Mapping) else found or ())
+        own = (table.uri, version)
+        return not after or any(
+            isinstance(xcom, Mapping) and (xcom.get("table_uri"), xcom.get("version")) == own for xcom in told
+        )
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
         """What is to be written."""
@@ -100,7 +105,7 @@ class DeltaRowsOperator(DeltaStepOperator):
         engine = self._sql_engine(spark)
         snapshots = {name: self.hook.snapshot(table) for name, table in (self.tables or {}).items()}
         self.has_read = {
-            name: (self.hook.location(table), snapshots[name].version) for name, table in (self.tables or {}).items()
+            name: (self.hook.table_of(table), snapshots[name].version) for name, table in (self.tables or {}).items()
         }
         relations = {name: engine.scan(snapshot.scan().plan()) for name, snapshot in snapshots.items()}
         rows = engine.sql(self.sql, relations)
