@@ -58,20 +58,12 @@ def task_spark_session(spark_conf: Mapping[str, str] | None, app_name: str) -> I
 
 
 def running_spark_session() -> SparkSession | None:
-    """The active or default session of this process, if there is one.
+    """The active or default session of this process, if there is one."""
+    if "pyspark.sql" not in sys.modules:
+        return None
+    from pyspark.errors import PySparkRuntimeError
+    from pyspark.sql import SparkSession
 
-    Raises:
-        MissingDependencyError: pyspark is not installed.
-    """
-    try:
-        from pyspark.errors import PySparkRuntimeError
-        from pyspark.sql import SparkSession
-    except ImportError as error:
-        raise MissingDependencyError(
-            "The task needs Spark, and pyspark is not installed",
-            remedy="Install delta-orch[spark], or return Arrow, pandas or Polars data",
-            package="pyspark",
-        ) from error
     try:
         return SparkSession.active()
     except PySparkRuntimeError as error:
@@ -85,8 +77,6 @@ def interrupt_spark() -> None:
 
     A thread of its own speaks to Spark: the interrupted one may be in the middle of an exchange, on its connection.
     """
-    if "pyspark.sql" not in sys.modules:
-        return
     session = running_spark_session()
     if session is None:
         return
@@ -163,8 +153,14 @@ def _connect_url(connection: Connection) -> str:
 
 
 def _start(spark_conf: Mapping[str, str], app_name: str) -> SparkSession:
-    from pyspark.sql import SparkSession
-
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError as error:
+        raise MissingDependencyError(
+            "The task needs Spark, and pyspark is not installed",
+            remedy="Install delta-orch[spark], or return Arrow, pandas or Polars data",
+            package="pyspark",
+        ) from error
     builder = SparkSession.builder
     for key, value in {"spark.app.name": app_name, **spark_conf}.items():
         builder = builder.config(key, value)

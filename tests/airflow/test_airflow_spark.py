@@ -7,8 +7,16 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from airflow.sdk import DAG
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaWriteOperator
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
 
 SCRIPT = textwrap.dedent(
     """
@@ -160,3 +168,17 @@ def test_sessions_of_tasks(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert "all of it" in done.stdout
+
+
+def test_only_what_asks_for_spark_needs_it(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As with `delta-orch[airflow,local]`, without pyspark."""
+    for name in [name for name in sys.modules if name.partition(".")[0] == "pyspark"]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "pyspark", None)
+    with DAG("without_spark", schedule=None) as dag:
+        write: dict[str, Any] = {"sql": "SELECT 1 AS id", "mode": "overwrite"}
+        DeltaWriteOperator(task_id="local", table_uri=tmp_path / "local", **write)
+        DeltaWriteOperator(task_id="spark", table_uri=tmp_path / "spark", spark_conf={"spark.master": "local"}, **write)
+    run = runs.run(dag)
+    assert (runs.state(run, "local"), runs.state(run, "spark")) == ("success", "failed")
+    assert DeltaTable(tmp_path / "local").snapshot().scan().to_arrow()["id"].to_pylist() == [1]
