@@ -124,18 +124,18 @@ class CheckedOperator(CheckedArguments):
     @classmethod
     def partial(cls, **kwargs: Any) -> Any:
         """As Airflow's: some arguments of a mapped task."""
-        from delta_orch.airflow.versions import keeps_state
+        from delta_orch.airflow.expansion import checked_partial
 
-        ensure_arguments(cls, kwargs)
+        cls.ensure_known(kwargs)
+        return checked_partial(super().partial(**kwargs))  # type: ignore[misc]
+
+    @classmethod
+    def ensure_known(cls, arguments: Mapping[str, Any]) -> None:
+        """Refuse, when a DAG is parsed, some arguments of a mapped task that no run could make right."""
+        ensure_arguments(cls, {**arguments})
         for name in ("target", *_LOCATED):
-            for location in _locations(kwargs.get(name)):
+            for location in _locations(arguments.get(name)):
                 checked_location(location)
-        found = super().partial(**kwargs)  # type: ignore[misc]
-        if keeps_state():
-            return found
-        from delta_orch.airflow.expansion import exact_partial
-
-        return exact_partial(found)
 
     @classmethod
     def adds_rows(cls, arguments: Mapping[str, Any]) -> bool:

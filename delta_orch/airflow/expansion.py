@@ -1,6 +1,7 @@
-"""Mapped tasks where Airflow keeps no state of tasks, before 3.3: what adds rows is refused when the task is expanded.
+"""Mapped tasks are looked at when they are expanded: what is wrong in any of them is refused when the DAG is parsed.
 
-Only then it is known what a task adds: an argument that `partial` leaves out may be among those it is mapped over.
+Where Airflow keeps no state of tasks, before 3.3, what adds rows is refused, too. Only here it is known what a task
+adds: an argument that `partial` leaves out may be among those it is mapped over.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
+from delta_orch.airflow.locations import is_output
+
 if TYPE_CHECKING:
     from airflow.sdk.definitions._internal.expandinput import ExpandInput
     from airflow.sdk.definitions.mappedoperator import MappedOperator
@@ -19,20 +22,34 @@ _DECIDING = ("mode", "idempotency", "on", "adds")
 """The arguments that `CheckedOperator.adds_rows` looks at."""
 
 
-class ExactPartial(OperatorPartial):  # type: ignore[misc]
-    """As Airflow's. What the outputs of other tasks decide, the task decides when it runs."""
+class CheckedPartial(OperatorPartial):  # type: ignore[misc]
+    """As Airflow's. What the outputs of other tasks decide, the task looks at when it runs."""
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> MappedOperator:
         self._expand_called = True  # Else Airflow warns of a task that was refused: it was never mapped.
+        for arguments in _told(expand_input.value):
+            self.operator_class.ensure_known(arguments)
         for arguments in _mapped(self.kwargs, expand_input.value):
             self.operator_class.ensure_exact(arguments)
         return super()._expand(expand_input, strict=strict)
 
 
-def exact_partial(found: OperatorPartial) -> ExactPartial:
+def checked_partial(found: OperatorPartial) -> CheckedPartial:
     """The same arguments of a mapped task, looked at when it is expanded."""
     found._expand_called = True
-    return ExactPartial(operator_class=found.operator_class, kwargs=found.kwargs, params=found.params)
+    return CheckedPartial(operator_class=found.operator_class, kwargs=found.kwargs, params=found.params)
+
+
+def _told(over: object) -> Iterator[Mapping[str, Any]]:
+    """What a task is mapped over, as far as the DAG says it: one argument after the other, or several together."""
+    if isinstance(over, Mapping):
+        for name, values in over.items():
+            for value in values if isinstance(values, list | tuple) else ():
+                yield {} if is_output(value) else {name: value}
+    elif isinstance(over, list | tuple):
+        for one in over:
+            if isinstance(one, Mapping):
+                yield {name: value for name, value in one.items() if not is_output(value)}
 
 
 def _mapped(given: Mapping[str, Any], over: object) -> Iterator[Mapping[str, Any]]:

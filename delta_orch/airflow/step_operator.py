@@ -9,6 +9,7 @@ from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from delta_orch.airflow.locations import is_output
 from delta_orch.airflow.spark_session import connection_conf, task_spark_session
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
 from delta_orch.airflow.versions import determine_kwargs
@@ -70,6 +71,8 @@ class DeltaStepOperator(DeltaTableOperator):
         self.spark_conn_id = spark_conn_id
         if python_callable is not None and not _is_plain(python_callable):
             raise self.refusal(f"has a python_callable that is not a plain function: {python_callable!r}")
+        if not (is_output(op_args) or is_output(op_kwargs)):
+            self._ensure_taken(python_callable)
         for name in ("spark_conf", "spark_conn_id"):
             if getattr(self, name) is not None and engine == "local":
                 raise self.refusal(f"has {name}, which the local engine does not use")
@@ -111,12 +114,23 @@ class DeltaStepOperator(DeltaTableOperator):
         """Call it with `args` and `op_args`, and with those of `op_kwargs`, `spark` and the task context that its
         signature asks for."""
         assert self.python_callable is not None
+        self._ensure_taken(self.python_callable)
         offered = {} if spark is None else {"spark": spark}
         positional = (*args, *self.op_args)
         named = determine_kwargs(self.python_callable, positional, {**context, **offered, **self.op_kwargs})
         found = self.python_callable(*positional, **named)
         self.ensure_alive()
         return found
+
+    def _ensure_taken(self, function: UserFunction | None) -> None:
+        """Refuse arguments that the function has no parameters for: it would go on without them."""
+        try:
+            if function is not None:
+                inspect.signature(function).bind_partial(*self.op_args, **self.op_kwargs)
+        except TypeError as error:
+            raise self.refusal(f"has op_args or op_kwargs that its function does not take: {error}") from None
+        except ValueError:
+            return  # One of Python's own that does not say what it takes.
 
 
 def _is_plain(function: UserFunction) -> bool:

@@ -312,7 +312,7 @@ def test_a_digest_takes_every_argument_there_is() -> None:
 
     def digest(value: object) -> str:
         return work_of(
-            DeltaWriteOperator(task_id="t", table_uri="/t", python_callable=lambda: {}, op_kwargs={"a": value})
+            DeltaWriteOperator(task_id="t", table_uri="/t", python_callable=lambda a: {}, op_kwargs={"a": value})
         )
 
     odd = {1: "a", "b": [object(), DAY_5], (1, 2): {"x"}, None: float("nan")}

@@ -78,6 +78,10 @@ REFUSED: list[Any] = [
     ("DeltaPublishOperator", {**TABLE, "staged": " "}, "not text"),
     ("DeltaPublishOperator", {**TABLE, "staged": {"version": 1}}, "not the XCom of a task with stage=True"),
     ("DeltaSparkSubmitOperator", {**TABLE, "application": " "}, "not text"),
+    # Arguments of the function.
+    ("DeltaWriteOperator", {**WRITE, "op_kwargs": {"regoin": "a"}}, "does not take: got an unexpected .* 'regoin'"),
+    ("DeltaMergeOperator", {**WRITE, "keys": ["id"], "op_args": [1]}, "does not take: too many"),
+    ("DeltaIncrementalOperator", {**STEP, "op_kwargs": {"day": 1}}, "does not take: got an unexpected .* 'day'"),
     # Properties and times.
     ("DeltaWriteOperator", {**WRITE, "table_properties": {"delta.apendOnly": "true"}}, "delta.apendOnly"),
     ("DeltaMergeOperator", {**WRITE, "keys": ["id"], "table_properties": {"delta.appendOnly": "maybe"}}, "maybe"),
@@ -113,6 +117,23 @@ def test_it_is_refused(name: str, arguments: dict[str, Any], problem: str) -> No
     given = {**arguments} if name.startswith("delta_") else {"task_id": "x", **arguments}
     with DAG("d", schedule=None), pytest.raises(InvalidRequestError, match=problem):
         public(**given)
+
+
+@pytest.mark.parametrize(
+    ("name", "over", "problem"),
+    [
+        ("DeltaWriteOperator", {"mode": ["append", "apend"]}, "mode='apend' is not possible"),
+        ("DeltaWriteOperator", {"table_uri": ["/t", "../t"]}, "leads out"),
+        ("DeltaRowSensor", {"where": ["id > 1", "id >"]}, "id >"),
+        ("DeltaWriteOperator", [{"table_uri": "/t"}, {"table_uri": "/u", "mode": "apend"}], "is not possible"),
+        ("DeltaWriteOperator", [{"table_uri": "raw:t"}], "neither a URI"),
+    ],
+)
+def test_what_a_task_is_mapped_over_is_refused(name: str, over: Any, problem: str) -> None:
+    given = {"python_callable": rows} if name == "DeltaWriteOperator" else TABLE
+    with DAG("d", schedule=None), pytest.raises(InvalidRequestError, match=problem):
+        partial = getattr(delta_orch.airflow, name).partial(task_id="x", **given)
+        partial.expand(**over) if isinstance(over, dict) else partial.expand_kwargs(over)
 
 
 @pytest.mark.parametrize(
