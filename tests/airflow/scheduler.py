@@ -122,19 +122,39 @@ class Api:
 
     def start(self, dag: str, day: str) -> str:
         run_id = f"{dag}-{day}"
+        self.until(partial(self._is_started, dag, day, run_id), f"start of {dag}")
+        return run_id
+
+    def _is_started(self, dag: str, day: str, run_id: str) -> bool:
+        """An attempt that was answered by an error may have made the run, or have been taken back."""
         try:
             self.call("POST", f"/dags/{dag}/dagRuns", {"dag_run_id": run_id, "logical_date": f"{day}T00:00:00Z"})
         except urllib.error.HTTPError as error:
-            if error.code != 409:  # An attempt that was answered by an error had made it.
+            if error.code != 409:
                 raise
-        return run_id
+        try:
+            self.call("GET", f"/dags/{dag}/dagRuns/{run_id}")
+        except urllib.error.HTTPError as error:
+            if error.code != 404:
+                raise
+            return False
+        return True
 
     def finish(self, dag: str, run_id: str) -> str:
-        def state() -> str:
-            return str(self.call("GET", f"/dags/{dag}/dagRuns/{run_id}")["state"])
+        seen = [""]
 
-        self.until(lambda: state() in ("success", "failed"), f"run of {dag}")
-        return state()
+        def has_ended() -> bool:
+            # Seen on a busy machine: a run that had ended was running again.
+            seen.append(str(self.call("GET", f"/dags/{dag}/dagRuns/{run_id}")["state"]))
+            return seen[-1] in ("success", "failed") and seen[-2] == seen[-1]
+
+        self.until(has_ended, f"run of {dag}")
+        return seen[-1]
+
+    def failures(self, dag: str) -> list[str]:
+        """The tasks of a DAG that have failed, with their tries."""
+        found = self.call("GET", f"/dags/{dag}/dagRuns/~/taskInstances?state=failed")["task_instances"]
+        return [f"{one['dag_run_id']} {one['task_id']} in try {one['try_number']}" for one in found]
 
     def backfill(self, dag: str, tasks: Sequence[str]) -> str:
         """Both days, and again what is completed; the worst state of the runs, or `unmade` where a day was not done
@@ -401,6 +421,8 @@ def main() -> int:
                     verdict = "right" if right else "red"
                 told[verdict] += 1
                 why = "" if verdict == "right" else f": {state}, {found} instead of {expected(way, fate)}"
+                if verdict == "WRONG":
+                    why += f"; failed: {api.failures(f'{way}-{fate}')}"
                 sys.stdout.write(f"{verdict:6} {way} {fate}{why}\n")
                 if verdict == "WRONG" and all_of_it.table(way, fate).exists():
                     for entry in all_of_it.table(way, fate).history():
