@@ -69,7 +69,7 @@ CELLS = (
     Cell("dagster-1.13", "3.12", "local,dagster", DAGSTER, ("dagster==1.13.10", "dagster-webserver==1.13.10")),
     Cell("dagster-newest", "3.13", "local,dagster", DAGSTER),
     # Airflow before 3.3 does not run with the newest releases of the libraries below it.
-    Cell("airflow-oldest", "3.11", "local,airflow", AIRFLOW, _BELOW_AIRFLOW_3_0, oldest=("apache-airflow",)),
+    Cell("airflow-oldest", "3.11", "local,airflow", AIRFLOW, _BELOW_AIRFLOW_3_0, oldest=("apache-airflow", "sqlglot")),
     Cell("airflow-3.1", "3.11", "local,airflow", AIRFLOW, ("apache-airflow==3.1.*", "pydantic==2.12.*", "svcs==25.*")),
     Cell("airflow-3.2", "3.11", "local,airflow", AIRFLOW, ("apache-airflow==3.2.*", *_BELOW_AIRFLOW_3_2)),
     Cell("airflow-newest", "3.13", "local,airflow", AIRFLOW),
@@ -113,6 +113,8 @@ def install(cell: Cell, python: Path) -> Path:
     packages = [*TOOLS, *FRAMES]
     if cell.tests == SPARK:
         packages.append("pyspark[connect]")
+    if cell.tests == AIRFLOW:
+        packages.append("apache-airflow-providers-openlineage")  # Without it the tests of its facets skip.
     wanted = [*cell.versions, *(f"{name}=={bounds[name]}" for name in cell.oldest)]
     stamp = home / ".installed"
     told = "\n".join([str(python), (ROOT / "pyproject.toml").read_text(encoding="utf-8"), *packages, *wanted])
