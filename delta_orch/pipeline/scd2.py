@@ -83,7 +83,8 @@ def apply_scd2(
             late: its key has a version that is as new or newer, or ended then or later. A row lies outside of `within`.
             A snapshot is empty, or has several sequences. Nothing was committed.
         InvalidRequestError: `within` is neither about the keys nor about the sequence.
-        SchemaMismatchError, ColumnNotFoundError: The rows have other columns than the table.
+        SchemaMismatchError, ColumnNotFoundError: The rows have other columns than the table, or one of a type that does
+            not compare (map, variant).
         ConflictError: Another commit changed rows of these keys.
         Otherwise as `DeltaTable.merge`.
     """
@@ -132,6 +133,7 @@ class _Versions:
         if self._sequence in self._keys:
             raise InvalidRequestError("The sequence column is one of the keys", remedy="Name another one")
         self._others = [n for n in schema.names if n not in self._keys and n != self._sequence]
+        _ensure_comparable(schema)
         self._within = self._resolved_within()
         self._is_about_keys = not self._within or self._looks_at() <= set(self._keys)
         self._relations: dict[str, Relation] = {
@@ -224,8 +226,9 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         self._refuse(
             {
                 "A key or the sequence of a row is null": f"SELECT {columns} FROM batch WHERE {some_null}",
-                "Two rows of one key have the same sequence and differ": f"SELECT {columns} "
-                f"FROM (SELECT DISTINCT * FROM batch) d GROUP BY {columns} HAVING count(*) > 1",
+                "Two rows of one key have the same sequence and differ": f"SELECT {of_batch} "
+                f"FROM batch b JOIN batch o ON {_equal('b', 'o', [*keys, sequence])} "
+                f"WHERE b.{_GONE} <> o.{_GONE} OR NOT ({self._same('b', 'o')})",
                 "A row comes late: the table has a newer version of its key": f"SELECT {of_batch} "
                 f"FROM batch b JOIN history h ON {_equal('b', 'h', keys)} "
                 f"WHERE b.{at} < h.{VALID_FROM} OR b.{at} < h.{VALID_TO}",
@@ -311,7 +314,8 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
             raise e.__cause__ or e from None
 
     def _query(self) -> str:
-        """What becomes of the versions: those that are closed, and new ones, with where they end."""
+        """What becomes of the versions: those that are closed, and new ones, with where they end. Of a row that is
+        there twice the second changes nothing."""
         keys, at, columns = self._keys, _quote(self._sequence), self._schema.names
         of = {alias: ", ".join(f"{alias}.{_quote(name)}" for name in columns) for alias in "bc"}
         in_line = f"OVER (PARTITION BY {_list(*keys)} ORDER BY {VALID_FROM})"
@@ -322,7 +326,7 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         same = " AND ".join(f"{_quote(name)} <=> {label}" for name, label in before.items()) or "true"
         return f"""
 WITH fresh AS (
-  SELECT DISTINCT {of["b"]}, b.{at} AS {VALID_FROM}, b.{_GONE} FROM batch b
+  SELECT {of["b"]}, b.{at} AS {VALID_FROM}, b.{_GONE} FROM batch b
   LEFT ANTI JOIN present c ON {_equal("c", "b", keys)} AND c.{VALID_FROM} = b.{at}
 ),
 line AS (
@@ -372,6 +376,18 @@ def _without_marker(schema: StructType, marker: str | None) -> tuple[StructType,
             remedy="Give a boolean column: true in a row that ends its key",
         )
     return replace(schema, fields=tuple(one for one in schema.fields if one is not field)), field
+
+
+def _ensure_comparable(schema: StructType) -> None:
+    from delta_orch.protocol.types import VARIANT, MapType, types_of
+
+    for field in schema:
+        if any(isinstance(part, MapType) or part == VARIANT for part in types_of(field.data_type)):
+            raise SchemaMismatchError(
+                f"The mode scd2 cannot tell whether {field.name} ({field.data_type}) has changed",
+                cause="Maps and variants do not compare",
+                remedy="Give arrays of structs (key, value) instead of maps, and texts or structs instead of variants",
+            )
 
 
 def _with_fields(schema: StructType, field: StructField | None) -> StructType:

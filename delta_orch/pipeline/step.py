@@ -482,6 +482,7 @@ class Step:
             self.schema_mode,
             cast(CommitOptions, about),
             self.within,
+            lossless=True,
         )
 
 

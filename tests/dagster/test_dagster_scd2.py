@@ -129,6 +129,42 @@ def test_keys_end_as_in_a_plain_model(batches: list[list[Row]], is_full: bool) -
             assert (versions(table) if table.exists() else []) == model.rows()
 
 
+def nested(batch: pa.Table) -> pa.Table:
+    """The values as lists of structs. Each row is there twice."""
+    kind = pa.list_(pa.struct([("a", pa.string())]))
+    inside = pa.array([[{"a": value}, None] for value in batch.column("vä.l").to_pylist()], kind)
+    other = batch.set_column(2, "vä.l", inside)
+    return pa.concat_tables([other, other])
+
+
+@given(BATCHES)
+@settings(max_examples=5, deadline=None)
+def test_values_may_be_lists_and_structs(batches: list[list[Row]]) -> None:
+    model = Model()
+    with tempfile.TemporaryDirectory() as folder:
+        table = DeltaTable(Path(folder) / "t")
+        for batch in batches:
+            before, options = snapshot_or_none(table), {"properties": MAPPED}
+            try:
+                apply_scd2(table.log, before, nested(rows(*batch)), ["a key"], "at", "local", options)  # type: ignore
+                assert model.apply(batch)
+            except ConstraintViolationError:
+                assert not model.apply(batch)
+            found = [(key, value[0]["a"], *rest) for key, value, *rest in versions(table)] if table.exists() else []
+            assert sorted(found, key=repr) == model.rows()
+
+
+@pytest.mark.parametrize("inside", ["map", "list of maps"])
+def test_maps_do_not_compare(tmp_path: Path, inside: str) -> None:
+    kind: pa.DataType = pa.map_(pa.string(), pa.int64())
+    kind = kind if inside == "map" else pa.list_(kind)
+    given = rows((1, 1, "x")).append_column("attributes", pa.nulls(1, kind))
+    table = DeltaTable(tmp_path / "t")
+    with pytest.raises(SchemaMismatchError, match="attributes"):
+        apply_scd2(table.log, None, given, ["a key"], "at", "auto", {"properties": MAPPED})
+    assert not table.exists()
+
+
 @pytest.mark.spark
 def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
     for name, data in (("local", lambda table: table), ("spark", spark.createDataFrame)):
@@ -141,6 +177,13 @@ def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
         for full, of_ends in enumerate(ends):
             deletes = Deletes("is gone", bool(full))
             apply_scd2(table.log, table.snapshot(), data(marked(of_ends)), ["a key"], "at", "auto", {}, deletes)
+        inside = DeltaTable(tmp_path / f"{name} nested")
+        for batch in (rows((1, 1, "x"), (1, 3, "y"), (2, 2, None)), rows((1, 3, "y"), (1, 5, None), (2, 3, None))):
+            options: Any = {"properties": MAPPED}
+            before = snapshot_or_none(inside)
+            apply_scd2(inside.log, before, data(nested(batch)), ["a key"], "at", "auto", options)
+    assert versions(DeltaTable(tmp_path / "local nested")) == versions(DeltaTable(tmp_path / "spark nested"))
+    assert len(versions(DeltaTable(tmp_path / "spark nested"))) == 4
     assert versions(DeltaTable(tmp_path / "local")) == versions(DeltaTable(tmp_path / "spark"))
     assert [row[-1] for row in versions(DeltaTable(tmp_path / "spark"))].count(True) == 2
 

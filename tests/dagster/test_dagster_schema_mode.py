@@ -3,6 +3,7 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -11,7 +12,8 @@ import pytest
 from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaTableResource, delta_asset
 from delta_orch.dagster.settings import parse_settings
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from tests.dagster.lake import Lake
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
 
@@ -52,3 +54,40 @@ def test_the_output_may_say_so_and_only_what_there_is() -> None:
     assert parse_settings({}, {}, "append").schema_mode is None
     with pytest.raises(InvalidRequestError, match="schema_mode"):
         parse_settings({"schema_mode": "replace"}, {}, "append")
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite", "merge", "scd2"])
+@pytest.mark.parametrize(
+    "other", [{"n": [2], "v": [1.5], "at": [2]}, {"n": [2], "v": [2], "at": [2], "w": ["x"]}], ids=["double", "column"]
+)
+def test_no_mode_rounds_a_value_or_leaves_a_column_out(tmp_path: Path, mode: str, other: dict[str, list[Any]]) -> None:
+    lake, given = Lake(tmp_path), [pa.table({"n": [1], "v": [1], "at": [1]}), pa.table(other)]
+    versions = {"sequence_by": "at"} if mode == "scd2" else {}
+
+    @dg.asset(metadata={"mode": mode, "merge_keys": ["n"], **versions})
+    def items() -> pa.Table:
+        return given[0]
+
+    assert lake.run(items).success
+    known = lake.rows("items")
+    given.pop(0)
+    assert isinstance(lake.fails(items), SchemaMismatchError)
+    assert lake.rows("items") == known
+
+
+@pytest.mark.parametrize("schema_mode", ["merge", None])
+def test_a_merge_takes_narrower_types_and_more_columns_where_told(tmp_path: Path, schema_mode: str | None) -> None:
+    lake = Lake(tmp_path)
+    metadata = {"mode": "merge", "merge_keys": ["n"], **({"schema_mode": schema_mode} if schema_mode else {})}
+    given = [pa.table({"n": [1, 2], "v": [1, 2]}), pa.table({"v": pa.array([7], pa.int8()), "n": [2]})]
+    if schema_mode:
+        given[1] = given[1].append_column("w", [["x"]])
+
+    @dg.asset(metadata=metadata)
+    def items() -> pa.Table:
+        return given.pop(0)
+
+    assert lake.run(items).success
+    assert lake.run(items).success
+    rows = lake.table("items").snapshot().scan().to_arrow().sort_by("n").to_pydict()
+    assert rows == {"n": [1, 2], "v": [1, 7], **({"w": [None, "x"]} if schema_mode else {})}

@@ -25,6 +25,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staging import Metrics
+from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import INTEGER, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
@@ -64,6 +65,8 @@ class MergeRequest(NamedTuple):
         bounds: Where the merge may write. Predicates on columns of the table, of which no two are true for a row. Every
             new row must satisfy one, and a row of the table that a source row matches the same one.
         unique: Columns of both sides that identify a row: see `unique_keys.ensure_unique`.
+        lossless: The source has no column that the table lacks, and no value that its column would change, as for an
+            append. Otherwise columns are left out and values are cast, as an assignment of SQL has it.
     """
 
     source: object
@@ -74,6 +77,7 @@ class MergeRequest(NamedTuple):
     schema_mode: str | None = None
     bounds: tuple[Expression, ...] = ()
     unique: tuple[str, ...] = ()
+    lossless: bool = False
 
 
 def merge(
@@ -186,6 +190,9 @@ class _Run:
         assert write.snapshot is not None
         source = open_source(engine, self._request.source)
         sides = self._fit_table(engine.schema(source))
+        if self._request.lossless:
+            # What is missing is the clauses' concern.
+            ensure_schema_fits(sides.source, sides.target, filled=sides.target.names, fill_nulls=self._evolves)
         self._on = sides.predicate(self._request.on, "condition of the merge")
         resolved = resolve_clauses(self._given, sides, write.target.table, evolves=self._evolves)
         self._clauses = Clauses(with_defaults(resolved, write.target.table))

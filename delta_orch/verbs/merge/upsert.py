@@ -27,18 +27,22 @@ def upsert(
     schema_mode: str | None,
     options: CommitOptions,
     bounds: tuple[Expression, ...] = (),
+    *,
+    lossless: bool = False,
 ) -> CommitResult:
     """Update the rows of the table that have the keys of a source row, and insert the other source rows.
 
     Args:
-        bounds: See `MergeRequest`.
+        bounds: See `MergeRequest`, as `lossless`.
 
     Raises:
         ConstraintViolationError: Source rows share keys. A row lies outside the bounds, or has the keys of a row in
             another part. Nothing was committed.
+        SchemaMismatchError: The upsert is `lossless`, and the source does not fit.
         Otherwise as `DeltaTable.upsert`.
     """
-    request = MergeRequest(source, key_condition(keys), SOURCE, TARGET, engine, schema_mode, bounds, tuple(keys))
+    on = key_condition(keys)
+    request = MergeRequest(source, on, SOURCE, TARGET, engine, schema_mode, bounds, tuple(keys), lossless)
     clauses = (Clause(Kind.MATCHED, Action.UPDATE), Clause(Kind.NOT_MATCHED, Action.INSERT))
     return merge(log, snapshot, request, clauses, options)
 
