@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -23,10 +23,12 @@ TableOrKey = DeltaTableResource | str
 
 @dataclass(frozen=True, slots=True)
 class _Incremental:
-    """What writes tables itself: output → table, and the tables that all of them are filled from."""
+    """What writes tables itself: output → table, the tables that all of them are filled from, by name, and what the
+    cursors are called."""
 
     written: Mapping[str, TableOrKey]
-    sources: Sequence[TableOrKey]
+    sources: Mapping[str, TableOrKey]
+    consumer: str | None = None
 
 
 _INCREMENTAL: WeakKeyDictionary[dg.NodeDefinition, _Incremental] = WeakKeyDictionary()
@@ -34,11 +36,47 @@ _INCREMENTAL: WeakKeyDictionary[dg.NodeDefinition, _Incremental] = WeakKeyDictio
 
 
 def remember_tables(
-    asset: dg.AssetsDefinition, tables: Mapping[dg.AssetKey, TableOrKey], sources: Iterable[TableOrKey]
+    asset: dg.AssetsDefinition,
+    tables: Mapping[dg.AssetKey, TableOrKey],
+    sources: Mapping[str, TableOrKey],
+    consumer: str | None = None,
 ) -> None:
     """Note which tables an asset writes itself, and from which."""
     written = {name: tables[key] for name, key in asset.keys_by_output_name.items()}
-    _INCREMENTAL[asset.node_def] = _Incremental(written, tuple(sources))
+    _INCREMENTAL[asset.node_def] = _Incremental(written, sources, consumer)
+
+
+def ensure_own_cursors(context: dg.AssetExecutionContext, key: dg.AssetKey) -> None:
+    """Check that no other asset of the code location goes by a cursor of this one. Of a run that was not launched from
+    a code location the assets of its job are known.
+
+    Raises:
+        InvalidRequestError: One does. Each would be handed only what the other has not read.
+    """
+    # The graph of a job has no assets but those that it runs.
+    is_launched = context.run.remote_job_origin is not None
+    graph = context.repository_def.asset_graph if is_launched else context.job_def.asset_layer.asset_graph
+    own = _cursors(graph.get(key).assets_def, key)
+    for other in sorted(graph.materializable_asset_keys - {key}):
+        asset = graph.get(other).assets_def
+        if asset.node_def in _INCREMENTAL and own & _cursors(asset, other):
+            raise InvalidRequestError(
+                f"The assets {key.to_user_string()} and {other.to_user_string()} read one source into one table, and "
+                "share its cursor",
+                cause="Each would be handed only what the other has not read, so rows would be missing",
+                remedy="Give each a cursor of its own: @delta_asset(consumer='…')",
+            )
+
+
+def _cursors(asset: dg.AssetsDefinition, key: dg.AssetKey) -> set[tuple[str | None, ...]]:
+    """The cursors of an incremental asset: where they are, what they are called, and of which tables."""
+    found = _INCREMENTAL[asset.node_def]
+    table = _place_or_key(found.written[asset.get_output_name_for_asset_key(key)])
+    return {(table, found.consumer, name, _place_or_key(source)) for name, source in found.sources.items()}
+
+
+def _place_or_key(table: TableOrKey) -> str:
+    return table if isinstance(table, str) else _place(table)
 
 
 @checked
@@ -98,7 +136,7 @@ def tables_of(defs: dg.Definitions) -> dict[str, FoundTable]:
         name = by_place.setdefault(_place(resource), key.to_user_string())
         found.setdefault(name, FoundTable(resource)).written_by.append(key)
         if asset.node_def in _INCREMENTAL:
-            sources = (_resolved(source, defs) for source in _INCREMENTAL[asset.node_def].sources)
+            sources = (_resolved(source, defs) for source in _INCREMENTAL[asset.node_def].sources.values())
             readers += [(_place(source), resource) for source in sources if source is not None]
     for place, reader in readers:
         if place in by_place:

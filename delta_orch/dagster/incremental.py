@@ -12,7 +12,7 @@ from typing import Literal as OneOf
 import dagster as dg
 
 from delta_orch.arguments import checked
-from delta_orch.dagster.all_tables import remember_tables
+from delta_orch.dagster.all_tables import ensure_own_cursors, remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.column_lineage import column_lineage
@@ -38,6 +38,7 @@ MODES: dict[Write, Mode] = {
     "touched_partitions": "overwrite_touched",
 }
 
+EngineName = OneOf["auto", "spark", "local"]
 TableOrKey = DeltaTableResource | str
 Sources = TableOrKey | Mapping[str, TableOrKey]
 
@@ -70,7 +71,7 @@ def delta_asset(
     table_properties: Mapping[str, str] | None = None,
     schema_mode: str | None = None,
     audit: Sequence[AuditLike] | Mapping[str, object] = (),
-    engine: str = "auto",
+    engine: EngineName = "auto",
     conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
     kinds: set[str] | None = None,
     required_resource_keys: set[str] | None = None,
@@ -140,6 +141,7 @@ def delta_asset(
         called = BatchFunction(function)
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
+            ensure_own_cursors(context, context.asset_key)
             target, name = table_of(context, table), context.asset_key.to_user_string()
             readers = readers_of(context, sources, target, consumer, bootstrap, on_recreated, max_versions)
             step = Step(
@@ -194,7 +196,7 @@ def delta_asset(
             dagster_type=nothing,
             **arguments,
         )(compute)
-        remember_tables(asset, {asset.key: table}, sources.values())
+        remember_tables(asset, {asset.key: table}, sources, consumer)
         return asset
 
     return decorate

@@ -11,11 +11,12 @@ from typing import Any
 import dagster as dg
 
 from delta_orch.arguments import checked, checked_constructor
-from delta_orch.dagster.all_tables import remember_tables
+from delta_orch.dagster.all_tables import ensure_own_cursors, remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.incremental import (
     MODES,
+    EngineName,
     Sources,
     TableOrKey,
     Write,
@@ -65,7 +66,7 @@ def delta_multi_asset(
     bootstrap: Bootstrap = "snapshot",
     on_recreated: OnRecreated = "error",
     max_versions: int | None = None,
-    engine: str = "auto",
+    engine: EngineName = "auto",
     conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
     required_resource_keys: set[str] | None = None,
     **multi_asset_arguments: Any,
@@ -139,6 +140,7 @@ def delta_multi_asset(
             for name, out in outs.items():
                 if keys[name] not in context.selected_asset_keys:
                     continue
+                ensure_own_cursors(context, keys[name])
                 target, text = table_of(context, out.table), keys[name].to_user_string()
                 step = Step(
                     text,
@@ -192,7 +194,7 @@ def delta_multi_asset(
             required_resource_keys={*resources, *(required_resource_keys or ())},
             **{"name": function.__name__, **multi_asset_arguments},
         )(compute)
-        remember_tables(made, {keys[name]: out.table for name, out in outs.items()}, sources.values())
+        remember_tables(made, {keys[name]: out.table for name, out in outs.items()}, sources)
         return made
 
     return decorate

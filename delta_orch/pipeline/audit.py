@@ -54,6 +54,7 @@ class Audit:
 
     Raises:
         InvalidRequestError: None of them is given, or several.
+        InvalidExpressionError: `rows` is not a predicate.
     """
 
     name: str
@@ -75,6 +76,11 @@ class Audit:
                 f"The audit {self.name} looks at {given.count(True)} things",
                 remedy="Give one of rows, unique, min_rows and look",
             )
+        if self.rows is not None:
+            from delta_orch.expressions.parse import parse_expression
+
+            # What is no predicate on rows is refused here, and not by the first run.
+            parse_expression(self.rows)
         if self.min_rows is not None and self.min_rows < 0:
             raise InvalidRequestError(
                 f"min_rows={self.min_rows} of the audit {self.name} is not a number of rows", remedy="Pass at least 1"

@@ -237,6 +237,9 @@ class Step:
             goals = goals or {name: reader.source.version() for name, reader in readers.items() if until_current}
             steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]
             step = replace(steps[0], txns=tuple(txn for one in steps for txn in one.txns))
+            if self.mode == "overwrite_partitions" and any(batch.is_recreated for batch in batches.values()):
+                # Partitions that the new source does not have came from the old one.
+                step = replace(step, mode="overwrite")
             step._ensure_owner(snapshot_or_none(self.table))
             given = {name: self.guarded(batch) for name, batch in self._read_together(readers, batches).items()}
             reports.append(step._commit(rows(given)))

@@ -1,0 +1,92 @@
+"""Cursors of incremental assets: nobody else goes by them, and a source that is recreated leaves nothing behind."""
+
+# No postponed annotations in this file: Dagster reads them as they are.
+
+import shutil
+from pathlib import Path
+
+import dagster as dg
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from delta_orch.dagster import Audit, ChangeBatch, DeltaOut, DeltaTableResource, delta_asset, delta_multi_asset
+from delta_orch.dagster.incremental import Write
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError
+from tests.dagster.lake import Lake
+
+
+def copying(lake: Lake, name: str, table: str, consumer: str | None = None) -> dg.AssetsDefinition:
+    """An asset that appends those rows of `source` that bear its name."""
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=str(lake.root / "source")),
+        table=DeltaTableResource(table_uri=str(lake.root / table)),
+        write="append",
+        consumer=consumer,
+        name=name,
+    )
+    def copied(batch: ChangeBatch) -> pa.Table:
+        rows = batch.inserted().to_arrow()
+        return rows.filter(pc.equal(rows["of"], name))
+
+    return copied
+
+
+def test_two_assets_do_not_go_by_one_cursor(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.table("source").append(pa.table({"of": ["one", "two"]}))
+    shared = [copying(lake, name, "target") for name in ("one", "two")]
+    assert isinstance(lake.fails(*shared), InvalidRequestError)
+    assert not lake.table("target").exists()
+    for assets in (
+        [copying(lake, "one", "target"), copying(lake, "two", "target", "two")],
+        [copying(lake, "one", "of_one"), copying(lake, "two", "of_two")],
+    ):
+        assert lake.run(*assets).success
+    assert lake.rows("target") == [{"of": "one"}, {"of": "two"}]
+    assert lake.rows("of_one") + lake.rows("of_two") == [{"of": "one"}, {"of": "two"}]
+
+
+def test_nor_do_an_asset_and_one_of_several(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.table("source").append(pa.table({"of": ["one", "two"]}))
+    source, target = (DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("source", "target"))
+
+    @delta_multi_asset(incremental_from=source, outs={"two": DeltaOut(target, write="append")})
+    def several(batch: ChangeBatch) -> dict[str, pa.Table]:
+        return {"two": batch.inserted().to_arrow()}
+
+    assert isinstance(lake.fails(copying(lake, "one", "target"), several), InvalidRequestError)
+
+
+@pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
+def test_a_recreated_source_leaves_nothing_behind(tmp_path: Path, write: Write) -> None:
+    lake = Lake(tmp_path)
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=str(tmp_path / "source")),
+        table=DeltaTableResource(table_uri=str(tmp_path / "target")),
+        write=write,
+        partition_by=["day"],
+        on_recreated="bootstrap",
+    )
+    def copied(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    for days in (["1", "2"], ["2", "3"]):
+        shutil.rmtree(tmp_path / "source", ignore_errors=True)
+        rows = [{"day": day, "n": len(days)} for day in days]
+        lake.table("source").append(pa.Table.from_pylist(rows), partition_by=["day"])
+        assert lake.run(copied).success
+        assert lake.rows("target") == rows
+
+
+def test_what_no_run_could_do_is_refused_at_definition() -> None:
+    source, target = (DeltaTableResource(table_uri=name) for name in ("source", "target"))
+    with pytest.raises(InvalidRequestError, match="engine"):
+        delta_asset(incremental_from=source, table=target, engine="duckdb")  # type: ignore[arg-type]
+    with pytest.raises(InvalidExpressionError):
+        delta_asset(incremental_from=source, table=target, audit=["n >"])
+    with pytest.raises(InvalidExpressionError):
+        Audit("sums", rows="sum(n) > 1")
