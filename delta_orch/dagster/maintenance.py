@@ -83,12 +83,19 @@ def build_delta_maintenance_assets(
         retry_policy: By default three retries.
 
     Raises:
-        InvalidRequestError: `deps` or `consumers` names a table that is not in `tables`, or two tables share a folder.
+        InvalidRequestError: `deps` or `consumers` names a table that is not in `tables`, two tables share a folder, or
+            a size or a retention is too small.
     """
     if unknown := sorted({*(deps or {}), *(consumers or {})} - set(tables)):
         raise InvalidRequestError(
             f"deps or consumers names {', '.join(unknown)}, which is not one of the tables",
             remedy=f"The tables are {', '.join(tables)}",
+        )
+    if (target_file_size_bytes is not None and target_file_size_bytes < 1) or (vacuum_retention_hours or 0) < 0:
+        raise InvalidRequestError(
+            "target_file_size_bytes or vacuum_retention_hours is too small",
+            cause=f"They are {target_file_size_bytes} and {vacuum_retention_hours}",
+            remedy="Pass at least 1 byte, and 0 or more hours; or None for what the table says",
         )
     _ensure_separate(tables)
     chosen = policy or MaintenancePolicy()

@@ -3,7 +3,7 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import dagster as dg
 
@@ -122,8 +122,9 @@ def _by_partition(versions: Mapping[str, dg.DataVersion | str]) -> dg.DataVersio
 
 
 def _last_observed(instance: dg.DagsterInstance, key: dg.AssetKey) -> TailCursor:
-    """Where the last observation ended that told of a partition: all of it has the same data version."""
-    for record in instance.fetch_observations(key, limit=1).records:
+    """Where the last observation ended that told of a partition: all of it has the same data version. Those of before
+    the asset had partitions tell of none."""
+    for record in _observations_of_partitions(instance, key):
         observed = record.event_log_entry.asset_observation
         version = None if observed is None else (observed.tags or {}).get("dagster/data_version")
         if version is not None:
@@ -133,12 +134,16 @@ def _last_observed(instance: dg.DagsterInstance, key: dg.AssetKey) -> TailCursor
 
 def _observed_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> set[str]:
     """All partitions that were ever observed."""
-    found: set[str] = set()
-    page = instance.fetch_observations(key, limit=1000)
+    return {str(record.partition_key) for record in _observations_of_partitions(instance, key)}
+
+
+def _observations_of_partitions(instance: dg.DagsterInstance, key: dg.AssetKey) -> Iterator[dg.EventLogRecord]:
+    """The newest first."""
+    page = instance.fetch_observations(key, limit=1)
     while True:
-        found |= {record.partition_key for record in page.records if record.partition_key is not None}
+        yield from (record for record in page.records if record.partition_key is not None)
         if not page.has_more:
-            return found
+            return
         page = instance.fetch_observations(key, limit=1000, cursor=page.cursor)
 
 

@@ -90,6 +90,21 @@ ELSEWHERE = {
     "write_mode": "mode",
 }
 """What other IO managers and engines call a key or a setting of ours, in any spelling (`versionAsOf`)."""
+_OF_THE_MANAGER = "Give it to a DeltaLakeIOManager; an asset that needs another one names its key as io_manager_key"
+_CLUSTERING = "Set the table's own: table.alter().cluster_by(…).commit(); its compaction then clusters the rows"
+NOT_WRITTEN = {
+    "cluster_by": _CLUSTERING,
+    "conflict_retries": _OF_THE_MANAGER,
+    "idempotency": _OF_THE_MANAGER,
+    "partition_overwrite": _OF_THE_MANAGER,
+    "root_uri": _OF_THE_MANAGER,
+    "storage_options": _OF_THE_MANAGER,
+    "zorder_by": _CLUSTERING,
+}
+"""What no asset can say of its table, and where it is said."""
+_FILTERING = "Annotate the input as DeltaSnapshot, and read input.scan(where=…)"
+NOT_READ = dict.fromkeys(("filter", "filters", "partition_filters", "predicate", "row_filter", "where"), _FILTERING)
+"""What no input can say. An input has all rows of its partitions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +217,7 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
             timestamp.
     """
     given = plain_metadata(metadata)
-    refuse_slips(given, INPUT_KEYS, "the input")
+    refuse_slips(given, INPUT_KEYS, "the input", NOT_READ)
     for prefix in ("", "starting_"):
         if given.get(f"{prefix}version") is not None and given.get(f"{prefix}timestamp") is not None:
             raise InvalidRequestError(
@@ -217,14 +232,27 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
     )
 
 
-def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
+def refuse_slips(
+    given: Iterable[str], keys: Iterable[str], where: str, others: Mapping[str, str] = NOT_WRITTEN
+) -> None:
     """Check that no key is a known one misspelled. Keys of the user's own pass, as do those with a `/`.
 
+    Args:
+        others: What is no key here, and what to do instead.
+
     Raises:
-        InvalidRequestError: One is. The error names the near one.
+        InvalidRequestError: One is, and the error names the near one; or it is one of the others.
     """
     known = {_bare(key): key for key in keys}
+    elsewhere_said = {_bare(key): remedy for key, remedy in others.items()}
     for name in given:
+        if _bare(name) in elsewhere_said and "/" not in name:
+            raise InvalidRequestError(
+                f"The metadata key {name!r} of {where} would be ignored",
+                cause="That could change what is written or read",
+                remedy=f"{elsewhere_said[_bare(name)]}; a key of your own takes a prefix, as in 'my/{name}'",
+                key=name,
+            )
         if name in known.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
             continue
         near = known.get(_bare(name)) or _nearest(_bare(name), known)

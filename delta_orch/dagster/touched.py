@@ -286,6 +286,12 @@ class TouchedPartitions:
             return _OUTSIDE
         combined = [dict[str, str]()]
         for name, one in zip(self._names, found, strict=True):
+            if bars := [key for key in one.keys if "|" in key]:
+                raise InvalidRequestError(
+                    f"The value {bars[0]!r} of {name} maps to no key of multi-dimensional partitions",
+                    cause="Their keys are joined by bars",
+                    remedy="Replace bars in the column, or pass a partition_key_of that maps such values",
+                )
             combined = [{**keys, name: key} for keys in combined for key in one.keys]
         is_later = any(one.where == "later" for one in found)
         return FoundKeys(tuple(dg.MultiPartitionKey(keys) for keys in combined), "later" if is_later else "inside")

@@ -326,6 +326,12 @@ def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
         with_delta_maintenance(dg.Definitions([elsewhere]))
 
 
+@pytest.mark.parametrize("arguments", [{"target_file_size_bytes": 0}, {"vacuum_retention_hours": -1}])
+def test_what_no_run_could_do_is_refused(table: DeltaTable, arguments: dict[str, int]) -> None:
+    with pytest.raises(InvalidRequestError, match="too small"):
+        build(table, **arguments)
+
+
 def test_deps_of_an_unknown_table(table: DeltaTable) -> None:
     with pytest.raises(InvalidRequestError, match="not one of the tables"):
         build(table, deps={"flight": "flights"})

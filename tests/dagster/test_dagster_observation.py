@@ -43,6 +43,18 @@ def test_observations_follow_the_data(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`")
+def test_an_asset_that_gets_partitions_observes_those_that_are_there(tmp_path: Path) -> None:
+    table, instance = DeltaTable(tmp_path / "orders"), dg.DagsterInstance.ephemeral()
+    resource = DeltaTableResource(table_uri=table.uri)
+    table.append(pa.table({"day": ["2013-01-01", "2013-01-02"], "n": [1, 2]}), partition_by=["day"])
+    for partitions, found in ((None, {None}), (DAYS, {"2013-01-01", "2013-01-02"}), (DAYS, set())):
+        (asset,) = build_delta_observations({"orders": resource}, partitions_def=partitions)
+        job = dg.Definitions([asset], jobs=[dg.define_asset_job("look", [asset.key])]).resolve_job_def("look")
+        observations = job.execute_in_process(instance=instance).asset_observations_for_node("orders")
+        assert {one.partition for one in observations} == found
+
+
+@pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`")
 def test_each_partition_is_observed_on_its_own(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "orders")
     resource = DeltaTableResource(table_uri=table.uri)

@@ -358,6 +358,18 @@ def test_multi_dimensional_partitions(table: DeltaTable) -> None:
     assert keys(tick()) == ["2013-01-02|JFK"]
 
 
+def test_a_bar_is_in_no_key_of_several_dimensions(table: DeltaTable) -> None:
+    stores = dg.DynamicPartitionsDefinition(name="stores")
+    definition = dg.MultiPartitionsDefinition({"date": DAYS, "store": stores})
+    table.append(
+        pa.table({"day": ["2013-01-02"] * 2, "store": ["x", "y|z"], "n": [1, 2]}), partition_by=["day", "store"]
+    )
+    expr = {"date": "day", "store": "store"}
+    tick = Ticks(build(table, partitions_def=definition, partition_expr=expr, start="beginning", max_runs_per_tick=1))
+    with pytest.raises(InvalidRequestError, match=r"'y\|z' of store"):
+        tick()
+
+
 def test_a_dimension_of_dynamic_partitions_is_added_to(table: DeltaTable, tmp_path: Path) -> None:
     stores = dg.DynamicPartitionsDefinition(name="stores")
     definition = dg.MultiPartitionsDefinition({"date": DAYS, "store": stores})

@@ -519,6 +519,22 @@ def test_a_misspelled_key_is_refused(lake: Lake, key: str) -> None:
     assert "'mode'" in str(lake.fails(said))
 
 
+@pytest.mark.parametrize("key", ["idempotency", "partitionOverwrite", "storage_options", "cluster_by"])
+def test_a_setting_that_no_asset_has_is_not_passed_over(lake: Lake, key: str) -> None:
+    assert "would be ignored" in str(lake.fails(writer("t", metadata={key: "off"})))
+    assert not lake.table("t").exists()
+
+
+@pytest.mark.parametrize("key", ["where", "filters", "row_filter"])
+def test_an_input_has_no_filter(lake: Lake, key: str) -> None:
+    lake.run(writer("t"))
+
+    @dg.asset(ins={"t": dg.AssetIn(metadata={key: "n > 1"})})
+    def reads(t: pa.Table) -> None: ...
+
+    assert "DeltaSnapshot" in str(lake.fails(reads, dg.AssetSpec("t")))
+
+
 def test_what_is_said_of_the_asset_counts_as_said_of_its_output(lake: Lake) -> None:
     said = [{"mode": "append"}, {"mod": "append"}]
 
