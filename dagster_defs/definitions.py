@@ -22,6 +22,8 @@ from delta_orch.dagster import (
     MaintenancePolicy,
     build_delta_log_sensor,
     build_delta_maintenance_assets,
+    build_delta_null_rate_check,
+    build_delta_unique_check,
     delta_asset,
 )
 from delta_orch.delta_table import DeltaTable
@@ -139,6 +141,8 @@ def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> D
     write="dynamic",
     partition_by=["flight_date"],
     table_properties=RETENTION,
+    # Looked at before the commit: a day that does not add up never becomes visible.
+    audit={"adds_up": "flights > 0 AND cancelled <= flights"},
     deps=[flights_enriched],
     required_resource_keys={"spark"},
     kinds={"spark"},
@@ -162,6 +166,12 @@ maintenance = build_delta_maintenance_assets(
     },
 )
 
+# Looked at afterwards. The log answers for files that have no nulls; gold is small.
+checks = [
+    build_delta_null_rate_check(flights, tables["flights"], max_null_rates=dict.fromkeys(FLIGHT_KEYS, 0.0)),
+    build_delta_unique_check(carrier_daily, tables["carrier_daily"], keys=["flight_date", "carrier"]),
+]
+
 bronze_job = dg.define_asset_job("bronze", selection=dg.AssetSelection.assets(flights, weather_readings))
 corrections_job = dg.define_asset_job("corrections", selection=dg.AssetSelection.assets(corrections))
 refresh_job = dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(flights_enriched, carrier_daily))
@@ -183,6 +193,7 @@ def carriers_read() -> dg.RunRequest | dg.SkipReason:
 
 defs = dg.Definitions(
     assets=[flights, weather_readings, corrections, flights_enriched, carrier_daily, *maintenance],
+    asset_checks=checks,
     jobs=[bronze_job, corrections_job, refresh_job, maintenance_job],
     sensors=[bronze_changed, carriers_read],
     resources={

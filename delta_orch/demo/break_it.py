@@ -12,7 +12,6 @@ import dagster as dg
 
 from delta_orch.demo.dagster_runs import RunReport
 from delta_orch.demo.pipeline_runs import Pipeline
-from delta_orch.demo.plan import PROCESSES
 from delta_orch.demo.processes import Processes
 from delta_orch.demo.results import BreakStep, Check
 from delta_orch.demo.verification import as_checks
@@ -223,7 +222,7 @@ ATTEMPTS = (
     Attempt("repeated", "The same day is materialised again by a retry", repeat_run),
     Attempt("corrected", "The same day on purpose, with corrected data", correct_day),
     Attempt("zombie", "A zombie of an older run finishes late", fence_zombie),
-    Attempt("parallel", f"{PROCESSES} processes backfill different days of one table at once", backfill_in_parallel),
+    Attempt("parallel", "Several processes backfill different days of one table at once", backfill_in_parallel),
     Attempt("late", "The source gains a late day", late_day),
     Attempt(
         "upserted", "An upsert of late corrections is killed right after its commit, and retried", upsert_corrections

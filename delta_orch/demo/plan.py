@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 from datetime import date, timedelta
 
@@ -11,7 +10,7 @@ from delta_orch.errors import InvalidRequestError
 FIRST_DAY = date(2013, 1, 1)
 DAYS_IN_YEAR = 365
 FEWEST_DAYS = 12
-PROCESSES = int(os.environ.get("FLIGHTS_PROCESSES", "4"))
+PROCESSES = 4
 """How many backfill at once."""
 
 
@@ -64,13 +63,15 @@ class Plan:
         return special.get(day) or ("range" if day in self.backfill else "daily")
 
 
-def make_plan(num_days: int = DAYS_IN_YEAR) -> Plan:
+def make_plan(num_days: int = DAYS_IN_YEAR, num_processes: int = PROCESSES) -> Plan:
     """The plan for the first `num_days` days of 2013: January (of fewer days the first half) day by day, the rest as
     one range.
 
     Raises:
-        InvalidRequestError: Too few, or more than the year has.
+        InvalidRequestError: Too few, or more than the year has; or fewer than two processes.
     """
+    if num_processes < 2:
+        raise InvalidRequestError(f"The demo backfills with 2 processes or more, not {num_processes}")
     if not FEWEST_DAYS <= num_days <= DAYS_IN_YEAR:
         raise InvalidRequestError(f"The demo takes {FEWEST_DAYS} to {DAYS_IN_YEAR} days, not {num_days}")
     days = tuple(FIRST_DAY + timedelta(number) for number in range(num_days))
@@ -78,8 +79,8 @@ def make_plan(num_days: int = DAYS_IN_YEAR) -> Plan:
     first, backfill = days[:num_first], days[num_first:]
     # Spread over the month, but not over the days that Airflow runs as well.
     late, killed, fenced = first[max(num_first // 4, 2)], first[num_first // 2], first[num_first * 3 // 4]
-    share = len(backfill) // PROCESSES
-    parallel = tuple(backfill[number * share :][: min(3, share)] for number in range(PROCESSES))
+    share = len(backfill) // num_processes
+    parallel = tuple(backfill[number * share :][: min(3, share)] for number in range(num_processes))
     daily = tuple(day for day in first if day not in (late, killed, fenced))
     return Plan(
         days=days,

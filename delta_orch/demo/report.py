@@ -10,7 +10,6 @@ from string import Template
 
 from delta_orch.demo.charts import commits_over_time, file_sizes, rows_per_day, stage_seconds
 from delta_orch.demo.control_totals import Comparison
-from delta_orch.demo.plan import PROCESSES
 from delta_orch.demo.results import BreakStep, Results
 
 DAY_ORIGINS = {
@@ -20,7 +19,7 @@ DAY_ORIGINS = {
     "amended": "corrections upserted",
     "killed": "killed and retried",
     "fenced": "zombie fenced",
-    "parallel": f"{PROCESSES} processes at once",
+    "parallel": "several processes at once",
     "late": "came late",
 }
 COMMIT_KINDS = {"write": "write", "optimize": "compaction", "vacuum": "vacuum", "create": "table created"}

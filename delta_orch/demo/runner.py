@@ -20,7 +20,7 @@ from pathlib import Path
 from rich.console import Console
 
 from delta_orch.demo.places import Places, default_home, enter
-from delta_orch.demo.plan import DAYS_IN_YEAR, Plan, make_plan
+from delta_orch.demo.plan import DAYS_IN_YEAR, PROCESSES, Plan, make_plan
 from delta_orch.demo.results import Results
 from delta_orch.demo.terminal import Stages, quiet_terminal, show_closing_table
 from delta_orch.errors import MissingDependencyError
@@ -39,8 +39,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="delta-orch demo", description=__doc__.splitlines()[0])
     parser.add_argument("--days", type=int, default=DAYS_IN_YEAR, help="only the first days of the year (12 to 365)")
     parser.add_argument("--home", type=Path, help="where everything is written; by default build/demo in the checkout")
+    parser.add_argument("--processes", type=int, default=PROCESSES, help="how many backfill at once")
     options = parser.parse_args(arguments)
-    plan = make_plan(options.days)
+    plan = make_plan(options.days, options.processes)
     places = Places((options.home or default_home()).resolve())
     ensure_java()
     places.prepare()

@@ -32,10 +32,20 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of one demo that has been run by the command users run."""
     home = tmp_path_factory.mktemp("demo") / "home"
     done = subprocess.run(
-        [sys.executable, "-m", "delta_orch.cli.main", "demo", "--days", str(DAYS), "--home", str(home)],
+        [
+            sys.executable,
+            "-m",
+            "delta_orch.cli.main",
+            "demo",
+            "--days",
+            str(DAYS),
+            "--processes",
+            PROCESSES,
+            "--home",
+            str(home),
+        ],
         capture_output=True,
         text=True,
-        env={**os.environ, "FLIGHTS_PROCESSES": PROCESSES},
         timeout=850,
         check=False,
     )
@@ -114,7 +124,7 @@ def test_the_verdict_turns_when_one_flight_is_doubled(home: Path, tmp_path: Path
     one = flights.snapshot().scan(where="flight_date = DATE '2013-01-05' AND flight = 1141").to_arrow()
     assert one.num_rows == 1
     flights.append(one)
-    source, plan = Source(home / "source"), make_plan(DAYS)
+    source, plan = Source(home / "source"), make_plan(DAYS, int(PROCESSES))
     results = Results(rows_in_source=12208)
     readers = [DELTALAKE, LOG_REPLAY]
     results.comparisons = Verifier(tmp_path / "tables").against_source(source, plan.days, readers)
