@@ -359,7 +359,8 @@ def results_of(
         audits: The checks that are audits, not the function's own.
     """
     name = ".".join(key.path)
-    metadata = incremental_metadata(name, report, context.run.run_id, seconds)
+    definition = context.assets_def.metadata_by_key.get(key)
+    metadata = incremental_metadata(name, report, context.run.run_id, seconds, definition)
     if report.batches:
         graph = context.job_def.asset_layer.asset_graph
         metadata |= column_lineage(returned.rows, report, key, graph, context.instance)
@@ -404,15 +405,20 @@ def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.Asset
         )
 
 
-def incremental_metadata(table_name: str, report: StepReport, run_id: str, seconds: float) -> Metadata:
+def incremental_metadata(
+    table_name: str, report: StepReport, run_id: str, seconds: float, definition: Mapping[str, object] | None
+) -> Metadata:
     """What a run tells of a table that follows others.
 
     Args:
         seconds: From reading to the commit, with the function of the asset.
+        definition: See `table_metadata`.
     """
     if report.version is None:
         return {"delta/skipped": True, "delta/skip_reason": report.reason}
-    metadata = report_metadata(report, report.snapshot(), table_name, run_id=run_id, seconds=seconds)
+    metadata = report_metadata(
+        report, report.snapshot(), table_name, run_id=run_id, seconds=seconds, definition=definition
+    )
     for batch in report.batches:
         metadata |= {
             "delta/source_ending_version": batch.ending_version,

@@ -353,7 +353,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     ) -> None:
         snapshot = report.snapshot()
         run_id = context.run_id if is_in_run(context) else None
-        metadata = report_metadata(report, snapshot, table_name, run_id=run_id, seconds=seconds)
+        definition = context.definition_metadata
+        metadata = report_metadata(report, snapshot, table_name, run_id=run_id, seconds=seconds, definition=definition)
         metadata["delta/mode"] = mode
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)

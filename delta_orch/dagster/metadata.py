@@ -41,10 +41,16 @@ def data_version(snapshot: Snapshot) -> dg.DataVersion:
     return dg.DataVersion(f"{snapshot.metadata.id}:{snapshot.version}")
 
 
-def table_metadata(snapshot: Snapshot, table_name: str) -> Metadata:
-    """Metadata entries about the table as it stands."""
+def table_metadata(snapshot: Snapshot, table_name: str, definition: Mapping[str, object] | None = None) -> Metadata:
+    """Metadata entries about the table as it stands.
+
+    Args:
+        definition: The metadata of the asset's definition: what it says of columns that the table says nothing of.
+    """
+    columns = column_schema(snapshot.schema, snapshot.partition_columns)
+    declared = (definition or {}).get("dagster/column_schema")
     metadata: Metadata = {
-        "dagster/column_schema": column_schema(snapshot.schema, snapshot.partition_columns),
+        "dagster/column_schema": _described(columns, declared),
         "dagster/table_name": table_name,
         "dagster/uri": snapshot.store.uri,
         "dagster/storage_kind": STORAGE_KIND,
@@ -61,7 +67,13 @@ def table_metadata(snapshot: Snapshot, table_name: str) -> Metadata:
 
 
 def report_metadata(
-    report: StepReport, snapshot: Snapshot, table_name: str, *, run_id: str | None = None, seconds: float | None = None
+    report: StepReport,
+    snapshot: Snapshot,
+    table_name: str,
+    *,
+    run_id: str | None = None,
+    seconds: float | None = None,
+    definition: Mapping[str, object] | None = None,
 ) -> Metadata:
     """Metadata entries about a step and the table it left.
 
@@ -69,8 +81,9 @@ def report_metadata(
         snapshot: `report.snapshot()`.
         run_id: The run of the step, which a commit of its own links to. None outside of a run.
         seconds: What the step took.
+        definition: See `table_metadata`.
     """
-    metadata = {**table_metadata(snapshot, table_name), "delta/skipped": report.skipped}
+    metadata = {**table_metadata(snapshot, table_name, definition), "delta/skipped": report.skipped}
     if seconds is not None:
         metadata["delta/seconds"] = seconds
     commit, run_id = _commit_of(report, run_id)
@@ -164,6 +177,26 @@ def partition_row_counts(snapshot: Snapshot, scopes: Mapping[str, Expression]) -
 def _count_scope(files: pa.Table, scope: Expression, snapshot: Snapshot) -> int | None:
     match = match_files(files, scope, snapshot.schema, snapshot.partition_columns)
     return count_rows(files.filter(match.all_match))
+
+
+def _described(columns: dg.TableSchema, declared: object) -> dg.TableSchema:
+    """The columns, with the descriptions of a declaration where the table has no comment."""
+    declared = declared.value if isinstance(declared, dg.MetadataValue) else declared
+    if not isinstance(declared, dg.TableSchema):
+        return columns
+    said = {column.name: column.description for column in declared.columns}
+    return dg.TableSchema(
+        columns=[
+            dg.TableColumn(
+                name=column.name,
+                type=column.type,
+                description=column.description or said.get(column.name),
+                constraints=column.constraints,
+                tags=column.tags,
+            )
+            for column in columns.columns
+        ]
+    )
 
 
 def column_schema(schema: StructType, partition_columns: tuple[str, ...]) -> dg.TableSchema:

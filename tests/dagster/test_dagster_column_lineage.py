@@ -133,3 +133,33 @@ def test_what_is_not_certain_is_not_told(lake: Lake) -> None:
     lake.table("other").append(ROWS)
     result = lake.run(source, frame, elsewhere)
     assert (told(result, "frame"), told(result, "elsewhere")) == (None, None)
+
+
+def test_descriptions_of_a_declaration_are_shown(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    declared = dg.TableSchema([dg.TableColumn("n", "long", description="How many"), dg.TableColumn("old", "long")])
+    about = {"dagster/column_schema": declared}
+
+    @dg.asset(metadata=about)
+    def made() -> pa.Table:
+        return pa.table({"n": [1], "m": [2]})
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=str(tmp_path / "made")),
+        table=DeltaTableResource(table_uri=str(tmp_path / "copied")),
+        write="overwrite",
+        metadata=about,
+        deps=[made],
+    )
+    def copied(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    result = lake.run(made, copied)
+    for name in ("made", "copied"):
+        shown = metadata_of(result, name)["dagster/column_schema"].columns
+        assert [(one.name, one.type, one.description) for one in shown] == [
+            ("n", "long", "How many"), ("m", "long", None)
+        ]  # fmt: skip
+    lake.table("made").alter().set_column_comment("n", "In the table").commit()
+    shown = metadata_of(lake.run(made), "made")["dagster/column_schema"].columns
+    assert shown[0].description == "In the table"
