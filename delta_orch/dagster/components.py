@@ -179,6 +179,16 @@ class DeltaIncrementalComponent(DeltaStore, dg.Component):
     sequence_by: Annotated[
         str | None, dg.Resolver.default(description="The column that orders the versions of a key, for `scd2`.")
     ] = None
+    delete_marker: Annotated[
+        str | None, dg.Resolver.default(description="A boolean column, true where a key ends, for `scd2`.")
+    ] = None
+    full_snapshot: Annotated[
+        bool, dg.Resolver.default(description="The rows are all keys, those that are missing end, for `scd2`.")
+    ] = False
+    consumer: Annotated[
+        str | None,
+        dg.Resolver.default(description="The name of the cursor, where another asset reads the source into the table."),
+    ] = None
     partition_by: Annotated[list[str] | None, dg.Resolver.default(description="Partition columns of a new table.")] = (
         None
     )
@@ -217,6 +227,9 @@ class DeltaIncrementalComponent(DeltaStore, dg.Component):
             write=self.write,
             merge_keys=self.merge_keys,
             sequence_by=self.sequence_by,
+            delete_marker=self.delete_marker,
+            full_snapshot=self.full_snapshot,
+            consumer=self.consumer,
             bootstrap=self.bootstrap,
             on_recreated=self.on_recreated,
             max_versions=self.max_versions,
@@ -238,6 +251,12 @@ class DeltaMaintenanceComponent(DeltaStore, dg.Component):
 
     tables: Annotated[dict[str, str], dg.Resolver.default(description="Name → where the table is.")]
     cron: Annotated[str | None, dg.Resolver.default(description="When to look at the tables. None: by hand.")] = None
+    consumers: Annotated[
+        dict[str, list[str]],
+        dg.Resolver.default(
+            description="Name → tables that incremental assets fill from it: what they still have to read is kept."
+        ),
+    ] = Field(default={})
     min_compactable_files: Annotated[int, dg.Resolver.default(description="Compact from so many on.")] = (
         _POLICY.min_compactable_files
     )
@@ -280,6 +299,7 @@ class DeltaMaintenanceComponent(DeltaStore, dg.Component):
                 target_file_size_bytes=self.target_file_size_bytes,
                 vacuum_retention_hours=self.vacuum_retention_hours,
                 vacuum_dry_run_only=self.vacuum_dry_run_only,
+                consumers={name: [self.resource(uri) for uri in uris] for name, uris in self.consumers.items()},
                 key_prefix=self.key_prefix,
                 group_name=self.group_name,
                 pool=self.pool,

@@ -93,6 +93,7 @@ def test_components_do_what_their_builders_do(tmp_path: Path, monkeypatch: pytes
             "partition_by": ["day"],
             "audit": {"positive": "id > 0", "keys": {"unique": ["id"]}},
             "deps": ["lake/events"],
+            "consumer": "own",
         },
         DeltaMaintenanceComponent: {"tables": {"daily": target.uri}, "min_compactable_files": 2},
     }
@@ -106,6 +107,7 @@ def test_components_do_what_their_builders_do(tmp_path: Path, monkeypatch: pytes
             daily = defs.resolve_implicit_global_asset_job_def()
             result = daily.execute_in_process(instance=instance, raise_on_error=False)
             assert result.success
+            assert [name.partition("<-")[0] for name in target.txns()] == ["cdc:own"]
             assert sorted(target.snapshot().scan().to_arrow().to_pylist(), key=str) == ROWS.to_pylist()
             checks = {check.check_name: check.passed for check in result.get_asset_check_evaluations()}
             own = ("schema", "unique", "row_count", "freshness", "positive", "keys")
@@ -120,3 +122,41 @@ def test_a_function_that_is_not_there_is_refused(function: str) -> None:
         text = (folder / "defs.yaml").read_text().replace("transform.py:rows", function)
         (folder / "defs.yaml").write_text(text)
         assert "There is no function" in refusal(sandbox)
+
+
+@pytest.mark.parametrize(
+    ("component", "given", "said"),
+    [
+        (DeltaIncrementalComponent, {"full_snapshot": True}, "full_snapshot"),
+        (DeltaIncrementalComponent, {"delete_marker": "gone"}, "delete_marker"),
+        (DeltaMaintenanceComponent, {"consumers": {"unknown": ["lake/daily"]}}, "names unknown"),
+    ],
+)
+def test_what_the_builders_refuse_components_refuse(component: Any, given: dict[str, Any], said: str) -> None:
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=component)
+        with (folder / "defs.yaml").open("a") as file:
+            file.writelines(f"  {name}: {json.dumps(value)}\n" for name, value in given.items())
+        assert said in refusal(sandbox)
+
+
+@pytest.mark.parametrize("has_consumer", [True, False])
+def test_maintenance_keeps_what_consumers_have_to_read(tmp_path: Path, has_consumer: bool) -> None:
+    source, reader = DeltaTable(tmp_path / "events"), DeltaTable(tmp_path / "daily")
+    source.append(ROWS, properties={"delta.deletedFileRetentionDuration": "interval 0 seconds"})
+    source.overwrite(ROWS)
+    # It has never read the source, so nobody knows what it needs.
+    reader.append(ROWS)
+    given: dict[str, Any] = {"tables": {"events": source.uri}, "min_expired_tombstones": 0}
+    if has_consumer:
+        given["consumers"] = {"events": [reader.uri]}
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=DeltaMaintenanceComponent)
+        about = {"type": "delta_orch.dagster.DeltaMaintenanceComponent", "attributes": given}
+        (folder / "defs.yaml").write_text(json.dumps(about))
+        with sandbox.build_all_defs() as defs:
+            job = defs.resolve_implicit_global_asset_job_def()
+            chosen = [dg.AssetKey(["maintenance", "events", "vacuum"])]
+            result = job.execute_in_process(asset_selection=chosen, raise_on_error=False)
+            assert result.success != has_consumer
+    assert len(list((tmp_path / "events").glob("*.parquet"))) == (2 if has_consumer else 1)
