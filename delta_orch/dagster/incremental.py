@@ -315,25 +315,20 @@ def readers_of(
     on_recreated: OnRecreated,
     max_versions: int | None,
 ) -> dict[str, IncrementalReader]:
-    """A reader for each source."""
+    """A reader for each source. Of several cursors in one table each is named after its source."""
+    own = consumer or target.uri.rstrip("/").rsplit("/", 1)[-1]
     return {
         name: IncrementalReader(
             table_of(context, source),
             target,
-            consumer=_consumer(consumer, name, target),
+            consumer=f"{own}:{name}" if name else own,
+            base=own,
             bootstrap=bootstrap,
             on_recreated=on_recreated,
             max_versions=max_versions,
         )
         for name, source in sources.items()
     }
-
-
-def _consumer(consumer: str | None, source: str, target: DeltaTable) -> str | None:
-    """The name of a cursor: of several in one table each is named after its source."""
-    if not source:
-        return consumer
-    return f"{consumer or target.uri.rstrip('/').rsplit('/', 1)[-1]}:{source}"
 
 
 def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:

@@ -195,6 +195,7 @@ class IncrementalReader:
         target: The table the step writes. It need not exist yet.
         consumer: The name of the cursor, for a target that reads more than one source, or one source in two ways;
             the last part of the target's location otherwise.
+        base: What `consumer` is made of, where the name of a source is behind it.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history from version 0;
             `error`, nothing: the cursor must be there.
         on_recreated: What to do when the source has another table id than the cursor: `error`, or `bootstrap` again.
@@ -207,6 +208,7 @@ class IncrementalReader:
         target: DeltaTable,
         *,
         consumer: str | None = None,
+        base: str | None = None,
         bootstrap: Bootstrap = "snapshot",
         on_recreated: OnRecreated = "error",
         max_versions: int | None = None,
@@ -220,20 +222,25 @@ class IncrementalReader:
         self.source = source
         self.target = target
         self.consumer = consumer or target.uri.rstrip("/").rsplit("/", 1)[-1]
+        self.base = base or self.consumer
         self.bootstrap = bootstrap
         self.on_recreated = on_recreated
         self.max_versions = max_versions
 
-    def next_batch(self) -> ChangeBatch | None:
+    def next_batch(self, *, appends: bool = False) -> ChangeBatch | None:
         """The next batch, or None where the target is up to date: then there is nothing to do and nothing to commit.
 
         Commits of the source that change no data (compaction, table properties) do not make a batch. Calling it again
         without committing gives the same batch, or a longer one.
 
+        Args:
+            appends: The step adds the rows of its first batch, whatever is there.
+
         Raises:
             TableNotFoundError: The source does not exist.
             InvalidRequestError: The source was recreated (`on_recreated='error'`), there is no cursor
-                (`bootstrap='error'`), or the source is older than the cursor.
+                (`bootstrap='error'`), or the source is older than the cursor. The step appends, and has read the
+                source under another name.
             VersionNotFoundError: Versions the target has not read were removed from the source's log.
         """
         latest = self.source.snapshot()
@@ -242,6 +249,8 @@ class IncrementalReader:
         cursor = None if target is None else target.txn_version(app_id)
         if cursor is None or cursor < 0:
             # Below 0: the target was restored to a version from before.
+            if target is not None and appends:
+                self._ensure_not_read(target, latest)
             is_recreated = target is not None and self._has_other_cursor(target, latest)
             return self._first_batch(latest, app_id, is_recreated)
         if cursor > latest.version:
@@ -262,6 +271,24 @@ class IncrementalReader:
         txn = TxnId(cdc_app_id(self.consumer, latest.metadata.id), latest.version)
         return ChangeBatch(self.source, after, latest.version, False, False, latest, feed, txn)
 
+    def _ensure_not_read(self, target: TableSnapshot, latest: TableSnapshot) -> None:
+        """A source that gets a name, or another one, among several has a cursor of another name."""
+        suffix = f"<-{latest.metadata.id}"
+        cursors = {name.removesuffix(suffix): at for name, at in target.txns.items() if name.endswith(suffix)}
+        own = (f"cdc:{self.base}", f"cdc:{self.base}:", f"cdc:{self.base}/")
+        for cursor, version in sorted(cursors.items()):
+            if version >= 0 and (cursor == own[0] or cursor.startswith(own[1:])):
+                raise InvalidRequestError(
+                    f"{self.consumer} has no cursor for the source at {self.source.uri}, but "
+                    f"{cursor.removeprefix('cdc:')} has read it into {self.target.uri} up to version {version}",
+                    cause="The source has another name now than when it was read, and its rows would be added again",
+                    remedy="Leave its name as it was; or go on from there: append no rows with "
+                    f"txn=('{cdc_app_id(self.consumer, latest.metadata.id)}', {version}). Another step that reads it "
+                    "into this table needs a consumer of its own",
+                    source=self.source.uri,
+                    cursor=version,
+                )
+
     def _has_other_cursor(self, target: TableSnapshot, latest: TableSnapshot) -> bool:
         prefix = cdc_prefix(self.consumer)
         others = sorted(k.removeprefix(prefix) for k, n in target.txns.items() if k.startswith(prefix) and n >= 0)
@@ -272,7 +299,7 @@ class IncrementalReader:
                 f"The source at {self.source.uri} is not the table that {self.consumer} has read before",
                 cause=f"Its table id is {latest.metadata.id}, the cursor is for {', '.join(others)}: the source was "
                 "dropped and created again, or this is another source",
-                remedy="For a recreated source pass on_recreated='bootstrap' (rows of the old one stay in the target); "
+                remedy="For a recreated source pass on_recreated='bootstrap' (a merge leaves rows of the old one); "
                 "for a second source of one target give each reader its own consumer name",
                 source=self.source.uri,
                 table_id=latest.metadata.id,

@@ -229,10 +229,11 @@ class Step:
                 remedy="Merge, or overwrite the partitions of the rows",
             )
         goals: Mapping[str, int] = {}
+        appends = self.mode == "append"
         reports: list[StepReport] = []
         done: list[ChangeBatch] = []
         while batches := {
-            name: batch for name, reader in readers.items() if (batch := reader.next_batch()) is not None
+            name: batch for name, reader in readers.items() if (batch := reader.next_batch(appends=appends)) is not None
         }:
             goals = goals or {name: reader.source.version() for name, reader in readers.items() if until_current}
             steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]

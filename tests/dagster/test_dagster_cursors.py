@@ -2,8 +2,10 @@
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
+import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pyarrow as pa
@@ -13,6 +15,7 @@ import pytest
 from delta_orch.dagster import Audit, ChangeBatch, DeltaOut, DeltaTableResource, delta_asset, delta_multi_asset
 from delta_orch.dagster.incremental import Write
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
+from delta_orch.log.files.txn import TxnId
 from tests.dagster.lake import Lake
 
 
@@ -58,6 +61,51 @@ def test_nor_do_an_asset_and_one_of_several(tmp_path: Path) -> None:
         return {"two": batch.inserted().to_arrow()}
 
     assert isinstance(lake.fails(copying(lake, "one", "target"), several), InvalidRequestError)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [("one", {"one": "one", "two": "two"}), ({"one": "one"}, {"renamed": "one"}), ({"a": "one", "b": "two"}, "one")],
+)
+@pytest.mark.parametrize("consumer", [None, "own"])
+def test_rows_are_not_added_again_under_another_name(
+    tmp_path: Path, before: Any, after: Any, consumer: str | None
+) -> None:
+    lake = Lake(tmp_path)
+    tables = {name: DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("one", "two", "target")}
+    for name in ("one", "two"):
+        lake.table(name).append(pa.table({"of": [name]}))
+
+    def added(sources: Any, consumer: str | None) -> dg.AssetsDefinition:
+        @delta_asset(
+            incremental_from=tables[sources]
+            if isinstance(sources, str)
+            else {name: tables[table] for name, table in sources.items()},
+            table=tables["target"],
+            write="append",
+            consumer=consumer,
+        )
+        def target(batch: Any) -> pa.Table:
+            batches = [batch] if isinstance(batch, ChangeBatch) else batch.values()
+            return pa.concat_tables([one.inserted().to_arrow() for one in batches])
+
+        return target
+
+    assert lake.run(added(before, consumer)).success
+    known = lake.rows("target")
+    error = lake.fails(added(after, consumer))
+    assert "has another name now" in str(error)
+    assert lake.rows("target") == known
+    # What it says to do goes on from there.
+    said = re.search(r"txn=\('(.*)', (\d+)\)", str(error))
+    assert said is not None
+    lake.table("target").append(pa.table({"of": pa.array([], pa.string())}), txn=TxnId(said[1], int(said[2])))
+    lake.table("one").append(pa.table({"of": ["more"]}))
+    assert lake.run(added(after, consumer)).success
+    has_two = "two" in str((before, after))
+    assert lake.rows("target") == [{"of": of} for of in ("more", "one", "two") if of != "two" or has_two]
+    # A consumer of another name reads all of it.
+    assert lake.run(added(after, "another")).success
 
 
 @pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
