@@ -90,7 +90,7 @@ dagster: setup ## Open Dagster's UI on the example pipeline
 
 airflow: setup ## Open Airflow's UI on the example pipeline
 	@mkdir -p $(BUILD)/airflow
-	AIRFLOW_HOME=$(CURDIR)/$(BUILD)/airflow AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/dags AIRFLOW__CORE__LOAD_EXAMPLES=False \
+	AIRFLOW_HOME=$(CURDIR)/$(BUILD)/airflow AIRFLOW__API__HOST=127.0.0.1 AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/dags AIRFLOW__CORE__LOAD_EXAMPLES=False \
 		PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/airflow standalone
 
 clean: ## Remove what the demo, tests and benchmarks built

@@ -1,10 +1,13 @@
 """The flights pipeline as Airflow DAGs: thin wiring around the functions in `delta_orch.demo.flights`.
 
-    flights, daily:              flights ──────────► flights_enriched ──► carrier_daily
-                                 weather_readings ──┘
+    flights, daily:              delivered ──► flights ──────────► flights_enriched ──► carrier_daily
+                                           └─► weather_readings ──┘
     flights_corrections, daily:  late corrections, upserted into flights; silver and gold follow with the next day
-    flights_maintenance, weekly: for each table optimize ──► checkpoint ──► vacuum (dry run) ──► vacuum
+    flights_maintenance, weekly: for each table there ──► optimize ──► checkpoint ──► vacuum (dry run) ──► vacuum
     carriers, by commits of the Dagster pipeline to its gold table: what changed there
+
+Switch `flights` on, and it loads 2013 day by day, until it is switched off. A run that is triggered for a day of which
+nothing was delivered, such as today, ends at `delivered`.
 
 Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: bronze commits under a
 transaction id made of the DAG, the task and the data interval; silver and gold commit how far they have read.
@@ -18,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
+from airflow.sdk.exceptions import AirflowSkipException
 
 from delta_orch.airflow.assets import delta_table_asset
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
@@ -27,6 +31,7 @@ from delta_orch.airflow.maintenance_operators import (
     DeltaVacuumOperator,
 )
 from delta_orch.airflow.row_operators import DeltaMergeOperator
+from delta_orch.airflow.sensors import DeltaTableVersionSensor
 from delta_orch.delta_table import DeltaTable
 from delta_orch.demo.flights import (
     FLIGHT_KEYS,
@@ -86,11 +91,18 @@ with DAG(
     schedule="@daily",
     start_date=datetime(2013, 1, 1, tzinfo=UTC),
     end_date=datetime(2013, 12, 31, tzinfo=UTC),
-    catchup=False,
+    catchup=True,
     max_active_runs=1,
     default_args={"retries": 2},
     tags=["delta"],
 ) as dag:
+
+    @task
+    def delivered(day: str) -> None:
+        try:
+            LANDING.flights_files([date.fromisoformat(day)])
+        except FileNotFoundError as error:
+            raise AirflowSkipException(str(error)) from error
 
     @task.delta(
         table_uri=table_uri("flights"),
@@ -138,7 +150,7 @@ with DAG(
         spark_conf=SPARK_CONF,
     )
 
-    [flights(DAY), weather_readings(DAY)] >> flights_enriched >> carrier_daily
+    delivered(DAY) >> [flights(DAY), weather_readings(DAY)] >> flights_enriched >> carrier_daily
 
 with DAG(
     "flights_corrections",
@@ -157,6 +169,8 @@ with DAG(
         keys=list(FLIGHT_KEYS),
         python_callable=corrections_of,
         op_args=[DAY],
+        partition_by=["flight_date"],
+        table_properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
 
@@ -172,7 +186,8 @@ with DAG(
     for name in ("flights", "weather_readings", "flights_enriched", "carrier_daily"):
         uri = table_uri(name)
         (
-            DeltaOptimizeOperator(task_id=f"optimize_{name}", table_uri=uri)
+            DeltaTableVersionSensor(task_id=f"there_{name}", table_uri=uri, after_version=-1, deferrable=True)
+            >> DeltaOptimizeOperator(task_id=f"optimize_{name}", table_uri=uri)
             >> DeltaCheckpointOperator(task_id=f"checkpoint_{name}", table_uri=uri)
             >> DeltaVacuumOperator(task_id=f"vacuum_dry_run_{name}", table_uri=uri, dry_run=True)
             >> DeltaVacuumOperator(task_id=f"vacuum_{name}", table_uri=uri)
@@ -184,7 +199,9 @@ DAGSTER_GOLD = delta_table_asset("carrier_daily of Dagster", HOME / "tables" / "
 with DAG(
     "carriers", description="Follows Dagster's gold table", schedule=[DAGSTER_GOLD], tags=["delta"]
 ) as carriers_dag:
-    DeltaIncrementalOperator(
+    # For a run that is triggered before Dagster has written the table.
+    there = DeltaTableVersionSensor(task_id="there", table_uri=DAGSTER_GOLD, after_version=-1, deferrable=True)
+    there >> DeltaIncrementalOperator(
         task_id="carriers",
         source=DAGSTER_GOLD,
         target=table_uri("carriers"),

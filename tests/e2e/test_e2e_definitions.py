@@ -71,8 +71,9 @@ print(json.dumps({"errors": bag.import_errors, "dags": {name: dag.task_ids for n
     content = json.loads(done.stdout.splitlines()[-1])
     assert content["errors"] == {}
     assert sorted(content["dags"]) == ["carriers", "flights", "flights_corrections", "flights_maintenance"]
-    assert set(content["dags"]["flights"]) == {"flights", "weather_readings", "flights_enriched", "carrier_daily"}
-    assert len(content["dags"]["flights_maintenance"]) == 16
+    tables = {"flights", "weather_readings", "flights_enriched", "carrier_daily"}
+    assert set(content["dags"]["flights"]) == {"delivered", *tables}
+    assert len(content["dags"]["flights_maintenance"]) == 20
 
 
 @pytest.mark.parametrize("folder", ["dagster_defs", "dags"])
