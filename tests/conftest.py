@@ -27,13 +27,22 @@ os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get
 # A store that fails on purpose is not waited for as long as one that fails at night.
 os.environ.setdefault("DELTA_ORCH_RETRY_SECONDS", "2")
 
-# `make test-all` has Spark as users have it.
-if not IS_ALL:
-    os.environ.setdefault("SPARK_CONF_DIR", str(Path(__file__).parent / "spark" / "conf"))
-
 _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
 
+_QUICK = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+"""To compile queries over a few rows costs much of their time, and to compile their expressions a quarter of it. What
+Spark cannot interpret takes the fixture `compiled`."""
+
+# For every JVM that tests start, in processes of their own as well. `make test-all` has Spark as users have it.
+_ARCHIVE = Path(sys.prefix) / "spark.jsa"  # See scripts/spark_archive.py.
+if "JDK_JAVA_OPTIONS" not in os.environ:
+    os.environ["JDK_JAVA_OPTIONS"] = " ".join(
+        [
+            *(["-Xlog:disable", f"-XX:SharedArchiveFile={_ARCHIVE}"] if _ARCHIVE.exists() else []),
+            *([] if IS_ALL else ["-XX:TieredStopAtLevel=1", *(f"-D{name}={value}" for name, value in _QUICK.items())]),
+        ]
+    )
 
 # Nobody waits for a disk that is none. What must reach one is told by tests that watch the calls.
 if Path("/dev/shm").is_dir():
@@ -101,10 +110,6 @@ def _spark_and_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
-        # To compile queries over a few rows costs much of their time, and to compile their expressions a quarter of it.
-        # What Spark cannot interpret takes the fixture `compiled`.
-        .config("spark.sql.codegen.wholeStage", str(IS_ALL).lower())
-        .config("spark.sql.codegen.factoryMode", "FALLBACK" if IS_ALL else "NO_CODEGEN")
         .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
         .config("spark.local.dir", str(scratch / "local"))
         .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
@@ -131,8 +136,6 @@ def spark_connect(_spark_and_port: tuple[Any, int]) -> Iterator[Any]:
 
     session = SparkSession.builder.remote(f"sc://127.0.0.1:{_spark_and_port[1]}").create()
     session.conf.set("spark.sql.session.timeZone", "UTC")
-    session.conf.set("spark.sql.codegen.wholeStage", "false")
-    session.conf.set("spark.sql.codegen.factoryMode", "FALLBACK" if IS_ALL else "NO_CODEGEN")
     yield session
     session.stop()
 
