@@ -21,12 +21,7 @@ from delta_orch.dagster.metadata import (
     partition_row_counts,
     report_metadata,
 )
-from delta_orch.dagster.output_place import (
-    Place,
-    asset_place,
-    output_parts,
-    table_place,
-)
+from delta_orch.dagster.output_place import Place, asset_place, output_parts, table_place
 from delta_orch.dagster.own_version import own_txn, repeat_conflicts
 from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
 from delta_orch.dagster.resource import resolve_env, resolve_options
@@ -48,7 +43,7 @@ from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
+from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency, ensure_one_location
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import OPS, asset_owner
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
@@ -207,6 +202,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     ) -> tuple[Step, dict[str, Expression]]:
         """The step, and the rows of each partition of the run by its key."""
         key, table = output_parts(context), self._table(place)
+        is_once = self.idempotency == "partition"
         before = snapshot_or_none(table)
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
@@ -218,7 +214,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if selection is not None:
             selection.ensure_one_to_one(schema)
             if before is not None:
-                selection.ensure_same_windows(before)
+                selection.ensure_same_windows(before, every=is_once)
         scopes = {} if selection is None else selection.scopes(schema)
         tied = selection is not None and _names(selection.columns) <= _names(partition_columns)
         if selection is not None:
@@ -252,7 +248,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             options={
                 "partition_by": partition_by,
                 "properties": {
-                    **({} if selection is None else selection.windows(schema)),
+                    **({} if selection is None else selection.windows(schema, every=is_once)),
                     **self.table_properties,
                     **settings.table_properties,
                 },
@@ -262,6 +258,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             audits=settings.audits,
             owner=asset_owner(context.asset_key.path) if context.has_asset_key else OPS,
         )
+        if before is not None and is_once and settings.mode == "append":
+            ensure_one_location(before.txns, step.txns)
         return step, scopes
 
     def _txns(

@@ -52,32 +52,39 @@ class PartitionSelection:
         for definition, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
             ensure_one_to_one(definition, field, dimension.text_format, self.known_keys)
 
-    def windows(self, schema: StructType) -> dict[str, str]:
+    def windows(self, schema: StructType, *, every: bool = False) -> dict[str, str]:
         """The table property of each column of texts or numbers: the schedule of the windows that they stand for, or
-        `keys`. Dates and timestamps lie in windows of any length."""
+        `keys`. Dates and timestamps lie in windows of any length.
+
+        Args:
+            every: Of dates and timestamps, too: where a key counts as written, its window is the one that was.
+        """
         return {
             WINDOWS + field.name: made.cron_schedule if isinstance(made, dg.TimeWindowPartitionsDefinition) else "keys"
             for made, field in zip(self.definitions, self._fields(schema), strict=False)
-            if _holds_texts(field)
+            if every or _holds_texts(field)
         }
 
-    def ensure_same_windows(self, snapshot: Snapshot) -> None:
+    def ensure_same_windows(self, snapshot: Snapshot, *, every: bool = False) -> None:
         """Check that the texts and numbers of a partition column stand for windows of this definition: by the property
         of a table that an asset has created or taken for its own, and by some of the values.
+
+        Args:
+            every: See `windows`.
 
         Raises:
             InvalidRequestError: One stands for a shorter window, or a longer one, or for none: the definition was
                 another when it was written. No run would ever replace its rows, which would stay beside those of the
                 new windows.
         """
-        for name, schedule in self.windows(snapshot.schema).items():
+        for name, schedule in self.windows(snapshot.schema, every=every).items():
             known = snapshot.metadata.configuration.get(name, schedule)
             if known != schedule:
                 column = name.removeprefix(WINDOWS)
                 raise InvalidRequestError(
                     f"The column {column} of the table holds other partitions than those of the asset",
                     cause=f"They were {known!r} before and are {schedule!r} now: rows of the old "
-                    "ones would stay beside the new ones",
+                    "ones would stay beside the new ones, or their keys count as written",
                     remedy="Give the asset a table of its own; or delete the rows of the old partitions, and then "
                     f"alter().set_properties({{{name!r}: {schedule!r}}}).commit()",
                     column=column,

@@ -11,7 +11,7 @@ parts of an id are percent-encoded, so that two different steps never share an a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Literal as OneOf
@@ -105,6 +105,26 @@ def dagster_writer(code_location: str, parts: Sequence[str], *, is_op: bool = Fa
         raise InvalidRequestError("An asset key has at least one part", remedy="Pass the parts of the asset's key")
     key = "/".join(_encode(part, ":/") for part in parts)
     return f"dagster{'-op' if is_op else ''}:{_encode(code_location, ':')}:{key}"
+
+
+def ensure_one_location(recorded: Iterable[str], txns: Sequence[TxnId]) -> None:
+    """Check that no partition that is written once was written by the asset in another code location.
+
+    Args:
+        recorded: The app ids of the table.
+
+    Raises:
+        InvalidRequestError: One was, and its rows would be added a second time.
+    """
+    own = {txn.app_id.split(":", 2)[2]: txn.app_id for txn in txns}
+    for app_id in recorded:
+        parts = app_id.split(":", 2)
+        if parts[0] == "dagster" and own.get(parts[-1], app_id) != app_id:
+            raise InvalidRequestError(
+                f"{parts[-1]} was written by the code location {parts[1]!r}, and would be added a second time",
+                cause="The code location is a part of the identity of a write",
+                remedy=f"Give the IO manager code_location={parts[1]!r}, also where it runs elsewhere now",
+            )
 
 
 def dagster_version(root_run_created: datetime) -> int:

@@ -7,6 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -388,3 +389,41 @@ def test_first_writers_of_different_days_at_once(tmp_path: Path) -> None:
     assert errors == []
     rows = DeltaTable(tmp_path / "flights").snapshot().scan().to_arrow().column("day").to_pylist()
     assert sorted(rows) == days
+
+
+def test_a_partition_that_is_written_once_is_one_of_this_definition(tmp_path: Path) -> None:
+    """A day and a month may have one key; the month does not count as written where the day is."""
+    lake = Lake(tmp_path, idempotency="partition", mode="append")
+
+    def dated(definition: Any) -> dg.AssetsDefinition:
+        @dg.asset(partitions_def=definition, metadata={"partition_expr": "day", "partition_by": []})
+        def dates(context: dg.AssetExecutionContext) -> pa.Table:
+            window = context.partition_time_window
+            days = [window.start.date() + timedelta(number) for number in range((window.end - window.start).days)]
+            return pa.table({"day": days})
+
+        return dates
+
+    assert lake.run(dated(DAYS), partition="2013-01-01").success
+    months = dg.MonthlyPartitionsDefinition("2013-01-01", end_date="2013-03-01")
+    assert "other partitions" in str(lake.fails(dated(months), partition="2013-01-01"))
+    assert lake.run(dated(DAYS), partition="2013-01-02").success
+    assert len(lake.rows("dates")) == 2
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_another_code_location_does_not_add_a_partition_again(tmp_path: Path, mode: str) -> None:
+    lakes = [Lake(tmp_path, idempotency="partition", mode=mode, code_location=name) for name in ("old", "new", "old")]
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def days(context: dg.AssetExecutionContext) -> pa.Table:
+        return pa.table({"day": [context.partition_key], "n": [1]})
+
+    assert lakes[0].run(days, partition="2013-01-01").success
+    assert lakes[1].run(days, partition="2013-01-02").success
+    if mode == "append":
+        assert "code_location='old'" in str(lakes[1].fails(days, partition="2013-01-01"))
+    else:
+        assert lakes[1].run(days, partition="2013-01-01").success
+    assert lakes[2].run(days, partition="2013-01-01").success
+    assert lakes[0].rows("days") == [{"day": day, "n": 1} for day in ("2013-01-01", "2013-01-02")]
