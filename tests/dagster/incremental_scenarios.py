@@ -171,7 +171,9 @@ class Scenario:
             self.expected = list(merged.values())
         elif self.write == "dynamic":
             there = {self._partition(row) for row in state}
-            self.expected = [row for row in self.expected if self._partition(row) not in there] + state
+            # Of a recreated source all that is there is replaced.
+            kept = [] if self.is_new else [row for row in self.expected if self._partition(row) not in there]
+            self.expected = kept + state
         else:
             self.expected = list(state)
 
