@@ -151,7 +151,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 table,
                 # Two sources of one target have a cursor each.
                 consumer=f"{own_name}/{name}" if several else self.consumer,
-                base=own_name,
+                base=self.consumer,
                 bootstrap=cast("Bootstrap", self.bootstrap),
                 on_recreated=cast("OnRecreated", self.on_recreated),
                 max_versions=self.max_versions,

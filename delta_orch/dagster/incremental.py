@@ -322,7 +322,7 @@ def readers_of(
             table_of(context, source),
             target,
             consumer=f"{own}:{name}" if name else own,
-            base=own,
+            base=consumer,
             bootstrap=bootstrap,
             on_recreated=on_recreated,
             max_versions=max_versions,

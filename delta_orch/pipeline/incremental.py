@@ -195,7 +195,7 @@ class IncrementalReader:
         target: The table the step writes. It need not exist yet.
         consumer: The name of the cursor, for a target that reads more than one source, or one source in two ways;
             the last part of the target's location otherwise.
-        base: What `consumer` is made of, where the name of a source is behind it.
+        base: What `consumer` is made of, where the name of a source is behind it; None where nobody chose it.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history from version 0;
             `error`, nothing: the cursor must be there.
         on_recreated: What to do when the source has another table id than the cursor: `error`, or `bootstrap` again.
@@ -208,7 +208,7 @@ class IncrementalReader:
         target: DeltaTable,
         *,
         consumer: str | None = None,
-        base: str | None = None,
+        base: str | None = "",
         bootstrap: Bootstrap = "snapshot",
         on_recreated: OnRecreated = "error",
         max_versions: int | None = None,
@@ -222,7 +222,7 @@ class IncrementalReader:
         self.source = source
         self.target = target
         self.consumer = consumer or target.uri.rstrip("/").rsplit("/", 1)[-1]
-        self.base = base or self.consumer
+        self.base = consumer if base == "" else base
         self.bootstrap = bootstrap
         self.on_recreated = on_recreated
         self.max_versions = max_versions
@@ -272,16 +272,18 @@ class IncrementalReader:
         return ChangeBatch(self.source, after, latest.version, False, False, latest, feed, txn)
 
     def _ensure_not_read(self, target: TableSnapshot, latest: TableSnapshot) -> None:
-        """A source that gets a name, or another one, among several has a cursor of another name."""
+        """A source that gets a name, or another one, among several has a cursor of another name. So it has where nobody
+        chose the name, and the target has moved."""
         suffix = f"<-{latest.metadata.id}"
         cursors = {name.removesuffix(suffix): at for name, at in target.txns.items() if name.endswith(suffix)}
         own = (f"cdc:{self.base}", f"cdc:{self.base}:", f"cdc:{self.base}/")
         for cursor, version in sorted(cursors.items()):
-            if version >= 0 and (cursor == own[0] or cursor.startswith(own[1:])):
+            is_own = self.base is None or cursor == own[0] or cursor.startswith(own[1:])
+            if version >= 0 and is_own and cursor.startswith("cdc:"):
                 raise InvalidRequestError(
                     f"{self.consumer} has no cursor for the source at {self.source.uri}, but "
                     f"{cursor.removeprefix('cdc:')} has read it into {self.target.uri} up to version {version}",
-                    cause="The source has another name now than when it was read, and its rows would be added again",
+                    cause="The source or the target has another name now than then, and all rows would be added again",
                     remedy="Leave its name as it was; or go on from there: append no rows with "
                     f"txn=('{cdc_app_id(self.consumer, latest.metadata.id)}', {version}). Another step that reads it "
                     "into this table needs a consumer of its own",

@@ -94,7 +94,7 @@ def test_rows_are_not_added_again_under_another_name(
     assert lake.run(added(before, consumer)).success
     known = lake.rows("target")
     error = lake.fails(added(after, consumer))
-    assert "has another name now" in str(error)
+    assert "another name now" in str(error)
     assert lake.rows("target") == known
     # What it says to do goes on from there.
     said = re.search(r"txn=\('(.*)', (\d+)\)", str(error))
@@ -106,6 +106,17 @@ def test_rows_are_not_added_again_under_another_name(
     assert lake.rows("target") == [{"of": of} for of in ("more", "one", "two") if of != "two" or has_two]
     # A consumer of another name reads all of it.
     assert lake.run(added(after, "another")).success
+
+
+def test_a_table_that_moves_keeps_its_cursor_or_is_refused(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+    lake.table("source").append(pa.table({"of": ["one"]}))
+    assert lake.run(copying(lake, "one", "before")).success
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert "before has read it" in str(lake.fails(copying(lake, "one", "after")))
+    lake.table("source").append(pa.table({"of": ["one"]}))
+    assert lake.run(copying(lake, "one", "after", "before")).success
+    assert len(lake.rows("after")) == 2
 
 
 @pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
