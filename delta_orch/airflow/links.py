@@ -21,7 +21,8 @@ class DeltaTableLink(BaseOperatorLink):  # type: ignore[misc]
     name = "Delta table"
 
     def get_link(self, operator: DeltaTableOperator, *, ti_key: object) -> str:
-        outcome = operator.outcome
+        # A mapped task that was refused before it began is no operator yet.
+        outcome = getattr(operator, "outcome", None)
         page = None if outcome is None else operator.hook.table_page()
         if outcome is None or page is None:
             return ""

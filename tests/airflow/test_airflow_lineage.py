@@ -20,6 +20,7 @@ from delta_orch.airflow import (
     delta_table_asset,
 )
 from delta_orch.airflow.lineage import dataset_name
+from delta_orch.airflow.links import DeltaTableLink
 from delta_orch.airflow.versions import RELEASE
 
 if TYPE_CHECKING:
@@ -94,6 +95,14 @@ def test_link_to_the_page_of_the_table(runs: Runs, tmp_path: Path, connection: C
     told = json.loads(str(back)).get("log_url")
     # Airflow 3.0 does not tell a task its page.
     assert told is None if RELEASE < (3, 1) else "/dags/links/runs/" in told
+
+
+def test_a_mapped_task_that_was_refused_has_no_link() -> None:
+    with DAG("refused_links", schedule=None):
+        mapped = DeltaWriteOperator.partial(task_id="m", mode="overwrite", python_callable=rows).expand(
+            table_uri=["/d/t"]
+        )
+    assert DeltaTableLink().get_link(mapped, ti_key=None) == ""
 
 
 @pytest.mark.parametrize(
