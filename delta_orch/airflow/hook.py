@@ -33,6 +33,9 @@ logger = logging.getLogger(__name__)
 
 DEFAULT_CONN_ID = "delta_default"
 
+_TEST_S = 5.0
+"""How long the test of a connection asks a store again that cannot be reached. The form waits for it."""
+
 
 class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
     """Opens Delta tables.
@@ -114,8 +117,10 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
         return table.snapshot(version=version) if staged is None else table.staged(staged).snapshot()
 
     def test_connection(self) -> tuple[bool, str]:
-        """Whether the settings can be understood and the `table_root` is there and can be listed."""
+        """Whether the settings can be understood and the `table_root` is there and can be listed. A store that is out
+        of reach is told of after seconds, whatever `retry_seconds` is."""
         from delta_orch.storage.open import open_store
+        from delta_orch.storage.patience import waiting_at_most
 
         try:
             settings = self._understood(self.get_connection(self.delta_conn_id))
@@ -123,7 +128,9 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
             if settings.root is None:
                 return True, "The connection is well formed. It names no table root, so no storage was contacted."
             store = open_store(absolute_location(settings.root), settings.options)
-            if next(iter(store.list_from("")), None) is None and not _is_directory(settings.root):
+            with waiting_at_most(_TEST_S):
+                is_empty = next(iter(store.list_from("")), None) is None
+            if is_empty and not _is_directory(settings.root):
                 return False, f"{store.uri} was reached, but nothing is there."
         except DeltaError as error:
             return False, f"{error.code}: {error}"

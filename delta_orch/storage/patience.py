@@ -6,6 +6,9 @@ import math
 import os
 import random
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 
 from delta_orch.errors import InvalidRequestError
 
@@ -18,6 +21,7 @@ _FIRST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 5.0
 
 _configured: float | None = None
+_most: ContextVar[float] = ContextVar("most", default=_MOST_S)
 
 
 def configure(*, retry_seconds: float | None = None) -> None:
@@ -33,6 +37,16 @@ def configure(*, retry_seconds: float | None = None) -> None:
     """
     global _configured
     _configured = None if retry_seconds is None else _checked(retry_seconds, "retry_seconds")
+
+
+@contextmanager
+def waiting_at_most(seconds: float) -> Iterator[None]:
+    """No operation of the block waits longer, whatever is set: a person waits for the answer."""
+    token = _most.set(seconds)
+    try:
+        yield
+    finally:
+        _most.reset(token)
 
 
 def retry_seconds() -> float:
@@ -67,7 +81,7 @@ class Patience:
         """Pause before the next attempt. False, without a pause, where the time is over."""
         now = time.monotonic()
         if self._until is None:
-            self._until = now + retry_seconds()
+            self._until = now + min(retry_seconds(), _most.get())
         pause_s = random.uniform(0.5, 1) * self._pause_s
         if now + pause_s > self._until:
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from urllib.parse import urlencode
 import pytest
 from airflow.sdk import DAG, task
 
+import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.airflow.hook import DeltaHook
 from delta_orch.airflow.versions import RELEASE, AirflowNotFoundException
@@ -184,6 +186,21 @@ def test_test_connection_does_not_say_yes_to_a_root_that_is_not_there(connection
     assert "nothing is there" in message
     connection("lake", extra(table_root="lake"))
     assert not DeltaHook("lake").test_connection()[0]
+
+
+def test_test_connection_does_not_wait_for_a_store_as_tasks_do(connection: Define) -> None:
+    with socket.socket() as nobody:  # It is bound, and does not listen.
+        nobody.bind(("127.0.0.1", 0))
+        endpoint = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        keys = {"aws_access_key_id": "a", "aws_secret_access_key": "b", "region_name": "us-east-1"}
+        connection("lake", extra(table_root="s3://bucket/lake", aws_endpoint_url=endpoint, **keys))
+        delta_orch.configure(retry_seconds=3600)
+        try:
+            ok, message = DeltaHook("lake").test_connection()
+        finally:
+            delta_orch.configure()
+    assert not ok
+    assert message.startswith("STORAGE")
 
 
 def test_a_reference_opens_the_version_it_pins(tmp_path: Path) -> None:
