@@ -195,7 +195,8 @@ class IncrementalReader:
         target: The table the step writes. It need not exist yet.
         consumer: The name of the cursor, for a target that reads more than one source, or one source in two ways;
             the last part of the target's location otherwise.
-        base: What `consumer` is made of, where the name of a source is behind it; None where nobody chose it.
+        base: What somebody has called the cursor, where `consumer` has the name of its source behind that; None where
+            nobody has. By default `consumer`.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history from version 0;
             `error`, nothing: the cursor must be there.
         on_recreated: What to do when the source has another table id than the cursor: `error`, or `bootstrap` again.
