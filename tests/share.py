@@ -3,7 +3,7 @@
 Two kinds of tests are large: families of like cases (`@pytest.mark.sampled`, see `conftest.py`), and tests that try
 many generated examples (`examples`). A share is the same in every run, so that a failure comes again.
 
-The share of a family is a third of its cases, or what its marker says: `sampled(6)` is a sixth. Each value of each
+The share of a family is a fifth of its cases, or what its marker says: `sampled(6)` is a sixth. Each value of each
 parameter comes up, as far as so many cases can have them all. `sampled(6, kinds=…)` says what must come up instead: a
 function of the case's parameters, by their names.
 """
@@ -19,10 +19,10 @@ from typing import TypeVar
 IS_ALL = os.environ.get("DELTA_ORCH_TESTS") == "all"
 """Whether this run does everything."""
 
-ONE_OF = 3
+ONE_OF = 5
 """A share has one case of so many."""
 
-ONE_OF_EXAMPLES = 5
+ONE_OF_EXAMPLES = 8
 """And of what is generated one example of so many."""
 
 LONGEST = (

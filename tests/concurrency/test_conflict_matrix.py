@@ -37,6 +37,7 @@ def cells(first: str, table: int) -> dict[str, str]:
     raise AssertionError(f"docs/transactions.md has no row {first!r}")
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("first", OPERATIONS)
 def test_what_the_document_says_is_what_happens(first: str) -> None:
     """On every isolation level, and the table is as after a serial order."""

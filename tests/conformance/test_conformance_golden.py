@@ -21,7 +21,7 @@ def test_golden(case: GoldenCase, tmp_path: Path) -> None:
     check_case(case, tmp_path, local_engine())
 
 
-@pytest.mark.sampled(6, kinds=lambda case: case.features)
+@pytest.mark.sampled(10, kinds=lambda case: case.features)
 @NEEDS_GOLDEN
 @pytest.mark.spark
 @pytest.mark.usefixtures("compiled")

@@ -637,6 +637,7 @@ def test_every_rule_has_its_expressions() -> None:
     assert {name for name in named if not re.search(rf"\b{name}\(", texts)} == set()
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize(
     ("table", "texts"), [("v", CONVERSIONS), *(("t", _ALL[start : start + 60]) for start in range(0, len(_ALL), 60))]
 )
@@ -688,6 +689,7 @@ def test_the_clock(spark: Any, relations: dict[str, Any]) -> None:
         LocalEngine().sql("SELECT now FROM t", relations)
 
 
+@pytest.mark.sampled
 @pytest.mark.parametrize("construct", sorted(AGGREGATE_FUNCTIONS))
 def test_aggregate(spark: Any, relations: dict[str, Any], construct: str) -> None:
     listed = ", ".join(f"{text} AS c{i}" for i, text in enumerate(AGGREGATES[construct]))

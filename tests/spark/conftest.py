@@ -43,22 +43,22 @@ _ON_EVERY_SESSION = ("test_spark_requests.py", "test_spark_reading_traps.py", "t
 """Modules about what each kind of session does in a way of its own."""
 
 
-def _is_of_the_other(item: pytest.Item) -> bool:
-    """Whether another case has the same test on the portable path: over Connect, or in a classic session.
+def _is_of_another(item: pytest.Item) -> bool:
+    """Whether a share leaves this case to another test, or another session.
 
-    A share has each test on the JVM's path and on the portable one, which is the same code in either session. Half of
-    the tests take one of them, half the other.
+    It has each test on the JVM's path. Half of the tests it has on the portable one, too, which is the same code over
+    Connect and in a classic session: a fourth in either.
     """
     engine = item.callspec.params.get("engine") if isinstance(item, pytest.Function) and "[" in item.name else None
     if engine not in ("connect", "portable") or item.get_closest_marker("sampled") is not None:
         return False
-    chosen = ("connect", "portable")[crc32(item.nodeid.replace(engine, "", 1).encode()) % 2]
+    chosen = ("connect", "portable", None, None)[crc32(item.nodeid.replace(engine, "", 1).encode()) % 4]
     return engine != chosen and item.path.parent == HERE and item.path.name not in _ON_EVERY_SESSION
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     if not IS_ALL and not any("[" in argument for argument in config.args):
-        left_out = [item for item in items if _is_of_the_other(item)]
+        left_out = [item for item in items if _is_of_another(item)]
         config.hook.pytest_deselected(items=left_out)
         items[:] = [item for item in items if item not in set(left_out)]
     try:
