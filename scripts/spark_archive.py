@@ -25,13 +25,12 @@ def main() -> None:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.pop("JDK_JAVA_OPTIONS", None)  # It may name an archive.
-    ARCHIVE.unlink(missing_ok=True)
-    with tempfile.TemporaryDirectory() as scratch:
+    # What is not whole has no reader: a JVM takes an archive by its head.
+    with tempfile.TemporaryDirectory(dir=ARCHIVE.parent) as scratch:
+        made = Path(scratch) / "spark.jsa"
         session = (
             SparkSession.builder.master("local[1]")
-            .config(
-                "spark.driver.extraJavaOptions", f"-Xlog:disable -XX:+UseSerialGC -XX:ArchiveClassesAtExit={ARCHIVE}"
-            )
+            .config("spark.driver.extraJavaOptions", f"-Xlog:disable -XX:+UseSerialGC -XX:ArchiveClassesAtExit={made}")
             .config("spark.ui.enabled", "false")
             .config("spark.sql.warehouse.dir", scratch)
             .config("spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin")
@@ -45,7 +44,11 @@ def main() -> None:
         session.stop()
         # The JVM writes the archive when it ends, and it ends with its input.
         jvm.stdin.close()
-        jvm.wait()
+        try:
+            jvm.wait(timeout=300)
+        finally:
+            jvm.kill()
+        made.replace(ARCHIVE)
 
 
 def use(session: SparkSession, table_path: Path) -> None:
