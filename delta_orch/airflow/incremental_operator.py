@@ -138,9 +138,10 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader
         from delta_orch.pipeline.recorded import find_commit_after
+        from delta_orch.pipeline.run_identity import default_consumer
 
         several = isinstance(self.source, dict)
-        own_name = self.consumer or table.uri.rstrip("/").rsplit("/", 1)[-1]
+        own_name = self.consumer or default_consumer(table.uri)
         readers: dict[str, IncrementalReader] = {}
         for name, location in (self.source if isinstance(self.source, dict) else {"": self.source}).items():
             source = self.hook.table(location)

@@ -30,7 +30,7 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.pipeline.audit import repeated_keys
 from delta_orch.pipeline.declared_columns import column_drift, declared_columns
 from delta_orch.pipeline.maintenance import MaintenancePolicy, read_table_health
-from delta_orch.pipeline.run_identity import cdc_app_id
+from delta_orch.pipeline.run_identity import cdc_app_id, default_consumer
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.pipeline.target_table import snapshot_or_none
 
@@ -302,7 +302,7 @@ def build_delta_cdc_lag_check(
         latest = snapshot_or_none(origin)
         if latest is None:
             return Finding(False, f"There is no source table at {origin.uri}.", {})
-        cursor_name = consumer or delta.uri.rstrip("/").rsplit("/", 1)[-1]
+        cursor_name = consumer or default_consumer(delta.uri)
         cursor = snapshot.txn_version(cdc_app_id(cursor_name, latest.metadata.id))
         if cursor is None:
             return Finding(

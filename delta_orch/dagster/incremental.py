@@ -25,6 +25,7 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import AuditLike, as_audits
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
+from delta_orch.pipeline.run_identity import default_consumer
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import parse_schema_mode
 
@@ -316,7 +317,7 @@ def readers_of(
     max_versions: int | None,
 ) -> dict[str, IncrementalReader]:
     """A reader for each source. Of several cursors in one table each is named after its source."""
-    own = consumer or target.uri.rstrip("/").rsplit("/", 1)[-1]
+    own = consumer or default_consumer(target.uri)
     return {
         name: IncrementalReader(
             table_of(context, source),

@@ -20,7 +20,7 @@ from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix
+from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix, default_consumer
 from delta_orch.pipeline.tail import changes_data, live_partitions
 from delta_orch.protocol.types import BOOLEAN, StructField, StructType
 
@@ -222,7 +222,7 @@ class IncrementalReader:
             raise InvalidRequestError(f"max_versions={max_versions} is below 1", remedy="Pass at least 1, or None")
         self.source = source
         self.target = target
-        self.consumer = consumer or target.uri.rstrip("/").rsplit("/", 1)[-1]
+        self.consumer = consumer or default_consumer(target.uri)
         self.base = consumer if base == "" else base
         self.bootstrap = bootstrap
         self.on_recreated = on_recreated
@@ -277,7 +277,8 @@ class IncrementalReader:
         chose the name, and the target has moved."""
         suffix = f"<-{latest.metadata.id}"
         cursors = {name.removesuffix(suffix): at for name, at in target.txns.items() if name.endswith(suffix)}
-        own = (f"cdc:{self.base}", f"cdc:{self.base}:", f"cdc:{self.base}/")
+        base = "" if self.base is None else cdc_prefix(self.base).removesuffix("<-")
+        own = (base, f"{base}:", f"{base}/")
         for cursor, version in sorted(cursors.items()):
             is_own = self.base is None or cursor == own[0] or cursor.startswith(own[1:])
             if version >= 0 and is_own and cursor.startswith("cdc:"):

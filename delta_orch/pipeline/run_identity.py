@@ -190,6 +190,11 @@ def cdc_app_id(target: str, source_table_id: str) -> str:
     return f"{cdc_prefix(target)}{source_table_id}"
 
 
+def default_consumer(target_uri: str) -> str:
+    """What the cursor of a table is called where nobody has named it: the last part of its location."""
+    return target_uri.rstrip("/").rsplit("/", 1)[-1]
+
+
 def cdc_prefix(target: str) -> str:
     """What the app ids of all cursors of `target` start with; the source's table id follows."""
     return f"cdc:{target.replace('%', '%25').replace('<-', '%3C-')}<-"

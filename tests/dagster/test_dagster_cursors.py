@@ -67,7 +67,7 @@ def test_nor_do_an_asset_and_one_of_several(tmp_path: Path) -> None:
     ("before", "after"),
     [("one", {"one": "one", "two": "two"}), ({"one": "one"}, {"renamed": "one"}), ({"a": "one", "b": "two"}, "one")],
 )
-@pytest.mark.parametrize("consumer", [None, "own"])
+@pytest.mark.parametrize("consumer", [None, "own", "own 5% <- it"])
 def test_rows_are_not_added_again_under_another_name(
     tmp_path: Path, before: Any, after: Any, consumer: str | None
 ) -> None:
