@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark import cloudpickle
 from pyspark.sql.datasource import (
+    DataSource,
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamReader,
@@ -34,6 +35,14 @@ def ensure_package() -> None:
             "delta_orch is not installed on the Spark workers. The format delta_orch reads and writes files there. "
             "Install delta-orch where the executors run Python, or use DeltaTable and to_spark, which do not need it"
         ) from None
+
+
+class SourceOnWorkers(DataSource):  # type: ignore[misc]
+    """What tasks get of a `DeltaOrchSource` that has planned them: Spark sends it along, for its name."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "delta_orch"
 
 
 class TaskPartition(InputPartition):  # type: ignore[misc]
@@ -67,13 +76,22 @@ def read_partition(partition: InputPartition | None, schema_json: str) -> Iterat
 
 
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote: `outcome` is an Arrow stream of the files, or a pickled error; `query_id` that of a stream."""
+    """What a task wrote: `outcome` is an Arrow stream of the files, or a pickled error; `query_id` that of a stream,
+    `overwrite_mode` what the session has set. Spark tells both to tasks alone."""
 
-    def __init__(self, outcome: bytes | None, error: bytes | None, spec: bytes | None, query_id: str | None) -> None:
+    def __init__(
+        self,
+        outcome: bytes | None,
+        error: bytes | None,
+        spec: bytes | None,
+        query_id: str | None,
+        overwrite_mode: str | None,
+    ) -> None:
         self.outcome = outcome
         self.error = error
         self.spec = spec
         self.query_id = query_id
+        self.overwrite_mode = overwrite_mode
 
 
 def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.RecordBatch]) -> Written:
@@ -82,14 +100,15 @@ def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.Record
 
     context = TaskContext.get()
     query_id = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+    mode = None if context is None else context.getLocalProperty("spark.sql.sources.partitionOverwriteMode")
     if spec is None:
-        return Written(None, None, None, query_id)
+        return Written(None, None, None, query_id, mode)
     ensure_package()
     import pickle
 
     from delta_orch.engines.spark.in_tasks import written_files
 
-    return Written(*written_files(pickle.loads(spec), schema_json, batches), spec, query_id)
+    return Written(*written_files(pickle.loads(spec), schema_json, batches), spec, query_id, mode)
 
 
 class RowReader(DataSourceReader):  # type: ignore[misc]

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TypedDict
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.table_properties import parse_size_bytes
 from delta_orch.scan.scan import DEFAULT_TASK_BYTES
 
 _NAMES = (
@@ -106,7 +107,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
         where=given.get("where"),
         row_tracking=parse_boolean(given, "rowTracking"),
         changes=_changes(given) if is_feed else None,
-        max_partition_bytes=parse_integer(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
+        max_partition_bytes=_size(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
     )
 
 
@@ -157,8 +158,8 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         raise InvalidRequestError("startingVersion and startingTimestamp exclude each other", remedy="Give one")
     if version is not None and version.lower() != "latest":
         version = str(parse_integer(given, "startingVersion"))
-    limits = {name: parse_integer(given, name) for name in ("maxFilesPerTrigger", "maxBytesPerTrigger")}
-    if 0 in limits.values():
+    max_files, max_bytes = parse_integer(given, "maxFilesPerTrigger"), _size(given, "maxBytesPerTrigger")
+    if 0 in (max_files, max_bytes):
         raise InvalidRequestError("maxFilesPerTrigger and maxBytesPerTrigger must be at least 1")
     return StreamOptions(
         path=given["path"],
@@ -166,14 +167,14 @@ def parse_stream_options(options: Mapping[str, str]) -> StreamOptions:
         starting_version=None if version is None else version.lower(),
         starting_timestamp=given.get("startingTimestamp"),
         read_change_feed=parse_boolean(given, "readChangeFeed"),
-        max_files=limits["maxFilesPerTrigger"] or _DEFAULT_FILES,
-        max_bytes=limits["maxBytesPerTrigger"],
+        max_files=max_files or _DEFAULT_FILES,
+        max_bytes=max_bytes,
         ignore_deletes=parse_boolean(given, "ignoreDeletes"),
         ignore_changes=parse_boolean(given, "ignoreChanges"),
         skip_change_commits=parse_boolean(given, "skipChangeCommits"),
         allow_dropped=_always(given, "allowSourceColumnDrop"),
         allow_renamed=_always(given, "allowSourceColumnRename"),
-        max_partition_bytes=parse_integer(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
+        max_partition_bytes=_size(given, "maxPartitionBytes") or DEFAULT_TASK_BYTES,
     )
 
 
@@ -251,6 +252,14 @@ def parse_integer(given: Mapping[str, str], name: str) -> int | None:
     if not text.strip().isdecimal():
         raise InvalidRequestError(f"The option {name} must be a number, not {text!r}", option=name)
     return int(text)
+
+
+def _size(given: Mapping[str, str], name: str) -> int | None:
+    text = given.get(name)
+    try:
+        return None if text is None else parse_size_bytes(text)
+    except ValueError as e:
+        raise InvalidRequestError(f"The option {name} must be a size like 64m", cause=str(e), option=name) from None
 
 
 def parse_boolean(given: Mapping[str, str], name: str) -> bool:

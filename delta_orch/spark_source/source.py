@@ -11,7 +11,7 @@ same DataFrame, which then lacks rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, SupportsIndex
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -28,7 +28,7 @@ from delta_orch.errors import SchemaMismatchError, UnsupportedError
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.tasks import ScanTask, split_scan
-from delta_orch.spark_source.on_workers import RowReader, RowStreamReader, TaskPartition
+from delta_orch.spark_source.on_workers import RowReader, RowStreamReader, SourceOnWorkers, TaskPartition
 from delta_orch.spark_source.options import ReadOptions, is_of_stream, parse_options, parse_stream_options
 
 if TYPE_CHECKING:
@@ -53,9 +53,15 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
     query; the option `versionAsOf` keeps the version.
     """
 
+    _has_planned = False
+
     @classmethod
     def name(cls) -> str:
         return "delta_orch"
+
+    def __reduce_ex__(self, protocol: SupportsIndex) -> tuple[object, ...] | str:
+        """Pickled for another planner, or, after a plan, for workers: these may lack this package."""
+        return (SourceOnWorkers, (dict[str, str](),)) if self._has_planned else super().__reduce_ex__(protocol)
 
     def schema(self) -> SparkStructType:
         """pyspark's `StructType`; all columns are nullable. Spark calls it once per `load`. It pins the version."""
@@ -67,6 +73,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         # A stream's options are no batch's: this says which.
         parse_options(self.options)
         _ensure_columns(asked, source.schema)
+        self._has_planned = True
         return RowReader(serialize_schema(asked), lambda: [TaskPartition(task) for task in source.tasks(asked.names)])
 
     def streamReader(self, schema: SparkStructType) -> DataSourceStreamReader:
@@ -83,6 +90,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         planner = StreamPlanner(parse_stream_options(self.options), None if known is None else known.version)
         asked = parse_schema(schema.json())
         _ensure_columns(asked, planner.schema)
+        self._has_planned = True
         return RowStreamReader(serialize_schema(asked), planner, Offset.from_json)
 
     def writer(self, schema: SparkStructType, overwrite: bool) -> DataSourceWriter:

@@ -241,9 +241,13 @@ class StreamPlanner:
                 cause="It was dropped and created again: its id changed",
                 remedy="Start a new query with a checkpoint of its own",
             )
-        if start.version <= newest.version:
+        # A query that has read all before a version goes on with other columns only if it may, too.
+        has_read = not start.is_starting and not start.index and 0 < start.version != start.first
+        for version in (start.version - 1, start.version) if has_read else (start.version,):
+            if version > newest.version:
+                break
             try:
-                self._ensure_followed(self._log.snapshot(version=start.version))
+                self._ensure_followed(self._log.snapshot(version=version))
             except VersionNotFoundError:
                 # Its commit may be there all the same. What then does not fit is found when the rows are read.
                 if start.is_starting:

@@ -35,7 +35,7 @@ class WriteRequest:
     path: str
     storage_options: Mapping[str, str]
     replace_where: str | None = None
-    partition_overwrite_mode: str = "static"
+    partition_overwrite_mode: str | None = None
     merge_schema: bool = False
     overwrite_schema: bool = False
     app_id: str | None = None
@@ -89,6 +89,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
         raise InvalidRequestError("A stream's txnVersion is its batch id", remedy="Leave the option out")
     if not is_stream and (app_id is None) != (version is None):
         raise InvalidRequestError("txnAppId and txnVersion belong together", remedy="Give both, or neither")
+    mode = given.get("partitionOverwriteMode")
     partition_by = parse_names(given, "partitionBy")
     definition: dict[str, object] = {}
     if partition_by is not None:
@@ -99,7 +100,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
         path=given["path"],
         storage_options=storage_options(given),
         replace_where=given.get("replaceWhere"),
-        partition_overwrite_mode=given.get("partitionOverwriteMode", "static").lower(),
+        partition_overwrite_mode=None if mode is None else mode.lower(),
         merge_schema=merge,
         overwrite_schema=over,
         app_id=app_id,

@@ -114,7 +114,8 @@ class PlannedWrite:
         specs = {message.spec for message in done if message.spec is not None}
         if len(specs) != 1:
             raise InvalidRequestError("Spark committed a write without any task", remedy="Run the write again")
-        return self._run(_TaskEngine(self.schema, files, pickle.loads(specs.pop())), txn)
+        mode = None if batch_id is not None else next((m.overwrite_mode for m in done if m.overwrite_mode), None)
+        return self._run(_TaskEngine(self.schema, files, pickle.loads(specs.pop())), txn, mode)
 
     def _txn_of_batch(self, messages: Sequence[Written], batch_id: int) -> TxnId:
         app_id = self.request.app_id or next((m.query_id for m in messages if m.query_id), None)
@@ -124,7 +125,7 @@ class PlannedWrite:
             )
         return TxnId(app_id, batch_id)
 
-    def _run(self, engine: _TaskEngine, txn: TxnId | None) -> CommitResult:
+    def _run(self, engine: _TaskEngine, txn: TxnId | None, session_mode: str | None = None) -> CommitResult:
         table, request = self.request.table(), self.request
         snapshot = None if self.version is None else cast("Snapshot", table.snapshot(self.version))
         options = cast(WriteOptions, {**request.definition, "user_metadata": request.user_metadata})
@@ -132,8 +133,16 @@ class PlannedWrite:
             options["txn"] = txn
         if not self.is_overwrite:
             return append(table.log, snapshot, engine.rows, request.schema_mode, engine, options)
-        where, mode = request.replace_where, request.partition_overwrite_mode
+        where, mode = request.replace_where, request.partition_overwrite_mode or "static"
+        if self._is_left_to_session(snapshot):
+            mode = (session_mode or mode).lower()
         return overwrite(table.log, snapshot, engine.rows, where, mode, request.schema_mode, engine, options)
+
+    def _is_left_to_session(self, snapshot: Snapshot | None) -> bool:
+        """Whether `spark.sql.sources.partitionOverwriteMode` decides, as it does for Delta on Spark."""
+        request = self.request
+        is_open = request.partition_overwrite_mode is None and request.replace_where is None
+        return is_open and not request.overwrite_schema and snapshot is not None and bool(snapshot.partition_columns)
 
     def _ensure_tasks_can(self, spec: WriteSpec) -> None:
         verb = "overwrite" if self.is_overwrite else "append"

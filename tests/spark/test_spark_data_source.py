@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,20 @@ def flights(start: int, stop: int) -> pa.Table:
 
 
 MAP = pa.map_(pa.string(), pa.int64())
+
+
+def test_what_spark_sends_to_workers_needs_no_package_to_be_unpickled(spark: Any, table: DeltaTable) -> None:
+    # Only then a worker that lacks it can say so.
+    from pyspark import cloudpickle
+
+    for plan in (DeltaOrchSource.reader, *([DeltaOrchSource.streamReader] if SPARK_RELEASE >= (4, 2) else [])):
+        source = DeltaOrchSource({"path": table.uri})
+        source = cloudpickle.loads(cloudpickle.dumps(source))  # on its way to the planner
+        sent = cloudpickle.dumps((plan(source, source.schema()), source))
+        loaded = "import sys; from pyspark import cloudpickle; sys.modules['delta_orch'] = None; "
+        loaded += "print(cloudpickle.load(sys.stdin.buffer)[1].name())"
+        done = subprocess.run([sys.executable, "-c", loaded], input=sent, capture_output=True, check=False)
+        assert done.stdout == b"delta_orch\n", done.stderr.decode()
 
 
 @pytest.fixture

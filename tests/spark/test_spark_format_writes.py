@@ -12,7 +12,9 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from delta_orch import DeltaTable, column, identity_column
+from delta_orch.errors import ConstraintViolationError
 from delta_orch.spark_source.batches import write_batches
+from delta_orch.spark_source.errors import explained
 from tests.spark.spark_files import needs_streams
 
 pytestmark = pytest.mark.spark
@@ -54,10 +56,31 @@ def test_batch_writes(spark: Any, table: DeltaTable) -> None:
     assert (ids(table), table.snapshot().schema.names) == ([0, 1], ("id",))
 
 
-def test_a_write_over_connect(spark_connect: Any, table: DeltaTable) -> None:
+@pytest.mark.parametrize("kind", ["spark", "spark_connect"])
+def test_the_session_says_which_partitions_an_overwrite_replaces(
+    request: pytest.FixtureRequest, table: DeltaTable, kind: str
+) -> None:
+    session = request.getfixturevalue(kind)
     for _ in range(2):
-        write(spark_connect.range(3), table, txnAppId="job", txnVersion=7)
-    assert (ids(table), table.version()) == ([0, 1, 2], 0)
+        write(session.range(6).selectExpr("id", "id % 2 AS p"), table, partitionBy="p", txnAppId="job", txnVersion=7)
+    assert (ids(table), table.version()) == ([0, 1, 2, 3, 4, 5], 0)
+    name = "spark.sql.sources.partitionOverwriteMode"
+    session.conf.set(name, "DYNAMIC")
+    try:
+        write(session.range(10, 11).selectExpr("id", "0L AS p"), table, "overwrite")
+        assert ids(table) == [1, 3, 5, 10]
+        write(session.range(0).selectExpr("id", "0L AS p"), table, "overwrite")
+        assert ids(table) == [1, 3, 5, 10]
+        # What an option says goes before; so does what leaves nothing to decide.
+        write(session.range(0).selectExpr("id", "0L AS p"), table, "overwrite", replaceWhere="p = 0")
+        assert ids(table) == [1, 3, 5]
+        write(session.range(2).selectExpr("id", "id AS p"), table, "overwrite", partitionOverwriteMode="static")
+        assert ids(table) == [0, 1]
+        write(session.range(3), table, "overwrite", overwriteSchema="true", partitionBy="[]")
+        write(session.range(2), table, "overwrite")
+        assert ids(table) == [0, 1]
+    finally:
+        session.conf.unset(name)
 
 
 def test_what_the_format_does_not_write(spark: Any, table: DeltaTable) -> None:
@@ -72,8 +95,9 @@ def test_what_the_format_does_not_write(spark: Any, table: DeltaTable) -> None:
         with pytest.raises(Exception, match=text):
             write(frame, table, **options)
     assert len([f for f in table.store.list_recursive() if f.path.endswith(".parquet")]) == files
-    with pytest.raises(Exception, match="CHECK constraint low"):
+    with pytest.raises(Exception, match="CHECK constraint low") as violated:
         write(spark.range(5), table)
+    assert isinstance(explained(violated.value), ConstraintViolationError)
     with pytest.raises(Exception, match=r"saveAsTable and INSERT INTO need one.*DeltaTable"):
         rows.write.format("delta_orch").mode("append").saveAsTable("nowhere")
     assert table.version() == 1

@@ -176,6 +176,12 @@ def test_columns_that_are_dropped_or_renamed(tmp_path: Path) -> None:
         planner(table).latest(start, is_limited=True)
     planned = planner(table, allowSourceColumnDrop="always", allowSourceColumnRename="always")
     assert rows(planned, start, planned.latest(start, is_limited=True), "key") == [(1,)]
+    # One that has read all before the change has to be told as well; one that begins there has read nothing.
+    caught_up = Offset(table.snapshot().metadata.id, 1, first=0)
+    with pytest.raises(UnsupportedFeatureError, match="gone was string and is gone"):
+        planner(table, allowSourceColumnRename="always").latest(caught_up, is_limited=True)
+    begun = planner(table, startingVersion=2)
+    assert begun.latest(begun.initial(), is_limited=True).version == 3
 
 
 def test_a_log_that_was_cleaned_up_or_another_table(table: DeltaTable, tmp_path: Path) -> None:
@@ -196,14 +202,19 @@ def test_a_log_that_was_cleaned_up_or_another_table(table: DeltaTable, tmp_path:
         ({"versionAsOf": "1"}, "no option"),
         ({"startingVersion": "x"}, "must be a number"),
         ({"maxFilesPerTrigger": "0"}, "at least 1"),
+        ({"maxBytesPerTrigger": "1 parsec"}, "a size like 64m"),
         ({"startingVersion": "1", "startingTimestamp": "2020-01-01"}, "exclude each other"),
         ({"allowSourceColumnDrop": "true"}, "must be always"),
     ],
-    ids=["batch", "number", "zero", "both", "always"],
+    ids=["batch", "number", "zero", "size", "both", "always"],
 )
 def test_options_that_do_not_fit(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidRequestError, match=text):
         parse_stream_options({"path": "/t", **options})
+
+
+def test_sizes_are_spelled_as_everywhere() -> None:
+    assert parse_stream_options({"path": "/t", "maxBytesPerTrigger": "10k"}).max_bytes == 10240
 
 
 def test_what_only_a_stream_can_mean() -> None:

@@ -40,7 +40,8 @@ DAMAGE_MARK = "delta_orch damage"
 MISMATCH_MARK = "delta_orch mismatch"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
 _DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTALL)
-_OURS = re.compile(r"\[delta_orch error\] (\w+): (.*)")
+# From Java, and from Python that Spark has called, where an error stands below those that caused it.
+_OURS = re.compile(r"(?:\[delta_orch error\] |^delta_orch\.errors\.)(\w+): (.*)", re.MULTILINE)
 _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
 PACKAGE = "delta-orch"
 _NO_PACKAGE = ("delta_orch is not installed on the Spark workers", "No module named 'delta_orch'")
@@ -171,8 +172,9 @@ def _translate(
     if not type(error).__module__.startswith(("pyspark", "py4j", "grpc")):
         return None
     text = _full_text(error)
-    if ours := _OURS.search(text):
-        named: DeltaError = getattr(errors, ours[1], DeltaError)(ours[2])
+    if ours := _OURS.findall(text):
+        name, said = ours[-1]
+        named: DeltaError = getattr(errors, name, DeltaError)(said)
         return named
     condition = getattr(error, "getCondition", lambda: None)() or ""
     found = _VIOLATION.search(text)
