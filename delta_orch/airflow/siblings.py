@@ -113,7 +113,7 @@ def ensure_spared(
     Raises:
         InvalidRequestError: Rows that another one has written in this run. The table is unchanged.
     """
-    import pyarrow.compute as pc
+    import delta_orch.arrow_compute as pc
 
     # A DAG file is parsed without pyarrow.
     from delta_orch.log.files.file_columns import FileTable

@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked
 from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
 from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
@@ -40,6 +40,8 @@ from delta_orch.table.column_mapping import physical_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from pyarrow.compute import Expression as ArrowExpression
 
     from delta_orch.change_feed.latest import LatestChanges
     from delta_orch.expressions.nodes import Expression
@@ -69,7 +71,7 @@ class ChangeFeed:
         ending_version: int,
         changed_files: pa.Table,
         columns: Sequence[str] | None = None,
-        where: str | Expression | pc.Expression | None = None,
+        where: str | Expression | ArrowExpression | None = None,
     ) -> None:
         """Args:
         snapshot: The version whose schema the rows have.
@@ -248,7 +250,7 @@ def read_changes(
     require_change_data_feed: bool | None = None,
     schema_version: int | None = None,
     columns: Sequence[str] | None = None,
-    where: str | Expression | pc.Expression | None = None,
+    where: str | Expression | ArrowExpression | None = None,
 ) -> ChangeFeed:
     """The changes of a range of versions.
 

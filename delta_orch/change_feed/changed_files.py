@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import CorruptLogError
 from delta_orch.log.files.arrow_building import STRING_MAP, int64_array, string_array

@@ -8,8 +8,8 @@ from typing import Any
 
 import dagster as dg
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.dagster.run import said_by
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression

@@ -10,8 +10,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import NamePositions
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.to_arrow import literal_array
@@ -99,7 +99,7 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
         return _conform_list(array, target, lossless, path)
     if types.is_timestamp(target):
         return _conform_timestamp(array, target, lossless)
-    return array.cast(target)
+    return pc.cast(array, target)
 
 
 def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path: str) -> pa.Array:
@@ -118,7 +118,7 @@ def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path
             values = children[index] if field.nullable else array.field(index)
             values = conform_column(values, field.type, lossless=lossless, path=child)
             conformed.append(values if field.nullable else _blank_below(array, values))
-    mask = array.is_null() if array.null_count else None
+    mask = pc.is_null(array) if array.null_count else None
     if not conformed:
         return pa.array([{}] * len(array), target, mask=mask)
     return pa.StructArray.from_arrays(conformed, fields=list(target), mask=mask)
@@ -131,7 +131,7 @@ def nulls_of(count: int, target: pa.DataType) -> pa.Array:
         return nulls
     parts = ((f, nulls_of(count, f.type)) for f in target)
     fields = [part if f.nullable else _blank_below(nulls, part) for f, part in parts]
-    return pa.StructArray.from_arrays(fields, fields=list(target), mask=nulls.is_null())
+    return pa.StructArray.from_arrays(fields, fields=list(target), mask=pc.is_null(nulls))
 
 
 def _blank_below(parent: pa.Array, values: pa.Array) -> pa.Array:
@@ -165,7 +165,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     # They have no nulls. Arrow 25 takes no validity bitmap in them, even one that says so.
     offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     values = conform_column(pc.list_flatten(array), target.value_type, lossless=lossless, path=element)
-    return pa.ListArray.from_arrays(offsets, values, type=target, mask=array.is_null() if array.null_count else None)
+    return pa.ListArray.from_arrays(offsets, values, type=target, mask=pc.is_null(array) if array.null_count else None)
 
 
 def offsets_and_mask(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
@@ -176,7 +176,7 @@ def offsets_and_mask(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
         return offsets, None
     if offsets.offset:
         offsets = pa.concat_arrays([offsets.slice(0, 1), offsets.slice(1)])
-    return offsets, array.is_null()
+    return offsets, pc.is_null(array)
 
 
 def _conform_timestamp(array: pa.Array, target: pa.DataType, lossless: bool) -> pa.Array:
@@ -191,7 +191,7 @@ def _conform_timestamp(array: pa.Array, target: pa.DataType, lossless: bool) -> 
     if pa.types.is_timestamp(source) and (source.tz is None) != (target.tz is None):
         # Same ticks: zone-less values count as UTC, and the log decides what a column is.
         array = array.view(pa.int64()).view(pa.timestamp(source.unit, target.tz))
-    return array.cast(target)
+    return pc.cast(array, target)
 
 
 def _ticks(value: int) -> pa.Scalar:

@@ -15,7 +15,7 @@ from delta_orch.table.column_mapping import ColumnMappingMode
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    import pyarrow.compute as pc
+    from pyarrow.compute import Expression as ArrowExpression
 
     from delta_orch.storage.base import LogStore
 
@@ -189,7 +189,7 @@ class ScanPlan:
     where: Expression | None = None
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE
     row_tracking: RowTracking | None = None
-    arrow_filter: pc.Expression | None = None
+    arrow_filter: ArrowExpression | None = None
     output: tuple[OutputColumn, ...] | None = None
     prune: FilePruning | None = field(default=None, compare=False, repr=False)
     row_addresses: RowAddresses | None = None
@@ -214,23 +214,22 @@ class ScanPlan:
         rows."""
         if not self.each_once or not self.files.num_rows:
             return
-        import pyarrow.compute as pc
-
+        import delta_orch.arrow_compute as pc
         from delta_orch.log.files.arrow_building import one_chunk, string_array, string_scalar
 
         files = FileTable(self.files)
         paths = pc.binary_join_element_wise(string_scalar(self.store.resolve("x")[:-1]), files.path, string_scalar(""))
         odd = pc.match_substring_regex(files.path, _MAY_BE_RESPELLED)
         if pc.any(odd).as_py():
-            resolved = map(self.store.resolve, files.path.filter(odd).to_pylist())
+            resolved = map(self.store.resolve, pc.filter(files.path, odd).to_pylist())
             # On a file system there is more than one way to a file; a key of an object store means itself.
             plain = [normpath(path) if path.startswith("/") else path for path in resolved]
             paths = pc.replace_with_mask(one_chunk(paths), one_chunk(odd), string_array(plain))
         keys = pc.binary_join_element_wise(paths, files.dv_id, string_scalar("\0"), null_handling="replace")
-        if len(keys.unique()) == len(keys):
+        if len(pc.unique(keys)) == len(keys):
             return
-        counts = keys.value_counts()
-        path = counts.filter(pc.greater(counts.field("counts"), 1)).field("values")[0].as_py().partition("\0")[0]
+        counts = pc.value_counts(keys)
+        path = pc.filter(counts, pc.greater(counts.field("counts"), 1)).field("values")[0].as_py().partition("\0")[0]
         raise ProtocolViolationError(
             f"The log names the file {path} twice",
             cause="A checkpoint that repeats an entry, or two spellings of one path",

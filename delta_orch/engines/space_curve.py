@@ -12,7 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
+
+import delta_orch.arrow_compute as pc
 
 if TYPE_CHECKING:
     import numpy as np

@@ -14,8 +14,8 @@ from functools import partial, reduce
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import (
     And,

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked_constructor
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_array

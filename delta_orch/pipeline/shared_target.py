@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.pipeline.run_identity import WRITERS

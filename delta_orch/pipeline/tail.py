@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.change_feed.changed_files import read_changed_files
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.files.commit_reader import Commit

@@ -195,7 +195,8 @@ def partition_column_to_arrow(texts: pa.Array | pa.ChunkedArray, data_type: Data
         ProtocolViolationError: A string is no value of that type.
     """
     import pyarrow as pa
-    import pyarrow.compute as pc
+
+    import delta_orch.arrow_compute as pc
 
     if data_type == STRING:
         return pc.if_else(pc.cast(pc.binary_length(texts), pa.bool_()), texts, pa.nulls(1, pa.string())[0])

@@ -146,7 +146,7 @@ def canonical_path(log_path: str) -> str:
 
 def canonical_paths(paths: StringColumn) -> StringColumn:
     """`canonical_path` of a whole column of strings; the column itself where nothing needs to change."""
-    import pyarrow.compute as pc
+    import delta_orch.arrow_compute as pc
 
     if not pc.any(pc.starts_with(paths, "file:")).as_py():
         return paths

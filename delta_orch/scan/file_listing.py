@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.arrow_building import int64_array, one_chunk, string_array

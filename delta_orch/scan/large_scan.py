@@ -58,8 +58,8 @@ class LargeScan:
         if self.where is not None:
             return self.plan_of(None)
         import pyarrow as pa
-        import pyarrow.compute as pc
 
+        import delta_orch.arrow_compute as pc
         from delta_orch.log.files.file_columns import live_row_counts
 
         pieces: list[pa.Table] = []

@@ -17,8 +17,9 @@ from zoneinfo import ZoneInfo
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
+
+import delta_orch.arrow_compute as pc
 
 Days = npt.NDArray[np.int64]
 Column = TypeVar("Column", pa.Array, pa.ChunkedArray)

@@ -9,9 +9,9 @@ from os import PathLike, fspath
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import (

@@ -7,8 +7,8 @@ import uuid
 from collections.abc import Mapping
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
 from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable

@@ -10,9 +10,9 @@ from dataclasses import replace
 from urllib.parse import quote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError, MissingFileError, UnsupportedStoreError
 from delta_orch.log.files.arrow_building import bool_array, string_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable

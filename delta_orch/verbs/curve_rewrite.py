@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.select import EngineChoice
 from delta_orch.engines.space_curve import MAX_COLUMNS, Curve
 from delta_orch.errors import InvalidRequestError

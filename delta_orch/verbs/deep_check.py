@@ -8,9 +8,9 @@ from typing import Any
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import StatisticsPolicy
 from delta_orch.engines.footer_statistics import StatisticsColumn, statistics_columns
 from delta_orch.engines.read_errors import reading

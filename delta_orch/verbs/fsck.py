@@ -8,9 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import (
     CorruptDataError,
     CorruptLogError,

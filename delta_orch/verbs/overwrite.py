@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import RowCheck
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError

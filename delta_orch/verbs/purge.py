@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_traits import have_unknown_columns
 from delta_orch.engines.select import EngineChoice
 from delta_orch.expressions.nodes import Expression

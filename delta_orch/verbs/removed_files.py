@@ -5,9 +5,9 @@ from __future__ import annotations
 import posixpath
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import StorageError, UnsupportedStoreError
 from delta_orch.log.files.arrow_building import int64_array, string_array
 from delta_orch.log.files.file_columns import FileTable

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError, StorageError
 from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.file_columns import FileTable

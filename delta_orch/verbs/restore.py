@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError
 from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.file_columns import FileTable

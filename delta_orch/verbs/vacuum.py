@@ -13,8 +13,8 @@ from functools import partial, reduce
 from itertools import chain
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import (
     ConflictError,
     InvalidRequestError,

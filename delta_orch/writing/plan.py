@@ -24,8 +24,8 @@ from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import Engine, Relation, RowCheck
 from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_value, select_engine
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError

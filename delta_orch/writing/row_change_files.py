@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn, Relation
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.engines.row_sets import RowKey, RowSet

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.spool import spilling
 from delta_orch.engines.space_curve import SAMPLED_ROWS, Curve, CurveGrid, grid_of

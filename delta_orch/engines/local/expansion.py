@@ -10,9 +10,9 @@ import os
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import TableError
 from delta_orch.storage.parquet_footer import INTEGERS, STRUCT, ParquetFooter, ThriftWalk
 

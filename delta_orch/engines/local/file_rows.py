@@ -10,9 +10,9 @@ from itertools import accumulate
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.arrow_building import booleans_from_numpy, longs_from_numpy
@@ -67,7 +67,7 @@ class TrackedColumns:
             return longs_from_numpy(np.full(len(positions), self.file_number, dtype=np.int64))
         default = self._default(name, positions)
         stored = self._materialized(name)
-        column = rows.column(stored).cast(pa.int64()) if stored in rows.column_names else None
+        column = pc.cast(rows.column(stored), pa.int64()) if stored in rows.column_names else None
         if column is not None and (column.null_count == 0 or default is not None):
             return column if column.null_count == 0 else pc.coalesce(column, default)
         if default is None and rows.num_rows:
@@ -155,7 +155,7 @@ class FileRows:
         if self.deleted is None:
             return rows
         live = [_live(self.deleted, start, stop) for start, stop in parts]
-        return rows.filter(booleans_from_numpy(np.concatenate([np.zeros(0, dtype=np.bool_), *live])))
+        return pc.filter(rows, booleans_from_numpy(np.concatenate([np.zeros(0, dtype=np.bool_), *live])))
 
 
 def _live(deleted: npt.NDArray[np.int64], start: int, stop: int) -> npt.NDArray[np.bool_]:

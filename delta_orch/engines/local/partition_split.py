@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.file_writer import PartitionKey
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.to_arrow import literal_array

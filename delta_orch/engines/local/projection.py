@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.conform import conform_column, nulls_of
 from delta_orch.engines.local.relation import LocalRelation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import LengthCheck, RowCheck
 from delta_orch.errors import ConstraintViolationError, InvalidVariantError, SchemaMismatchError
 from delta_orch.expressions.to_arrow import arrow_predicate, literal_array

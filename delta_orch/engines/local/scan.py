@@ -7,9 +7,9 @@ from dataclasses import replace
 from itertools import islice
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.fs as pafs
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.parquet_read import (
     WHOLE_BYTES,
     FileReader,
@@ -130,7 +130,7 @@ def _row_filter(plan: ScanPlan) -> RowFilter | None:
 
     def kept(rows: pa.Table) -> pa.Table:
         if where is not None:
-            rows = rows.filter(where(rows))
+            rows = pc.filter(rows, where(rows))
         # An expression of pyarrow may name columns by position: it needs all of them, see `needed`.
         return rows if plan.arrow_filter is None else rows.filter(plan.arrow_filter)
 

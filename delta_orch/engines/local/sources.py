@@ -172,7 +172,7 @@ def _is_infinite(column: pa.Array) -> bool:
         return any(map(_is_infinite, parts))
     if not (types.is_date32(column.type) or types.is_timestamp(column.type)):
         return False
-    import pyarrow.compute as pc
+    import delta_orch.arrow_compute as pc
 
     numbers = pa.int32() if types.is_date32(column.type) else pa.int64()
     furthest = 2 ** (numbers.bit_width - 1) - 1

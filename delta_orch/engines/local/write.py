@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.file_schema import as_nullable

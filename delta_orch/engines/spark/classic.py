@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.spark.frames import with_position
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, Followed, LargeScan, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import NUMBER_COLUMN, ScanFiles, hadoop_root

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import pyarrow.compute as pc
 from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 from pyspark.sql.connect.expressions import ColumnReference, LiteralExpression
 from pyspark.sql.connect.plan import LogicalPlan
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.pushed_filters import FilterNode, FilterReader

@@ -17,9 +17,9 @@ from dataclasses import replace
 from typing import TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file
 from delta_orch.engines.read_errors import read_error
 from delta_orch.engines.scan_plan import ScanPlan

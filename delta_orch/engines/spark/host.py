@@ -7,8 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Protocol
 
-import pyarrow.compute as pc
-
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.scan_files import ScanFiles
 from delta_orch.errors import UnsupportedError

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.errors import is_hidden, missing_file_error
 from delta_orch.engines.spark.frames import (

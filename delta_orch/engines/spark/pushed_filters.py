@@ -14,8 +14,8 @@ from typing import Any, ClassVar
 import numpy as np
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import FilePruning
 from delta_orch.errors import DeltaError, InvalidExpressionError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith

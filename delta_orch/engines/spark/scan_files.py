@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from hashlib import blake2b
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import FILE_NUMBERS, ScanPlan
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import field_of, plain_schema

@@ -1,7 +1,5 @@
 """Arrow arrays from Python lists, without `pa.array` and `pa.scalar`: those import pandas where it is installed, which
 costs a cold process more than reading a log does. And arrays as they come, made plain or one.
-
-`pyarrow.compute`, which is as slow to import, is loaded by `narrowed_mask` alone.
 """
 
 from __future__ import annotations
@@ -16,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
+import delta_orch.arrow_compute as pc
 from delta_orch.protocol.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
 
 if TYPE_CHECKING:
@@ -125,8 +124,6 @@ def all_booleans(value: bool, count: int) -> pa.BooleanArray:
 
 def narrowed_mask(mask: pa.BooleanArray, still: pa.BooleanArray) -> pa.BooleanArray:
     """The mask with only those of its marks that `still`, one value a mark, keeps."""
-    import pyarrow.compute as pc
-
     return pc.replace_with_mask(mask, mask, still)
 
 
@@ -141,12 +138,12 @@ def _offsets(lengths: map[int]) -> pa.Buffer:
 def plain(column: pa.Array) -> pa.Array:
     """The same values with plain strings, binaries and lists at every depth; the column itself where it has them."""
     target = plain_type(column.type)
-    return column if target == column.type else column.cast(target)
+    return column if target == column.type else pc.cast(column, target)
 
 
 def valid_runs(column: pa.Array) -> list[tuple[int, int]]:
-    """The runs of values that are not null, as (start, stop): for columns with few of them. `pyarrow.compute`, which
-    `is_valid` and `filter` load, costs a cold process more than reading them."""
+    """The runs of values that are not null, as (start, stop): for columns with few of them. Arrow's compute functions
+    cost a cold process more than reading them."""
     if not column.null_count:
         return [(0, len(column))] if len(column) else []
     if (validity := column.buffers()[0]) is None:
@@ -215,17 +212,19 @@ def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
         return bool_array(values)
     if data_type == BINARY:
         return _binary_array([bytes(v) for v in values])
+    return pc.cast(_castable(values, data_type, arrow_type), arrow_type)
+
+
+def _castable(values: Sequence[Constant], data_type: DataType, arrow_type: pa.DataType) -> pa.Array:
     if data_type == DATE:
-        return int64_array([(v - _EPOCH_DAY).days for v in values]).cast(pa.int32()).cast(arrow_type)
+        return pc.cast(int64_array([(v - _EPOCH_DAY).days for v in values]), pa.int32())
     if data_type == TIMESTAMP:
-        return int64_array([_micros(v.astimezone(UTC).replace(tzinfo=None)) for v in values]).cast(arrow_type)
+        return int64_array([_micros(v.astimezone(UTC).replace(tzinfo=None)) for v in values])
     if data_type == TIMESTAMP_NTZ:
-        return int64_array([_micros(v) for v in values]).cast(arrow_type)
+        return int64_array([_micros(v) for v in values])
     if isinstance(data_type, DecimalType):
-        return string_array([f"{v:f}" for v in values]).cast(arrow_type)
-    if pa.types.is_floating(arrow_type):
-        return float64_array(values).cast(arrow_type)
-    return int64_array(values).cast(arrow_type)
+        return string_array([f"{v:f}" for v in values])
+    return float64_array(values) if pa.types.is_floating(arrow_type) else int64_array(values)
 
 
 def literal_scalar(value: Constant, data_type: DataType) -> pa.Scalar:

@@ -13,8 +13,8 @@ from types import MappingProxyType
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import string_array, string_scalar
 from delta_orch.log.files.stats_json import json_texts, quoted_texts
@@ -194,7 +194,7 @@ def _optional(batch: pa.RecordBatch, name: str, default: str | None) -> pa.Array
         return None if default is None else _constant(label + default)
     text = _printed(column)
     if column.null_count:
-        text = pc.if_else(column.is_valid(), text, _null_text() if default is None else _constant(default))
+        text = pc.if_else(pc.is_valid(column), text, _null_text() if default is None else _constant(default))
     return pc.binary_join_element_wise(_constant(label), text, _constant(""))
 
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import orjson
 import pyarrow as pa
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import (
     STRING_MAP,
     bool_array,
@@ -64,8 +65,6 @@ class FileTable:
     @property
     def size_bytes(self) -> int:
         """The sizes of all files together; 0 for no files."""
-        import pyarrow.compute as pc
-
         return pc.sum(self.size).as_py() or 0
 
     path = _Column(pa.string())
@@ -231,8 +230,6 @@ ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 
 def live_row_counts(files: pa.Table) -> pa.Array:
     """The rows of each file without those that its deletion vector marks; null where statistics do not say."""
-    import pyarrow.compute as pc
-
     marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
     counts = pc.subtract(record_counts(files), pc.coalesce(marked, int64_array([0])[0]))
     return pc.if_else(pc.greater_equal(counts, int64_array([0])[0]), counts, pa.nulls(1, pa.int64())[0])

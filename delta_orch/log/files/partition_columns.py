@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
@@ -38,17 +38,17 @@ def partition_strings(partition_values: pa.Array | pa.ChunkedArray, partition_co
 def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_rows: int) -> pa.Array:
     every_row = pc.cast(int64_range(0, num_rows), rows.type)
     mine = pc.equal(keys, string_scalar(name))
-    named, values = rows.filter(mine), items.filter(mine)
+    named, values = pc.filter(rows, mine), pc.filter(items, mine)
     if named.equals(every_row):
         return values
     found = pc.index_in(every_row, value_set=named)
     if found.null_count:
         # Each file for itself, so that it does not matter which others it is looked at with.
         folded = pc.equal(pc.utf8_lower(keys), string_scalar(name.lower()))
-        others, other_values = rows.filter(folded), items.filter(folded)
-        by_folded = other_values.take(pc.index_in(every_row, value_set=others))
-        return pc.if_else(found.is_null(), by_folded, values.take(found))
-    return values.take(found)
+        others, other_values = pc.filter(rows, folded), pc.filter(items, folded)
+        by_folded = pc.take(other_values, pc.index_in(every_row, value_set=others))
+        return pc.if_else(pc.is_null(found), by_folded, pc.take(values, found))
+    return pc.take(values, found)
 
 
 def partition_keys(strings: pa.Table, schema: StructType) -> pa.Array:

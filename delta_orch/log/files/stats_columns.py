@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import one_chunk, string_array, struct_array
 from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.actions import JsonObject
@@ -66,7 +66,7 @@ def parse_stats(texts: pa.ChunkedArray, wanted: pa.StructType) -> pa.StructArray
         column = string_array([_understandable(text, wanted) for text in column.to_pylist()])
         parsed = _read_json(column, wanted)
         assert parsed is not None
-    return pc.if_else(column.is_valid(), parsed, pa.nulls(len(column), wanted))
+    return pc.if_else(pc.is_valid(column), parsed, pa.nulls(len(column), wanted))
 
 
 def _read_json(column: pa.StringArray, wanted: pa.StructType) -> pa.StructArray | None:

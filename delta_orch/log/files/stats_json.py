@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import int32_array, string_array, string_scalar
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
@@ -75,11 +75,11 @@ def _struct_json(values: pa.StructArray) -> pa.Array:
     if not members:
         objects = string_array(["{}"] * len(values))
     objects = pc.replace_substring(objects, "{,", "{", max_replacements=1)
-    return pc.if_else(values.is_valid(), objects, pa.nulls(len(values), pa.string()))
+    return pc.if_else(pc.is_valid(values), objects, pa.nulls(len(values), pa.string()))
 
 
 def _string_json(values: pa.Array) -> pa.Array:
-    return quoted_texts(values if values.type == pa.string() else values.cast(pa.string()))
+    return quoted_texts(values if values.type == pa.string() else pc.cast(values, pa.string()))
 
 
 def quoted_texts(texts: pa.Array) -> pa.Array:
@@ -94,7 +94,7 @@ def quoted_texts(texts: pa.Array) -> pa.Array:
 
 
 def _float_json(values: pa.Array) -> pa.Array:
-    text = values.cast(pa.string())
+    text = pc.cast(values, pa.string())
     # JSON has no words for them; Spark reads and writes the strings "NaN", "Infinity", "-Infinity".
     named = pc.replace_substring(_quoted(text), "inf", "Infinity")
     named = pc.replace_substring(named, "nan", "NaN")
@@ -103,8 +103,8 @@ def _float_json(values: pa.Array) -> pa.Array:
 
 def _timestamp_json(values: pa.Array) -> pa.Array:
     zoned = values.type.tz is not None
-    plain = values.cast(pa.timestamp("us", values.type.tz), safe=False).cast(pa.timestamp("us"))
-    text = pc.replace_substring(plain.cast(pa.string()), " ", "T")
+    plain = pc.cast(pc.cast(values, pa.timestamp("us", values.type.tz), safe=False), pa.timestamp("us"))
+    text = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T")
     return pc.binary_join_element_wise(
         string_scalar('"'), text, string_scalar('Z"' if zoned else '"'), string_scalar("")
     )
@@ -115,7 +115,7 @@ def _quoted(text: pa.Array) -> pa.Array:
 
 
 def _plain(values: pa.Array) -> pa.Array:
-    return values.cast(pa.string())
+    return pc.cast(values, pa.string())
 
 
 def _is_string(t: pa.DataType) -> bool:
@@ -129,5 +129,5 @@ _CONVERTERS: tuple[tuple[Callable[[pa.DataType], bool], Callable[[pa.Array], pa.
     (pt.is_floating, _float_json),
     (pt.is_decimal, _plain),
     (pt.is_timestamp, _timestamp_json),
-    (pt.is_date, lambda values: _quoted(values.cast(pa.string()))),
+    (pt.is_date, lambda values: _quoted(pc.cast(values, pa.string()))),
 )

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.arrow_building import STRING_MAP, string_map_array, string_scalar
 from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA
@@ -98,13 +98,13 @@ def with_parsed_statistics(json: Column | None, parsed: Column | None) -> Column
 
 def select(column: Column, keep: Mask | None) -> Column:
     """The rows that a mask marks; all without one."""
-    return column if keep is None else column.filter(keep)
+    return column if keep is None else pc.filter(column, keep)
 
 
 def iter_paths(action: str, group: RowGroup) -> Iterator[pa.StringArray]:
     """The paths of all rows in batches, null in the rows of other actions."""
     for paths in group.iter_field(action, "path"):
-        yield paths if paths.type == pa.string() else paths.cast(pa.string())
+        yield paths if paths.type == pa.string() else pc.cast(paths, pa.string())
 
 
 def decode_dv_ids(action: str, group: RowGroup, keep: Mask | None) -> Column | None:
@@ -162,7 +162,7 @@ def _as_type(column: Column | None, field: pa.Field, action: str, count: int) ->
     if column.type == field.type:
         return column
     try:
-        return column.cast(field.type)
+        return pc.cast(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         raise ProtocolViolationError(
             f"A checkpoint holds {field.name} of {action} actions in the wrong type", cause=str(e)
@@ -170,7 +170,7 @@ def _as_type(column: Column | None, field: pa.Field, action: str, count: int) ->
 
 
 def _as_text(column: Column) -> Column:
-    return column if column.type == pa.string() else column.cast(pa.string())
+    return column if column.type == pa.string() else pc.cast(column, pa.string())
 
 
 def _count(keep: Mask) -> int:

@@ -7,8 +7,8 @@ from functools import cached_property
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import narrowed_mask, one_chunk
 from delta_orch.log.read.checkpoint_decoding import (
     SCHEMAS,
@@ -42,7 +42,7 @@ class LiveRows(NamedTuple):
         """Those of the rows that `still`, one value a live row, marks."""
         still = one_chunk(still)
         keep = still if self.keep is None else narrowed_mask(one_chunk(self.keep), still)
-        return LiveRows(self.group, keep, self.paths.filter(still))
+        return LiveRows(self.group, keep, pc.filter(self.paths, still))
 
 
 class CheckpointFileActions:
@@ -157,7 +157,7 @@ class CheckpointFileActions:
 
 def _narrowed(rows: LiveRows, mask: pa.BooleanArray) -> LiveRows:
     """The rows that a mask over all rows of the group marks, too."""
-    return rows.narrowed(mask if rows.keep is None else mask.filter(rows.keep))
+    return rows.narrowed(mask if rows.keep is None else pc.filter(mask, rows.keep))
 
 
 def _live_rows(action: str, group: RowGroup, touched: TouchedFiles) -> LiveRows:
@@ -165,11 +165,11 @@ def _live_rows(action: str, group: RowGroup, touched: TouchedFiles) -> LiveRows:
     masks, kept_paths = [], []
     for paths in iter_paths(action, group):
         # Batch by batch, so that dead rows never lie beside live ones in memory for the whole group.
-        keep = paths.is_valid()
+        keep = pc.is_valid(paths)
         if len(touched) and not has_vectors:
             keep = pc.and_not(keep, pc.is_in(canonical_paths(paths), value_set=touched.paths))
         masks.append(keep)
-        kept_paths.append(paths if keep.true_count == len(keep) else paths.filter(keep))
+        kept_paths.append(paths if keep.true_count == len(keep) else pc.filter(paths, keep))
     mask = pa.concat_arrays(masks)
     rows = LiveRows(group, None if mask.true_count == len(mask) else mask, pa.chunked_array(kept_paths))
     return _still_live(action, rows, touched) if has_vectors else rows
@@ -191,8 +191,8 @@ def _still_live(action: str, rows: LiveRows, touched: TouchedFiles) -> LiveRows:
 
 def _with_touched_keys(action: str, rows: LiveRows, candidates: Mask, touched: TouchedFiles) -> Mask:
     """Which rows are touched going by path and deletion vector; `candidates` are by path alone."""
-    paths = canonical_paths(rows.paths.filter(candidates))
+    paths = canonical_paths(pc.filter(rows.paths, candidates))
     vectors = decode_dv_ids(action, rows.group, rows.keep)
-    ids = pa.nulls(len(paths), pa.string()) if vectors is None else vectors.filter(candidates)
+    ids = pa.nulls(len(paths), pa.string()) if vectors is None else pc.filter(vectors, candidates)
     dead = pc.is_in(file_keys(paths, ids), value_set=touched.keys)
     return narrowed_mask(one_chunk(candidates), dead)

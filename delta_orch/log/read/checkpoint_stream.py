@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import one_chunk, plain
 from delta_orch.log.read.checkpoint_decoding import (
     SCHEMAS,
@@ -57,7 +57,7 @@ def iter_live_rows(group: RowGroup, action: str, names: Sequence[str], touched: 
         keep = live_mask(raw["path"], raw.get(_DELETION_VECTOR) if has_vectors else None, touched)
         if not keep.true_count:
             continue
-        kept = raw if keep.true_count == len(keep) else {leaf: column.filter(keep) for leaf, column in raw.items()}
+        kept = raw if keep.true_count == len(keep) else {leaf: pc.filter(column, keep) for leaf, column in raw.items()}
         live = {leaf: pa.chunked_array([kept[leaf]]) if leaf in kept else None for leaf in leaves}
         if STATS_PARSED in leaves:
             live["stats"] = with_parsed_statistics(live["stats"], live[STATS_PARSED])
@@ -72,7 +72,7 @@ def live_mask(paths: pa.Array, vectors: pa.Array | None, touched: TouchedFiles) 
         paths: Null in the rows of other actions.
         vectors: Their deletion vectors; None where no file, touched or not, has one.
     """
-    keep = paths.is_valid()
+    keep = pc.is_valid(paths)
     if not len(touched) or not keep.true_count:
         return keep
     canonical = canonical_paths(paths)

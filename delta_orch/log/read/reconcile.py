@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
 from delta_orch.log.files.commit_reader import LogActions
@@ -115,13 +115,13 @@ def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> Tai
 def _ensure_not_added_and_removed(keys: pa.Array, orders: pa.Array, is_winner: pa.BooleanArray) -> None:
     """Raises ProtocolViolationError where one commit adds and removes a logical file: the actions of a commit have no
     order, and readers differ in which of them counts."""
-    contested = pc.is_in(keys, value_set=keys.filter(pc.invert(is_winner)))
-    table = pa.table({"key": keys.filter(contested), "order": orders.filter(contested)})
-    actions = table.filter(pc.greater(table["order"], _BEFORE_ALL)).group_by(["key", "order"]).aggregate([])
+    contested = pc.is_in(keys, value_set=pc.filter(keys, pc.invert(is_winner)))
+    table = pa.table({"key": pc.filter(keys, contested), "order": pc.filter(orders, contested)})
+    actions = pc.filter(table, pc.greater(table["order"], _BEFORE_ALL)).group_by(["key", "order"]).aggregate([])
     commits = actions.append_column("commit", pc.shift_right(actions["order"], 1))
     counted = commits.group_by(["key", "commit"]).aggregate([([], "count_all")])
     if counted.num_rows < actions.num_rows:
-        path = counted.filter(pc.greater(counted["count_all"], 1))["key"][0].as_py().partition("\x00")[0]
+        path = pc.filter(counted, pc.greater(counted["count_all"], 1))["key"][0].as_py().partition("\x00")[0]
         raise ProtocolViolationError(
             f"A commit adds and removes {path!r}",
             cause="The protocol forbids two actions on one file in one commit, as readers differ in which one counts",
@@ -135,7 +135,7 @@ def names_a_file_twice(actions: LogActions) -> bool:
     adds, removes = actions.adds, actions.removes
     paths = _concat(canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path))
     keys = file_keys(paths, _concat(FileTable(adds).dv_id, FileTable(removes).dv_id))
-    return len(keys.unique()) < len(keys)
+    return len(pc.unique(keys)) < len(keys)
 
 
 def _touched(run: LogActions) -> TouchedFiles:
@@ -146,7 +146,7 @@ def _touched(run: LogActions) -> TouchedFiles:
 
 
 def _winners(files: pa.Table, is_winner: pa.BooleanArray) -> pa.Table:
-    return _compact(files if is_winner.true_count == len(is_winner) else files.filter(is_winner))
+    return _compact(files if is_winner.true_count == len(is_winner) else pc.filter(files, is_winner))
 
 
 def _compact(files: pa.Table) -> pa.Table:
@@ -159,15 +159,15 @@ def _first_of_each(keys: pa.Array, sequence: pa.Array) -> pa.Array:
     """Of each key the row that comes first in a sequence of all rows; int64."""
     # Codes of a dictionary count up in order of first appearance: a row is the first of its key exactly where the
     # running maximum of the codes grows.
-    codes = keys.take(sequence).dictionary_encode().indices
+    codes = pc.dictionary_encode(pc.take(keys, sequence)).indices
     highest = pc.cumulative_max(codes)
     grows = pc.not_equal(highest[1:], highest[:-1])
     first = pa.concat_arrays([one_chunk(grows).slice(0, 0), _one_true(), grows]) if len(keys) else grows
-    return pc.cast(sequence.filter(first), pa.int64())
+    return pc.cast(pc.filter(sequence, first), pa.int64())
 
 
 def _one_true() -> pa.BooleanArray:
-    return string_array([""]).is_valid()
+    return pc.is_valid(string_array([""]))
 
 
 def _constant(value: int, count: int) -> pa.Array:

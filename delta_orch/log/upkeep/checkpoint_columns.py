@@ -9,8 +9,8 @@ from itertools import accumulate, chain
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import (
     STRING_MAP,
     all_booleans,

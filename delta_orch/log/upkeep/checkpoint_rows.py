@@ -12,9 +12,9 @@ from queue import Queue
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import DeltaError
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import FileTable

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.files.arrow_building import int64_numbers
 from delta_orch.log.files.file_columns import FileTable

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import UnsupportedFeatureError
 from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.file_columns import FileTable

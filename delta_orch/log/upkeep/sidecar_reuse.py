@@ -18,8 +18,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
-import pyarrow.compute as pc
-
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import plain, string_scalar
 from delta_orch.log.read.checkpoint_decoding import has_deletion_vectors
 from delta_orch.log.read.checkpoint_reader import Checkpoint, ParquetPart, RowGroup, child_of, run_parallel

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.log.files.arrow_building import int64_array, one_chunk
 from delta_orch.log.files.commit_reader import Commit

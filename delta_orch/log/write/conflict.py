@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import (
     ConcurrentAppendError,
     ConcurrentDeleteDeleteError,

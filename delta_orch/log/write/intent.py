@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import ConflictError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_reader import Commit

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import bool_array, int64_array, one_chunk
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import ConcurrentAppendError, ConcurrentDeleteReadError, DeltaError
 from delta_orch.expressions.tree import disjunction
 from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk

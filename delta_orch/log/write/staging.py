@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression

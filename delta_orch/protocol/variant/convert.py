@@ -21,8 +21,8 @@ from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,

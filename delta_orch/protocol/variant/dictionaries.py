@@ -12,8 +12,8 @@ from functools import cache, cached_property
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Bytes,

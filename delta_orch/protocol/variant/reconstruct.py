@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant

@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import Engine
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import EngineChoice, select_engine

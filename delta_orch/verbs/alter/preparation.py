@@ -18,8 +18,8 @@ from datetime import UTC, datetime
 
 import orjson
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.log.files.arrow_building import string_array

@@ -8,8 +8,8 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import Engine, WriteSpec
 from delta_orch.engines.file_traits import have_older_types, have_shredded_variants, read_num_rows
 from delta_orch.engines.scan_plan import ScanPlan

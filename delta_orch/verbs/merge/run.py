@@ -9,8 +9,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError

@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.expressions.nodes import (
     And,
     Column,
@@ -80,7 +80,7 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
     columns = data_columns(where, schema, partition_columns)
     if not columns or "stats" not in files.column_names:
         return FileMatch(by_partition.true, by_partition.all_true())
-    rest = files.filter(by_partition.true)
+    rest = pc.filter(files, by_partition.true)
     bounds = read_bounds(FileTable(rest).stats, columns)
     by_statistics = may_match(PartitionValues.of_files(rest, schema), where, schema, partition_columns, bounds)
     # Files that statistics rule out lose their mark; the rows of `rest` are the marked ones, in order.
@@ -174,7 +174,7 @@ class _Evaluator:
         if not isinstance(child, Column):
             return self.outcomes(child).is_null()
         if (values := self._partition(child)) is not None:
-            return self._exact(values.is_null())
+            return self._exact(pc.is_null(values))
         if (bounds := self._bounds_of(child)) is not None:
             return Outcomes(bounds.may_be_null, bounds.may_be_value, all_booleans(False, self._num_files))
         return Outcomes.unknown(self._num_files)
@@ -241,7 +241,7 @@ class Pruning(NamedTuple):
 
     def of_table(self, files: pa.Table) -> pa.Table:
         """The files that may match. Raises as `match_files`."""
-        return files.filter(match_files(files, self.where, self.schema, self.partition_columns).may_match)
+        return pc.filter(files, match_files(files, self.where, self.schema, self.partition_columns).may_match)
 
     def of_checkpoint(self, adds: CheckpointFileActions) -> CheckpointFileActions:
         """The actions of a checkpoint that may match: statistics are decoded only where partition values fit.

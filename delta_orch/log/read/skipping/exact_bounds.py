@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from datetime import date
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS, FileTable, record_counts
 from delta_orch.log.files.stats_json import read_stats_json
@@ -60,7 +60,7 @@ def exact_extremes(files: pa.Table, path: Sequence[str], data_type: DataType) ->
 
 
 def _as_int64(values: pa.Array) -> pa.Array:
-    return values.cast(pa.int32()).cast(pa.int64()) if pa.types.is_date(values.type) else values.cast(pa.int64())
+    return pc.cast(pc.cast(values, pa.int32()) if pa.types.is_date(values.type) else values, pa.int64())
 
 
 def _are_tight(stats: pa.ChunkedArray) -> pa.Array:

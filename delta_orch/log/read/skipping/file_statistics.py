@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as pt
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import (
     bool_array,
     float64_array,
@@ -228,7 +228,7 @@ def _column(values: Sequence[JsonValue], json_type: pa.DataType) -> pa.Array:
     if pt.is_string(json_type):
         return string_array([v if isinstance(v, str) else None for v in values])
     if pt.is_floating(json_type):
-        return string_array([repr(float(v)) if _is_number(v) else None for v in values]).cast(json_type)
+        return pc.cast(string_array([repr(float(v)) if _is_number(v) else None for v in values]), json_type)
     if pt.is_decimal(json_type) and values:
         return pa.concat_arrays([_decimal(v, json_type) for v in values])
     return pa.nulls(len(values), json_type)
@@ -239,7 +239,7 @@ def _decimal(value: JsonValue, json_type: pa.DataType) -> pa.Array:
     if not isinstance(text, str):
         return pa.nulls(1, json_type)
     try:
-        return string_array([text]).cast(json_type)
+        return pc.cast(string_array([text]), json_type)
     except pa.ArrowInvalid:
         return pa.nulls(1, json_type)
 
@@ -356,7 +356,7 @@ def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
     if values.type == target:
         return values
     try:
-        return values.cast(target)
+        return pc.cast(values, target)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
         _LOGGER.debug("Statistics that are not %s prune nothing: %s", target, e)
         return pa.nulls(len(values), target)

@@ -13,8 +13,8 @@ from functools import reduce
 from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
+import delta_orch.arrow_compute as pc
 from delta_orch.expressions.nodes import Constant, Literal
 from delta_orch.log.files.arrow_building import (
     all_booleans,
@@ -53,7 +53,7 @@ class Outcomes(NamedTuple):
     @classmethod
     def of_exact(cls, values: pa.BooleanArray) -> Outcomes:
         """From the one result that all rows of a file have."""
-        return cls(_known(values), _known(pc.invert(values)), values.is_null())
+        return cls(_known(values), _known(pc.invert(values)), pc.is_null(values))
 
     def or_unknown(self, is_unknown: pa.BooleanArray) -> Outcomes:
         """The same, with every result possible where the mask says so."""
@@ -151,7 +151,7 @@ class PartitionValues:
     @classmethod
     def of_maps(cls, maps: pa.Array, schema: StructType, names: Sequence[str] | None = None) -> PartitionValues:
         """Of a column `partition_values`. With `names`, these columns are decoded at once, and no others can be."""
-        missing = maps.is_null() if maps.null_count else None
+        missing = pc.is_null(maps) if maps.null_count else None
         if names is None:
             return cls(len(maps), missing, lambda name: partition_column(maps, name, schema))
         columns = {name: partition_column(maps, name, schema) for name in names}
@@ -173,8 +173,8 @@ class PartitionValues:
         if keep is None:
             return self
         keep = one_chunk(keep)
-        missing = None if self.missing is None else self.missing.filter(keep)
-        return PartitionValues(keep.true_count, missing, lambda name: self.column(name).filter(keep))
+        missing = None if self.missing is None else pc.filter(self.missing, keep)
+        return PartitionValues(keep.true_count, missing, lambda name: pc.filter(self.column(name), keep))
 
 
 def partition_column(maps: pa.Array, name: str, schema: StructType) -> pa.Array:
@@ -214,7 +214,7 @@ def compare_columns(op: str, left: pa.Array, right: pa.Array) -> pa.BooleanArray
     result = _COMPARE[op](left, right)
     if op != "<=>":
         return result
-    return pc.or_(pc.coalesce(result, _NO), pc.and_(left.is_null(), right.is_null()))
+    return pc.or_(pc.coalesce(result, _NO), pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
 def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: DataType) -> pa.BooleanArray:
@@ -228,7 +228,7 @@ def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: Dat
         found = bool_array([None if v is None else _ordered(v) in wanted for v in values.to_pylist()])
     else:
         listed = pc.is_in(values, value_set=literal_array(present, data_type))
-        found = pc.if_else(values.is_valid(), listed, _NULL)
+        found = pc.if_else(pc.is_valid(values), listed, _NULL)
     if len(present) == len(literals):
         return found
     return pc.if_else(pc.coalesce(found, _NO), found, _NULL)
@@ -352,7 +352,7 @@ def _is_cut_prefix_of(upper: pa.StringArray, value: str) -> pa.BooleanArray:
 
 def _scalar(bounds: ColumnBounds, literal: Literal) -> pa.Scalar:
     scalar = literal_scalar(literal.value, literal.data_type or bounds.data_type)
-    return scalar if scalar.type == bounds.lower.type else scalar.cast(bounds.lower.type)
+    return scalar if scalar.type == bounds.lower.type else pc.cast(scalar, bounds.lower.type)
 
 
 def _unless_known(holds: pa.BooleanArray) -> pa.BooleanArray:
