@@ -12,6 +12,7 @@ After resolution
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -32,9 +33,7 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.expressions.spark_literals import (
-    INTEGRAL_RANGES,
-)
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, quote_identifier, quote_string
 from delta_orch.expressions.tree import (
     OPERATORS,
     bounded,
@@ -64,6 +63,7 @@ from delta_orch.protocol.types import (
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _NULL = Literal(None, BOOLEAN)
 _MANY_ALTERNATIVES = 64
+_MANY_SPACES = 4096
 
 
 def resolve_expression(expression: Expression, schema: StructType) -> Expression:
@@ -287,7 +287,32 @@ class _Resolver:
             return self._is_null(column) if op == "<=>" else _NULL
         if data_type == VOID:
             return Literal(False, BOOLEAN) if op == "<=>" else _NULL
+        if isinstance(literal.value, str) and (length := self._char_length(column)) is not None:
+            return self._compare_char(op, column, length, literal.value)
         return fit_comparison(op, column, data_type, literal)
+
+    def _char_length(self, column: Column) -> int | None:
+        """Of a column that is declared `char(n)`."""
+        field = self._schema.find(column.path[0]) if len(column.path) == 1 else None
+        if field is None or not field.metadata or field.data_type != STRING:
+            return None
+        from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE
+
+        declared = re.fullmatch(r"char\((\d{1,9})\)", str(field.metadata.get(CHAR_VARCHAR_TYPE)))
+        return None if declared is None else int(declared[1])
+
+    def _compare_char(self, op: str, column: Column, length: int, text: str) -> Expression:
+        """`char` and a constant: Spark fills up both with spaces, which the table's files may have or not."""
+        if op in ("=", "!=", "<=>") and length <= _MANY_SPACES:
+            spelled = In(column, tuple(Literal(one, STRING) for one in _with_spaces(text, length)))
+            if op == "=":
+                return spelled
+            return Not(spelled) if op == "!=" else And((Not(IsNull(column)), spelled))
+        from delta_orch.expressions.parse import parse_expression
+
+        width = max(length, len(text))
+        filled = f"rpad({quote_identifier(column.path[0])}, {width}, ' ')"
+        return self.predicate(parse_expression(f"{filled} {op} {quote_string(text.ljust(width))}"))
 
     def _in(self, node: In) -> Expression:
         if not isinstance(node.child, Column):
@@ -306,7 +331,20 @@ class _Resolver:
             return Coerced(In(column, node.values))
         if data_type == VOID:
             return _NULL
+        texts = [value.value for value in node.values if isinstance(value.value, str)]
+        if texts and (length := self._char_length(column)) is not None:
+            if length * len(texts) > _MANY_SPACES:
+                return disjunction(*(self._compare_literal("=", column, value) for value in node.values))
+            others = [value for value in node.values if not isinstance(value.value, str)]
+            spelled = dict.fromkeys(one for text in texts for one in _with_spaces(text, length))
+            return _fit_in(column, data_type, (*(Literal(one, STRING) for one in spelled), *others))
         return _fit_in(column, data_type, node.values)
+
+
+def _with_spaces(text: str, length: int) -> list[str]:
+    """A value of a `char` column, with each number of spaces behind it that fits."""
+    text = text.rstrip(" ")
+    return [text + " " * count for count in range(max(length - len(text), 0) + 1)]
 
 
 def _as_lists(op: str, parts: list[Expression]) -> list[Expression]:

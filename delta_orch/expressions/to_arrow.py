@@ -141,6 +141,8 @@ def _number(value: Constant, data_type: DataType) -> Constant:
 def _unscaled(value: Constant, data_type: DecimalType) -> int:
     if value is None:
         return 0
+    if isinstance(value, int):  # of more than 64 bits
+        return int(value * 10**data_type.scale)
     sign, digits, exponent = value.as_tuple()
     magnitude = int("".join(map(str, digits)) or "0")
     shift = data_type.scale + exponent

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import Any
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
@@ -14,11 +15,11 @@ from delta_orch.protocol.schema import (
     IDENTITY_START,
     IDENTITY_STEP,
 )
-from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths
+from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths, spell_declared_type
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
-from delta_orch.statements.session import Session, TableName, table_name, unsupported
+from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
 
 
 def describe(cursor: Cursor) -> Statement:
@@ -26,12 +27,12 @@ def describe(cursor: Cursor) -> Statement:
     if not cursor.take("DESCRIBE"):
         cursor.expect("DESC")
     if cursor.take("HISTORY"):
-        name = table_name(cursor)
+        name = table_or_path(cursor)
         limit = cursor.integer() if cursor.take("LIMIT") else None
         cursor.end()
         return _description("DESCRIBE HISTORY", name, lambda table: _history(table, limit))
     if cursor.take("DETAIL"):
-        name = table_name(cursor)
+        name = table_or_path(cursor)
         cursor.end()
         return _description("DESCRIBE DETAIL", name, _detail)
     cursor.take("TABLE")
@@ -89,6 +90,9 @@ def _history(table: DeltaTable, limit: int | None) -> object:
     import orjson
     import pyarrow as pa
 
+    def told(name: str, kind: type) -> list[Any]:
+        return [found if type(found := entry.commit_info.get(name)) is kind else None for entry in entries]
+
     entries = table.history(limit)
     texts = {
         "operation": [entry.operation for entry in entries],
@@ -103,6 +107,9 @@ def _history(table: DeltaTable, limit: int | None) -> object:
             "version": pa.array([entry.version for entry in entries], pa.int64()),
             "timestamp": times,
             **{name: pa.array(values, pa.string()) for name, values in texts.items()},
+            "readVersion": pa.array(told("readVersion", int), pa.int64()),
+            "isolationLevel": pa.array(told("isolationLevel", str), pa.string()),
+            "isBlindAppend": pa.array(told("isBlindAppend", bool), pa.bool_()),
         }
     )
 
@@ -115,6 +122,8 @@ def _detail(table: DeltaTable) -> object:
     snapshot = table.snapshot()
     files = snapshot.files(["path", "size"])
     metadata, protocol = snapshot.metadata, snapshot.protocol
+    clustering = [".".join(path) for path in snapshot.clustering_columns or ()]
+    moment = pa.timestamp("ms", "UTC")
     return pa.table(
         {
             "format": ["delta"],
@@ -122,13 +131,17 @@ def _detail(table: DeltaTable) -> object:
             "name": pa.array([metadata.name], pa.string()),
             "description": pa.array([metadata.description], pa.string()),
             "location": [table.uri],
+            "createdAt": pa.array([metadata.created_time], pa.int64()).cast(moment),
+            "lastModified": pa.array([snapshot.timestamp_ms], pa.int64()).cast(moment),
             "version": pa.array([snapshot.version], pa.int64()),
             "partitionColumns": pa.array([list(snapshot.partition_columns)], pa.list_(pa.string())),
+            "clusteringColumns": pa.array([clustering], pa.list_(pa.string())),
             "numFiles": pa.array([files.num_rows], pa.int64()),
             "sizeInBytes": pa.array([FileTable(files).size_bytes], pa.int64()),
             "properties": pa.array([list(metadata.configuration.items())], pa.map_(pa.string(), pa.string())),
             "minReaderVersion": pa.array([protocol.min_reader_version], pa.int32()),
             "minWriterVersion": pa.array([protocol.min_writer_version], pa.int32()),
+            "tableFeatures": pa.array([sorted(snapshot.features)], pa.list_(pa.string())),
         }
     )
 
@@ -136,7 +149,11 @@ def _detail(table: DeltaTable) -> object:
 def _columns(table: DeltaTable, extended: bool) -> object:
     snapshot = table.snapshot()
     found: list[tuple[str | None, ...]] = [
-        (field.name, str(field.data_type), None if (c := field.metadata.get("comment")) is None else str(c))
+        (
+            field.name,
+            spell_declared_type(field.data_type, ()),
+            None if (c := field.metadata.get("comment")) is None else str(c),
+        )
         for field in snapshot.schema
     ]
     if extended:

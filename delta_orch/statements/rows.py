@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column
+from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_edit import quote_path
 from delta_orch.statements.cursor import Cursor, tokens_of
@@ -184,9 +185,11 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     source: Source | Query
     if cursor.take("("):
         text = cursor.text_until(")")
-        source = parse_query(Cursor(text, tokens_of(text)), known)
         cursor.expect(")")
         source_alias = _alias(cursor, "ON") or "source"
+        if cursor.at("("):
+            text = f"SELECT * FROM ({text}\n) AS {quote_identifier(source_alias)} ({cursor.in_parentheses()})"
+        source = parse_query(Cursor(text, tokens_of(text)), known)
     else:
         source = versioned(cursor)
         source_alias = _alias(cursor, "ON") or source.table.short or "source"

@@ -36,6 +36,14 @@ def table_name(cursor: Cursor) -> TableName:
     return TableName(None, ".".join(cursor.path()))
 
 
+def table_or_path(cursor: Cursor) -> TableName:
+    """The same, or a location as a string: Delta's own statements take one."""
+    if cursor.token.kind != "string":
+        return table_name(cursor)
+    path = cursor.string()
+    return TableName(path, path)
+
+
 @dataclass(frozen=True, slots=True)
 class Session:
     """See `run.sql`."""

@@ -12,7 +12,7 @@ from delta_orch.protocol.types import StructField
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.queries import Query, parse_query, time_travel
 from delta_orch.statements.rows import Statement
-from delta_orch.statements.session import Session, TableName, table_name, unsupported
+from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
 from delta_orch.writing.assignments import column_path
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ _COLUMN_STOPS = ("NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "FIRST", "AFT
 def optimize(cursor: Cursor) -> Statement:
     """OPTIMIZE t [FULL] [WHERE p] [ZORDER BY (columns)]."""
     cursor.expect("OPTIMIZE")
-    name = table_name(cursor)
+    name = table_or_path(cursor)
     further: dict[str, Any] = {"full": True} if cursor.take("FULL") else {}
     where = cursor.text_until("ZORDER") if cursor.take("WHERE") else None
     if cursor.take("ZORDER", "BY"):
@@ -71,7 +71,7 @@ def generate(cursor: Cursor) -> Statement:
 def vacuum(cursor: Cursor) -> Statement:
     """VACUUM t [LITE | FULL] [RETAIN n HOURS] [DRY RUN], in any order."""
     cursor.expect("VACUUM")
-    name = table_name(cursor)
+    name = table_or_path(cursor)
     if cursor.at("USING"):
         raise unsupported("VACUUM USING INVENTORY")
     hours: float | None = None
@@ -123,23 +123,24 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         return _clone(cursor, name, replaces)
     fields = _definitions(cursor) if cursor.at("(") else None
     definition: dict[str, Any] = {}
+    clauses = _Clauses(cursor)
     query: Query | None = None
     is_delta = name.path is not None
     while cursor.token.kind != "end":
-        if cursor.take("USING"):
+        if clauses.take("USING"):
             if not cursor.take("DELTA"):
                 raise unsupported(f"CREATE TABLE … USING {cursor.token.text[:60]}", "Write USING delta")
             is_delta = True
-        elif cursor.take("PARTITIONED", "BY"):
+        elif clauses.take("PARTITIONED", "BY"):
             definition["partition_by"] = cursor.names()
-        elif cursor.take("CLUSTER", "BY"):
+        elif clauses.take("CLUSTER", "BY"):
             definition["cluster_by"] = cursor.names()
-        elif cursor.take("COMMENT"):
+        elif clauses.take("COMMENT"):
             definition["description"] = cursor.string()
-        elif cursor.take("LOCATION"):
+        elif clauses.take("LOCATION"):
             path = cursor.string()
             name = TableName(path, path)
-        elif cursor.take("TBLPROPERTIES"):
+        elif clauses.take("TBLPROPERTIES"):
             definition["properties"], description = _properties_and_comment(cursor)
             definition |= {} if description is None else {"description": description}
         elif cursor.take("AS"):
@@ -177,6 +178,23 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
     return run
 
 
+class _Clauses:
+    """Parts of a definition in any order, each once."""
+
+    def __init__(self, cursor: Cursor) -> None:
+        self._cursor = cursor
+        self._taken: set[tuple[str, ...]] = set()
+
+    def take(self, *words: str) -> bool:
+        """As `Cursor.take`. Raises InvalidRequestError where the part was there before."""
+        if self._cursor.at(*words) and words in self._taken:
+            self._cursor.refuse("is not part of the statement")
+        if not self._cursor.take(*words):
+            return False
+        self._taken.add(words)
+        return True
+
+
 def _clone(cursor: Cursor, name: TableName, replaces: bool) -> Statement:
     shallow = cursor.take("SHALLOW") or not cursor.take("DEEP")
     cursor.expect("CLONE")
@@ -207,14 +225,15 @@ def _definition(cursor: Cursor) -> StructField:
     data_type = cursor.text_until(*_COLUMN_STOPS, angles=True)
     nullable, comment, default, generated = True, None, None, None
     identity: dict[str, Any] | None = None
+    clauses = _Clauses(cursor)
     while not cursor.at(",") and not cursor.at(")"):
-        if cursor.take("NOT", "NULL"):
+        if clauses.take("NOT", "NULL"):
             nullable = False
-        elif cursor.take("COMMENT"):
+        elif clauses.take("COMMENT"):
             comment = cursor.string()
-        elif cursor.take("DEFAULT"):
+        elif clauses.take("DEFAULT"):
             default = cursor.text_until("NOT", "COMMENT", ",", ")")
-        elif cursor.take("GENERATED"):
+        elif clauses.take("GENERATED"):
             always = cursor.take("ALWAYS")
             if not always:
                 cursor.expect("BY", "DEFAULT")

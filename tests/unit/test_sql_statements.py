@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import delta_orch
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, column
 from delta_orch.errors import (
     AppendOnlyError,
     ConflictError,
@@ -345,6 +345,35 @@ def test_merge_with_every_clause(table: DeltaTable) -> None:
     assert ids(table) == [2, 3, 9]
 
 
+def test_a_source_of_merge_has_names_of_its_own(table: DeltaTable) -> None:
+    sql("""MERGE INTO t USING (VALUES (2, 'two'), (9, 'nine') -- rows
+        ) AS v(id, `the name`) ON t.id = v.id WHEN MATCHED THEN UPDATE SET name = v.`the name`
+        WHEN NOT MATCHED THEN INSERT (id, name) VALUES (v.id, v.`the name`)""", t=table)  # fmt: skip
+    assert {row[0]: row[1] for row in rows(table)} == {1: "a", 2: "two", 3: None, 9: "nine"}
+
+
+def test_integers_of_more_than_64_bits_are_decimals(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "big")
+    table.create([column("n", "decimal(38,0)"), column("id", "bigint")])
+    sql("INSERT INTO t (n) VALUES (99999999999999999999), (-18446744073709551616), (1)", t=table)
+    assert sql("SELECT n FROM t ORDER BY n", t=table)["n"].to_pylist() == [-(2**64), 1, 10**20 - 1]
+    with pytest.raises(DeltaError):
+        sql("INSERT INTO t (id) VALUES (99999999999999999999)", t=table)
+
+
+def test_zeros_of_both_signs_are_one_key(tmp_path: Path) -> None:
+    data = pa.table({"x": [0.0, -0.0, 1.0], "f": pa.array([-0.0, -0.0, 2.0], pa.float32())})
+    for query in (
+        "SELECT concat('', x) AS s FROM t GROUP BY x HAVING x < 1",
+        "SELECT concat('', x) AS s FROM (SELECT x, count(*) AS n FROM t WHERE f = 0 GROUP BY 1)",
+        "SELECT concat('', f) AS s FROM (SELECT * FROM (SELECT f FROM t WHERE x = 0) GROUP BY 1)",
+        "SELECT concat('', f) AS s FROM (SELECT DISTINCT f FROM t WHERE x = 0)",
+        "SELECT concat('', f) AS s FROM (SELECT f FROM t WHERE x = 0 UNION SELECT f FROM t WHERE x = 0)",
+        "SELECT concat('', f) AS s FROM (SELECT f FROM t EXCEPT SELECT f FROM t WHERE f = 2)",
+    ):
+        assert sql(query, t=data)["s"].to_pylist() == ["0.0"], query
+
+
 def test_select_reads_versions_and_prunes(table: DeltaTable, tmp_path: Path) -> None:
     sql("DELETE FROM t WHERE id = 1", t=table)
     for version in ("1", "'1'"):
@@ -394,7 +423,12 @@ def test_definition_and_upkeep(tmp_path: Path) -> None:
     sql(f"RESTORE TABLE t TO VERSION AS OF {version}", t=second)
     assert second.snapshot().scan().to_arrow().num_rows == 2
     assert sql("DESCRIBE HISTORY t LIMIT 1", t=second)["operation"].to_pylist() == ["RESTORE"]
-    assert sql("DESCRIBE DETAIL t", t=second)["numFiles"].to_pylist() == [1]
+    (detail,) = sql(f"DESCRIBE DETAIL '{tmp_path}/second'").to_pylist()
+    assert detail["numFiles"] == 1 and "columnMapping" in detail["tableFeatures"] and detail["createdAt"] is not None
+    (entry,) = sql(f"DESCRIBE HISTORY '{tmp_path}/second' LIMIT 1").to_pylist()
+    assert entry["readVersion"] == version + 1 and entry["isBlindAppend"] is False
+    assert sql("DESCRIBE t", t=second)["data_type"].to_pylist() == ["int", "array<struct<x:int,y:string>>"]
+    assert sql(f"OPTIMIZE '{tmp_path}/second'").skipped and sql(f"VACUUM '{tmp_path}/second' DRY RUN").paths == ()
     assert sql("VACUUM t RETAIN 200 HOURS DRY RUN", t=second).paths == ()
     sql(f"CREATE TABLE delta.`{tmp_path}/copy` SHALLOW CLONE t", t=second)
     assert DeltaTable(tmp_path / "copy").snapshot().scan().to_arrow().num_rows == 2
@@ -479,6 +513,8 @@ REFUSED = [
     "SHOW TABLES",
     "CREATE TABLE t (id INT)",
     "CREATE TABLE t USING parquet",
+    "CREATE TABLE t (id INT) USING delta COMMENT 'a' COMMENT 'b'",
+    "CREATE TABLE t (id INT COMMENT 'a' COMMENT 'b') USING delta",
     "CREATE VIEW v AS SELECT 1",
     "ALTER TABLE t SET LOCATION 'x'",
     "INSERT INTO t PARTITION (day) VALUES (1)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from delta_orch.engines.local.query_grammar import OrderKey, Over, Select, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
@@ -29,18 +30,21 @@ from delta_orch.protocol.types import (
 
 
 class Aggregates(Scalars):
-    """Scalars where aggregate functions may stand: in HAVING. `of_rows`: what names mean in their arguments."""
+    """Scalars where aggregate functions may stand: in HAVING. `of_rows`: what names mean in their arguments; `keys`:
+    what stands for the keys of GROUP BY, by their own texts."""
 
-    def __init__(self, columns: Columns, of_rows: Columns | None = None) -> None:
+    def __init__(self, columns: Columns, keys: Mapping[str, str], of_rows: Columns | None = None) -> None:
         super().__init__(columns)
         self._of_rows = of_rows or columns
+        self._keys = keys
 
     def scalar(self, node: Expression) -> Typed:
         call, over, inner = node, "", Scalars(self._of_rows)
         if isinstance(node, Operation) and node.name == "FILTER":
             call, over = node.arguments[0], f" FILTER (WHERE {inner.boolean(node.arguments[1])})"
         if not isinstance(call, Call) or isinstance(call, Operation) or call.name not in AGGREGATES:
-            return super().scalar(node)
+            found = super().scalar(node)
+            return replace(found, sql=self._keys.get(found.sql, found.sql))
         # An aggregate in an aggregate is not Spark SQL.
         return _aggregate(call, inner, over)
 
@@ -74,8 +78,8 @@ class OutputColumns(QueryColumns):
 class Windows(Aggregates):
     """Scalars where window functions may stand, too: in a SELECT list and in QUALIFY."""
 
-    def __init__(self, columns: Columns, windows: Sequence[tuple[str, Window]]) -> None:
-        super().__init__(columns)
+    def __init__(self, columns: Columns, keys: Mapping[str, str], windows: Sequence[tuple[str, Window]]) -> None:
+        super().__init__(columns, keys)
         self._windows = dict(windows)
 
     def scalar(self, node: Expression) -> Typed:
@@ -84,7 +88,7 @@ class Windows(Aggregates):
         window = self._windows.get(node.window) if isinstance(node.window, str) else node.window
         if window is None:
             raise InvalidExpressionError(f"There is no window {node.window!r}", remedy="Write WINDOW name AS (…)")
-        return _windowed(node, window, Aggregates(self._columns))
+        return _windowed(node, window, Aggregates(self._columns, self._keys))
 
 
 def _aggregate(call: Call, scalars: Scalars, over: str) -> Typed:
@@ -282,25 +286,35 @@ def sort_key(value: Typed, key: OrderKey) -> str:
     return f"{value.sql} {'DESC' if key.descending else 'ASC'} NULLS {'FIRST' if key.nulls_first else 'LAST'}"
 
 
-def group_keys(select: Select, scalars: Scalars) -> list[str]:
-    """The keys of GROUP BY. A bare number is that of an item of the SELECT list. A name is that of a column, or else of
-    an item; ALL is every item without an aggregate, unless a column is called so."""
+def without_minus_zero(value: Typed) -> Typed:
+    """Spark groups by -0.0 as 0.0."""
+    is_float = value.data_type in (FLOAT, DOUBLE)
+    return replace(value, sql=f"({value.sql} + CAST(0 AS {value.data_type}))") if is_float else value
+
+
+def group_keys(select: Select, scalars: Scalars) -> dict[str, str]:
+    """The keys of GROUP BY by their own texts. A bare number is that of an item of the SELECT list. A name is that of a
+    column, or else of an item; ALL is every item without an aggregate, unless a column is called so."""
     named = {item.alias.lower(): item.node for item in select.items if item.alias}
-    keys: list[str] = []
+    keys: dict[str, str] = {}
     for key in select.group:
         if isinstance(key, Literal) and type(key.value) is int:
-            keys.append(_item_number(key.value, select))
-            continue
+            number = _item_number(key.value, select)
+            if any(is_star(item.node) for item in select.items[: key.value]):
+                keys[number] = number
+                continue
+            key = select.items[key.value - 1].node
         own = key.path[0].lower() if isinstance(key, Column) and len(key.path) == 1 else ""
         try:
             scalars.scalar(key)
         except ColumnNotFoundError:
             if own == "all" and len(select.group) == 1 and own not in named:
-                return [_group_key(item.node, scalars) for item in select.items if not has_aggregate(item.node)]
+                nodes = (item.node for item in select.items if not has_aggregate(item.node))
+                return dict(_group_key(node, scalars) for node in nodes)
             if own not in named:
                 raise
             key = named[own]
-        keys.append(_group_key(key, scalars))
+        keys.update([_group_key(key, scalars)])
     return keys
 
 
@@ -311,12 +325,15 @@ def _item_number(number: int, select: Select) -> str:
     return str(number)
 
 
-def _group_key(node: Expression, scalars: Scalars) -> str:
+def _group_key(node: Expression, scalars: Scalars) -> tuple[str, str]:
     value = scalars.scalar(node)
     if not is_atomic(value.data_type):
         raise unsupported(f"GROUP BY {value.data_type}")
+    if value.literal is None:
+        return value.sql, without_minus_zero(value).sql
     # DuckDB takes a bare number for that of an item.
-    return f"{value.sql} + 0" if isinstance(node, Literal) and type(node.value) is int else value.sql
+    text = f"{value.sql} + 0" if type(value.literal.value) is int else value.sql
+    return text, text
 
 
 def has_aggregate(node: Expression) -> bool:

@@ -32,6 +32,7 @@ from delta_orch.engines.local.sql_aggregates import (
     Windows,
     group_keys,
     order_key,
+    without_minus_zero,
 )
 from delta_orch.engines.local.sql_casts import literal_value, widen
 from delta_orch.engines.local.sql_names import generated_name
@@ -56,7 +57,7 @@ from delta_orch.expressions.nodes import And, Column, Expression, Not, Operation
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.protocol.types import BOOLEAN, LONG, STRING, VOID, StructField, StructType
+from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, LONG, STRING, VOID, StructField, StructType
 
 
 @dataclass(slots=True)
@@ -257,22 +258,27 @@ def _set_operation(operation: SetOperation, context: _Context, is_named: bool) -
     schema = StructType(tuple(fields))
     if operation.keyword != "UNION ALL" and not all(is_atomic(f.data_type) for f in fields):
         raise unsupported(f"{operation.keyword} that compares arrays, maps or structs")
-    return DuckDBQuery(
-        f"({_widened(left, schema)}) {operation.keyword} ({_widened(right, schema)})", schema, context.inputs
-    )
+    is_plain = operation.keyword == "UNION ALL"
+    sides = (_widened(side, schema, is_plain) for side in (left, right))
+    return DuckDBQuery(f" {operation.keyword} ".join(f"({side})" for side in sides), schema, context.inputs)
 
 
-def _widened(query: DuckDBQuery, schema: StructType) -> str:
-    """A side of a set operation, in the types that both sides have together."""
+def _widened(query: DuckDBQuery, schema: StructType, is_plain: bool = True) -> str:
+    """A side of a set operation, in the types that both sides have together. `is_plain` False: rows are compared."""
     pairs = list(zip(query.schema, schema, strict=True))
-    if all(own.data_type == target.data_type for own, target in pairs):
+    if all(own.data_type == target.data_type for own, target in pairs) and (is_plain or not _has_float(schema)):
         return query.sql
     names = [f"c{number}" for number in range(len(pairs))]
     columns = []
     for name, (own, target) in zip(names, pairs, strict=True):
         value = widen(Typed(f"side.{name}", own.data_type), target.data_type)
+        value = value if is_plain else without_minus_zero(value)
         columns.append(f"{value.sql} AS {quote_duckdb_identifier(target.name)}")
     return f"SELECT {', '.join(columns)} FROM ({query.sql}) AS side({', '.join(names)})"
+
+
+def _has_float(schema: StructType) -> bool:
+    return any(f.data_type in (FLOAT, DOUBLE) for f in schema)
 
 
 class _Select:
@@ -290,23 +296,27 @@ class _Select:
         parts = self._from()
         tests = [item.node for item in select.items if not select.group and not isinstance(item.node, And | Or)]
         columns = _SourceColumns(self._sources, self._shared, self._context, tests=tests)
-        scalars, aggregates, outputs = Scalars(columns), Aggregates(columns), Windows(columns, select.windows)
+        group = group_keys(select, Scalars(columns))
+        aggregates, outputs = Aggregates(columns, group), Windows(columns, group, select.windows)
         projection, fields = self._projection(outputs)
+        for number in map(int, filter(str.isdigit, group)):  # behind a star
+            output = Typed(projection[number - 1], fields[number - 1].data_type)
+            projection[number - 1] = without_minus_zero(output).sql
         if select.where is not None:
             of_rows = _SourceColumns(self._sources, self._shared, self._context, self._outer, [select.where])
             parts.append(f"WHERE {Scalars(of_rows).boolean(select.where)}")
             if of_rows.is_correlated:
                 self._ensure_plain()
-        if group := group_keys(select, scalars):
-            parts.append(f"GROUP BY {', '.join(group)}")
+        if group:
+            parts.append(f"GROUP BY {', '.join(group.values())}")
         if select.having is not None:
             # Columns that are keys of GROUP BY come before names of the SELECT list, as in Spark.
             nodes = (*select.group, *(item.node for item in select.items))
             grouped = {node.path[-1].lower() for node in nodes if isinstance(node, Column)}
-            having = Aggregates(OutputColumns(columns, projection, fields, grouped), columns)
+            having = Aggregates(OutputColumns(columns, projection, fields, grouped), group, columns)
             parts.append(f"HAVING {having.boolean(select.having)}")
         if select.qualify is not None:
-            qualified_by = Windows(OutputColumns(columns, projection, fields), select.windows)
+            qualified_by = Windows(OutputColumns(columns, projection, fields), group, select.windows)
             parts.append(f"QUALIFY {qualified_by.boolean(select.qualify)}")
         if select.order:
             names = {f.name.lower(): f for f in fields}
@@ -314,8 +324,11 @@ class _Select:
             parts.append(f"ORDER BY {', '.join(keys)}")
         counts = {"LIMIT": select.limit, "OFFSET": select.offset}
         parts += [f"{word} {count}" for word, count in counts.items() if count is not None]
-        if select.distinct and not all(is_atomic(f.data_type) for f in fields):
-            raise unsupported("DISTINCT over arrays, maps or structs")
+        if select.distinct:
+            if not all(is_atomic(f.data_type) for f in fields):
+                raise unsupported("DISTINCT over arrays, maps or structs")
+            pairs = zip(projection, fields, strict=True)
+            projection = [without_minus_zero(Typed(text, f.data_type)).sql for text, f in pairs]
         named = (f"{text} AS {quote_duckdb_identifier(f.name)}" for text, f in zip(projection, fields, strict=True))
         sql = " ".join([f"SELECT {'DISTINCT ' if select.distinct else ''}{', '.join(named)}", *parts])
         return DuckDBQuery(sql, StructType(tuple(fields)), self._context.inputs)
