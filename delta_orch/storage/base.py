@@ -482,6 +482,11 @@ def storage_error(error: OSError, action: str, path: str) -> StorageError:
     return StorageError(problem, cause=cause, remedy=remedy, path=path, errno=error.errno, **passing)
 
 
+def is_full(error: StorageError) -> bool:
+    """Whether a disk, or a quota, has no room left."""
+    return error.context.get("errno") in (errno.ENOSPC, errno.EDQUOT)
+
+
 def is_passing(error: OSError) -> bool:
     """Whether a failed call may succeed when it is made again, without anybody changing anything."""
     return isinstance(error, TimeoutError | ConnectionError | BlockingIOError) or error.errno in _PASSING

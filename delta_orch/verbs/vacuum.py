@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import logging
 import posixpath
 import time
@@ -29,7 +28,8 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, CommitOptions
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
-from delta_orch.storage.base import LogStore
+from delta_orch.storage.base import LogStore, is_full
+from delta_orch.storage.store_clock import present_ms
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
 from delta_orch.writing.target import existing_target
 
@@ -92,7 +92,8 @@ def vacuum(
     `VACUUM END`, record it; a run that finds nothing commits nothing. Neither conflicts with any writer. On a full disk
     files are deleted first and recorded afterwards. A `restore` or `add_files` that commits meanwhile keeps its
     files or conflicts. Symbolic links are not followed, and a file that a version needs by another name (through a
-    link, a mount, a hard link) stays.
+    link, a mount, a hard link) stays. A clock that is more than a minute ahead of the store's counts for nothing: then
+    the store's own tells how old files are.
 
     Args:
         retention_hours: None takes `delta.deletedFileRetentionDuration`.
@@ -107,16 +108,21 @@ def vacuum(
         VersionNotFoundError: A version to keep cannot be read. Nothing was deleted.
         InvalidRequestError: The retention is negative, or too short. Nothing was deleted.
         ProtocolViolationError: Files have deletion vectors that the protocol does not list. Nothing was deleted.
+        UnsupportedStoreError: The store does not say when files were written. Nothing was deleted.
         StorageError: Files could not be deleted, all others are gone; or nothing was deleted, as the log cannot be
             written. `context["num_deleted"]` and `context["failed"]` tell. Running it again is safe.
     """
     existing_target(snapshot)
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
     # What is exactly as old as the retention has expired: with none at all, so has what was written this millisecond.
-    expired_ms = time.time_ns() // 1_000_000 - retention_ms
+    now_ms = time.time_ns() // 1_000_000
+    expired_ms = now_ms - retention_ms
     store = table_log.store
     others = [table_log.snapshot(version) for version in keep_versions]
     doomed = _unneeded_files(snapshot, others, store, expired_ms, full=full)
+    if doomed.num_rows and not dry_run and (present := present_ms(store, now_ms)) < now_ms:
+        expired_ms = present - retention_ms
+        doomed = _unneeded_files(snapshot, others, store, expired_ms, full=full)
     size_bytes = FileTable(doomed).size_bytes
     result = VacuumResult(tuple(FileTable(doomed).path.to_pylist()), size_bytes, dry_run, retention_ms)
     if dry_run or not result.paths:
@@ -133,7 +139,7 @@ def vacuum(
         start()
         is_started = True
     except StorageError as e:
-        if not _is_full(e):
+        if not is_full(e):
             raise
         # Whoever cleans up because the disk is full needs the room first. The list of files is certain by now.
         logger.warning("vacuum of %s begins without VACUUM START in the log: %s", store.uri, e)
@@ -148,7 +154,7 @@ def vacuum(
         record(VACUUM_END, {"status": "FAILED" if failures else "COMPLETED"}, {"numDeletedFiles": num_deleted})
         is_recorded = True
     except StorageError as e:
-        if not _is_full(e) and not failures:
+        if not is_full(e) and not failures:
             raise
         logger.warning("the log of %s does not say that vacuum deleted %d files: %s", store.uri, num_deleted, e)
         is_recorded = False
@@ -193,10 +199,6 @@ def ensure_none_runs(table_log: TableLog) -> None:
                 remedy="Run the operation again when VACUUM END is in the history",
                 winning_version=entry.version,
             )
-
-
-def _is_full(error: StorageError) -> bool:
-    return error.context.get("errno") in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _failed(store: LogStore, failures: Mapping[str, StorageError], num_deleted: int) -> StorageError:

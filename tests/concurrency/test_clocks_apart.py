@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -43,3 +44,53 @@ def test_times_only_grow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_com
         assert found.version == version
         assert sorted(found.scan().to_arrow()["id"].to_pylist()) == list(range(version + 1))
     assert table.fsck(deep=True).ok
+
+
+def _aged_table(root: Path, hours: int) -> DeltaTable:
+    """A table whose rows were replaced, and whose files, but not the tombstones, are `hours` old."""
+    table = DeltaTable(root)
+    table.append(_row(1))
+    table.overwrite(_row(2))
+    then = time.time() - hours * 3600
+    for path in root.glob("*.parquet"):
+        os.utime(path, (then, then))
+    return table
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_a_fast_clock_makes_no_file_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, full: bool) -> None:
+    table = _aged_table(tmp_path / "t", hours=24 * 30)
+    monkeypatch.setattr(time, "time_ns", lambda now=time.time_ns: now() + 24 * 9 * HOUR_NS)
+    assert table.vacuum(full=full).paths == ()
+    assert table.snapshot(0).scan().to_arrow()["id"].to_pylist() == [1]
+    assert not list((tmp_path / "t" / "_delta_log").glob(".*"))
+
+
+def test_a_fast_clock_makes_no_version_old(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _aged_table(tmp_path / "t", hours=0)
+    table.checkpoint()
+    monkeypatch.setattr(time, "time_ns", lambda now=time.time_ns: now() + 24 * 40 * HOUR_NS)
+    assert table.cleanup_log(dry_run=True).paths
+    assert table.cleanup_log().paths == ()
+    assert table.snapshot(0).scan().to_arrow()["id"].to_pylist() == [1]
+
+
+def test_a_checkpoint_by_a_fast_clock_keeps_tombstones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = _aged_table(tmp_path / "t", hours=24 * 30)
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda now=time.time_ns: now() + 24 * 9 * HOUR_NS)
+        table.checkpoint()
+    (tmp_path / "t/_delta_log/00000000000000000001.json").unlink()
+    assert DeltaTable(tmp_path / "t").vacuum().paths == ()
+
+
+def test_a_slow_clock_dates_no_removal_before_what_it_removes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(_row(1))
+    with monkeypatch.context() as patched:
+        patched.setattr(time, "time_ns", lambda now=time.time_ns: now() - 24 * 9 * HOUR_NS)
+        table.overwrite(_row(2))
+    then = time.time() - 24 * 30 * 3600
+    for path in (tmp_path / "t").glob("*.parquet"):
+        os.utime(path, (then, then))
+    assert DeltaTable(tmp_path / "t").vacuum().paths == ()

@@ -48,8 +48,9 @@ class FileRows(NamedTuple):
 
 def oldest_tombstone_ms(snapshot: Snapshot) -> int:
     """The deletion timestamp that has just expired: tombstones as old as that are left out of checkpoints (PROTOCOL,
-    "Add File and Remove File")."""
-    return time.time_ns() // 1_000_000 - snapshot.properties.deleted_file_retention_ms
+    "Add File and Remove File"). A clock that is fast must not make them old: none is older than the version knows."""
+    now_ms = min(time.time_ns() // 1_000_000, snapshot.segment.version_file.modification_time_ms)
+    return now_ms - snapshot.properties.deleted_file_retention_ms
 
 
 def unexpired(tombstones: Iterable[pa.Table], expired_ms: int) -> Iterator[pa.Table]:

@@ -75,15 +75,17 @@ def clean_up_log(
     Args:
         snapshot: The newest version; its properties decide. `delta.enableExpiredLogCleanup` does not: whoever calls
             this wants it.
-        now_ms: Milliseconds since the epoch, by default the clock's.
+        now_ms: Milliseconds since the epoch; by default the clock's, or the store's where that is a minute behind.
         cut_off: Until when versions expire, milliseconds since the epoch; by default `cut_off_ms`.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was removed.
+        UnsupportedStoreError: The store does not say when files were written. Nothing was removed.
         StorageError: A file could not be listed or removed. Those before it in the plan are gone.
     """
     snapshot.configuration.for_writing()
     store = log.store
+    given_ms, given_cut_off = now_ms, cut_off
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     files = list(store.list_recursive(LOG_DIRECTORY))
     listing = build_listing(sorted((f for f in files if _is_in_log(f)), key=lambda f: f.path))
@@ -95,11 +97,18 @@ def clean_up_log(
     expired: list[FileMeta] = []
     if checkpoint is not None:
         expired = _expired_files(files, checkpoint.version, commits_first=_has_protection(snapshot))
-    if expired and not dry_run and checkpoint is not None:
-        _keep_a_classic_name(log, snapshot, listing, checkpoint.version)
+    is_cut = bool(expired)
     expired += _orphaned_sidecars(store, files, listing, 0 if checkpoint is None else checkpoint.version, now_ms)
     expired += [f for f in files if _is_temporary(f) and f.modification_time_ms < _safe_ms(now_ms)]
-    if not dry_run:
+    if expired and not dry_run:
+        # Each append imports this module.
+        from delta_orch.storage.store_clock import present_ms
+
+        if given_ms is None and (ahead_ms := now_ms - present_ms(store, now_ms)):
+            earlier = None if given_cut_off is None else given_cut_off - ahead_ms
+            return clean_up_log(log, snapshot, now_ms=now_ms - ahead_ms, cut_off=earlier)
+        if is_cut and checkpoint is not None:
+            _keep_a_classic_name(log, snapshot, listing, checkpoint.version)
         _delete(store, [f.path for f in expired])
     earliest = checkpoint.version if checkpoint is not None and expired else None
     return CleanupResult(dry_run, cut_off, earliest, tuple(f.path for f in expired), sum(f.size for f in expired))

@@ -466,7 +466,9 @@ class Transaction(Staging):
             in_commit_timestamp_ms=in_commit_timestamp_ms,
             tracks_rows=result.assigns_row_ids,
         )
-        return serialize_actions([info]) + fitted.serialize(self._txn_actions(), now_ms)
+        # Not before the version whose files it removes: by a clock that is slow, they would be garbage too early.
+        removed_ms = now_ms if self._base is None else max(now_ms, self._base.timestamp_ms)
+        return serialize_actions([info]) + fitted.serialize(self._txn_actions(), removed_ms)
 
     def _txn_actions(self) -> tuple[Txn, ...]:
         versions = {**self._taken_back, **{txn.app_id: txn.version for txn in self._txns}}
