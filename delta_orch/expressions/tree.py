@@ -270,7 +270,7 @@ def _chain(node: And | Or) -> list[Expression]:
 
 
 def ensure_few_terms(expression: Expression, most: int = MAX_TERMS, most_values: int | None = None) -> Expression:
-    """The resolved predicate.
+    """The resolved predicate, or value.
 
     Args:
         most: How many comparisons and other tests it may have.
@@ -290,8 +290,12 @@ def ensure_few_terms(expression: Expression, most: int = MAX_TERMS, most_values:
                 waiting.append(child)
             case In(_, listed):
                 terms, values = terms + 1, values + len(listed)
+            case Opaque(text, _):
+                # Where it is not read, no more than so many.
+                terms, values = terms + 1, values + text.count(",")
             case _:
                 terms += 1
+                waiting.extend(part for part in children_of(node) if not isinstance(part, Column | Literal))
     if terms > most:
         raise InvalidExpressionError(
             f"The predicate has {terms} comparisons",

@@ -12,9 +12,12 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.engines.spark.sql_text import bounded_sql
 from delta_orch.errors import DeltaError, InvalidExpressionError
 from delta_orch.expressions.nodes import (
     And,
+    Cast,
+    Choice,
     Coerced,
     Column,
     Comparison,
@@ -27,6 +30,7 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
+from delta_orch.protocol.types import LONG, STRING
 from tests.bounded import tries
 
 ROWS = 1000
@@ -191,6 +195,16 @@ def test_a_list_of_floats_holds_zeros_and_nans_equal_as_spark_does(tmp_path: Pat
 def test_what_is_no_expression_is_refused_by_name(table: DeltaTable, where: Expression) -> None:
     with pytest.raises(InvalidExpressionError):
         count(table, where)
+
+
+def test_what_spark_is_given_is_bounded_in_every_place() -> None:
+    many = In(Column(("a",)), tuple(Literal(i, LONG) for i in range(60_000)))
+    one = Literal(1, LONG)
+    text = f"coalesce(a IN ({', '.join(map(str, range(60_000)))}), false)"
+    values = [many, Choice(((many, one),)), Cast(many, STRING), Not(Choice(((Or((many, IsNull(many))), one),)))]
+    for value in [*values, Opaque(text, (Column(("a",)),))]:
+        with pytest.raises(InvalidExpressionError, match="at most"):
+            bounded_sql(value)
 
 
 def test_deep_trees_compare_hash_and_print_without_recursion() -> None:

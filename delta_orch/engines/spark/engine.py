@@ -22,12 +22,11 @@ from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Fo
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
-from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, predicate_sql, schema_as_sent
+from delta_orch.engines.spark.sql_text import conformed_sql, escape_braces, bounded_sql, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
 from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema import data_type_from_json, parse_schema
@@ -161,7 +160,7 @@ class SparkEngine:
         """The rows for which `where` is true; see `Engine.filter`."""
         ensure_zone_does_not_matter(self.host, [where], lambda: self.schema(relation))
         with spark_errors("run a query", is_analysis=True):
-            return self._analysed(self._pinned(relation).where(predicate_sql(where)))
+            return self._analysed(self._pinned(relation).where(bounded_sql(where)))
 
     def project(self, relation: DataFrame, columns: Sequence[ComputedColumn]) -> DataFrame:
         """Exactly these columns; see `Engine.project`."""
@@ -182,7 +181,7 @@ class SparkEngine:
             lambda: join_schema({alias: self.schema(relation) for alias, relation in sides.items()}),
         )
         names = [quote_identifier(alias) for alias in sides]
-        text = f"SELECT {items} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {predicate_sql(on)}"
+        text = f"SELECT {items} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {bounded_sql(on)}"
         return self.sql(text, sides)
 
     def aggregate(self, relation: DataFrame, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> DataFrame:
@@ -299,14 +298,14 @@ def _select_list(columns: Sequence[ComputedColumn]) -> list[str]:
     if not columns:
         raise InvalidRequestError("A request needs at least one column")
     ensure_distinct([column.name for column in columns])
-    return [f"{to_spark_sql(column.value)} AS {quote_identifier(column.name)}" for column in columns]
+    return [f"{bounded_sql(column.value)} AS {quote_identifier(column.name)}" for column in columns]
 
 
 def _measured(measure: Measure) -> Expression:
     if measure.value is None and measure.function != "count":
         raise InvalidRequestError(f"{measure.function} of {measure.name} needs a value")
     value = measure.value
-    text = "*" if value is None else to_spark_sql(value)
+    text = "*" if value is None else bounded_sql(value)
     return Opaque(f"{measure.function}({text})", () if value is None else columns_of(value))
 
 

@@ -117,8 +117,8 @@ def timestamp_ntz_sql(micros: str) -> str:
     return f"timestampadd(MICROSECOND, {micros}, TIMESTAMP_NTZ'1970-01-01 00:00:00')"
 
 
-def predicate_sql(where: Expression) -> str:
-    """A resolved predicate for Spark's parser, whose time and memory grow with the text.
+def bounded_sql(where: Expression) -> str:
+    """A resolved predicate, or value, for Spark's parser, whose time and memory grow with the text.
 
     Raises:
         InvalidExpressionError: It has more comparisons or constants than Spark plans in a few seconds.

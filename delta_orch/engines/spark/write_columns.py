@@ -18,7 +18,7 @@ from typing import NamedTuple
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
 from delta_orch.engines.spark.errors import CHECK_MARK
-from delta_orch.engines.spark.sql_text import convert_sql, field_of, predicate_sql, timestamp_ntz_sql
+from delta_orch.engines.spark.sql_text import convert_sql, field_of, bounded_sql, timestamp_ntz_sql
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -269,7 +269,7 @@ def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Iterato
 
 def _all_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
     for check in spec.checks:
-        yield SqlCheck(check.name, predicate_sql(check.condition), [c.path[0] for c in columns_of(check.condition)])
+        yield SqlCheck(check.name, bounded_sql(check.condition), [c.path[0] for c in columns_of(check.condition)])
     for length in spec.lengths:
         condition = _at_place(spec.schema, length.path, partial(_fits, length.max_characters))
         yield SqlCheck(length.name, condition, length.path[:1])
