@@ -17,11 +17,13 @@ _SHORTEST = 8
 # Compiled at the first use, then known to `re`: few processes tell anything that may hold a secret.
 # `s3://KEY:SECRET@bucket`, also with too few slashes; a host with a port is no password.
 _USER = r"(?<![A-Za-z0-9+.-])([A-Za-z][A-Za-z0-9+.-]*:/{1,3})[^/\s'\":]*:(?!\d+/)[^\s'\"]*@"
-# Of `http:` nothing behind the question mark is worth showing.
-_QUERY = r"(?i)(https?:/{1,3}[^\s'\"?#]*)[?#][^\s'\"]*"
+# What a login may lie in, up to its `@`.
+_WORD = r"[^\s'\"]+"
+# Of `http:` nothing behind the question mark is worth showing. Without one, the address is not looked at again.
+_QUERY = r"(?i)(https?:/{1,3}[^\s'\"?#]*)([?#][^\s'\"]*)?"
 _SECRET = (
     r"(?:signature|secret|password|passwd|pwd|credential|token|access_?key|account_?key|sas_?key|api[_-]?key|private_?key"
-    r"|authorization)"
+    r"|passphrase|passcode|(?<![A-Za-z])pass(?![\w.%-])|authorization)"
 )
 # What is longer names nothing: a pattern that looked at more would take for ever over a text of such words.
 _NAME = rf"[\w.%-]{{0,40}}{_SECRET}[\w.%-]{{0,40}}"
@@ -31,6 +33,13 @@ _NAMED = (
     rf"(?i)((?:[?&;]|%3[BF]|%26|(?<!\S)--?)(?:{_NAME}|sig|key)(?:=|%3D)"
     r"|(?:\b|%3B)(?:AccountKey|SharedAccessSignature|SharedAccessKey)(?:=|%3D))[^\s&;,'\"]+"
 )
+# What is a secret by itself, whatever is said about it: keys in PEM, tokens of JWT and of well-known services.
+_TOKEN = (
+    r"(-----BEGIN [A-Z ]{0,40}PRIVATE KEY-----).*?(?=-----END|\Z)"
+    r"|(?<![\w-])(eyJ)[\w-]{8,}\.eyJ[\w-]{8,}\.[\w-]*|\b(gh[oprsu]_|github_pat_|glpat-|xox[abeprs]-|dapi)\w[\w-]{15,}"
+)
+# A login without a password: a token as the user, and what Oracle's driver takes.
+_LOGIN = r"(?i)(\b(?:(?:git\+)?https?|ftps?)://)[^/\s'\"@:?#]{16,}@|(\bjdbc:oracle:[a-z]{1,9}:)[^/\s'\"@]{1,64}/[^\s'\"@]{1,99}@"
 # JSON and headers: what names a secret, and its value behind a colon.
 _TOLD = (
     rf"""(?i)((?:["']{_NAME}\\?["']\s?:\s?b?\\?["']|(?<![\w-])(?:proxy-)?authorization\s?[:=]\s?["']?"""
@@ -39,13 +48,13 @@ _TOLD = (
 )
 # Settings, in whatever spelling. Only of what a caller tells: a path in an error may be of a partition by that name.
 _SET = (
-    rf"""(?i)((?<![/\w.%-]){_NAME}["'`]?\s?(?:[:=]|%3[AD])\s?["']?|(?<!\S)--?{_NAME}\s["']?)"""
+    rf"""(?i)((?<![/\w.%-])(?:{_NAME}|sig)["'`]?\s?(?:[:=]|%3[AD])\s?["']?|(?<!\S)--?{_NAME}\s["']?)"""
     r"""(?!\*\*\*)[^\s"'\\,;&)]+"""
 )
 # An argument that an error quotes. A path of a partition by that name goes on behind its value.
 _QUOTED = rf"(?i)((?:^|['\"]){_NAME}\s?[:=]\s?)(?!\*\*\*)[^\s'\"/\\]+(?=['\"]|$)"
 _NAME_OF_SECRET = rf"(?i){_SECRET}"
-_MAY_HOLD = re.compile(r"[@?#&;=:]|%3D|bearer |--?\w", re.IGNORECASE)
+_MAY_HOLD = re.compile(r"[@?#&;=:]|%3D|bearer |--?\w|gh\w_|github_|dapi|eyJ", re.IGNORECASE)
 
 _SECRETS: dict[str, None] = {}
 """Values that must not be shown. Only ever added to, one atomic operation each: no lock can be held across a fork."""
@@ -77,10 +86,27 @@ def redacted(text: str) -> str:
     """A text that may be shown."""
     if _MAY_HOLD.search(text) is None and not _SECRETS:
         return text
+    text = re.sub(_QUERY, lambda m: m[1] + f"?{_HIDDEN}" * (m[2] is not None), _without_credentials(text))
+    return re.sub(_QUOTED, rf"\1{_HIDDEN}", text)
+
+
+def _without_credentials(text: str) -> str:
     text = without_secrets(text, _SHORTEST)
-    text = re.sub(_USER, rf"\1{_HIDDEN}@", text)
-    text = re.sub(_QUERY, rf"\1?{_HIDDEN}", text)
-    return re.sub(_NAMED, rf"\1{_HIDDEN}", re.sub(_QUOTED, rf"\1{_HIDDEN}", text))
+    if "@" in text:
+        text = re.sub(_WORD, _without_login, text)
+    text = re.sub(_LOGIN, rf"\1\2{_HIDDEN}@", text)
+    text = re.sub(_TOKEN, rf"\1\2\3{_HIDDEN}", text, flags=re.DOTALL)
+    return re.sub(_NAMED, rf"\1{_HIDDEN}", text)
+
+
+def _without_login(word: re.Match[str]) -> str:
+    head, at, rest = word[0].rpartition("@")
+    return re.sub(_USER, rf"\1{_HIDDEN}@", head + at) + rest
+
+
+def tells_secret(text: str) -> bool:
+    """Whether a text, which may be prose, holds a credential: `Password: at least eight letters` does not."""
+    return (_MAY_HOLD.search(text) is not None or bool(_SECRETS)) and _without_credentials(text) != text
 
 
 def kept(value: Any) -> Any:
@@ -89,8 +115,7 @@ def kept(value: Any) -> Any:
     if isinstance(value, str):
         if _MAY_HOLD.search(value) is None and not _SECRETS:
             return value
-        text = re.sub(_USER, rf"\1{_HIDDEN}@", without_secrets(value, _SHORTEST))
-        return re.sub(_SET, rf"\1{_HIDDEN}", re.sub(_NAMED, rf"\1{_HIDDEN}", text))
+        return re.sub(_SET, rf"\1{_HIDDEN}", _without_credentials(value))
     if isinstance(value, dict):
         return {
             kept(key): _HIDDEN if isinstance(item, str) and re.search(_NAME_OF_SECRET, key) else kept(item)

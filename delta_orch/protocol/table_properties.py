@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from delta_orch.errors import InvalidPropertyError
-from delta_orch.redaction import kept
+from delta_orch.redaction import kept, tells_secret
 
 _DAY_MS = 24 * 60 * 60 * 1000
 _LONGEST_PREFIX = 64
@@ -368,12 +368,7 @@ def ensure_settable(properties: Mapping[str, str], *, on_new_table: bool) -> dic
         _ensure_no_constraint(properties, "add_constraint(name, expression), which checks the rows first")
     for key, value in properties.items():
         if re.fullmatch(_CREDENTIAL, key) or kept(value) != value:
-            raise InvalidPropertyError(
-                f"The table property {key} would hold a credential",
-                cause="Whoever reads the table reads its properties, in every version",
-                remedy="Give credentials as storage options or through the environment",
-                property=key,
-            )
+            raise _credential(f"table property {key}", property=key)
         try:
             f"{key}{value}".encode()
         except UnicodeEncodeError as e:
@@ -381,6 +376,25 @@ def ensure_settable(properties: Mapping[str, str], *, on_new_table: bool) -> dic
                 f"Table property {key!a} is not valid Unicode", cause=str(e), property=ascii(key)
             ) from None
     return ensure_valid_properties(properties)
+
+
+def ensure_no_credential(text: str | None, what: str) -> None:
+    """Check a text that a table is to keep, such as a comment.
+
+    Raises:
+        InvalidPropertyError: It holds a password, a key, a token or a signature. The error does not repeat it.
+    """
+    if text and tells_secret(text):
+        raise _credential(what)
+
+
+def _credential(what: str, **context: str) -> InvalidPropertyError:
+    return InvalidPropertyError(
+        f"The {what} would hold a credential",
+        cause="Whoever reads the table reads it, in every version",
+        remedy="Give credentials as storage options or through the environment",
+        **context,
+    )
 
 
 def ensure_removable(keys: Iterable[str]) -> None:

@@ -8,6 +8,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.table_properties import ensure_no_credential
 
 SYSTEM_PREFIX = "delta."
 
@@ -20,6 +21,7 @@ def set_domain_metadata(
     Raises:
         InvalidRequestError: The domain is the protocol's own (`delta.…`) or has no name, the configuration is not a
             string, or the table has no metadata domains. Nothing was committed.
+        InvalidPropertyError: The configuration holds a credential. Nothing was committed.
         ConcurrentDomainMetadataError: Another commit changed the domain. The table holds that one.
     """
     _ensure_users_own(domain)
@@ -28,6 +30,7 @@ def set_domain_metadata(
             f"The configuration of a metadata domain is a string, not {type(configuration).__name__}",
             remedy="Serialize it, for example as JSON",
         )
+    ensure_no_credential(configuration, "metadata domain")
     transaction = _transaction(log, snapshot, "SET DOMAIN METADATA", domain, options)
     _ensure_domains(snapshot)
     transaction.set_domain_metadata(domain, configuration)

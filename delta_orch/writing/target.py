@@ -19,7 +19,7 @@ from delta_orch.protocol.paths import LOG_DIRECTORY
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_check import ensure_distinct_names
 from delta_orch.protocol.schema_edit import Path, resolve_path
-from delta_orch.protocol.table_properties import TableProperties, property_texts
+from delta_orch.protocol.table_properties import TableProperties, ensure_no_credential, property_texts
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
@@ -55,7 +55,7 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     Raises:
         InvalidRequestError: An unknown option, a string where a sequence of column names is expected, or a name or
             description that is not a string.
-        InvalidPropertyError: `properties` are not names with texts.
+        InvalidPropertyError: `properties` are not names with texts, or the name or description holds a credential.
     """
     ensure_options(options, WriteOptions)
     names = TableDefinition.__annotations__
@@ -68,6 +68,7 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     for name, text in (("name", parsed.get("name")), ("description", parsed.get("description"))):
         if text is not None and not isinstance(text, str):
             raise InvalidRequestError(f"The {name} of a table must be a string, not {text!r}")
+        ensure_no_credential(text, f"{name} of the table")
     if parsed.get("properties") is not None:
         parsed["properties"] = property_texts(parsed["properties"])
     return parsed, cast(CommitOptions, commit)

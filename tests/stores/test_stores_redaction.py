@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import delta_orch
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, TxnId, column
 from delta_orch.cli.main import run
 from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 from delta_orch.redaction import hide, kept, redacted
@@ -155,6 +155,7 @@ def test_what_a_library_says_is_dropped_with_its_context() -> None:
     [
         "The data file key=1/token=x/part-0.parquet is not there", "The file 'token=x/part-0.parquet'",
         "s3://bucket/a=b/c", "abfss://c@a.dfs.x/t",
+        "compass: north, pass_rate: 3",
         "http://127.0.0.1:9000/bucket/a@b", "Column a: b@c", "file:///data/a b/x.parquet", "10:30@noon", "id = 'a@b'",
     ],
 )  # fmt: skip
@@ -209,6 +210,31 @@ def test_a_property_of_a_table_is_no_credential(tmp_path: Path, name: str) -> No
     assert fine.items() <= table.snapshot().metadata.configuration.items()
 
 
+@pytest.mark.parametrize(
+    "text", ["from https://me:{}@db/x", "https://a.blob.core.windows.net/c?sig={}", '{{"password": "{}"}}', "ghp_{}"]
+)
+def test_no_text_that_a_table_keeps_holds_a_credential(tmp_path: Path, text: str) -> None:
+    given = text.format("Q7wJalrXUtnFEMI0")
+    table = DeltaTable(tmp_path / "t")
+    schema = [column("id", "bigint", comment="Password: at least 8 letters, see https://wiki/page?id=5")]
+    table.create(schema, description="token: opaque", properties={"delta.feature.domainMetadata": "supported"})
+    calls: list[Callable[[], object]] = [
+        lambda: DeltaTable(tmp_path / "u").create(schema, description=given),
+        lambda: DeltaTable(tmp_path / "u").create(schema, name=given),
+        lambda: DeltaTable(tmp_path / "u").create([column("id", "bigint", comment=given)]),
+        lambda: table.alter().set_description(given).commit(),
+        lambda: table.alter().set_column_comment("id", given).commit(),
+        lambda: table.alter().add_column("b", "int", comment=given).commit(),
+        lambda: table.set_domain_metadata("mine", given),
+        lambda: table.append(ONE, txn=TxnId(given, 1)),
+    ]
+    for call in calls:
+        with pytest.raises(DeltaError, match="credential") as caught:
+            call()
+        assert "Q7wJalrXUtnFEMI0" not in everything(caught.value)
+    assert table.version() == 0 and not (tmp_path / "u").exists()
+
+
 def test_commits_hold_no_secret(tmp_path: Path) -> None:
     table = DeltaTable(f"file://{tmp_path}/t")
     table.append(pa.table({"id": [1]}))
@@ -225,6 +251,9 @@ ONE = pa.table({"id": [1]})
         "https://h/x?a=1&sig={}", "s3://AK:{}@bucket/x", "abfss://c@a/x?sv=1&sig={}", "AccountKey={};b=2",
         "jdbc:x://u:{}@h/d", "password={}", "PGPASSWORD={} psql", "--password {}", "aws_secret_access_key = {}",
         'the {{"password": "{}"}}', "Authorization: Bearer {}", "authorization=Basic {}", "x-api-key: {}",
+        "DB_PASS={}", "passphrase: {}", '{{"pass": "{}"}}', "sig={}", "https://{}@github.com/x", "x ghp_{} y",
+        "jdbc:oracle:thin:me/{}@h:1521/x", "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----",
+        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{}",
         "api_key: {}", "client_secret%3D{}", "https://h/x?access%5Ftoken={}", "passwd:`{}`",
     ],
 )  # fmt: skip
@@ -255,6 +284,12 @@ def test_redaction_takes_no_longer_for_hostile_text() -> None:
         "?token",
         "%3Dtoken",
         " a.token",
+        "https://",
+        "https://@",
+        "s3://a:",
+        "-eyJhbGciOiJ",
+        "-----BEGIN ",
+        "jdbc:oracle:thin:a/",
     ):
         for one in tries(5, text):
             with one.timed():

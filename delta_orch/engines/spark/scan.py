@@ -23,7 +23,7 @@ from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by
 from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost
 from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
-from delta_orch.engines.spark.sql_text import field_of, bounded_sql, same_values, timestamp_ntz_sql
+from delta_orch.engines.spark.sql_text import bounded_sql, field_of, same_values, timestamp_ntz_sql
 from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Cast, Coerced, Expression, In, Opaque
 from delta_orch.expressions.resolve import find_column

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
 from delta_orch.engines.file_schema import CHANGE_TYPE, columns_in_files
 from delta_orch.engines.spark.errors import CHECK_MARK
-from delta_orch.engines.spark.sql_text import convert_sql, field_of, bounded_sql, timestamp_ntz_sql
+from delta_orch.engines.spark.sql_text import bounded_sql, convert_sql, field_of, timestamp_ntz_sql
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from delta_orch.errors import ConcurrentTransactionError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.protocol.table_properties import ensure_no_credential
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +35,11 @@ class TxnId:
     follows: int | None = None
     exact: bool = False
     ordered: bool = False
+
+    def __post_init__(self) -> None:
+        """Raises InvalidPropertyError: The name holds a credential, and the table would keep it."""
+        if isinstance(self.app_id, str):
+            ensure_no_credential(self.app_id, "name of a transaction")
 
     def is_recorded_by(self, version: int) -> bool:
         """Whether a recorded version makes this one's commit a repetition."""

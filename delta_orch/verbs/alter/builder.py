@@ -9,7 +9,7 @@ from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.schema_edit import ColumnPath
-from delta_orch.protocol.table_properties import property_texts
+from delta_orch.protocol.table_properties import ensure_no_credential, property_texts
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import DataType, StructField
 from delta_orch.verbs.alter.alteration import alter, plan_alteration
@@ -55,11 +55,13 @@ def field_of(data_type: object, nullable: bool = True, comment: str | None = Non
 
     Raises:
         SchemaMismatchError: It is not a type.
+        InvalidPropertyError: The comment holds a credential.
     """
     if not isinstance(data_type, DataType | str):
         raise SchemaMismatchError(
             f"{data_type!r} is not a type", remedy="Write it as in Spark SQL: bigint, array<string>"
         )
+    ensure_no_credential(comment, "comment of the column")
     declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
     given = {**metadata} if comment is None else {**metadata, "comment": comment}
     return StructField("", declared, nullable, given)

@@ -23,7 +23,7 @@ from delta_orch.protocol.schema_edit import (
     with_struct,
     with_type,
 )
-from delta_orch.protocol.table_properties import parse_column_list
+from delta_orch.protocol.table_properties import ensure_no_credential, parse_column_list
 from delta_orch.protocol.type_text import with_renamed_place
 from delta_orch.protocol.types import DATE, TIMESTAMP_NTZ, DataType, StructField, StructType
 from delta_orch.table.clustering import logical_path
@@ -300,6 +300,8 @@ class SetComment(ChangeColumn):
     comment: str
 
     def apply(self, draft: Draft) -> Draft:
+        ensure_no_credential(self.comment, "comment of the column")
+
         def commented(field: StructField) -> StructField:
             kept = {key: value for key, value in field.metadata.items() if key != "comment"}
             return replace(field, metadata={**kept, "comment": self.comment} if self.comment else kept)

@@ -17,6 +17,7 @@ from delta_orch.protocol.action_json import body_to_json
 from delta_orch.protocol.schema_edit import ColumnPath, Path, quote_path, resolve_path
 from delta_orch.protocol.table_properties import (
     CONSTRAINT_PREFIX,
+    ensure_no_credential,
     ensure_removable,
     ensure_settable,
     find_property,
@@ -118,6 +119,8 @@ class SetTableTexts:
 
     def apply(self, draft: Draft) -> Draft:
         metadata = draft.table.metadata
+        ensure_no_credential(self.name, "name of the table")
+        ensure_no_credential(self.description, "description of the table")
         if self.name is not None:
             metadata = replace(metadata, name=self.name or None)
         if self.description is not None:
