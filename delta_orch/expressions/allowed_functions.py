@@ -6,6 +6,8 @@ raises an error on request, or makes rows. What is missing here is refused by na
 
 from __future__ import annotations
 
+import re
+
 from delta_orch.expressions.grammar_parts import CLOCKS, UNITS
 from delta_orch.expressions.tokens import OTHER_FUNCTION, Refused
 
@@ -15,13 +17,13 @@ def _words(text: str) -> frozenset[str]:
 
 
 _TEXT = """
-    ascii base64 bit_length btrim char char_length character_length chr concat concat_ws contains crc32 elt encode
-    decode endswith find_in_set format_number hash hex initcap instr is_valid_utf8 lcase left len length levenshtein
-    locate lower lpad ltrim make_valid_utf8 md5 octet_length overlay position regexp regexp_count regexp_extract
-    regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr replace reverse right rlike rpad rtrim
-    sentences sha sha1 sha2 soundex split split_part startswith substr substring substring_index to_binary to_char
-    to_number to_varchar translate trim try_to_binary try_to_number ucase unbase64 unhex upper url_decode url_encode
-    xxhash64
+    ascii base64 bit_length btrim char char_length character_length charindex chr concat concat_ws contains crc32 elt
+    encode decode endswith find_in_set format_number format_string hash hex initcap instr is_valid_utf8 lcase left len
+    length levenshtein locate lower lpad ltrim make_valid_utf8 md5 octet_length overlay parse_url position printf
+    regexp regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat
+    replace reverse right rlike rpad rtrim sentences sha sha1 sha2 soundex split split_part startswith substr substring
+    substring_index to_binary to_char to_number to_varchar translate trim try_to_binary try_to_number ucase unbase64
+    unhex upper url_decode url_encode xxhash64
 """
 _NUMBERS = """
     abs acos acosh asin asinh atan atan2 atanh bin bit_count bit_get bround cbrt ceil ceiling conv cos cosh cot csc
@@ -41,9 +43,9 @@ _DATES = """
 """
 _NESTED = """
     array array_append array_compact array_contains array_distinct array_except array_insert array_intersect array_join
-    array_max array_min array_position array_prepend array_remove array_size array_union arrays_overlap arrays_zip
-    cardinality element_at flatten get map map_concat map_contains_key map_entries map_from_arrays map_from_entries
-    map_keys map_values named_struct size slice sort_array str_to_map struct try_element_at
+    array_max array_min array_position array_prepend array_remove array_size array_sort array_union arrays_overlap
+    arrays_zip cardinality element_at flatten get map map_concat map_contains_key map_entries map_from_arrays
+    map_from_entries map_keys map_values named_struct size slice sort_array str_to_map struct try_element_at
 """
 _JSON = """
     from_json get_json_object is_variant_null json_array_length json_object_keys parse_json schema_of_json
@@ -76,10 +78,12 @@ MAX_LENGTH = 65_535
 _MAX_SCALE = 100
 BOUNDED_FUNCTIONS = {
     "array_insert": MAX_LENGTH, "bround": _MAX_SCALE, "ceil": _MAX_SCALE, "ceiling": _MAX_SCALE, "floor": _MAX_SCALE,
-    "format_number": _MAX_SCALE, "lpad": MAX_LENGTH, "round": _MAX_SCALE, "rpad": MAX_LENGTH,
+    "format_number": _MAX_SCALE, "lpad": MAX_LENGTH, "repeat": MAX_LENGTH, "round": _MAX_SCALE, "rpad": MAX_LENGTH,
 }  # fmt: skip
 """Functions whose second argument, a length, a position or a scale, must be a constant of at most so much."""
 PADDING_FUNCTIONS = frozenset({"lpad", "rpad"})
+FORMATTING_FUNCTIONS = frozenset({"format_string", "printf"})
+_MAX_WIDTH = 99
 
 _GROWTH = {
     "base64": 2, "bin": 64, "conv": 64, "encode": 4, "hex": 8, "sentences": 16, "to_json": 16, "url_encode": 12,
@@ -110,6 +114,15 @@ def not_allowed(name: str, *, is_clock: bool = False) -> Refused:
         return Refused(f"calls the function {name}: its answer is not fixed", "Compute the value before the write")
     why = ": its answer is not fixed" if name in UNSTABLE_FUNCTIONS else ", which is not allowed there"
     return Refused(f"calls the function {name[:100]}{why}", OTHER_FUNCTION)
+
+
+def formatted_size(template: object, sizes: list[int]) -> int:
+    """A bound of the length of what `format_string` makes. Raises Refused: The format is no constant, pads too far, or
+    tells times, which the time zone of the process decides."""
+    if not isinstance(template, str) or re.search(r"%[^A-Za-z%]*(?:[0-9]{3}|[tT])", template):
+        raise Refused(f"formats with a text that is not a constant, tells times, or has widths over {_MAX_WIDTH}")
+    # No number is longer than a double of 309 digits and its fraction.
+    return len(template) + template.count("%") * (512 + max(sizes))
 
 
 GENERATORS = _words("explode explode_outer inline inline_outer posexplode posexplode_outer stack")

@@ -17,9 +17,11 @@ from delta_orch.expressions.allowed_functions import (
     BOUNDED_FUNCTIONS,
     CLOCK_FUNCTIONS,
     EXTRACTED,
+    FORMATTING_FUNCTIONS,
     MAX_LENGTH,
     PADDING_FUNCTIONS,
     WITHOUT_PARENTHESES,
+    formatted_size,
     grown_size,
     not_allowed,
 )
@@ -156,6 +158,10 @@ def _size_of_call(node: Call, parts: Sequence[Expression], sizes: list[int], is_
             raise Refused(f"calls {name} with a length or a scale that is not a constant of at most {most}")
         if name in PADDING_FUNCTIONS:
             sizes = [max(abs(bound), 1) if type(bound) is int else 1]
+        if name == "repeat":
+            sizes = [sizes[0] * max(bound, 1) if type(bound) is int else 0]
+    if name in FORMATTING_FUNCTIONS and parts:
+        sizes = [formatted_size(parts[0].value if isinstance(parts[0], Literal) else None, sizes)]
     for pattern in patterns_of(name, parts):
         ensure_quick_pattern(pattern)
         ensure_short_subject(sizes[0])

@@ -69,7 +69,10 @@ ALLOWED = [
     "i IS NOT DISTINCT FROM 1", "i <=> NULL", "i == 1", "i <> 1", "i = 1 IS TRUE", "i < 3 = true",
     "b AND (i > 1 OR l > 1)", "b OR i > 1 AND l > 1", "a_b.c", "`end` > 0", "end > 0", "-i::string",
     "i -- comment\n+ 1", "i /* comment */ + 1", "i + 1 || 'x'", "1 + 2 || '3' + 4", "i * 2 DIV 3 % 2", "i | 1 & 2",
-    "pi()", "e()", "width_bucket(5, 0, 10, 5)", "equal_null(i, NULL)", "typeof(i)", "~ -i", "- 5 * 2", "-i * -2",
+    "charindex('b', s)", "charindex('b', s, 2)", "repeat(s, 3)", "repeat(s, -1)",
+    "format_string('%05d-%s', i, s)", "printf('%3$.2f %2$s%1$s', s, s, x)", "parse_url('https://h:8/p', 'HOST')",
+    "parse_url('https://h:8/p?a=b', 'QUERY', 'a')", "array_sort(arr)", "pi()", "e()",
+    "width_bucket(5, 0, 10, 5)", "equal_null(i, NULL)", "typeof(i)", "~ -i", "- 5 * 2", "-i * -2",
 ]  # fmt: skip
 """Over the columns i, l, x, dec, s, b, d, ts, j, arr, m, st, a_b, end, and one named with a backtick."""
 
@@ -129,6 +132,12 @@ _CALLS = [
     "secret('a', 'b')",
     "sequence(1, 1000000000)",
     "repeat('x', 1000000000)",
+    "repeat(repeat('x', 300), 300)",
+    "repeat('x', id)",
+    "format_string('%1000000000d', id)",
+    "format_string('%.1000000000f', id)",
+    "format_string('%tY', id)",
+    "printf(concat('%', '1000d'), id)",
     "lpad('x', 1000000000, 'y')",
     "array_repeat(1, 1000000000)",
     "xpath('<a/>', 'a')",
