@@ -17,7 +17,7 @@ def _words(text: str) -> frozenset[str]:
 
 
 _TEXT = """
-    ascii base64 bit_length btrim char char_length character_length charindex chr concat concat_ws contains crc32 elt
+    ascii base64 bit_length btrim char char_length character_length chr concat concat_ws contains crc32 elt
     encode decode endswith find_in_set format_number format_string hash hex initcap instr is_valid_utf8 lcase left len
     length levenshtein locate lower lpad ltrim make_valid_utf8 md5 octet_length overlay parse_url position printf
     regexp regexp_count regexp_extract regexp_extract_all regexp_instr regexp_like regexp_replace regexp_substr repeat

@@ -69,7 +69,7 @@ ALLOWED = [
     "i IS NOT DISTINCT FROM 1", "i <=> NULL", "i == 1", "i <> 1", "i = 1 IS TRUE", "i < 3 = true",
     "b AND (i > 1 OR l > 1)", "b OR i > 1 AND l > 1", "a_b.c", "`end` > 0", "end > 0", "-i::string",
     "i -- comment\n+ 1", "i /* comment */ + 1", "i + 1 || 'x'", "1 + 2 || '3' + 4", "i * 2 DIV 3 % 2", "i | 1 & 2",
-    "charindex('b', s)", "charindex('b', s, 2)", "repeat(s, 3)", "repeat(s, -1)",
+    "repeat(s, 3)", "repeat(s, -1)",
     "format_string('%05d-%s', i, s)", "printf('%3$.2f %2$s%1$s', s, s, x)", "parse_url('https://h:8/p', 'HOST')",
     "parse_url('https://h:8/p?a=b', 'QUERY', 'a')", "array_sort(arr)", "pi()", "e()",
     "width_bucket(5, 0, 10, 5)", "equal_null(i, NULL)", "typeof(i)", "~ -i", "- 5 * 2", "-i * -2",

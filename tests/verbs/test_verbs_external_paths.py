@@ -51,6 +51,13 @@ def test_other_stores_are_refused(rows: Any, made: HandmadeTable, path: str) -> 
     assert table.vacuum(0, enforce_retention=False).paths in ((), ("inside.parquet",))
 
 
+@pytest.mark.parametrize("path", ["http://127.0.0.1:9/x.parquet", "hdfs://h:1/x.parquet"])
+def test_no_store_of_another_kind_can_be_opened(rows: Any, made: HandmadeTable, path: str) -> None:
+    named(made, path)
+    with pytest.raises(UnsupportedStoreError):
+        rows.read(DeltaTable(made.root, external_paths=[path.rpartition("/")[0]]))
+
+
 def test_paths_that_leave_by_a_link(rows: Any, made: HandmadeTable, tmp_path: Path) -> None:
     (tmp_path / "deep" / "er").mkdir(parents=True)
     made.file("x.parquet", ROWS)

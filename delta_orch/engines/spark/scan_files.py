@@ -152,15 +152,12 @@ def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
 
     Spark itself would open every scheme that Hadoop knows, `http` among them.
     """
-    from delta_orch.storage.external_paths import lies_in, place_of
-
     # An encoded dot counts, too. All are rare, so that each path is checked by itself.
     suspicious = pc.match_substring_regex(paths, r"\.\.|%2[eE]|^/|^[A-Za-z][A-Za-z0-9+.-]*:")
     if store.external_paths is not None:
         suspicious = pc.is_valid(paths)
     for path in paths.filter(suspicious).to_pylist():
-        if "://" not in path or not lies_in(place_of(path), store.external_paths or ()):
-            store.resolve(path)
+        store.resolve(path)
 
 
 def hadoop_root(store: LogStore) -> str:
