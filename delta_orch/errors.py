@@ -56,7 +56,7 @@ from __future__ import annotations
 import re
 from typing import Any, ClassVar
 
-from delta_orch.redaction import redacted
+from delta_orch.redaction import public, redacted
 
 
 class DeltaError(Exception):
@@ -82,9 +82,7 @@ class DeltaError(Exception):
         self.problem = problem
         self.cause = cause or None
         self.remedy = remedy or None
-        self.context: dict[str, Any] = {
-            name: redacted(value) if isinstance(value, str) else value for name, value in context.items()
-        }
+        self.context: dict[str, Any] = {name: public(value) for name, value in context.items()}
         if "retryable" in context:
             self.retryable = bool(context["retryable"])
         super().__init__(" ".join(_sentence(part) for part in (problem, cause, remedy) if part))

@@ -53,6 +53,11 @@ _SET = (
 )
 # An argument that an error quotes. A path of a partition by that name goes on behind its value.
 _QUOTED = rf"(?i)((?:^|['\"]){_NAME}\s?[:=]\s?)(?!\*\*\*)[^\s'\"/\\]+(?=['\"]|$)"
+# Constants that SQL compares with a column of such a name.
+_COMPARED = (
+    rf"(?i)((?<![/\w.%-]){_NAME}[`\"]?\s?(?:[=<>!]{{1,3}}|\b(?:NOT )?(?:I?LIKE|RLIKE|IN)\b)\s?\(?\s?')"
+    r"(?!\*\*\*')[^']*(?:'\s?,\s?'[^']*)*(?=')"
+)
 _NAME_OF_SECRET = rf"(?i){_SECRET}"
 _MAY_HOLD = re.compile(r"[@?#&;=:]|%3D|bearer |--?\w|gh\w_|github_|dapi|eyJ", re.IGNORECASE)
 
@@ -87,7 +92,19 @@ def redacted(text: str) -> str:
     if _MAY_HOLD.search(text) is None and not _SECRETS:
         return text
     text = re.sub(_QUERY, lambda m: m[1] + f"?{_HIDDEN}" * (m[2] is not None), _without_credentials(text))
-    return re.sub(_QUOTED, rf"\1{_HIDDEN}", text)
+    return re.sub(_QUOTED, rf"\1{_HIDDEN}", re.sub(_COMPARED, rf"\1{_HIDDEN}", text))
+
+
+def public(value: Any) -> Any:
+    """A value that an error carries: its texts as `redacted`, also in dictionaries, lists and tuples."""
+    if isinstance(value, str):
+        return redacted(value)
+    if type(value) is dict:
+        return {
+            key: _HIDDEN if isinstance(item, str) and re.search(_NAME_OF_SECRET, str(key)) else public(item)
+            for key, item in value.items()
+        }
+    return type(value)(map(public, value)) if type(value) in (list, tuple) else value
 
 
 def _without_credentials(text: str) -> str:
@@ -115,7 +132,7 @@ def kept(value: Any) -> Any:
     if isinstance(value, str):
         if _MAY_HOLD.search(value) is None and not _SECRETS:
             return value
-        return re.sub(_SET, rf"\1{_HIDDEN}", _without_credentials(value))
+        return re.sub(_SET, rf"\1{_HIDDEN}", re.sub(_COMPARED, rf"\1{_HIDDEN}", _without_credentials(value)))
     if isinstance(value, dict):
         return {
             kept(key): _HIDDEN if isinstance(item, str) and re.search(_NAME_OF_SECRET, key) else kept(item)

@@ -14,6 +14,7 @@ from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.redaction import kept
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,7 +134,7 @@ def _conjuncts(where: Expression | None) -> Sequence[Expression]:
 def _part(snapshot: Snapshot, part: Expression, total: FileCount) -> PredicatePart:
     used = _used(snapshot, part)
     left = snapshot.files(["size"], part).num_rows if used else total.num_files
-    return PredicatePart(to_spark_sql(part), used, total.num_files - left)
+    return PredicatePart(kept(to_spark_sql(part)), used, total.num_files - left)
 
 
 def _used(snapshot: Snapshot, part: Expression) -> tuple[str, ...]:

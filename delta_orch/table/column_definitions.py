@@ -47,12 +47,13 @@ def column(
         SchemaMismatchError: The text is not a type.
         InvalidExpressionError: `default` names a column, or is not an expression that may be evaluated.
         InvalidRequestError: Both a default and a generation expression.
-        InvalidPropertyError: The comment holds a credential.
+        InvalidPropertyError: The comment, or an expression, holds a credential.
     """
     from delta_orch.protocol.table_properties import ensure_no_credential
     from delta_orch.protocol.type_text import parse_declared_type
 
-    ensure_no_credential(comment, "comment of the column")
+    for text, what in ((comment, "comment"), (default, "default"), (generated_as, "expression")):
+        ensure_no_credential(text, f"{what} of the column")
     declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
     if default is not None and generated_as is not None:
         raise InvalidRequestError(

@@ -225,6 +225,8 @@ def test_no_text_that_a_table_keeps_holds_a_credential(tmp_path: Path, text: str
         lambda: table.alter().set_description(given).commit(),
         lambda: table.alter().set_column_comment("id", given).commit(),
         lambda: table.alter().add_column("b", "int", comment=given).commit(),
+        lambda: table.alter().set_default("id", f"length('{given}')").commit(),
+        lambda: table.alter().add_constraint("c", f"length('{given}') > id").commit(),
         lambda: table.set_domain_metadata("mine", given),
         lambda: table.append(ONE, txn=TxnId(given, 1)),
     ]
@@ -233,6 +235,28 @@ def test_no_text_that_a_table_keeps_holds_a_credential(tmp_path: Path, text: str
             call()
         assert "Q7wJalrXUtnFEMI0" not in everything(caught.value)
     assert table.version() == 0 and not (tmp_path / "u").exists()
+
+
+def test_errors_and_plans_hold_no_secret_of_a_predicate_or_a_row(tmp_path: Path) -> None:
+    secret = "Q7wJalrXUtnFEMI"
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1], "password": ["x"], "url": ["y"]}))
+    table.alter().add_constraint("short", "length(url) < 9").commit()
+    told = [f"password = '{secret}'", f"password IN ('a', '{secret}')", f"url = 'https://me:{secret}@db/x'"]
+    for where in told:
+        assert secret not in f"{table.snapshot().scan(where=where).explain()!r}"
+        rows = pa.table({"id": [2], "password": [secret], "url": [f"https://me:{secret}@db/x"]})
+        calls: list[Callable[[], object]] = [
+            lambda where=where: table.delete(f"{where} AND ("),
+            lambda where=where: table.delete(f"({where}) + 1 = 2"),
+            lambda where=where: table.delete(f"{where} AND nothing = 1"),
+            lambda rows=rows: table.append(rows),
+            lambda rows=rows, where=where: table.overwrite(rows, replace_where=f"{where} AND id = 9"),
+        ]
+        for call in calls:
+            with pytest.raises(DeltaError) as caught:
+                call()
+            assert secret not in everything(caught.value) + repr(caught.value.context)
 
 
 def test_commits_hold_no_secret(tmp_path: Path) -> None:
@@ -290,6 +314,8 @@ def test_redaction_takes_no_longer_for_hostile_text() -> None:
         "-eyJhbGciOiJ",
         "-----BEGIN ",
         "jdbc:oracle:thin:a/",
+        "token='",
+        "token IN ('a', ",
     ):
         for one in tries(5, text):
             with one.timed():

@@ -404,6 +404,7 @@ class SetDefault(ChangeColumn):
             raise InvalidRequestError(
                 f"Column {quote_path(path)} cannot have a default", cause="Its values are made another way"
             )
+        ensure_no_credential(self.expression, f"default of column {field.name}")
         text = ensure_default(field.name, self.expression)
         return self._changed(draft, lambda f: replace(f, metadata={**f.metadata, CURRENT_DEFAULT: text}))
 

@@ -185,6 +185,7 @@ class AddConstraint:
                 remedy="Take another name, or drop that one first",
                 constraint=self.name,
             )
+        ensure_no_credential(self.expression, f"constraint {self.name}")
         ensure_no_column_in_double_quotes(self.expression, draft.schema)
         checked = check_expression(self.expression, f"CHECK constraint {self.name}", columns=draft.schema.names)
         condition = resolve_predicate(checked.sql, draft.schema)
