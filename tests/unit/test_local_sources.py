@@ -153,6 +153,18 @@ def test_infinity_of_duckdb_is_not_a_day(value: str) -> None:
     assert read(far) == [{"a": [date(9999, 12, 31)], "b": None, "c": [DAY]}]
 
 
+@pytest.mark.parametrize("rows", ["1", "3000000"])
+def test_a_query_of_duckdb_that_fails_leaves_the_table_as_it_was(rows: str, tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb")
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1]}))
+    value = f"CASE WHEN i = {rows} - 1 THEN error('mine')::BIGINT ELSE i END"
+    for write in (table.append, lambda data: table.upsert(data, ["id"])):
+        with pytest.raises(InvalidRequestError, match=r"DuckDBPyRelation cannot be read.*mine"):
+            write(duckdb.connect().sql(f"SELECT {value} AS id FROM range({rows}) AS t(i)"))
+    assert table.version() == 0
+
+
 def test_types_without_a_counterpart_are_refused_by_name() -> None:
     with pytest.raises(SchemaMismatchError, match="duration"):
         ENGINE.relation(pa.table({"t": pa.array([1], pa.duration("s"))}))

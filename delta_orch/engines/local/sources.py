@@ -38,7 +38,7 @@ def relation_of(data: Data) -> LocalRelation:
     each time its rows are read. A RecordBatchReader can be read once.
 
     Raises:
-        InvalidRequestError: Not such a value.
+        InvalidRequestError: Not such a value. When the rows are read: the library that gives them cannot.
         SchemaMismatchError: A column has a type Delta has no name for, or Python objects that Arrow would change, such
             as dates beside points in time. When the rows are read: a value is not valid for its column's type, such as
             text that is not UTF-8, or infinity as a date of DuckDB.
@@ -69,9 +69,8 @@ def relation_of(data: Data) -> LocalRelation:
         return _relation(data.schema, lambda: data.scanner().to_reader())
     if accepts_value(data):
         first = _open_stream(data)
-        open_batches = _first_then(first, lambda: _stream(data))
-        is_of_duckdb = _is_a(data, "duckdb", "DuckDBPyRelation") or _is_a(data, "_duckdb", "DuckDBPyRelation")
-        return _relation(first.schema, _finite(open_batches) if is_of_duckdb else open_batches)
+        open_batches = _first_then(_batches(data, first), lambda: _stream(data))
+        return _relation(first.schema, _finite(open_batches) if _is_of_duckdb(data) else open_batches)
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
         remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas or Polars DataFrame, "
@@ -179,9 +178,29 @@ def _is_infinite(column: pa.Array) -> bool:
     return bool(pc.any(pc.is_in(column.view(numbers), pa.array([furthest, -furthest], numbers))).as_py())
 
 
-def _open_stream(data: Data) -> pa.RecordBatchReader:
+def _is_of_duckdb(data: Data) -> bool:
+    return _is_a(data, "duckdb", "DuckDBPyRelation") or _is_a(data, "_duckdb", "DuckDBPyRelation")
+
+
+def _opened(data: Data) -> pa.RecordBatchReader:
+    if not _is_of_duckdb(data):
+        return pa.RecordBatchReader.from_stream(data)
+    import duckdb
+
     try:
         return pa.RecordBatchReader.from_stream(data)
+    except duckdb.Error as e:
+        raise _failed(data, e) from e
+
+
+def _failed(data: Data, error: Exception) -> InvalidRequestError:
+    kind = type(data).__name__
+    return InvalidRequestError(f"The rows of the {kind} cannot be read", cause=str(error), type=kind)
+
+
+def _open_stream(data: Data) -> pa.RecordBatchReader:
+    try:
+        return _opened(data)
     except pa.ArrowInvalid as e:  # a single column, such as a ChunkedArray or a Series
         raise InvalidRequestError(
             f"A {type(data).__name__} is not a stream of rows",
@@ -192,7 +211,15 @@ def _open_stream(data: Data) -> pa.RecordBatchReader:
 
 
 def _stream(data: Data) -> Iterator[pa.RecordBatch]:
-    return iter(pa.RecordBatchReader.from_stream(data))
+    return _batches(data, _opened(data))
+
+
+def _batches(data: Data, stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """What fails in the library that gives the rows comes as an error of Arrow or of the system."""
+    try:
+        yield from stream
+    except (pa.ArrowException, OSError) as e:
+        raise _failed(data, e) from e
 
 
 _READ: WeakSet[pa.RecordBatchReader] = WeakSet()
@@ -214,11 +241,11 @@ def _once(reader: pa.RecordBatchReader) -> Callable[[], Iterator[pa.RecordBatch]
 
 
 def _first_then(
-    first: pa.RecordBatchReader, again: Callable[[], Iterator[pa.RecordBatch]]
+    first: Iterator[pa.RecordBatch], again: Callable[[], Iterator[pa.RecordBatch]]
 ) -> Callable[[], Iterator[pa.RecordBatch]]:
     """The stream that was opened for its schema serves the first pass."""
     unread = [first]
-    return lambda: iter(unread.pop()) if unread else again()
+    return lambda: unread.pop() if unread else again()
 
 
 def _from_pandas(frame: Data) -> pa.Table:
