@@ -231,7 +231,7 @@ def cast_to(value: Expression, have: DataType, want: DataType, name: str) -> Exp
         return value
     if is_lossless_cast(have, want) or _is_assignable(have, want):
         return Cast(value, want)
-    if not (_is_atomic(have) or _is_atomic(want)):
+    if not (is_atomic(have) or is_atomic(want)):
         # Names inside are held against the table's before the first row is written.
         inside = _cast_inside(have, want)
         return value if inside == have else Cast(value, inside)
@@ -258,10 +258,10 @@ def ensure_value_fits(value: Expression, have: DataType, place: Path, schema: St
 
 def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expression:
     if literal.value is None:
-        return Literal(None, want if _is_atomic(want) else None)
+        return Literal(None, want if is_atomic(want) else None)
     if want == STRING:
         return Cast(literal, want)
-    if _is_atomic(want):
+    if is_atomic(want):
         fitted: Expression | None = None
         try:
             fitted = fit_comparison("=", Column((name,)), want, literal)
@@ -296,7 +296,7 @@ def _cast_inside(have: DataType, want: DataType) -> DataType:
 
 def _is_assignable(have: DataType, want: DataType) -> bool:
     """What CAST takes under ANSI, between atomic types."""
-    if not (_is_atomic(have) and _is_atomic(want)):
+    if not (is_atomic(have) and is_atomic(want)):
         return False
     if STRING in (have, want):
         return True
@@ -311,7 +311,7 @@ def _is_number(data_type: DataType) -> bool:
     return data_type in INTEGRAL_RANGES or data_type in (FLOAT, DOUBLE) or isinstance(data_type, DecimalType)
 
 
-def _is_atomic(data_type: DataType) -> bool:
+def is_atomic(data_type: DataType) -> bool:
     return isinstance(data_type, DecimalType) or (
         isinstance(data_type, PrimitiveType) and data_type.name not in ("variant", "void")
     )

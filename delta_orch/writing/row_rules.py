@@ -20,7 +20,8 @@ from delta_orch.errors import (
     SchemaMismatchError,
 )
 from delta_orch.expressions.checked import CheckedExpression, check_expression
-from delta_orch.expressions.nodes import Column, Comparison, Expression, Opaque
+from delta_orch.expressions.fit_comparison import literal_type
+from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -31,6 +32,7 @@ from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths, place_of_text
 from delta_orch.protocol.types import DataType, StructField, StructType, fields_of, parts_of
 from delta_orch.table.configuration import TableConfiguration
+from delta_orch.writing.assignments import cast_to, is_atomic
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
 
@@ -84,7 +86,7 @@ def shape_rows(
             and (sql := _text(field, CURRENT_DEFAULT)) is not None
         ):
             checked = check_expression(sql, f"the default of column {field.name}", is_default=True)
-            defaults.append(ComputedColumn(field.name, value_of(checked)))
+            defaults.append(ComputedColumn(field.name, _in_type_of(field, value_of(checked))))
     filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
     ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=True, never_null=never_null)
     checks.extend(table_checks(target.table))
@@ -134,6 +136,13 @@ def value_of(checked: CheckedExpression) -> Expression:
         return parse_value(checked.sql)
     except InvalidExpressionError:
         return Opaque(checked.sql, tuple(map(Column, checked.columns)))
+
+
+def _in_type_of(field: StructField, default: Expression) -> Expression:
+    """As an UPDATE to DEFAULT casts it. Raises SchemaMismatchError: A constant that is no value of the type."""
+    if isinstance(default, Literal):
+        return cast_to(default, literal_type(default), field.data_type, field.name)
+    return Cast(default, field.data_type) if is_atomic(field.data_type) else default
 
 
 def _generated_value(field: StructField, sql: str, schema: StructType) -> Expression:

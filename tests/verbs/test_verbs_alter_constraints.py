@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, column
 from delta_orch.errors import (
     ColumnNotFoundError,
     ConstraintViolationError,
@@ -90,6 +91,17 @@ def test_constraints_need_a_name_of_their_own_and_a_predicate_that_fits(filled: 
         with pytest.raises(error):
             filled.alter().add_constraint(name, expression).commit()
     assert filled.version() == 1
+
+
+def test_what_is_no_condition_is_refused_without_rows(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create([column("id", "bigint")])
+    for text in ("id + 1", "upper('a')", "if(id > 0, 1, 2)"):
+        with pytest.raises(InvalidExpressionError, match="is not a predicate"):
+            table.alter().add_constraint("c", text).commit()
+    table.alter().add_constraint("c", "soundex(CAST(id AS STRING)) = ''").commit()  # only Spark knows
+    table.alter().add_constraint("d", "id % 2 = 1").commit()
+    assert table.version() == 2
 
 
 def test_constraints_are_dropped_by_name(filled: DeltaTable) -> None:

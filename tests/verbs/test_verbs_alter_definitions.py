@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -107,6 +108,18 @@ def test_defaults_are_set_and_dropped(rows: EngineRows, table: DeltaTable) -> No
     for expression in ("id", "", "sum(1)", "1, 2"):
         with pytest.raises(InvalidExpressionError):
             table.alter().set_default("note", expression).commit()
+
+
+def test_defaults_are_cast_as_values_are(rows: EngineRows, table: DeltaTable) -> None:
+    kinds = {"p": ("decimal(5,2)", "0"), "d": ("double", "1"), "s": ("string", "5"), "b": ("binary", "'x'")}
+    table.create([column("id", "bigint"), *(column(name, kind, default=text) for name, (kind, text) in kinds.items())])
+    table.append(rows.data(pa.table({"id": [1]})))
+    assert rows.pylist(table) == [{"id": 1, "p": Decimal("0.00"), "d": 1.0, "s": "5", "b": b"x"}]
+    for name, kind, default in (("day", "date", "5"), ("small", "tinyint", "300"), ("n", "int", "'x'")):
+        other = DeltaTable(f"{table.uri}-{name}")
+        other.create([column("id", "bigint"), column(name, kind, default=default)])
+        with pytest.raises(SchemaMismatchError, match=f"The column {name} .* cannot hold the constant"):
+            other.append(rows.data(pa.table({"id": [1]})))
 
 
 def test_columns_whose_values_are_made_have_no_default(table: DeltaTable) -> None:

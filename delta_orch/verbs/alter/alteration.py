@@ -24,9 +24,11 @@ from delta_orch.errors import (
     DeltaError,
     InvalidExpressionError,
     InvalidRequestError,
+    UnsupportedExpressionError,
 )
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.expressions.tree import is_opaque
 from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.files.stats_columns import parse_stats
 from delta_orch.log.read.snapshot import Snapshot
@@ -34,6 +36,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns, provenance_only
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
+from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.type_text import with_declared_types
 from delta_orch.scan.scan import SCAN_COLUMNS
@@ -188,10 +191,11 @@ def _commit(
     if not is_changed and not draft.unwanted:
         return transaction.skip()
     ensure_files_fit_iceberg(snapshot, table)
-    if draft.proofs and snapshot.num_files:
+    proofs = [proof for proof in draft.proofs if snapshot.num_files or is_opaque(proof.violation)]
+    if proofs:
         transaction.read_whole_table()
         chosen = select_engine(None, engine)
-        for proof in draft.proofs:
+        for proof in proofs:
             ensure_rows_satisfy(chosen, snapshot, table, proof)
     if draft.relies_on_files:
         transaction.read_whole_table()
@@ -235,6 +239,8 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfigur
     prunable = _resolves_alike(proof.violation, snapshot)
     files = snapshot.files(SCAN_COLUMNS, proof.violation if prunable else None)
     if not files.num_rows:
+        if is_opaque(proof.violation):
+            _ensure_condition(engine, table, proof)
         return
     plan = ScanPlan(
         store=snapshot.store,
@@ -255,6 +261,17 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfigur
             constraint=proof.name,
             row=row,
         )
+
+
+def _ensure_condition(engine: Engine, table: TableConfiguration, proof: RowProof) -> None:
+    """Look at a condition without rows; not at one that only the other engine can evaluate.
+
+    Raises InvalidExpressionError: It is no condition.
+    """
+    try:
+        engine.to_arrow(engine.filter(engine.relation(schema_to_arrow(table.schema).empty_table()), proof.violation))
+    except UnsupportedExpressionError:
+        _LOGGER.info("The engine %s cannot evaluate the %s", engine.name, proof.name)
 
 
 def _resolves_alike(violation: Expression, snapshot: Snapshot) -> bool:
