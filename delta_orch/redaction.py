@@ -59,7 +59,7 @@ _COMPARED = (
     r"(?!\*\*\*')[^']*(?:'\s?,\s?'[^']*)*(?=')"
 )
 _NAME_OF_SECRET = rf"(?i){_SECRET}"
-_MAY_HOLD = re.compile(r"[@?#&;=:]|%3D|bearer |--?\w|gh\w_|github_|dapi|eyJ", re.IGNORECASE)
+_MAY_HOLD = re.compile(r"[@?#&;=:']|%3D|bearer |--?\w|gh\w_|github_|dapi|eyJ", re.IGNORECASE)
 
 _SECRETS: dict[str, None] = {}
 """Values that must not be shown. Only ever added to, one atomic operation each: no lock can be held across a fork."""

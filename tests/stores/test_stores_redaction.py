@@ -243,19 +243,19 @@ def test_errors_and_plans_hold_no_secret_of_a_predicate_or_a_row(tmp_path: Path)
     table.append(pa.table({"id": [1], "password": ["x"], "url": ["y"]}))
     table.alter().add_constraint("short", "length(url) < 9").commit()
     told = [f"password = '{secret}'", f"password IN ('a', '{secret}')", f"url = 'https://me:{secret}@db/x'"]
+    rows = pa.table({"id": [2], "password": [secret], "url": [f"https://me:{secret}@db/x"]})
+    calls: list[Callable[[str], object]] = [
+        lambda where: table.delete(f"{where} AND ("),
+        lambda where: table.delete(f"({where}) + 1 = 2"),
+        lambda where: table.delete(f"{where} AND nothing = 1"),
+        lambda where: table.append(rows),
+        lambda where: table.overwrite(rows, replace_where=f"{where} AND id = 9"),
+    ]
     for where in told:
         assert secret not in f"{table.snapshot().scan(where=where).explain()!r}"
-        rows = pa.table({"id": [2], "password": [secret], "url": [f"https://me:{secret}@db/x"]})
-        calls: list[Callable[[], object]] = [
-            lambda where=where: table.delete(f"{where} AND ("),
-            lambda where=where: table.delete(f"({where}) + 1 = 2"),
-            lambda where=where: table.delete(f"{where} AND nothing = 1"),
-            lambda rows=rows: table.append(rows),
-            lambda rows=rows, where=where: table.overwrite(rows, replace_where=f"{where} AND id = 9"),
-        ]
         for call in calls:
             with pytest.raises(DeltaError) as caught:
-                call()
+                call(where)
             assert secret not in everything(caught.value) + repr(caught.value.context)
 
 
