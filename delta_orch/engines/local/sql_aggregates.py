@@ -9,7 +9,7 @@ from delta_orch.engines.local.query_grammar import OrderKey, Over, Select, Windo
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, QueryColumns, Scalars, describe
-from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
+from delta_orch.engines.local.sql_types import Typed, common_type, holds_void, is_atomic, is_number, unsupported
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
@@ -342,6 +342,26 @@ def has_aggregate(node: Expression) -> bool:
         raise unsupported("GROUP BY ALL beside * or a window")
     is_one = isinstance(node, Call) and not isinstance(node, Operation) and node.name in AGGREGATES
     return is_one or any(map(has_aggregate, children_of(node)))
+
+
+GENERATORS = ("explode", "explode_outer")
+
+
+def makes_other_rows(node: Expression) -> bool:
+    """Whether an item of the SELECT list holds an aggregate, a window or a generator."""
+    is_one = isinstance(node, Call) and not isinstance(node, Operation) and node.name in (*AGGREGATES, *GENERATORS)
+    return is_one or isinstance(node, Over) or any(map(makes_other_rows, children_of(node)))
+
+
+def exploded(call: Call, alias: str | None, scalars: Scalars) -> tuple[str, StructField]:
+    """A row for each element of an array; of `explode_outer` one with null where there is none."""
+    values = [scalars.scalar(argument) for argument in call.arguments]
+    if len(values) != 1 or call.detail or not isinstance(kind := values[0].data_type, ArrayType) or holds_void(kind):
+        raise unsupported(describe(call))
+    is_outer = call.name == "explode_outer"
+    found = values[0].sql
+    text = f"CASE WHEN len({found}) > 0 THEN {found} ELSE [NULL] END" if is_outer else found
+    return f"unnest({text})", StructField(alias or "col", kind.element_type, is_outer or kind.contains_null)
 
 
 def order_key(

@@ -27,10 +27,13 @@ from delta_orch.engines.local.query_grammar import (
 )
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_aggregates import (
+    GENERATORS,
     Aggregates,
     OutputColumns,
     Windows,
+    exploded,
     group_keys,
+    makes_other_rows,
     order_key,
     without_minus_zero,
 )
@@ -53,7 +56,7 @@ from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.allowed_functions import WITHOUT_PARENTHESES
 from delta_orch.expressions.clock import one_moment, time_told
 from delta_orch.expressions.grammar_parts import CLOCKS
-from delta_orch.expressions.nodes import And, Column, Expression, Not, Operation, Or
+from delta_orch.expressions.nodes import And, Call, Column, Expression, Not, Operation, Or
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
@@ -439,6 +442,9 @@ class _Select:
             whole = scalars.scalar(Column((node.detail,)))
             assert isinstance(whole.data_type, StructType)
             return [(struct_field(whole, f.name).sql, replace(f, nullable=True)) for f in whole.data_type]
+        if isinstance(node, Call) and node.name in GENERATORS:
+            self._ensure_alone(node)
+            return [exploded(node, alias, Scalars(_SourceColumns(self._sources, self._shared)))]
         name = alias
         value = scalars.scalar(node)
         match node:
@@ -454,6 +460,13 @@ class _Select:
         if self._is_named and value.data_type != VOID and holds_void(value.data_type):
             raise unsupported(f"{describe(node)}, whose type has a part without one: cast it")
         return [(value.sql, StructField(name or "unnamed", value.data_type))]
+
+    def _ensure_alone(self, generator: Call) -> None:
+        """Of an item that makes several rows of one: nothing else in the query does, or makes one of several."""
+        select = self._select
+        others = [item.node for item in select.items if item.node is not generator and not is_star(item.node)]
+        if select.group or select.having or select.qualify or any(map(makes_other_rows, others)):
+            raise unsupported(f"{describe(generator)} beside an aggregate, a window or another of its kind")
 
     def _path_of(self, path: tuple[str, ...]) -> tuple[str, ...]:
         is_relation = len(path) > 1 and any(source.alias.lower() == path[0].lower() for source in self._sources)
