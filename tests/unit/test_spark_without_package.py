@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_orch.errors import MissingDependencyError
+from delta_orch.errors import DeltaError, MissingDependencyError, MissingFileError
 
 pytest.importorskip("pyspark", reason="pyspark is not installed")
 
@@ -46,3 +46,19 @@ def test_the_error_names_the_remedy_and_nothing_before_it(tmp_path: Path) -> Non
         assert isinstance(error, MissingDependencyError)
         assert error.remedy == "Install delta-orch where the executors run Python"
     assert explained(PySparkException("No module named 'other'")) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("delta_orch.errors.MissingFileError: gone", MissingFileError),
+        ("delta_orch.errors.redacted: no error of ours", DeltaError),
+        ("delta_orch.errors.no_name: no error of ours", DeltaError),
+    ],
+)
+def test_an_error_is_known_by_the_name_of_its_class(text: str, kind: type[DeltaError]) -> None:
+    from pyspark.errors import PySparkException
+
+    from delta_orch.spark_source.errors import explained
+
+    assert type(explained(PySparkException(f"Traceback\n{text}"))) is kind

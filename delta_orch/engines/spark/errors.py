@@ -174,8 +174,8 @@ def _translate(
     text = _full_text(error)
     if ours := _OURS.findall(text):
         name, said = ours[-1]
-        named: DeltaError = getattr(errors, name, DeltaError)(said)
-        return named
+        kind = getattr(errors, name, None)  # A message may quote any text.
+        return (kind if isinstance(kind, type) and issubclass(kind, DeltaError) else DeltaError)(said)
     condition = getattr(error, "getCondition", lambda: None)() or ""
     found = _VIOLATION.search(text)
     if found and int(found[1]) < len(checks):
