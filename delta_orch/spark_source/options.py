@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypedDict
 
+from delta_orch.engines.spark.host import REDACTION as REDACTION
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.table_properties import parse_size_bytes
 from delta_orch.scan.scan import DEFAULT_TASK_BYTES

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.engines.spark.host import HIDDEN
+from delta_orch.spark_source.options import REDACTION
 from delta_orch.storage.local import LocalStore
 from tests.spark.spark_files import needs_streams
 
@@ -66,6 +69,36 @@ def test_the_event_log_and_checkpoints_hold_no_credentials(
     assert any(b"SparkListenerSQLExecutionStart" in text for text in texts)
     assert any(b"SparkListenerJobStart" in text for text in texts)
     assert not [path for path, text in zip(written, texts, strict=True) if b"hush" in text]
+
+
+@needs_streams
+def test_what_connect_tells_of_queries_holds_no_credentials(
+    spark: Any, spark_connect: Any, tmp_path: Path, event_log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, (setting, other) = spark_connect, HIDDEN
+    session.conf.set(setting, "of the user")
+    try:
+        told = {"fs.s3a.secret.key": "hush-1", "fs.azure.account.key.a.dfs.core.windows.net": "hush-2"}
+        monkeypatch.setattr(LocalStore, "hadoop_options", lambda _: told)
+        table = DeltaTable(tmp_path / "t", SECRETS)
+        table.append(session.range(10))
+        assert table.snapshot().scan().to_spark(session).where("id > 3").count() == 6
+        # Of the format this package sees nothing before the server does: the user has to say it.
+        assert session.conf.get(setting) == f"of the user|{REDACTION}"
+        options = {"storageOptions": json.dumps({**SECRETS, "more": '{"key": "hush {3}"}'})}
+        frame = session.read.format("delta_orch").options(**options).load(table.uri)
+        frame.limit(1).write.format("delta_orch").mode("append").options(**options).save(str(tmp_path / "copy"))
+        view = f"CREATE OR REPLACE TEMPORARY VIEW hushed USING delta_orch OPTIONS (path '{table.uri}', "
+        session.sql(f"{view}storageOptions '{json.dumps(SECRETS)}')")
+        assert session.table("hushed").count() == 10
+    finally:
+        session.conf.unset(setting)
+        session.conf.unset(other)
+    spark.sparkContext._jsc.sc().listenerBus().waitUntilEmpty()
+    texts = [path.read_text() for path in event_log.rglob("*") if path.is_file()]
+    assert any("SparkListenerConnectOperationStarted" in text for text in texts)
+    assert not [found for text in texts for found in re.findall(r".{99}hush[- ].{9}", text)]
+    assert REDACTION in (Path(__file__).parents[2] / "docs" / "spark.md").read_text()
 
 
 def test_a_new_reader_needs_no_credentials_in_the_plan(spark: Any, tmp_path: Path) -> None:

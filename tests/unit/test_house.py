@@ -130,6 +130,7 @@ INNER = {
     ("spark_source.source", "DeltaOrchSource"): "where Spark does not find it by itself",
     ("spark_source.batches", "write_batches"): "foreachBatch, beside the sink",
     ("spark_source.errors", "explained"): "for errors of Spark's own actions",
+    ("spark_source.options", "REDACTION"): "the value of a setting of Spark",
     ("storage.base", "FileMeta"): "for who writes a store",
     ("storage.base", "StagedFile"): "for who writes a store",
     ("storage.local", "LocalStore"): "for who writes a store",

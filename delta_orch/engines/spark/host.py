@@ -69,6 +69,21 @@ WRITE_OPTIONS: Mapping[str, str] = {
 }
 
 
+REDACTION = (
+    r'(?i)key: "fs\.(s3a|gs|azure)\.[^"]*"\s+value: [^\n]*'
+    r"|\bfs\.(s3a|gs|azure)\.[^=\s]*(=| -> )[^,\])\s]*"
+    r"|storageOptions[^{]{0,40}\{[^\n]*\}"
+)
+"""What may be a credential in the text of queries."""
+
+HIDDEN: Mapping[str, str] = {
+    "spark.sql.redaction.string.regex": REDACTION,
+    "spark.sql.redaction.options.regex": r"fs\.(s3a|gs|azure)\.",
+}
+"""By setting. Spark tells its UI and its event log all that a client of Connect sends: options of readers and writers,
+and SQL."""
+
+
 def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool = False) -> dict[str, str]:
     """The settings under which the rows of one write are pulled and become files."""
     # Shredded variants need a table feature of their own; Spark finds the shredding schema in the rows of each file.

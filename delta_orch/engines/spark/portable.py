@@ -28,7 +28,7 @@ from delta_orch.engines.spark.frames import (
     spark_schema,
     with_position,
 )
-from delta_orch.engines.spark.host import SparkHost, read_options
+from delta_orch.engines.spark.host import HIDDEN, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.spark_literals import quote_identifier, type_sql
@@ -65,6 +65,15 @@ class PortableHost(SparkHost):
     def __init__(self, session: SparkSession) -> None:
         self.session = session
         self._overlay = _SettingsOverlay(session)
+
+    def _hide_credentials(self, store: LogStore) -> None:
+        """Stays set: a DataFrame that holds them is sent at each of its actions."""
+        if not store.hadoop_options():
+            return
+        for setting, ours in HIDDEN.items():
+            theirs = self.session.conf.get(setting, "")
+            if ours not in (theirs or ""):
+                self.session.conf.set(setting, f"{theirs}|{ours}" if theirs else ours)
 
     def pinned(self, rows: DataFrame, settings: Mapping[str, str]) -> DataFrame:
         return rows
@@ -114,6 +123,7 @@ class PortableHost(SparkHost):
             named = FileTable(files.files).path.to_pylist()
             here = [path for path in named if "://" not in path or path.startswith("file:")]
             files.store.ensure_regular([files.store.resolve(path) for path in here])
+        self._hide_credentials(files.store)
         reader = self.session.read.schema(spark_schema(files.data_schema)).options(**read_options(files))
         # Directory names are not columns, and brackets and stars are letters. (The option `__globPaths__` would say the
         # latter too, but Connect folds its case on the way and Spark then does not know it.)
@@ -147,6 +157,7 @@ class PortableHost(SparkHost):
     def write_files(
         self, rows: DataFrame, store: LogStore, directory: str, partition_by: Sequence[str], options: Mapping[str, str]
     ) -> list[str]:
+        self._hide_credentials(store)
         # A directory of its own: the files that Spark's job committed are exactly those in it.
         own = f"{directory}/write-{uuid.uuid4()}".lstrip("/")
         writer = rows.write.mode("error").options(**options)
