@@ -41,6 +41,16 @@ class Join:
 
 
 @dataclass(frozen=True, slots=True)
+class LateralView:
+    """`generator` makes rows of one that stands before it. `column` is None where it has the generator's own name."""
+
+    generator: Expression
+    is_outer: bool
+    alias: str
+    column: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class OrderKey:
     node: Expression
     descending: bool
@@ -80,6 +90,7 @@ class Select:
     distinct: bool = False
     source: From | None = None
     joins: tuple[Join, ...] = ()
+    views: tuple[LateralView, ...] = ()
     where: Expression | None = None
     group: tuple[Expression, ...] = ()
     having: Expression | None = None
@@ -332,7 +343,7 @@ class _QueryReader(Reader):
         found = Select(tuple(self._list_of(self._item)), distinct)
         if self.take("FROM"):
             source = self._source()
-            found = replace(found, source=source, joins=tuple(self._joins()))
+            found = replace(found, source=source, joins=tuple(self._joins()), views=tuple(self._views()))
         if self.take("WHERE"):
             found = replace(found, where=self.expression())
         if self.take("GROUP"):
@@ -419,6 +430,18 @@ class _QueryReader(Reader):
             if (keyword == "CROSS JOIN") == (condition is not None or using != ()):
                 self.refuse()
             found.append(Join(keyword, source, condition, using))
+
+    def _views(self) -> Iterator[LateralView]:
+        while self.take("LATERAL"):
+            if not self.take("VIEW"):
+                self.refuse()
+            is_outer = self.take("OUTER")
+            generator, alias = self.value(), self.name()
+            named = self.take("AS") or self.kind == "quoted" or (self.kind == "word" and self.word not in _CLAUSES)
+            column = self.name() if named else None
+            if self.word == ",":
+                self.refuse()
+            yield LateralView(generator, is_outer, alias, column)
 
     def _source(self) -> From:
         if self.word == "VALUES" or self.take("("):

@@ -353,12 +353,12 @@ def makes_other_rows(node: Expression) -> bool:
     return is_one or isinstance(node, Over) or any(map(makes_other_rows, children_of(node)))
 
 
-def exploded(call: Call, alias: str | None, scalars: Scalars) -> tuple[str, StructField]:
-    """A row for each element of an array; of `explode_outer` one with null where there is none."""
+def exploded(call: Call, alias: str | None, scalars: Scalars, is_outer: bool = False) -> tuple[str, StructField]:
+    """A row for each element of an array; where there is none, one with null if it `is_outer` or `explode_outer`."""
     values = [scalars.scalar(argument) for argument in call.arguments]
     if len(values) != 1 or call.detail or not isinstance(kind := values[0].data_type, ArrayType) or holds_void(kind):
         raise unsupported(describe(call))
-    is_outer = call.name == "explode_outer"
+    is_outer = is_outer or call.name == "explode_outer"
     found = values[0].sql
     text = f"CASE WHEN len({found}) > 0 THEN {found} ELSE [NULL] END" if is_outer else found
     return f"unnest({text})", StructField(alias or "col", kind.element_type, is_outer or kind.contains_null)

@@ -14,6 +14,7 @@ from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
 from delta_orch.engines.local.query_grammar import (
     From,
     Join,
+    LateralView,
     Numbers,
     Query,
     Select,
@@ -346,7 +347,18 @@ class _Select:
     def _from(self) -> list[str]:
         if self._select.source is None:
             return []
-        return [f"FROM {self._source(self._select.source)}", *map(self._join, self._select.joins)]
+        joins = map(self._join, self._select.joins)
+        return [f"FROM {self._source(self._select.source)}", *joins, *map(self._view, self._select.views)]
+
+    def _view(self, view: LateralView) -> str:
+        call = view.generator
+        if not isinstance(call, Call) or call.name not in GENERATORS:
+            raise unsupported(f"LATERAL VIEW {describe(call)}")
+        found = exploded(call, view.column, Scalars(_SourceColumns(self._sources, self._shared)), view.is_outer)
+        source = Source(view.alias, StructType((found[1],)))
+        self._add(source, visible=True)
+        text = f"SELECT {found[0]} AS {quote_duckdb_identifier(found[1].name)}"
+        return f"CROSS JOIN LATERAL ({text}) AS {quote_duckdb_identifier(view.alias)}"
 
     def _source(self, item: From, *, visible: bool = True) -> str:
         if isinstance(item.relation, str):
@@ -355,13 +367,16 @@ class _Select:
             inner = _query(item.relation, self._context, is_named=not item.columns)
             inner = inner.renamed(item.columns) if item.columns else inner
             source, text = Source(item.alias or f"q{len(self._sources)}", inner.schema), f"({inner.sql})"
+        self._add(source, visible=visible)
+        return f"{text} AS {quote_duckdb_identifier(source.alias)}"
+
+    def _add(self, source: Source, *, visible: bool) -> None:
         alias = source.alias
         if any(other.alias.lower() == alias.lower() for other in self._sources):
             raise InvalidExpressionError(f"Two relations in FROM are called {alias!r}", remedy="Give one an alias")
         self._sources.append(source)
         if visible:
             self._visible.append(source)
-        return f"{text} AS {quote_duckdb_identifier(alias)}"
 
     def _table(self, name: str, alias: str) -> tuple[Source, str]:
         if (found_query := self._context.with_queries.get(name.lower())) is not None:
