@@ -558,7 +558,7 @@ QUERIES = [
     "SELECT id FROM t WHERE b IN (SELECT explode(arr) FROM v) UNION ALL SELECT explode(array(1L, 2L))",
     "SELECT id, w FROM t LATERAL VIEW explode(split(S, 'b')) e AS w",
     "SELECT id, E.col FROM t LATERAL VIEW OUTER explode(filter(array(i, b), x -> x > 1)) e",
-    "SELECT w, count(*) c FROM t JOIN u q ON b = q.n LATERAL VIEW explode(split(word, 'n')) e w WHERE w > '' GROUP BY w",
+    "SELECT w, count(*) c FROM t JOIN u q ON t.b = q.n LATERAL VIEW explode(split(word, 'n')) e w GROUP BY w",
     "SELECT * FROM v LATERAL VIEW explode(arr) e AS x LATERAL VIEW OUTER explode(array(x, k)) f AS y WHERE k > 0",
     "SELECT word FROM u WHERE EXISTS (SELECT 1 FROM v LATERAL VIEW explode(arr) e AS x WHERE x = n)",
     "SELECT bo, b % 2 AS p, count(*) AS c, max(l) AS m FROM t GROUP BY bo, b % 2 HAVING count(*) > 1",
