@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import json
 import os
+import random
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,6 +21,7 @@ import pytest
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import (
     ConflictError,
+    DeltaError,
     InvalidRequestError,
     MetadataChangedError,
     StagedWriteGoneError,
@@ -226,6 +231,39 @@ def test_a_staged_write_belongs_to_its_table(tmp_path: Path) -> None:
     for wrong in ("../../etc/passwd", "", "a b", 3):
         with pytest.raises(InvalidRequestError):
             table.staged(wrong)  # type: ignore[arg-type]  # on purpose
+
+
+def test_what_a_stranger_has_staged_ends_in_our_errors(tmp_path: Path) -> None:
+    """Bytes of Arrow that are wrong took the process with them; values of other types ended in errors of Python."""
+    chance = random.Random(7)
+    table = DeltaTable(tmp_path / "t")
+    table.append(BASE, properties={"delta.enableDeletionVectors": "true"})
+    reference = reference_of(table.upsert(ROWS, ["id"], stage=True, txn=TxnId("mine", 1)))
+    (file,) = tmp_path.rglob(f"{reference}.json")
+    good = json.loads(file.read_bytes())
+
+    def ensure_refused(content: dict[str, Any]) -> None:
+        file.write_text(json.dumps(content))
+        assert table.staged_writes() == []
+        with pytest.raises(InvalidRequestError, match="cannot be read"):
+            table.staged(reference)
+
+    for name in set(good) - {"format"}:
+        for odd in (1.5, [1], {"a": 1}):
+            ensure_refused({**good, name: odd})
+    for group, name in [("provenance", name) for name in good["provenance"]] + [("txns", n) for n in good["txns"][0]]:
+        inner = good[group][0] if group == "txns" else good[group]
+        changed = {**inner, name: 1.5}
+        ensure_refused({**good, group: [changed] if group == "txns" else changed})
+    for _ in range(300):
+        packed = bytearray(base64.b64decode(good["adds"][0]))
+        for _ in range(3):
+            packed[chance.randrange(len(packed))] = chance.randrange(256)
+        file.write_text(json.dumps({**good, "adds": [base64.b64encode(packed).decode()]}))
+        with suppress(DeltaError):
+            table.staged(reference).snapshot().scan().to_arrow()
+    file.write_text(json.dumps(good))
+    assert table.staged(reference).publish().version == 1
 
 
 def test_writes_from_one_version_stay_so(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.commit_json import serialize_actions
+from delta_orch.log.files.file_columns import FILE_TYPES, FileTable
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions
 from delta_orch.log.write.staging import Provenance
@@ -38,6 +39,21 @@ if TYPE_CHECKING:
     from delta_orch.storage.base import LogStore
 
 _FORMAT = 1
+_NONE = type(None)
+# What a file says, which a stranger may have written: each value is of its type before anybody relies on it.
+_KINDS: Mapping[str, tuple[type, ...]] = {
+    "snapshotVersion": (int, _NONE), "tableId": (str,), "schema": (str,), "resultSchema": (str,), "stagedTime": (int,),
+    "readVersion": (int, _NONE), "isolationLevel": (str, _NONE), "provenance": (dict,), "txns": (list,),
+    "skippedTxns": (list,), "tombstones": (list,), "written": (list,),
+}  # fmt: skip
+_PROVENANCE_KINDS: Mapping[str, tuple[type, ...]] = {
+    "operation": (str,), "parameters": (dict,), "user_metadata": (str, _NONE), "more": (dict,), "own_metrics": (dict,),
+    "metrics": (dict,), "rows_preserved": (bool,), "txn_id": (str,),
+}  # fmt: skip
+_TXN_KINDS: Mapping[str, tuple[type, ...]] = {
+    "app_id": (str,), "version": (int,), "scope": (str, _NONE), "follows": (int, _NONE), "exact": (bool,),
+    "ordered": (bool,),
+}  # fmt: skip
 
 
 def reference_path(reference: str) -> str:
@@ -138,11 +154,11 @@ def load_held_commit(store: LogStore, reference: str) -> HeldCommit:
         ) from e
     except DeltaError:
         raise
-    except (ValueError, LookupError, TypeError, AttributeError, pa.ArrowException) as e:
+    except (ValueError, LookupError, TypeError, AttributeError, OSError, OverflowError, pa.ArrowException) as e:
         raise InvalidRequestError(
             f"The staged write {reference} cannot be read",
             cause=f"{type(e).__name__}: {e}",
-            remedy="Discard it, and stage it again",
+            remedy="Stage the write again; vacuum removes this one",
             reference=reference,
         ) from e
 
@@ -154,6 +170,15 @@ def _parsed(content: dict[str, Any], reference: str) -> HeldCommit:
             remedy="Publish it with the release that staged it, or stage it again",
             reference=reference,
         )
+    _ensure_types(content, _KINDS)
+    _ensure_types(content["provenance"], _PROVENANCE_KINDS)
+    for txn in (*content["txns"], *content["skippedTxns"]):
+        _ensure_types(txn, _TXN_KINDS)
+    for path in (*content["written"], *content["tombstones"]):
+        if not isinstance(path, str):
+            raise TypeError("a path is no text")
+    if content["provenance"]["txn_id"] != reference:
+        raise ValueError("it has another name inside")
     schema, result_schema = parse_schema(content["schema"]), parse_schema(content["resultSchema"])
     actions = [parse_action(action) for action in content["actions"]]
     staged = StagedActions(
@@ -191,7 +216,22 @@ def _pack(files: pa.Table) -> str:
 
 
 def _unpack(text: str) -> pa.Table:
-    return pa.ipc.open_stream(base64.b64decode(text)).read_all()
+    """Raises ValueError, OSError, pa.ArrowException: These are no files."""
+    files = pa.ipc.open_stream(base64.b64decode(text)).read_all()
+    # Arrow believes what a stream says of its own buffers, and this one may be a stranger's.
+    files.validate(full=True)
+    if any(FILE_TYPES.get(column.name) != column.type for column in files.schema):
+        raise ValueError("a list of files has other columns")
+    if FileTable(files).path.null_count:
+        raise ValueError("a file has no path")
+    return files
+
+
+def _ensure_types(content: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> None:
+    """Raises TypeError: A value is of another type."""
+    for name, allowed in kinds.items():
+        if type(content[name]) not in allowed:
+            raise TypeError(f"{name} is of another type")
 
 
 def _txn_json(txn: TxnId) -> dict[str, object]:
