@@ -141,6 +141,8 @@ def value_of(checked: CheckedExpression) -> Expression:
 def _in_type_of(field: StructField, default: Expression) -> Expression:
     """As an UPDATE to DEFAULT casts it. Raises SchemaMismatchError: A constant that is no value of the type."""
     if isinstance(default, Literal):
+        if default.value is None:
+            return default
         return cast_to(default, literal_type(default), field.data_type, field.name)
     return Cast(default, field.data_type) if is_atomic(field.data_type) else default
 
