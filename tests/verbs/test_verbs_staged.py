@@ -255,6 +255,10 @@ def test_what_a_stranger_has_staged_ends_in_our_errors(tmp_path: Path) -> None:
         inner = good[group][0] if group == "txns" else good[group]
         changed = {**inner, name: 1.5}
         ensure_refused({**good, group: [changed] if group == "txns" else changed})
+    for text in ("my_function(id) = 1", "id IN (SELECT 1)", "raise_error('x') IS NULL", "explode(array(id)) = 1"):
+        file.write_text(json.dumps({**good, "reads": {**good["reads"], "predicates": [f"id = 1 OR {text}"]}}))
+        with pytest.raises(InvalidRequestError):
+            table.staged(reference)
     for _ in range(300):
         packed = bytearray(base64.b64decode(good["adds"][0]))
         for _ in range(3):

@@ -17,9 +17,11 @@ import orjson
 import pyarrow as pa
 
 from delta_orch.errors import DeltaError, FileMissingInStoreError, InvalidRequestError, StagedWriteGoneError
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.checked import check_expression
+from delta_orch.expressions.nodes import Expression, Opaque
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import with_columns
 from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.file_columns import FILE_TYPES, FileTable
@@ -241,13 +243,23 @@ def _txn_json(txn: TxnId) -> dict[str, object]:
 
 def _txn(value: Mapping[str, Any], schema: StructType) -> TxnId:
     scope = None if value["scope"] is None else _predicate(value["scope"], schema)
-    return TxnId(**{**value, "scope": scope})
+    return TxnId(**{**value, "scope": None if scope is None else _gated(scope)})
 
 
 def _predicate(text: str, schema: StructType) -> Expression:
     from delta_orch.expressions.parse import parse_expression
 
     return resolve_expression(parse_expression(text), schema)
+
+
+def _gated(predicate: Expression) -> Expression:
+    """A predicate that a stranger may have staged: of what has no node of its own, an engine gets what the gate lets
+    through. Raises InvalidExpressionError: Something is not allowed."""
+
+    def checked(text: Opaque) -> Expression:
+        return Opaque(check_expression(text.sql, "the predicate of a staged write").sql, text.columns)
+
+    return with_columns(predicate, lambda column: column, checked)
 
 
 def _reads_json(reads: ReadSet, schema: StructType) -> dict[str, object]:
@@ -268,7 +280,9 @@ def _reads_json(reads: ReadSet, schema: StructType) -> dict[str, object]:
 
 def _survives(text: str, predicate: Expression, *, schema: StructType) -> bool:
     try:
-        return _predicate(text, schema) == predicate
+        found = _predicate(text, schema)
+        _gated(found)
+        return found == predicate
     except DeltaError:
         return False
 
@@ -276,7 +290,7 @@ def _survives(text: str, predicate: Expression, *, schema: StructType) -> bool:
 def _reads(value: Mapping[str, Any], schema: StructType) -> ReadSet:
     reads = ReadSet(
         whole_table=value["wholeTable"],
-        predicates=[_predicate(text, schema) for text in value["predicates"]],
+        predicates=[_gated(_predicate(text, schema)) for text in value["predicates"]],
         partitions=[
             pa.table({name: string_array(values) for name, values in partition.items()})
             for partition in value["partitions"]
