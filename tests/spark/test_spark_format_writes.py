@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from delta_orch import DeltaTable, column, identity_column
-from delta_orch.errors import ConstraintViolationError
+from delta_orch.errors import ConstraintViolationError, MissingDependencyError
 from delta_orch.spark_source.batches import write_batches
 from delta_orch.spark_source.errors import explained
 from tests.spark.spark_files import needs_streams
@@ -81,6 +82,19 @@ def test_the_session_says_which_partitions_an_overwrite_replaces(
         assert ids(table) == [0, 1]
     finally:
         session.conf.unset(name)
+
+
+def test_a_thread_of_ones_own(spark: Any, table: DeltaTable) -> None:
+    def after() -> None:
+        spark.createDataFrame([(0,)], "a int")
+        write(spark.range(2, 3), table)
+
+    with ThreadPoolExecutor(1) as thread:
+        refused = thread.submit(write, spark.range(1), table).exception()
+        assert refused is not None
+        assert isinstance(explained(refused), MissingDependencyError)
+        thread.submit(after).result()
+    assert ids(table) == [2]
 
 
 def test_what_the_format_does_not_write(spark: Any, table: DeltaTable) -> None:

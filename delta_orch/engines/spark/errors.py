@@ -47,6 +47,7 @@ PACKAGE = "delta-orch"
 _NO_PACKAGE = ("delta_orch is not installed on the Spark workers", "No module named 'delta_orch'")
 """What `on_workers.py` says, and Python where a function cannot be loaded at all."""
 _FOR_FORMAT = "The format delta_orch reads and writes files there"
+_NO_FORMAT = "Failed to find the data source: delta_orch"
 _FILE = re.compile(r"(?:File |Path does not exist: |while reading file |path: )([a-z0-9]+:/[^\s\"']+|/[^\s\"']+)")
 
 _MISSING = ("FAILED_READ_FILE.FILE_NOT_EXIST", "PATH_NOT_FOUND", "java.io.FileNotFoundException", "NoSuchFileException")
@@ -189,6 +190,13 @@ def _translate(
             f"Spark could not {action}: the work was cancelled",
             cause=re.sub(r"^.*\[(?=SPARK_JOB|OPERATION)", "[", next(t for t in text.splitlines() if "CANCEL" in t)),
             remedy="Run it again; nothing was committed",
+        )
+    if _NO_FORMAT in text:
+        return MissingDependencyError(
+            "Spark does not find the format delta_orch",
+            cause="The package is not installed next to the driver, or Spark does not know the session of this thread",
+            remedy="Install or register it, call createDataFrame in the thread before, or use DeltaTable",
+            package=PACKAGE,
         )
     if connector := _missing_connector(text, action):
         return connector
