@@ -292,8 +292,12 @@ class _Resolver:
         return fit_comparison(op, column, data_type, literal)
 
     def _char_length(self, column: Column) -> int | None:
-        """Of a column that is declared `char(n)`."""
-        field = self._schema.find(column.path[0]) if len(column.path) == 1 else None
+        """Of a column that is declared `char(n)`, also of one side of a join."""
+        parent: DataType = self._schema
+        for name in column.path[:-1]:
+            found = parent.find(name) if isinstance(parent, StructType) else None
+            parent = VOID if found is None else found.data_type
+        field = parent.find(column.path[-1]) if isinstance(parent, StructType) else None
         if field is None or not field.metadata or field.data_type != STRING:
             return None
         from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE
@@ -311,7 +315,7 @@ class _Resolver:
         from delta_orch.expressions.parse import parse_expression
 
         width = max(length, len(text))
-        filled = f"rpad({quote_identifier(column.path[0])}, {width}, ' ')"
+        filled = f"rpad({'.'.join(map(quote_identifier, column.path))}, {width}, ' ')"
         return self.predicate(parse_expression(f"{filled} {op} {quote_string(text.ljust(width))}"))
 
     def _in(self, node: In) -> Expression:

@@ -409,6 +409,9 @@ def test_a_char_is_compared_as_if_filled_up_with_spaces(tmp_path: Path, where: s
     texts = ["x", "x  ", "xyz", None]
     table.append(pa.table({"id": pa.array([1, 2, 3, 4], pa.int32()), "c": texts, "v": texts}))
     assert table.snapshot().scan(where=where).to_arrow()["id"].to_pylist() == ids
+    source = pa.table({"id": [1, 2, 3, 4]})
+    merge = table.merge(source, "t.id = s.id", source_alias="s", target_alias="t", dry_run=True)
+    assert merge.when_matched_delete(where).execute().operation_metrics.get("numTargetRowsDeleted", 0) == len(ids)
     table.delete(where)
     assert rows_of(table, "id") == [(number,) for number in (1, 2, 3, 4) if number not in ids]
 
