@@ -71,7 +71,6 @@ def test_the_event_log_and_checkpoints_hold_no_credentials(
     assert not [path for path, text in zip(written, texts, strict=True) if b"hush" in text]
 
 
-@needs_streams
 def test_what_connect_tells_of_queries_holds_no_credentials(
     spark: Any, spark_connect: Any, tmp_path: Path, event_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
