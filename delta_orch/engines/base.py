@@ -99,6 +99,10 @@ class IdentityValues:
     step: int
 
 
+DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
+"""Where neither the caller nor `delta.targetFileSize` says otherwise."""
+
+
 @dataclass(frozen=True, slots=True)
 class WriteSpec:
     """How rows become data files.

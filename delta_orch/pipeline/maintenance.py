@@ -11,12 +11,13 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked_constructor
+from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS as ROW_COUNT_COLUMNS  # its users import both
 from delta_orch.log.files.file_columns import FileTable, live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES, plan_compaction
+from delta_orch.verbs.optimize import plan_compaction
 
 if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
@@ -74,7 +75,7 @@ def read_table_health(snapshot: Snapshot, *, log: TableLog | None = None, now_ms
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: With `log`, where this release must not write to the table.
     """
-    target = snapshot.properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
+    target = snapshot.properties.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
     sizes = FileTable(snapshot.files(["size"])).size
     now = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     checkpoint = snapshot.segment.checkpoint

@@ -202,6 +202,7 @@ class TableProperties:
     optimize_write: bool = _property("delta.autoOptimize.optimizeWrite", parse_boolean, True)
     owner: str | None = _property(OWNER, str)
     page_checksums: bool = _property("delta_orch.pageChecksums", parse_boolean, False)
+    cluster_on_write: bool = _property("delta_orch.clusterOnWrite", parse_boolean, False)
     parquet_format_version: str = _property("delta.parquet.format.version", _format_version, "1.0.0")
     randomize_file_prefixes: bool = _property("delta.randomizeFilePrefixes", parse_boolean, False)
     random_prefix_length: int = _property("delta.randomPrefixLength", _prefix_length, 2)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, cast
 
@@ -31,6 +32,8 @@ from delta_orch.writing.target import WriteOptions
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_orch.engines.space_curve import Curve
+    from delta_orch.expressions.nodes import Column
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.write.commit_result import CommitResult
 
@@ -53,6 +56,22 @@ class _TaskEngine(LocalEngine):
 
     def relation(self, data: object) -> LocalRelation:
         return self.rows if data is self.rows else super().relation(data)
+
+    def evaluated(self, relation: LocalRelation) -> AbstractContextManager[LocalRelation]:
+        return nullcontext(relation) if relation is self.rows else super().evaluated(relation)
+
+    def along_curve(
+        self,
+        relation: LocalRelation,
+        columns: Sequence[Column],
+        curve: Curve,
+        *,
+        num_rows: int | None,
+        num_files: int,
+    ) -> LocalRelation:
+        if relation is self.rows:
+            return relation  # Their order is the tasks' affair.
+        return super().along_curve(relation, columns, curve, num_rows=num_rows, num_files=num_files)
 
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         if relation is not self.rows:

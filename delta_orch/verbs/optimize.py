@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
@@ -19,9 +20,6 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins, long_scalar
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
-
-DEFAULT_TARGET_FILE_SIZE_BYTES = 128 * 1024 * 1024
-"""Where neither the caller nor `delta.targetFileSize` says otherwise."""
 
 
 def optimize(
@@ -67,7 +65,7 @@ def optimize(
         predicate = resolve_predicate(where, snapshot.schema)
         ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
     properties = existing_target(snapshot).properties
-    size = target_file_size_bytes or properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
+    size = target_file_size_bytes or properties.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
     parameters = {
         "predicate": "[]" if where is None else f"[{where if isinstance(where, str) else predicate}]",
         "targetSize": str(size),

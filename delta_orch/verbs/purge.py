@@ -7,6 +7,7 @@ from collections.abc import Collection
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
 from delta_orch.engines.file_traits import have_unknown_columns
 from delta_orch.engines.select import EngineChoice
 from delta_orch.expressions.nodes import Expression
@@ -21,7 +22,6 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from delta_orch.verbs.file_bins import compaction_metrics, cut_bins
-from delta_orch.verbs.optimize import DEFAULT_TARGET_FILE_SIZE_BYTES
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
 
@@ -50,7 +50,7 @@ def purge(
         predicate = resolve_predicate(where, snapshot.schema)
         ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
     properties = existing_target(snapshot).properties
-    size = properties.target_file_size_bytes or DEFAULT_TARGET_FILE_SIZE_BYTES
+    size = properties.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
     parameters = {
         "predicate": "[]" if where is None else f"[{where if isinstance(where, str) else predicate}]",
         "applyPurge": "true",

@@ -130,6 +130,10 @@ class WriteTarget:
             shred_variants=self.table.enables("variantShredding"),
         )
 
+    def clustering_of_writes(self) -> tuple[Path, ...]:
+        """The columns along which new rows are put in order before they are written (`delta_orch.clusterOnWrite`)."""
+        return self._clustering_columns() if self.properties.cluster_on_write else ()
+
     def _clustering_columns(self) -> tuple[Path, ...]:
         if not self.clustering:
             return ()

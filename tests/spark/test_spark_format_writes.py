@@ -55,6 +55,10 @@ def test_batch_writes(spark: Any, table: DeltaTable) -> None:
     assert table.snapshot().schema.names == ("id", "p", "more")
     write(session.range(2), table, "overwrite", overwriteSchema="true", partitionBy="[]")
     assert (ids(table), table.snapshot().schema.names) == ([0, 1], ("id",))
+    # An order of the rows is for the engines that write a table themselves; tasks keep theirs.
+    table.alter().cluster_by("id").set_properties({"delta_orch.clusterOnWrite": "true"}).commit()
+    write(session.range(5, 9), table)
+    assert ids(table) == [0, 1, 5, 6, 7, 8]
 
 
 @pytest.mark.parametrize("kind", ["spark", "spark_connect"])

@@ -15,7 +15,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.local import curve_order
 from delta_orch.engines.space_curve import curve_places, grid_of
-from delta_orch.errors import InvalidExpressionError, InvalidRequestError
+from delta_orch.errors import ConstraintViolationError, InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.resolve import resolve_predicate
 from tests.harness.row_deletion import delete_rows
 
@@ -124,6 +124,37 @@ def test_a_clustered_table_is_clustered_once(rows: Any, table: DeltaTable, colum
     table.optimize(full=True, engine=rows.engine)
     assert content(table) == after and not clustered & set(table.snapshot().files(["path"])["path"].to_pylist())
     assert table.optimize(full=True, engine=rows.engine).skipped
+
+
+CLUSTERS = {"delta_orch.clusterOnWrite": "true", "delta.targetFileSize": "20kb"}
+
+
+@pytest.mark.parametrize("columns", [["x"], ["x", "y"]])
+def test_writes_may_cluster(rows: Any, table: DeltaTable, columns: list[str]) -> None:
+    data = points()
+    table.append(rows.data(data), cluster_by=columns, properties=CLUSTERS)
+    snapshot = table.snapshot()
+    assert content(table) == sorted(map(repr, data.to_pylist()))
+    assert snapshot.num_files >= 4
+    ranges = [text for text in RANGES if text[0] in columns]
+    assert files_read(table, *ranges) <= 0.7 * snapshot.num_files * len(ranges)
+    table.overwrite(rows.data(data.slice(0, 7)), dry_run=True)
+    table.append(rows.data(data.slice(0, 0)))
+    assert content(table) == sorted(map(repr, data.to_pylist()))
+    table.overwrite(rows.data(data.slice(0, 7)))
+    assert content(table) == sorted(map(repr, data.slice(0, 7).to_pylist()))
+
+
+def test_writes_cluster_by_what_their_rows_have(rows: Any, table: DeltaTable) -> None:
+    # `bucket` is filled in by the table, after the order.
+    table.append(rows.data(pa.table({"id": [1], "v": [2], "bucket": [0]})), properties=CLUSTERS)
+    table.alter().cluster_by("bucket", "ID").add_constraint("positive", "v > 0").set_default("bucket", "7").commit()
+    table.append(rows.data(pa.table({"V": [3, 4], "ID": [9, 8]})))
+    assert sorted(row["bucket"] for row in table.snapshot().scan().to_arrow().to_pylist()) == [0, 7, 7]
+    before, version = content(table), table.version()
+    with pytest.raises(ConstraintViolationError, match="positive"):
+        table.append(rows.data(pa.table({"id": [1, 2], "v": [1, -1]})))
+    assert (content(table), table.version()) == (before, version)
 
 
 def test_refused(table: DeltaTable) -> None:

@@ -154,8 +154,9 @@ class LocalEngine:
         return query_relation(translate_query(query, relations, named=named))
 
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
+        from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
         from delta_orch.engines.local.file_writer import add_table
-        from delta_orch.engines.local.write import DEFAULT_FILE_SIZE_BYTES, write_relation
+        from delta_orch.engines.local.write import write_relation
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
         files = write_relation(relation, spec, file_size_bytes=size, threads=1 if spec.keeps_order else None)

@@ -30,7 +30,6 @@ from delta_orch.protocol.types import BINARY, STRING, VARIANT
 if TYPE_CHECKING:
     from delta_orch.engines.local.computed_columns import Filler
 
-DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
 MIN_ROW_GROUP_BYTES = 1024 * 1024
 MAX_ROW_GROUP_ROWS = 256 * 1024
