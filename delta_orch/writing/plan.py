@@ -26,7 +26,7 @@ import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES, Engine, Relation, RowCheck, WriteSpec
+from delta_orch.engines.base import Engine, Relation, RowCheck
 from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_value, select_engine
 from delta_orch.errors import ConstraintViolationError, MetadataChangedError
 from delta_orch.expressions.clock import one_moment
@@ -385,23 +385,18 @@ class Write:
         """
         spec = self._shape.applied_to(self.target.write_spec([*checks, *self.bounds()]))
         spec = replace(spec, change_type=change_type)
-        adds = self._write_in_order(spec)
+        if clustering := self.target.clustering_of_writes():
+            from delta_orch.writing.clustered_rows import write_clustered
+
+            adds = write_clustered(self.engine, self._rows, clustering, spec)
+        else:
+            adds = self.engine.write(self._rows, spec)
         self.ensure_inside_scopes(adds)
         self.transaction.add_files(adds, just_written=True)
         if change_type is not None:
             self.transaction.add_change_files(adds)
         self.take_identities(adds, self._shape)
         return adds
-
-    def _write_in_order(self, spec: WriteSpec) -> pa.Table:
-        clustering = self.target.clustering_of_writes()
-        if not clustering:
-            return self.engine.write(self._rows, spec)
-        from delta_orch.writing.clustered_rows import clustered_rows
-
-        size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
-        with clustered_rows(self.engine, self._rows, clustering, size) as rows:
-            return self.engine.write(rows, replace(spec, keeps_order=True))
 
     def bounds(self) -> tuple[RowCheck, ...]:
         """What the plan asks of every new row, beside the rules of the table (`WritePlan.within`).

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
+from delta_orch.engines.local.duckdb_query import DuckDBQuery
 from delta_orch.engines.local.query_grammar import OrderKey, Over, Select, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, QueryColumns, Scalars, describe
-from delta_orch.engines.local.sql_types import Typed, common_type, holds_void, is_atomic, is_number, unsupported
+from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
@@ -26,6 +27,7 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
     StructField,
+    StructType,
 )
 
 
@@ -292,6 +294,24 @@ def without_minus_zero(value: Typed) -> Typed:
     return replace(value, sql=f"({value.sql} + CAST(0 AS {value.data_type}))") if is_float else value
 
 
+def widened(query: DuckDBQuery, schema: StructType, is_plain: bool = True) -> str:
+    """A side of a set operation, in the types that both sides have together. `is_plain` False: rows are compared."""
+    pairs = list(zip(query.schema, schema, strict=True))
+    if all(own.data_type == target.data_type for own, target in pairs) and (is_plain or not _has_float(schema)):
+        return query.sql
+    names = [f"c{number}" for number in range(len(pairs))]
+    columns = []
+    for name, (own, target) in zip(names, pairs, strict=True):
+        value = widen(Typed(f"side.{name}", own.data_type), target.data_type)
+        value = value if is_plain else without_minus_zero(value)
+        columns.append(f"{value.sql} AS {quote_duckdb_identifier(target.name)}")
+    return f"SELECT {', '.join(columns)} FROM ({query.sql}) AS side({', '.join(names)})"
+
+
+def _has_float(schema: StructType) -> bool:
+    return any(f.data_type in (FLOAT, DOUBLE) for f in schema)
+
+
 def group_keys(select: Select, scalars: Scalars) -> dict[str, str]:
     """The keys of GROUP BY by their own texts. A bare number is that of an item of the SELECT list. A name is that of a
     column, or else of an item; ALL is every item without an aggregate, unless a column is called so."""
@@ -342,26 +362,6 @@ def has_aggregate(node: Expression) -> bool:
         raise unsupported("GROUP BY ALL beside * or a window")
     is_one = isinstance(node, Call) and not isinstance(node, Operation) and node.name in AGGREGATES
     return is_one or any(map(has_aggregate, children_of(node)))
-
-
-GENERATORS = ("explode", "explode_outer")
-
-
-def makes_other_rows(node: Expression) -> bool:
-    """Whether an item of the SELECT list holds an aggregate, a window or a generator."""
-    is_one = isinstance(node, Call) and not isinstance(node, Operation) and node.name in (*AGGREGATES, *GENERATORS)
-    return is_one or isinstance(node, Over) or any(map(makes_other_rows, children_of(node)))
-
-
-def exploded(call: Call, alias: str | None, scalars: Scalars, is_outer: bool = False) -> tuple[str, StructField]:
-    """A row for each element of an array; where there is none, one with null if it `is_outer` or `explode_outer`."""
-    values = [scalars.scalar(argument) for argument in call.arguments]
-    if len(values) != 1 or call.detail or not isinstance(kind := values[0].data_type, ArrayType) or holds_void(kind):
-        raise unsupported(describe(call))
-    is_outer = is_outer or call.name == "explode_outer"
-    found = values[0].sql
-    text = f"CASE WHEN len({found}) > 0 THEN {found} ELSE [NULL] END" if is_outer else found
-    return f"unnest({text})", StructField(alias or "col", kind.element_type, is_outer or kind.contains_null)
 
 
 def order_key(

@@ -28,17 +28,16 @@ from delta_orch.engines.local.query_grammar import (
 )
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_aggregates import (
-    GENERATORS,
     Aggregates,
     OutputColumns,
     Windows,
-    exploded,
     group_keys,
-    makes_other_rows,
     order_key,
+    widened,
     without_minus_zero,
 )
 from delta_orch.engines.local.sql_casts import literal_value, widen
+from delta_orch.engines.local.sql_generators import ensure_alone, exploded, is_generator, lateral_view
 from delta_orch.engines.local.sql_names import generated_name
 from delta_orch.engines.local.sql_operators import in_order
 from delta_orch.engines.local.sql_scalars import QueryColumns, Scalars, describe
@@ -57,11 +56,11 @@ from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.allowed_functions import WITHOUT_PARENTHESES
 from delta_orch.expressions.clock import one_moment, time_told
 from delta_orch.expressions.grammar_parts import CLOCKS
-from delta_orch.expressions.nodes import And, Call, Column, Expression, Not, Operation, Or
+from delta_orch.expressions.nodes import And, Column, Expression, Not, Operation, Or
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, LONG, STRING, VOID, StructField, StructType
+from delta_orch.protocol.types import BOOLEAN, LONG, STRING, VOID, StructField, StructType
 
 
 @dataclass(slots=True)
@@ -159,7 +158,7 @@ class _SourceColumns(QueryColumns):
         common = common_type(value.data_type, kind)
         if not is_atomic(common) or (STRING in (value.data_type, kind) and value.data_type != kind):
             raise unsupported(f"{value.data_type} IN a query of {kind}")
-        listed = _widened(found, StructType((StructField("value", common),)))
+        listed = widened(found, StructType((StructField("value", common),)))
         return Typed(f"({widen(value, common).sql} IN ({listed}))", BOOLEAN)
 
     def spelling(self, name: str) -> str:
@@ -263,26 +262,8 @@ def _set_operation(operation: SetOperation, context: _Context, is_named: bool) -
     if operation.keyword != "UNION ALL" and not all(is_atomic(f.data_type) for f in fields):
         raise unsupported(f"{operation.keyword} that compares arrays, maps or structs")
     is_plain = operation.keyword == "UNION ALL"
-    sides = (_widened(side, schema, is_plain) for side in (left, right))
+    sides = (widened(side, schema, is_plain) for side in (left, right))
     return DuckDBQuery(f" {operation.keyword} ".join(f"({side})" for side in sides), schema, context.inputs)
-
-
-def _widened(query: DuckDBQuery, schema: StructType, is_plain: bool = True) -> str:
-    """A side of a set operation, in the types that both sides have together. `is_plain` False: rows are compared."""
-    pairs = list(zip(query.schema, schema, strict=True))
-    if all(own.data_type == target.data_type for own, target in pairs) and (is_plain or not _has_float(schema)):
-        return query.sql
-    names = [f"c{number}" for number in range(len(pairs))]
-    columns = []
-    for name, (own, target) in zip(names, pairs, strict=True):
-        value = widen(Typed(f"side.{name}", own.data_type), target.data_type)
-        value = value if is_plain else without_minus_zero(value)
-        columns.append(f"{value.sql} AS {quote_duckdb_identifier(target.name)}")
-    return f"SELECT {', '.join(columns)} FROM ({query.sql}) AS side({', '.join(names)})"
-
-
-def _has_float(schema: StructType) -> bool:
-    return any(f.data_type in (FLOAT, DOUBLE) for f in schema)
 
 
 class _Select:
@@ -351,14 +332,12 @@ class _Select:
         return [f"FROM {self._source(self._select.source)}", *joins, *map(self._view, self._select.views)]
 
     def _view(self, view: LateralView) -> str:
-        call = view.generator
-        if not isinstance(call, Call) or call.name not in GENERATORS:
-            raise unsupported(f"LATERAL VIEW {describe(call)}")
-        found = exploded(call, view.column, Scalars(_SourceColumns(self._sources, self._shared)), view.is_outer)
-        source = Source(view.alias, StructType((found[1],)))
+        text, source = lateral_view(view, self._scalars_of_sources())
         self._add(source, visible=True)
-        text = f"SELECT {found[0]} AS {quote_duckdb_identifier(found[1].name)}"
-        return f"CROSS JOIN LATERAL ({text}) AS {quote_duckdb_identifier(view.alias)}"
+        return text
+
+    def _scalars_of_sources(self) -> Scalars:
+        return Scalars(_SourceColumns(self._sources, self._shared))
 
     def _source(self, item: From, *, visible: bool = True) -> str:
         if isinstance(item.relation, str):
@@ -457,9 +436,9 @@ class _Select:
             whole = scalars.scalar(Column((node.detail,)))
             assert isinstance(whole.data_type, StructType)
             return [(struct_field(whole, f.name).sql, replace(f, nullable=True)) for f in whole.data_type]
-        if isinstance(node, Call) and node.name in GENERATORS:
-            self._ensure_alone(node)
-            return [exploded(node, alias, Scalars(_SourceColumns(self._sources, self._shared)))]
+        if is_generator(node):
+            ensure_alone(node, self._select)
+            return [exploded(node, alias, self._scalars_of_sources())]
         name = alias
         value = scalars.scalar(node)
         match node:
@@ -475,13 +454,6 @@ class _Select:
         if self._is_named and value.data_type != VOID and holds_void(value.data_type):
             raise unsupported(f"{describe(node)}, whose type has a part without one: cast it")
         return [(value.sql, StructField(name or "unnamed", value.data_type))]
-
-    def _ensure_alone(self, generator: Call) -> None:
-        """Of an item that makes several rows of one: nothing else in the query does, or makes one of several."""
-        select = self._select
-        others = [item.node for item in select.items if item.node is not generator and not is_star(item.node)]
-        if select.group or select.having or select.qualify or any(map(makes_other_rows, others)):
-            raise unsupported(f"{describe(generator)} beside an aggregate, a window or another of its kind")
 
     def _path_of(self, path: tuple[str, ...]) -> tuple[str, ...]:
         is_relation = len(path) > 1 and any(source.alias.lower() == path[0].lower() for source in self._sources)
