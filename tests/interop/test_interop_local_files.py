@@ -112,7 +112,7 @@ def test_spark_reads_the_files(spark: Any, table: DeltaTable, tmp_path: Path) ->
 
 
 def test_duckdb_reads_the_files(table: DeltaTable, tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     files = [str(path) for path in (tmp_path / "table").rglob("*.parquet") if "_delta_log" not in path.parts]
     rows = duckdb.connect().sql(f"SELECT * FROM read_parquet({files}, hive_partitioning=false)").to_arrow_table()
     assert plain(rows) == plain(all_types(0, 360).drop_columns(["p", "pd"]))

@@ -29,7 +29,7 @@ def polars_frame() -> Any:
 
 
 def duckdb_relation() -> Any:
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     return duckdb.connect().from_arrow(ROWS)
 
 
@@ -146,7 +146,7 @@ def test_moments_of_pandas_among_python_objects() -> None:
     ],
 )
 def test_infinity_of_duckdb_is_not_a_day(value: str) -> None:
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     with pytest.raises(SchemaMismatchError, match="infinity"):
         read(duckdb.connect().sql(f"SELECT {value} AS a"))
     far = duckdb.connect().sql("SELECT [DATE '9999-12-31'] AS a, NULL::DATE AS b, [DATE '2024-01-01']::DATE[1] AS c")
@@ -155,7 +155,7 @@ def test_infinity_of_duckdb_is_not_a_day(value: str) -> None:
 
 @pytest.mark.parametrize("rows", ["1", "3000000"])
 def test_a_query_of_duckdb_that_fails_leaves_the_table_as_it_was(rows: str, tmp_path: Path) -> None:
-    duckdb = pytest.importorskip("duckdb")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     table = DeltaTable(tmp_path / "t")
     table.append(pa.table({"id": [1]}))
     value = f"CASE WHEN i = {rows} - 1 THEN error('mine')::BIGINT ELSE i END"

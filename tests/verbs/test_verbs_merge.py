@@ -66,7 +66,7 @@ SOURCES: dict[str, Callable[[pa.Table], Any]] = {
     "pandas": lambda rows: rows.to_pandas(),
     "polars": lambda rows: pytest.importorskip("polars").from_arrow(rows),
     "lazy": lambda rows: pytest.importorskip("polars").from_arrow(rows).lazy(),
-    "duckdb": lambda rows: pytest.importorskip("duckdb").from_arrow(rows),
+    "duckdb": lambda rows: pytest.importorskip("duckdb", reason="duckdb is not installed").from_arrow(rows),
 }
 
 
