@@ -3,7 +3,7 @@
 System calls one by one, in an order that matters: what `pathlib` would wrap is spelled out.
 """
 
-# ruff: noqa: PTH100, PTH102, PTH105, PTH108, PTH112, PTH113, PTH116, PTH120
+# ruff: noqa: PTH100, PTH105, PTH108, PTH112, PTH113, PTH116, PTH120
 
 from __future__ import annotations
 
@@ -94,6 +94,11 @@ class LocalStore(LogStore):
             meta = _entry_meta(prefix + entry.name, entry)
             if meta is not None:
                 yield meta
+
+    def list_names(self, directory: str) -> list[str]:
+        # The directory says what is a file: only links are looked at.
+        with os_errors("list", self._full(directory)):
+            return sorted(e.name for e in self._entries(directory) if not _is_temporary(e.name) and e.is_file())
 
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         pending = [directory]
@@ -398,22 +403,8 @@ def _create(path: str) -> int:
     try:
         return os.open(path, flags, 0o666)
     except FileNotFoundError:
-        _make_directory(os.path.dirname(path))
+        local_sync.make_directory(os.path.dirname(path))
         return os.open(path, flags, 0o666)
-
-
-def _make_directory(path: str) -> None:
-    """Like `makedirs`, but each new name is on disk before anything relies on it."""
-    parent = os.path.dirname(path)
-    if not os.path.isdir(parent):
-        _make_directory(parent)
-    try:
-        os.mkdir(path)
-    except FileExistsError:
-        if not os.path.isdir(path):
-            raise NotADirectoryError(20, "Not a directory", path) from None
-        return
-    local_sync.sync_path(parent)
 
 
 def _write_all(descriptor: int, data: bytes | memoryview) -> None:

@@ -1,6 +1,6 @@
 """Waiting until the disk has what a commit depends on."""
 
-# ruff: noqa: PTH120
+# ruff: noqa: PTH102, PTH112, PTH120
 
 from __future__ import annotations
 
@@ -23,6 +23,20 @@ def sync_path(path: str) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def make_directory(path: str) -> None:
+    """Like `makedirs`, but each new name is on disk before anything relies on it."""
+    parent = os.path.dirname(path)
+    if not os.path.isdir(parent):
+        make_directory(parent)
+    try:
+        os.mkdir(path)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(20, "Not a directory", path) from None
+        return
+    sync_path(parent)
 
 
 def sync_all(paths: Iterable[str]) -> None:

@@ -13,6 +13,7 @@ import uuid
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +22,7 @@ import pytest
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, ProtocolViolationError, StorageError
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.local import LocalStore
 from tests.harness.emulators import Emulator
 
 LOG = "_delta_log"
@@ -219,6 +221,8 @@ def test_list_from_is_sorted_flat_and_starts_at_a_name(store: LogStore) -> None:
     assert [f.path for f in store.list_from(LOG, "10.json")] == names
     assert [f.path for f in store.list_from(LOG, "10.jsona")] == names[1:]
     assert [f.path for f in store.list_from(LOG, "zz")] == []
+    assert store.list_names(LOG) == ["09.json", "10.json", "11.checkpoint.parquet", "_last_checkpoint"]
+    assert store.list_names("nowhere") == []
     assert [f.size for f in store.list_from(LOG, "_")] == [len("_last_checkpoint")]
     assert {f.path: f.size for f in store.list_recursive()}[f"{LOG}/_sidecars/a.parquet"] == 1
     assert sum(1 for _ in store.list_recursive(LOG)) == 5
@@ -232,8 +236,25 @@ def test_names_are_listed_by_code_point(store: LogStore) -> None:
     for name in reversed(names):
         store.put(f"{LOG}/{name}", b"")
     assert [f.path for f in store.list_from(LOG)] == [f"{LOG}/{n}" for n in names]
+    assert store.list_names(LOG) == names
     for index, name in enumerate(names):
         assert [f.path for f in store.list_from(LOG, name)] == [f"{LOG}/{n}" for n in names[index:]]
+
+
+def test_on_disk_only_files_have_names(tmp_path: Path) -> None:
+    """Links count as what they lead to; hidden files of writers that were killed do not count."""
+    log = tmp_path / "table" / LOG
+    log.mkdir(parents=True)
+    for name in ("0.json", ".0123.tmp"):
+        (log / name).write_bytes(b"x")
+    (log / "1.json").symlink_to(log / "0.json")
+    (log / "2.json").symlink_to(log / "nothing")
+    (log / "3.json").symlink_to(tmp_path)
+    (log / "4.json").mkdir()
+    os.mkfifo(log / "5.json")
+    store = LocalStore(tmp_path / "table")
+    assert store.list_names(LOG) == ["0.json", "1.json"]
+    assert [f.path for f in store.list_from(LOG)] == [f"{LOG}/0.json", f"{LOG}/1.json"]
 
 
 @pytest.mark.parametrize("page", [1, 2, 3, 1000])
