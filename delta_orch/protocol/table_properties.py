@@ -31,7 +31,8 @@ _UNIT_MS: Mapping[str, float] = {
 _INTERVAL_PART = r"(-?\d+)\s*([a-z]+?)s?(?=\s|$)"
 # As Hadoop names them: `fs.s3a.secret.key`, `fs.azure.account.key.<account>`.
 _CREDENTIAL = r"(?i)(?:spark\.hadoop\.)?fs\.(?:.*\.)?(?:key|secret|token|password|sas)(?:\..*)?"
-_LONGEST_INTERVAL_MS = (2**63 - 1) // 1000
+_LARGEST_INTEGER = 2**63 - 1
+_LONGEST_INTERVAL_MS = _LARGEST_INTEGER // 1000
 _SIZE = r"(\d+)\s*([kmgt]?)i?b?"
 _SIZE_FACTOR = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -60,7 +61,10 @@ def parse_size_bytes(text: str) -> int:
     m = re.fullmatch(_SIZE, text.strip().lower())
     if m is None:
         raise ValueError(f"{text!r} is not a size in bytes")
-    return int(m[1]) * _SIZE_FACTOR[m[2]]
+    size_bytes = int(m[1]) * _SIZE_FACTOR[m[2]]
+    if size_bytes > _LARGEST_INTEGER:
+        raise ValueError(f"{text!r} does not fit into 64 bits")
+    return size_bytes
 
 
 OWNER = "delta_orch.owner"
@@ -97,8 +101,15 @@ def parse_column_list(text: str) -> tuple[tuple[str, ...], ...]:
     return tuple(paths)
 
 
-def _positive(text: str) -> int:
+def _integer(text: str) -> int:
     n = int(text)
+    if not -_LARGEST_INTEGER <= n <= _LARGEST_INTEGER:
+        raise ValueError(f"{text!r} does not fit into 64 bits")
+    return n
+
+
+def _positive(text: str) -> int:
+    n = _integer(text)
     if n <= 0:
         raise ValueError(f"{text!r} is not positive")
     return n
@@ -113,7 +124,7 @@ def _prefix_length(text: str) -> int:
 
 def _at_least(minimum: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
-        n = int(text)
+        n = _integer(text)
         if n < minimum:
             raise ValueError(f"{text!r} is below {minimum}")
         return n
@@ -195,6 +206,7 @@ class TableProperties:
     isolation_level: str = _property(
         "delta.isolationLevel", _one_of("Serializable", "WriteSerializable"), "WriteSerializable"
     )
+    max_column_id: int = _property("delta.columnMapping.maxColumnId", _at_least(0), 0)
     # Neither the protocol nor the reference implementation has a property for these.
     allow_nested_tables: bool = _property("delta_orch.allowNestedTables", parse_boolean, False)
     log_compaction_interval: int | None = _property("delta_orch.logCompactionInterval", _at_least(2))
@@ -265,7 +277,6 @@ class TableProperties:
 
 _PROPERTIES: Mapping[str, _Property] = {
     **{f.metadata["key"]: _Property(f.name, f.metadata["parse"]) for f in fields(TableProperties) if f.metadata},
-    "delta.columnMapping.maxColumnId": _Property(None, _at_least(0)),
     "delta.minReaderVersion": _Property(None, _positive),
     "delta.minWriterVersion": _Property(None, _positive),
     "delta.rowTracking.materializedRowIdColumnName": _Property(None, str),

@@ -105,7 +105,7 @@ def with_column_mapping(before: TableConfiguration | None, wanted: TableConfigur
     begins = before is not None and in_force is ColumnMappingMode.NONE
     known = 0 if begins or before is None else highest_id(before.schema)
     properties = wanted.metadata.configuration
-    known = max(int(properties.get(MAX_COLUMN_ID, 0)), known)
+    known = max(wanted.properties.max_column_id, known)
     schema, last = assign_column_mapping(
         wanted.schema, known, keeps_names=begins, nested_ids=wanted.properties.enable_iceberg_compat_v2
     )

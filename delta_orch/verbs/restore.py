@@ -139,9 +139,9 @@ def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
 def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:
     """The older version's metadata, with the numbers that only go up where they stand now."""
     metadata = with_marks_kept(past.metadata, newest.metadata)
-    properties, now = dict(metadata.configuration), newest.metadata.configuration
-    if MAX_COLUMN_ID in properties and MAX_COLUMN_ID in now:
-        properties[MAX_COLUMN_ID] = str(max(int(properties[MAX_COLUMN_ID]), int(now[MAX_COLUMN_ID])))
+    properties = dict(metadata.configuration)
+    if MAX_COLUMN_ID in properties:
+        properties[MAX_COLUMN_ID] = str(max(past.properties.max_column_id, newest.properties.max_column_id))
     properties = with_own_commit_times(properties, past.configuration, newest.configuration)
     return replace(metadata, configuration=properties)
 
