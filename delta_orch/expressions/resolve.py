@@ -12,7 +12,6 @@ After resolution
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
 from decimal import Decimal
@@ -43,6 +42,7 @@ from delta_orch.expressions.tree import (
     ensure_few_terms,
     is_opaque,
 )
+from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -273,6 +273,12 @@ class _Resolver:
         if VOID in (left_type, right_type):
             return _compare_with_void(op, left, left_type, right, right_type)
         _ensure_comparable(left_type, right_type, op, left)
+        widths = [width for column in (left, right) if (width := self._char_length(column)) is not None]
+        if len(widths) == 2 and widths[0] != widths[1]:
+            from delta_orch.expressions.parse import parse_expression
+
+            filled = (_filled(column, max(widths)) for column in (left, right))
+            return self.predicate(parse_expression(f" {op} ".join(filled)))
         if left_type == right_type and isinstance(left_type, PrimitiveType | DecimalType):
             return Comparison(op, left, right)
         if left_type in INTEGRAL_RANGES and right_type in INTEGRAL_RANGES:
@@ -298,12 +304,7 @@ class _Resolver:
             found = parent.find(name) if isinstance(parent, StructType) else None
             parent = VOID if found is None else found.data_type
         field = parent.find(column.path[-1]) if isinstance(parent, StructType) else None
-        if field is None or not field.metadata or field.data_type != STRING:
-            return None
-        from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE
-
-        declared = re.fullmatch(r"char\((\d{1,9})\)", str(field.metadata.get(CHAR_VARCHAR_TYPE)))
-        return None if declared is None else int(declared[1])
+        return None if field is None else char_width(field)
 
     def _compare_char(self, op: str, column: Column, length: int, text: str) -> Expression:
         """`char` and a constant: Spark fills up both with spaces, which the table's files may have or not."""
@@ -315,8 +316,7 @@ class _Resolver:
         from delta_orch.expressions.parse import parse_expression
 
         width = max(length, len(text))
-        filled = f"rpad({'.'.join(map(quote_identifier, column.path))}, {width}, ' ')"
-        return self.predicate(parse_expression(f"{filled} {op} {quote_string(text.ljust(width))}"))
+        return self.predicate(parse_expression(f"{_filled(column, width)} {op} {quote_string(text.ljust(width))}"))
 
     def _in(self, node: In) -> Expression:
         if not isinstance(node.child, Column):
@@ -343,6 +343,10 @@ class _Resolver:
             spelled = dict.fromkeys(one for text in texts for one in _with_spaces(text, length))
             return _fit_in(column, data_type, (*(Literal(one, STRING) for one in spelled), *others))
         return _fit_in(column, data_type, node.values)
+
+
+def _filled(column: Column, width: int) -> str:
+    return f"rpad({'.'.join(map(quote_identifier, column.path))}, {width}, ' ')"
 
 
 def _with_spaces(text: str, length: int) -> list[str]:

@@ -15,6 +15,7 @@ from delta_orch.errors import ProtocolViolationError, SchemaMismatchError, Unsup
 from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
+    STRING,
     ArrayType,
     DataType,
     DecimalType,
@@ -33,6 +34,14 @@ IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
 IDENTITY_ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
 INVARIANTS = "delta.invariants"
 TYPE_CHANGES = "delta.typeChanges"
+CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""A column's type as it was declared, where texts in it have a length."""
+
+Places = Mapping[tuple[str, ...], int]
+"""How many characters texts declared `char(n)` are filled up to. Writers store them as given; whoever reads them fills
+them up, as Spark does. They go by their places below a column: names of fields, `element`, `key` and `value`; empty for
+the column itself."""
+_MOST_CHARACTERS = 65_535
 
 _DECIMAL = r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"
 # Spark stores char and varchar as string and keeps the declared type in the field's metadata.
@@ -183,3 +192,44 @@ def data_type_to_json(data_type: DataType) -> JsonValue:
             return str(data_type)
         case _:
             raise TypeError(f"not a Delta type: {data_type!r}")
+
+
+def char_columns(schema: StructType) -> dict[str, Places]:
+    """The columns that hold such texts.
+
+    Raises:
+        UnsupportedError: One is declared so long that its spaces would take all memory.
+    """
+    return {field.name: places for field in schema if field.metadata and (places := char_places(field))}
+
+
+def char_places(field: StructField) -> Places:
+    """Where a column holds such texts. Raises as `char_columns`."""
+    declared = field.metadata.get(CHAR_VARCHAR_TYPE)
+    if not isinstance(declared, str) or "char" not in declared.lower().replace("varchar", ""):
+        return {}
+    from delta_orch.protocol.type_text import declared_lengths, place_of_text
+
+    try:
+        lengths = [length for length in declared_lengths(declared) if length.kind == "char"]
+    except SchemaMismatchError:
+        return {}  # a write refuses it
+    found = {place_of_text(field.data_type, length.place): length.max_characters for length in lengths}
+    if max(found.values(), default=0) > _MOST_CHARACTERS:
+        raise UnsupportedError(
+            f"Column {field.name} is declared {declared[:100]}",
+            cause=f"Whoever reads it fills each text up with spaces, here beyond {_MOST_CHARACTERS} characters",
+            remedy="Declare it as string (change_type)",
+            column=field.name,
+        )
+    return {place: width for place, width in found.items() if place is not None}
+
+
+def char_width(field: StructField) -> int | None:
+    """The characters that a column's own text is filled up to. Raises as `char_columns`."""
+    return char_places(field).get(()) if field.metadata and field.data_type == STRING else None
+
+
+def below(places: Places, name: str) -> Places:
+    """The places below a part of a column."""
+    return {place[1:]: width for place, width in places.items() if place and place[0] == name}

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
+from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE
 from delta_orch.protocol.schema_edit import Path, nearest_field, part_at, with_field, with_fields
 from delta_orch.protocol.types import (
     PRIMITIVE_TYPES,
@@ -24,7 +25,6 @@ from delta_orch.protocol.types import (
     StructType,
 )
 
-CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][\w]*)|(\d+)|([<>(),:])|('(?:[^'\\]|'')*'))")
 _NAMES = {
     "int": "integer",

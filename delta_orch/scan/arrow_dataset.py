@@ -16,6 +16,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
+from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import VARIANT, DataType, StructType
 from delta_orch.scan.file_listing import bare_types
 from delta_orch.storage.parquet_footer import read_footer
@@ -37,6 +38,8 @@ def arrow_dataset(snapshot: Snapshot) -> ds.FileSystemDataset:
         _refuse("Columns have been widened: older files hold other types", "typeWidening")
     if any("variant" in text for text in bare_types(schema).values()):
         _refuse(f"It has columns of the type {VARIANT}, which pyarrow does not know", "variantType")
+    if char_columns(schema):
+        _refuse("It has columns of char(n), whose values a reader fills up with spaces", "char")
     partitions = typed_partitions(files, schema, snapshot.partition_columns)
     in_files = StructType(tuple(f for f in schema if f.name not in snapshot.partition_columns))
     filesystem = snapshot.store.data_filesystem()[0]

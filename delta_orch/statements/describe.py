@@ -9,13 +9,14 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.protocol.schema import (
+    CHAR_VARCHAR_TYPE,
     CURRENT_DEFAULT,
     GENERATION_EXPRESSION,
     IDENTITY_ALLOW_EXPLICIT_INSERT,
     IDENTITY_START,
     IDENTITY_STEP,
 )
-from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, declared_lengths, spell_declared_type
+from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement

@@ -395,27 +395,6 @@ def test_rules_of_the_table(tmp_path: Path, properties: dict[str, str]) -> None:
     assert table.version() == version + 1
 
 
-CHAR_CASES = [
-    ("c = 'x'", [1, 2]), ("c = 'x     '", [1, 2]), ("'x ' = c", [1, 2]), ("c IN ('q', 'x')", [1, 2]), ("c <> 'x'", [3]),
-    ("c NOT IN ('x')", [3]), ("c <=> 'x'", [1, 2]), ("NOT (c <=> 'x')", [3, 4]), ("c < 'x\t'", []), ("c > 'x'", [3]),
-    ("c <= 'x'", [1, 2]), ("c = 'xyz ' OR c IS NULL", [3, 4]), ("v = 'x'", [1]), ("c = 'x y'", []),
-]  # fmt: skip
-
-
-@pytest.mark.parametrize(("where", "ids"), CHAR_CASES)
-def test_a_char_is_compared_as_if_filled_up_with_spaces(tmp_path: Path, where: str, ids: list[int]) -> None:
-    table = DeltaTable(tmp_path / "t")
-    table.create([column("id", "int"), column("c", "char(3)"), column("v", "varchar(3)")], properties=VECTORS)
-    texts = ["x", "x  ", "xyz", None]
-    table.append(pa.table({"id": pa.array([1, 2, 3, 4], pa.int32()), "c": texts, "v": texts}))
-    assert table.snapshot().scan(where=where).to_arrow()["id"].to_pylist() == ids
-    source = pa.table({"id": [1, 2, 3, 4]})
-    merge = table.merge(source, "t.id = s.id", source_alias="s", target_alias="t", dry_run=True)
-    assert merge.when_matched_delete(where).execute().operation_metrics.get("numTargetRowsDeleted", 0) == len(ids)
-    table.delete(where)
-    assert rows_of(table, "id") == [(number,) for number in (1, 2, 3, 4) if number not in ids]
-
-
 def test_rows_of_one_file_that_two_writers_change(tmp_path: Path) -> None:
     made(tmp_path, VECTORS, files=1)
     mine, theirs = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "t")

@@ -2,7 +2,8 @@
 
 The log still decides everything: which files, which of their columns, under which names and types, which rows are
 deleted. Each footer is looked at first. What DuckDB is not known to read as Arrow does (INT96 beside nanoseconds, dates
-of old calendars, variants, names that differ in case only, other stores than the local disk, …) is left to Arrow.
+of old calendars, variants, texts to fill up, names that differ in case only, other stores than the local disk, …) is
+left to Arrow.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from delta_orch.errors import SchemaMismatchError, TableError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import (
     DATE,
     TIMESTAMP,
@@ -117,6 +119,8 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
     """
     wanted = _wanted(plan)
     if not wanted or not plan.files.num_rows or plan.made_columns or plan.arrow_filter is not None:
+        return None
+    if char_columns(StructType(tuple(w.steps[0] for w in wanted))):
         return None
     paths = [plan.store.resolve(path) for path in FileTable(plan.files).path.to_pylist()]
     plan.ensure_each_once()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -24,6 +24,7 @@ from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.arrow_types import ensure_sound, field_to_arrow, string_array
+from delta_orch.protocol.schema import Places
 from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore, ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
@@ -76,6 +77,7 @@ class FileReader:
         row_tracking: Which columns of `schema` are those of row tracking, None if there are none.
         row_addresses: Which are those of addresses, likewise.
         opened: See `ScanPlan`.
+        chars: The columns with texts to fill up.
     """
 
     store: LogStore
@@ -89,6 +91,7 @@ class FileReader:
     row_tracking: RowTracking | None = None
     row_addresses: RowAddresses | None = None
     opened: list[tuple[int, int]] | None = None
+    chars: Mapping[str, Places] = field(default_factory=dict)
     # The columns to read from the last file, which the next one most likely has, too.
     _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
 
@@ -284,6 +287,10 @@ class FileReader:
                 table = table.add_column(index, column, pa.repeat(task.constants[column.name], num_rows))
             elif column.name not in found:
                 table = table.add_column(index, column, rows.column(marked(column.name)))
+        if self.chars:
+            from delta_orch.engines.local.char_padding import filled_up
+
+            table = filled_up(table, self.chars)
         if self.filter is not None:
             table = self.filter(table)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
@@ -377,7 +384,7 @@ class RowGroupSkipping:
         from delta_orch.log.read.skipping.data_skipping import may_match_statistics
 
         condition = with_columns(self.condition, lambda column: Column((names[column.path[0]],)))
-        in_file = StructType(tuple(StructField(names[field.name], field.data_type) for field in self.fields))
+        in_file = StructType(tuple(replace(field, name=names[field.name]) for field in self.fields))
         columns = [StatisticsColumn((field.name,), field.data_type) for field in in_file]
         groups = range(metadata.num_row_groups)
         stats = string_array([serialize_footer_statistics(metadata, columns, groups=[group]) for group in groups])

@@ -30,6 +30,7 @@ from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
+from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.column_mapping import physical_name
 
@@ -104,6 +105,7 @@ def _reader(plan: ScanPlan, row_filter: RowFilter | None) -> FileReader:
         plan.row_tracking,
         plan.row_addresses,
         plan.opened,
+        char_columns(plan.schema),
     )
 
 

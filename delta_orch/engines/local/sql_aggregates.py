@@ -16,6 +16,7 @@ from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Oper
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
 from delta_orch.expressions.tree import children_of
+from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import (
     BOOLEAN,
     DOUBLE,
@@ -59,7 +60,8 @@ class OutputColumns(QueryColumns):
     ) -> None:
         self._columns = columns
         self._first = first
-        self._outputs = {f.name.lower(): Typed(text, f.data_type) for text, f in zip(texts, fields, strict=True)}
+        pairs = zip(texts, fields, strict=True)
+        self._outputs = {f.name.lower(): Typed(text, f.data_type, char_width=char_width(f)) for text, f in pairs}
 
     def find(self, path: tuple[str, ...]) -> Typed:
         output = self._outputs.get(path[0].lower()) if len(path) == 1 else None

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 
 from delta_orch.engines.local.sql_arguments import Scalars
 from delta_orch.engines.local.sql_casts import (
+    literal_value,
     null_of,
     widen,
 )
@@ -19,7 +21,7 @@ from delta_orch.engines.local.sql_types import (
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.constants import type_of
 from delta_orch.expressions.fit_comparison import fit_comparison
-from delta_orch.expressions.nodes import Coerced, Column, Expression
+from delta_orch.expressions.nodes import Coerced, Column, Expression, Literal
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import (
     chain,
@@ -30,6 +32,7 @@ from delta_orch.protocol.types import (
     BOOLEAN,
     DOUBLE,
     FLOAT,
+    STRING,
     VOID,
     DataType,
     DecimalType,
@@ -46,6 +49,25 @@ def compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
     if isinstance(fitted, Coerced):
         raise unsupported(f"a comparison of {left.data_type} with {right.data_type}")
     return Typed(f"({print_duckdb(fitted, lambda _: left.sql)})", BOOLEAN)
+
+
+def filled_up(operands: list[Typed]) -> list[Typed]:
+    """Columns of `char(n)` beside constants or each other, all with as many characters as the longest. Beside anything
+    else Spark compares them as they are."""
+    if not any(operand.char_width for operand in operands):
+        return operands
+    texts = [operand.literal.value if operand.literal is not None else None for operand in operands]
+    if not all(operand.char_width or operand.literal is not None for operand in operands):
+        return [replace(operand, char_width=None) for operand in operands]
+    width = max(o.char_width or len(str(text or "")) for o, text in zip(operands, texts, strict=True))
+    return [
+        literal_value(Literal(text.ljust(width), STRING))
+        if isinstance(text, str)
+        else Typed(f"rpad({operand.sql}, {width}, ' ')", STRING)
+        if (operand.char_width or width) < width
+        else operand
+        for operand, text in zip(operands, texts, strict=True)
+    ]
 
 
 def guarded(operator: str, left: Typed, right: Typed, kind: DataType) -> Typed:

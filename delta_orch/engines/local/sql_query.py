@@ -48,6 +48,7 @@ from delta_orch.engines.local.sql_types import (
     common_type_of,
     holds_void,
     is_atomic,
+    output_field,
     qualified,
     struct_field,
     unsupported,
@@ -60,6 +61,7 @@ from delta_orch.expressions.nodes import And, Column, Expression, Not, Operation
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
+from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import BOOLEAN, LONG, STRING, VOID, StructField, StructType
 
 
@@ -453,7 +455,7 @@ class _Select:
                 raise unsupported(f"a column without a name, {describe(node)}: write AS and a name after it")
         if self._is_named and value.data_type != VOID and holds_void(value.data_type):
             raise unsupported(f"{describe(node)}, whose type has a part without one: cast it")
-        return [(value.sql, StructField(name or "unnamed", value.data_type))]
+        return [(value.sql, output_field(name or "unnamed", value.data_type, value.char_width))]
 
     def _path_of(self, path: tuple[str, ...]) -> tuple[str, ...]:
         is_relation = len(path) > 1 and any(source.alias.lower() == path[0].lower() for source in self._sources)
@@ -488,6 +490,6 @@ class _Select:
         for source in sources:
             for f in source.schema:
                 if not self._shared.has_hidden(source, f.name):
-                    output = StructField(f.name, f.data_type, f.nullable or outer)
+                    output = output_field(f.name, f.data_type, char_width(f), f.nullable or outer)
                     found.append((qualified(source.alias, f.name), source, output))
         return found

@@ -28,6 +28,7 @@ from delta_orch.engines.local.sql_operators import (
     decimal_arithmetic,
     decimal_quotient,
     ensure_valid_pattern,
+    filled_up,
     guarded,
     in_order,
 )
@@ -74,7 +75,7 @@ from delta_orch.expressions.to_sql import (
     to_checked_sql,
     to_spark_sql,
 )
-from delta_orch.expressions.tree import COMPARISONS, is_opaque, too_deep
+from delta_orch.expressions.tree import COMPARISONS, columns_of, is_opaque, too_deep
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -217,6 +218,7 @@ class Scalars:
     def _compare(self, op: str, left: Typed, right: Typed) -> Typed:
         if left.literal is not None and right.literal is None:
             return self._compare(_FLIPPED.get(op, op), right, left)
+        left, right = filled_up([left, right])
         is_text = left.data_type == STRING and right.data_type not in (STRING, VOID)
         is_plain = is_atomic(left.data_type) and left.data_type != VOID and not is_text
         if right.literal is not None and left.literal is None and is_plain:
@@ -234,7 +236,12 @@ class Scalars:
 
     def compared(self, op: str, left: Expression, right: Expression) -> Typed:
         """A comparison of what text says."""
-        return self._compare(op, self.scalar(left), self.scalar(right))
+        one, other = self.scalar(left), self.scalar(right)
+        for value, beside, node in ((one, other, right), (other, one, left)):
+            if value.char_width and not beside.char_width and beside.literal is None and not columns_of(node):
+                # Spark computes it first, and then fills it up.
+                raise unsupported(f"{describe(node)} beside a column of char (write its value)")
+        return self._compare(op, one, other)
 
     def equal(self, left: Typed, right: Typed) -> str:
         """Whether two values are equal. Raises UnsupportedExpressionError for types that are not compared."""
@@ -255,6 +262,7 @@ class Scalars:
         return self._any_equal([child, *(cast(v, child.data_type) if _is_alike(v, child) else v for v in values)])
 
     def _any_equal(self, operands: list[Typed]) -> Typed:
+        operands = filled_up(operands)
         # Spark finds one common type for the value and the whole list.
         kinds = [operand.data_type for operand in operands]
         if STRING in kinds:

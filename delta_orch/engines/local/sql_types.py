@@ -12,6 +12,7 @@ from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
+from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE, char_width
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
@@ -39,11 +40,19 @@ MOMENTS = (DATE, TIMESTAMP_NTZ, TIMESTAMP)
 
 @dataclass(frozen=True, slots=True)
 class Typed:
-    """A scalar in DuckDB's SQL with the type Spark gives it; `literal` where it is a constant."""
+    """A scalar in DuckDB's SQL with the type Spark gives it; `literal` where it is a constant, `char_width` where it is
+    a column declared `char(n)`."""
 
     sql: str
     data_type: DataType
     literal: Literal | None = None
+    char_width: int | None = None
+
+
+def output_field(name: str, data_type: DataType, char_width: int | None, nullable: bool = True) -> StructField:
+    """A column of a result."""
+    declared = {} if char_width is None else {CHAR_VARCHAR_TYPE: f"char({char_width})"}
+    return StructField(name, data_type, nullable, declared)
 
 
 def unsupported(what: str) -> UnsupportedExpressionError:
@@ -149,7 +158,7 @@ class Source:
         top = self.schema.find(spelled[0])
         assert top is not None
         self.used.add(top.name)
-        value = Typed(qualified(self.alias, top.name), top.data_type)
+        value = Typed(qualified(self.alias, top.name), top.data_type, char_width=char_width(top))
         for name in spelled[1:]:
             value = struct_field(value, name)
         return value

@@ -8,7 +8,7 @@ number that each file of the scan has like a partition value: a path would have 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from delta_orch.expressions.tree import children_of, columns_of
 from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE, Places, below, char_columns
 from delta_orch.protocol.types import (
     DOUBLE,
     FLOAT,
@@ -50,7 +51,7 @@ from delta_orch.protocol.types import (
 from delta_orch.storage.base import LogStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 _VECTOR_FILE = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
@@ -80,12 +81,11 @@ def scan_rows(host: SparkHost, plan: ScanPlan) -> DataFrame:
 
 def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame:
     whole = any(map(_holds_struct, plan.schema)) and _loses_structs(host)
-    rows = union_by_name(
-        [
-            host.pinned(_live_rows(host, part, by), ANALYSIS_SETTINGS).selectExpr(*_table_columns(part, by, whole))
-            for part, by in scans_by_name(plan)
-        ]
-    )
+    chars = char_columns(plan.schema)
+    parts = ((_live_rows(host, part, by), _table_columns(part, by, whole, chars)) for part, by in scans_by_name(plan))
+    rows = union_by_name([host.pinned(live, ANALYSIS_SETTINGS).selectExpr(*columns) for live, columns in parts])
+    if chars:
+        rows = rows.select(*(_declared(f, f.name in chars) for f in plan.schema))
     if plan.where is not None:
         rows = rows.where(bounded_sql(plan.where))
     if plan.output is not None:
@@ -97,6 +97,16 @@ def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame
         rows = arrow_filtered(host.unpinned(rows), plan.arrow_filter, plan.schema)
         rows = host.pinned(rows, ANALYSIS_SETTINGS)
     return host.unpinned(rows.selectExpr(*selected))
+
+
+def _declared(field: StructField, has_chars: bool) -> Column:
+    """A column. Beside a constant or another `char` Spark fills up what is shorter, as in a table of its own."""
+    from pyspark.sql.functions import col
+
+    found = col(quote_identifier(field.name))
+    if not has_chars:
+        return found
+    return found.alias(field.name, metadata={CHAR_VARCHAR_TYPE: field.metadata[CHAR_VARCHAR_TYPE]})
 
 
 def _holds_struct(field: StructField) -> bool:
@@ -168,13 +178,14 @@ def _words(rows: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     return np.packbits(bits, bitorder="little").view("<i8")
 
 
-def _table_columns(plan: ScanPlan, names: StructType, whole: bool) -> Iterator[str]:
+def _table_columns(plan: ScanPlan, names: StructType, whole: bool, chars: Mapping[str, Places]) -> Iterator[str]:
     """A SELECT list over the rows of the files: every column of the table under its logical name, at every level.
 
     Void columns, which no file holds, are added (PROTOCOL, "Primitive Types").
 
     Args:
         whole: Keep Spark from reading some fields of structs only.
+        chars: The columns with texts to fill up.
     """
     tracking, addresses = plan.row_tracking, plan.row_addresses
     partitions = {name.lower() for name in plan.partition_columns}
@@ -190,6 +201,8 @@ def _table_columns(plan: ScanPlan, names: StructType, whole: bool) -> Iterator[s
             if whole and _holds_struct(by):
                 value = f"coalesce({value}, {value})"
             value = _renamed_sql(value, by.data_type, logical.data_type)
+        if logical.name in chars:
+            value = _filled_sql(value, logical.data_type, chars[logical.name])
         yield f"{value} AS {quote_identifier(logical.name)}"
 
 
@@ -243,6 +256,32 @@ def _renamed_sql(value: str, physical: DataType, logical: DataType, depth: int =
             values = items(f"map_values({value})", physical.value_type, logical.value_type)
             return f"map_from_arrays({keys}, {values})"
     return _timestamp_sql(value, logical)
+
+
+def _filled_sql(value: str, data_type: DataType, places: Places, depth: int = 0) -> str:
+    """The value with texts declared `char(n)` filled up with spaces."""
+    if not places:
+        return value
+    if () in places:
+        return f"rpad({value}, greatest({places[()]}, char_length({value})), ' ')"
+    item = f"delta_orch_{depth}"
+
+    def items(values: str, inner: DataType, name: str) -> str:
+        filled = _filled_sql(item, inner, below(places, name), depth + 1)
+        return values if filled == item else f"transform({values}, {item} -> {filled})"
+
+    match data_type:
+        case ArrayType():
+            return items(value, data_type.element_type, "element")
+        case MapType():
+            keys = items(f"map_keys({value})", data_type.key_type, "key")
+            return f"map_from_arrays({keys}, {items(f'map_values({value})', data_type.value_type, 'value')})"
+    assert isinstance(data_type, StructType)
+    parts = ((f, f"{value}.{quote_identifier(f.name)}") for f in data_type)
+    filled = (
+        f"{quote_string(f.name)}, {_filled_sql(part, f.data_type, below(places, f.name), depth)}" for f, part in parts
+    )
+    return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(filled)}) END"
 
 
 def _has_float_field(data_type: DataType) -> bool:

@@ -43,7 +43,7 @@ from delta_orch.verbs.merge.classification import (
 )
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
 from delta_orch.verbs.merge.new_rows import clause_rows, value_types
-from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names
+from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up
 from delta_orch.verbs.merge.sources import settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
 from delta_orch.verbs.merge.unique_keys import ensure_unique, key_fields
@@ -189,7 +189,9 @@ class _Run:
         write, engine = self._write, self._engine
         assert write.snapshot is not None
         source = open_source(engine, self._request.source)
-        sides = self._fit_table(engine.schema(source))
+        ensure_distinct_names(engine.schema(source))
+        source, columns = filled_up(engine, source, write.target.schema)
+        sides = self._fit_table(columns)
         if self._request.lossless:
             # What is missing is the clauses' concern.
             ensure_schema_fits(sides.source, sides.target, filled=sides.target.names, fill_nulls=self._evolves)
@@ -214,7 +216,6 @@ class _Run:
     def _fit_table(self, source: StructType) -> Sides:
         """The sides, the table as the merge leaves it."""
         write, request = self._write, self._request
-        ensure_distinct_names(source)
         sides = Sides(write.target.schema, source, request.target_alias, request.source_alias)
         if not self._evolves:
             return sides

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from delta_orch.engines.base import join_schema
+from delta_orch.engines.base import ComputedColumn, Engine, Relation, join_schema
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression, Literal, Opaque
 from delta_orch.expressions.parse import (
@@ -16,7 +16,9 @@ from delta_orch.expressions.parse import (
 )
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
-from delta_orch.protocol.types import StructType
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE, char_width
+from delta_orch.protocol.types import STRING, StructType
 
 TARGET, SOURCE = "target", "source"
 """How resolved expressions call the two sides, whatever their aliases are."""
@@ -154,6 +156,33 @@ def aliases(target_alias: object, source_alias: object) -> tuple[str, str]:
             remedy="Give each side a name of its own",
         )
     return target, source
+
+
+def filled_up(engine: Engine, rows: Relation, target: StructType) -> tuple[Relation, StructType]:
+    """The rows of a source, and its columns. Those that are called as a `char(n)` column of the table are of that type,
+    too: filled up with spaces, as whoever reads the table sees its values."""
+    source = engine.schema(rows)
+    chars = {column.name.lower(): column for column in target if char_width(column)}
+    wanted = {
+        column.name: chars[column.name.lower()]
+        for column in source
+        if chars and column.name.lower() in chars and column.data_type == STRING and not char_width(column)
+    }
+    if not wanted:
+        return rows, source
+    values = {}
+    for name, column in wanted.items():
+        text, width = quote_identifier(name), char_width(column)
+        filled = f"CASE WHEN length({text}) < {width} THEN rpad({text}, {width}, ' ') ELSE {text} END"
+        values[name] = parse_row_value(filled)
+    made = engine.project(rows, [ComputedColumn(name, values.get(name, Column((name,)))) for name in source.names])
+    declared = (
+        replace(column, metadata={CHAR_VARCHAR_TYPE: f"char({char_width(wanted[column.name])})"})
+        if column.name in wanted
+        else column
+        for column in source
+    )
+    return made, StructType(tuple(declared))
 
 
 def ensure_distinct_names(source: StructType) -> None:

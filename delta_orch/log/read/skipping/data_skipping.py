@@ -39,6 +39,7 @@ from delta_orch.log.read.skipping.predicates import (
     is_in_literals,
     prefix_in_bounds,
 )
+from delta_orch.protocol.schema import char_places, char_width
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 from delta_orch.table.column_mapping import physical_path
 
@@ -160,7 +161,7 @@ class _Evaluator:
         if isinstance(left, Column) and isinstance(right, Literal) and right.value is not None:
             if (values := self._partition(left)) is not None:
                 return self._exact(compare_with_literal(op, values, right, self._literal_type(left, right)))
-            if (bounds := self._bounds_of(left)) is not None:
+            if not self._is_filled_up(left) and (bounds := self._bounds_of(left)) is not None:
                 return compare_bounds(op, bounds, right)
         elif isinstance(left, Column) and isinstance(right, Column):
             values, others = self._partition(left), self._partition(right)
@@ -182,14 +183,16 @@ class _Evaluator:
     def _in(self, column: Column, values: Sequence[Literal]) -> Outcomes:
         if (partition := self._partition(column)) is not None:
             return self._exact(is_in_literals(partition, values, self._literal_type(column, *values)))
-        if (bounds := self._bounds_of(column)) is not None:
+        # A list for a column of `char` holds its values as files may have them, see `resolve`.
+        is_known = len(column.path) == 1 or not self._is_filled_up(column)
+        if is_known and (bounds := self._bounds_of(column)) is not None:
             return in_bounds(bounds, values)
         return Outcomes.unknown(self._num_files)
 
     def _starts_with(self, column: Column, prefix: str) -> Outcomes:
         if (values := self._partition(column)) is not None:
             return self._exact(pc.starts_with(values, prefix))
-        if (bounds := self._bounds_of(column)) is not None:
+        if not self._is_filled_up(column) and (bounds := self._bounds_of(column)) is not None:
             return prefix_in_bounds(bounds, prefix)
         return Outcomes.unknown(self._num_files)
 
@@ -200,7 +203,17 @@ class _Evaluator:
     def _partition(self, column: Column) -> pa.Array | None:
         """The typed values of a partition column, None for any other column."""
         name = self._partitions.get(column.path[0].lower()) if len(column.path) == 1 else None
-        return None if name is None else self._values.column(name)
+        if name is None:
+            return None
+        field = self._schema.find(name)
+        width = None if field is None else char_width(field)
+        values = self._values.column(name)
+        return values if width is None else pc.utf8_rpad(values, width=width, padding=" ")
+
+    def _is_filled_up(self, column: Column) -> bool:
+        """Whether statistics know a column's texts without the spaces that readers see."""
+        field = self._schema.find(column.path[0])
+        return field is not None and bool(field.metadata) and column.path[1:] in char_places(field)
 
     def _literal_type(self, column: Column, *literals: Literal) -> DataType:
         typed = next((literal.data_type for literal in literals if literal.data_type is not None), None)

@@ -1,0 +1,118 @@
+"""Columns declared `char(n)`: stored as given, read filled up with spaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import delta_orch
+from delta_orch import DeltaTable
+from delta_orch.errors import UnsupportedError, UnsupportedExpressionError
+from delta_orch.table.column_definitions import column
+from tests.verbs.conftest import EngineRows
+
+VECTORS = {"delta.enableDeletionVectors": "true"}
+DEEP = "struct<a:char(2),l:array<char(2)>,m:map<char(2),struct<b:char(3),n:int>>>"
+
+
+def made(uri: Path, properties: dict[str, str] | None = None) -> DeltaTable:
+    """A file with short texts, and one with the same filled up."""
+    table = DeltaTable(uri)
+    columns = [column("id", "int"), column("c", "char(3)"), column("v", "varchar(3)"), column("wide", "char(5)")]
+    table.create(columns, properties=properties)
+    for ids, texts in (([1, 2], ["x", None]), ([3, 4], ["x  ", "xyz"])):
+        wide = [text and text[:1] for text in texts]
+        table.append(pa.table({"id": pa.array(ids, pa.int32()), "c": texts, "v": texts, "wide": wide}))
+    return table
+
+
+CASES = [
+    ("c = 'x'", [1, 3]), ("c = 'x     '", [1, 3]), ("'x ' = c", [1, 3]), ("c IN ('q', 'x')", [1, 3]),
+    ("c <> 'x'", [4]), ("c NOT IN ('x')", [4]), ("c <=> 'x'", [1, 3]), ("NOT (c <=> 'x')", [2, 4]), ("c < 'x\t'", []),
+    ("c > 'x'", [4]), ("c <= 'x'", [1, 3]), ("c = 'xyz ' OR c IS NULL", [2, 4]), ("v = 'x'", [1]), ("c = 'x y'", []),
+    ("c = v", [3, 4]), ("c = wide", [1, 3]), ("wide = c AND c <> wide", []), ("upper(c) = 'X'", []),
+    ("upper(c) = 'X  '", [1, 3]), ("length(c) = 3", [1, 3, 4]), ("c LIKE 'x'", []), ("c LIKE 'x %'", [1, 3]),
+    ("CASE WHEN c = 'x' THEN true END", [1, 3]), ("c IN ('x', v)", [3, 4]), ("concat(c, 'y') = 'x  y'", [1, 3]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "ids"), CASES)
+def test_a_char_is_filled_up_wherever_it_is_compared(tmp_path: Path, where: str, ids: list[int]) -> None:
+    table = made(tmp_path / "t", VECTORS)
+    assert sorted(table.snapshot().scan(where=where).to_arrow()["id"].to_pylist()) == ids
+    for source in ("t", "(SELECT * FROM t) AS q"):
+        query = f"SELECT id FROM {source} WHERE {where}"
+        rows = delta_orch.sql(query, engine="local", tables={"t": table})
+        assert sorted(rows["id"].to_pylist()) == ids, source
+    merge = table.merge(pa.table({"id": [1, 2, 3, 4]}), "t.id = s.id", target_alias="t", source_alias="s", dry_run=True)
+    assert merge.when_matched_delete(where).execute().operation_metrics.get("numTargetRowsDeleted", 0) == len(ids)
+    table.delete(where)
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == sorted({1, 2, 3, 4} - {*ids})
+
+
+def test_a_char_is_read_filled_up_at_any_depth(tmp_path: Path, rows: EngineRows) -> None:
+    table = DeltaTable(tmp_path)
+    table.create([column("p", "char(2)"), column("s", DEEP), column("n", "int")], partition_by=["p"])
+    deep = {"a": "ä", "l": ["x", None, "yy"], "m": [("k", {"b": "v", "n": 1}), ("kk", None)]}
+    schema = pa.schema(
+        {
+            "p": pa.string(),
+            "s": pa.struct(
+                {
+                    "a": pa.string(),
+                    "l": pa.list_(pa.string()),
+                    "m": pa.map_(pa.string(), pa.struct({"b": pa.string(), "n": pa.int32()})),
+                }
+            ),
+            "n": pa.int32(),
+        }
+    )
+    table.append(
+        rows.data(pa.Table.from_pylist([{"p": "y", "s": deep, "n": 1}, {"p": None, "s": None, "n": 2}], schema))
+    )
+    filled = {"a": "ä ", "l": ["x ", None, "yy"], "m": [("k ", {"b": "v  ", "n": 1}), ("kk", None)]}
+    expected = [{"p": "y ", "s": filled, "n": 1}, {"p": None, "s": None, "n": 2}]
+    assert sorted(read(), key=lambda row: str(row["n"])) == expected
+    for where in ("p = 'y'", "s.a = 'ä '", "s.a LIKE 'ä %'", "p > 'x'", "p LIKE 'y %'"):
+        assert [row["n"] for row in read(where=where)] == [1], where
+    assert read(where="s.a = 'ä'") == []
+    assert sorted(str(row["a"]) for row in read(["s.a"])) == ["None", "ä "]
+
+
+def test_merges_find_the_rows_of_a_char_key(tmp_path: Path, rows: EngineRows) -> None:
+    table = made(tmp_path / "t")
+    table.delete("id = 3")
+    source = rows.data(pa.table({"c": ["x", "new"], "id": pa.array([10, 11], pa.int32())}))
+    assert table.upsert(source, ["C"]).operation_metrics["numTargetRowsUpdated"] == 1
+    merge = table.merge(source, "t.c = s.c AND s.c <> 'q'", target_alias="t", source_alias="s")
+    assert merge.when_matched_delete("s.c = 'x'").execute().operation_metrics["numTargetRowsDeleted"] == 1
+    found = rows.read(table, ["id", "c"]).to_pylist()
+    assert found == [{"id": 2, "c": None}, {"id": 4, "c": "xyz"}, {"id": 11, "c": "new"}]
+
+
+def test_a_query_keeps_what_is_declared(tmp_path: Path) -> None:
+    table = made(tmp_path / "t")
+    query = "SELECT d, count(*) AS n FROM (SELECT c AS d FROM t) AS q GROUP BY d HAVING d = 'x'"
+    assert delta_orch.sql(query, engine="local", tables={"t": table}).to_pylist() == [{"d": "x  ", "n": 2}]
+    with pytest.raises(UnsupportedExpressionError, match="beside a column of char"):
+        delta_orch.sql("SELECT * FROM t WHERE c = lower('X')", engine="local", tables={"t": table})
+
+
+def test_other_doors_see_it_filled_up_or_are_refused(tmp_path: Path) -> None:
+    table = made(tmp_path / "t", {"delta.enableChangeDataFeed": "true"})
+    with pytest.raises(UnsupportedError, match="more than its Parquet files"):
+        table.snapshot().to_pyarrow_dataset()
+    assert table.snapshot().scan(["wide"]).to_duckdb().fetchall() == [("x    ",), (None,), ("x    ",), ("x    ",)]
+    table.update({"v": "'n'"}, "c = 'x'")
+    told = table.changes(starting_version=4).to_arrow()
+    assert {*told["c"].to_pylist()} == {"x  "}
+
+
+def test_a_char_of_endless_length_is_refused(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    table.create([column("c", "char(1000000000)")])
+    table.append(pa.table({"c": ["x"]}))
+    with pytest.raises(UnsupportedError, match="declared char"):
+        table.snapshot().scan().to_arrow()
