@@ -139,6 +139,7 @@ def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
 
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.statements.run import sql as run
+    from delta_orch.verbs.vacuum import VacuumResult
 
     tables: dict[str, object] = {}
     for text in table:
@@ -158,6 +159,8 @@ def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
         _report(at, result)
     elif isinstance(result, pa.Table):
         _print_table(at, result)
+    elif isinstance(result, VacuumResult):
+        out.report_vacuum(result, as_json=at.json)
     elif at.json:
         out.print_json(result)
     else:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from delta_orch.log.write.commit_result import CommitPreview, CommitResult
+    from delta_orch.verbs.vacuum import VacuumResult
 
 Branch = tuple[str, "list[Branch]"]
 """A label and what hangs from it."""
@@ -191,6 +192,18 @@ def report_commit(result: CommitResult, *, done: str, nothing: str, as_json: boo
         print_line(f"Version {preview.version} would be committed: {_kinds_of_actions(preview)} (--json shows them)")
     else:
         print_line(nothing if result.skipped else done)
+
+
+def report_vacuum(result: VacuumResult, *, as_json: bool) -> None:
+    """Tell which files were deleted, or would have been."""
+    if as_json:
+        print_json(attributes(result, "dry_run num_files size_bytes retention_ms paths"))
+        return
+    if result.dry_run:
+        for path in result.paths:
+            print_name(path)
+    verb = "would be deleted" if result.dry_run else "deleted"
+    print_line(f"{result.num_files:,} files ({text_of_bytes(result.size_bytes)}) {verb}")
 
 
 def _kinds_of_actions(preview: CommitPreview) -> str:

@@ -86,14 +86,7 @@ def vacuum(
         result = table.vacuum(
             retention_hours, dry_run, enforce_retention=not force, full=not lite, keep_versions=keep_version or ()
         )
-    if at.json:
-        out.print_json(out.attributes(result, "dry_run num_files size_bytes retention_ms paths"))
-        return
-    if dry_run:
-        for path in result.paths:
-            out.print_name(path)
-    verb = "would be deleted" if dry_run else "deleted"
-    out.print_line(f"{result.num_files:,} files ({text_of_bytes(result.size_bytes)}) {verb}")
+    out.report_vacuum(result, as_json=at.json)
 
 
 @COMMANDS.add(take.DRY_RUN)

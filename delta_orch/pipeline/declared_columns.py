@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE
 from delta_orch.protocol.type_text import parse_declared_type
-from delta_orch.protocol.types import StructField, StructType, not_null_places
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, StructField, StructType, not_null_places
 
 DeclaredColumns = Mapping[str, StructField | None]
 

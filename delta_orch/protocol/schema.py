@@ -14,6 +14,7 @@ import orjson
 from delta_orch.errors import ProtocolViolationError, SchemaMismatchError, UnsupportedError, UnsupportedFeatureError
 from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.types import (
+    CHAR_VARCHAR_TYPE,
     PRIMITIVE_TYPES,
     STRING,
     ArrayType,
@@ -34,8 +35,6 @@ IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
 IDENTITY_ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
 INVARIANTS = "delta.invariants"
 TYPE_CHANGES = "delta.typeChanges"
-CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
-"""A column's type as it was declared, where texts in it have a length."""
 
 Places = Mapping[tuple[str, ...], int]
 """How many characters texts declared `char(n)` are filled up to. Writers store them as given; whoever reads them fills

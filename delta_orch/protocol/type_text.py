@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE
 from delta_orch.protocol.schema_edit import Path, nearest_field, part_at, with_field, with_fields
 from delta_orch.protocol.types import (
+    CHAR_VARCHAR_TYPE,
     PRIMITIVE_TYPES,
     STRING,
     ArrayType,

@@ -130,6 +130,9 @@ TIMESTAMP_NTZ = PrimitiveType("timestamp_ntz")
 VOID = PrimitiveType("void")
 VARIANT = PrimitiveType("variant")
 
+CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""The key of a column's metadata with its type as declared, where texts in it have a length."""
+
 PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
     t.name: t
     for t in (

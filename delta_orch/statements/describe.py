@@ -9,7 +9,6 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.protocol.schema import (
-    CHAR_VARCHAR_TYPE,
     CURRENT_DEFAULT,
     GENERATION_EXPRESSION,
     IDENTITY_ALLOW_EXPLICIT_INSERT,
@@ -17,7 +16,7 @@ from delta_orch.protocol.schema import (
     IDENTITY_STEP,
 )
 from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
-from delta_orch.protocol.types import ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported

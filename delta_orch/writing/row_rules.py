@@ -26,11 +26,11 @@ from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
-from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE, CURRENT_DEFAULT, GENERATION_EXPRESSION, INVARIANTS
+from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, INVARIANTS
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import declared_lengths, place_of_text
-from delta_orch.protocol.types import DataType, StructField, StructType, fields_of, parts_of
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField, StructType, fields_of, parts_of
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.writing.assignments import cast_to, is_atomic
 from delta_orch.writing.identity import identity_of, next_values

@@ -14,7 +14,7 @@ import pytest
 
 from delta_orch.engines.spark.engine import SparkEngine
 from tests.harness.sequences.run import check_sequence
-from tests.interop.reference_client import Reference
+from tests.interop.reference_client import Reference, ReferenceError
 
 SEQUENCES = int(os.environ.get("DELTA_ORCH_SEQUENCES", "4"))
 
@@ -24,3 +24,15 @@ def test_a_random_sequence_gives_what_delta_on_spark_gives(
     reference: Reference, spark: Any, tmp_path: Path, seed: int
 ) -> None:
     check_sequence(seed, tmp_path, reference, {"local": "local", "spark": SparkEngine(spark)})
+
+
+class _Failing:
+    """A reference that fails in its own code."""
+
+    def run(self, *_: str) -> None:
+        raise ReferenceError("SparkException: [INTERNAL_ERROR] The Spark SQL phase optimization failed")
+
+
+def test_a_sequence_is_undecided_where_the_reference_fails_by_itself(tmp_path: Path) -> None:
+    found = check_sequence(1, tmp_path, _Failing(), {"local": "local"})  # type: ignore[arg-type]
+    assert found.refused == 0

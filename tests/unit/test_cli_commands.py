@@ -122,7 +122,11 @@ def test_maintenance(cli: Any, uri: str) -> None:
     assert cli("vacuum", uri, "--dry-run").stdout == "0 files (0 B) would be deleted\n"
     listed = cli("vacuum", uri, "--dry-run", "--retention-hours", 0, "--force", "--json").json
     assert (listed["num_files"], listed["dry_run"], len(listed["paths"])) == (2, True, 2)
-    assert cli("vacuum", uri, "--retention-hours", 0, "--force", "--json").json["num_files"] == 2
+    hours = ("--retention-hours", 0, "--force")
+    for more in ((), ("--json",)):
+        by_sql = cli("sql", f"VACUUM delta.`{uri}` DRY RUN", *more).stdout
+        assert by_sql == cli("vacuum", uri, "--dry-run", *more).stdout
+    assert cli("vacuum", uri, *hours, "--json").json["num_files"] == 2
     assert cli("optimize", uri, "--target-file-size", "1kb", "--where", "day = 'b'").code == 0
 
 

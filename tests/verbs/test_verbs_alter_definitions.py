@@ -23,7 +23,8 @@ from delta_orch.errors import (
 from delta_orch.protocol import types as t
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema import serialize_schema
-from delta_orch.protocol.type_text import CHAR_VARCHAR_TYPE, parse_declared_type
+from delta_orch.protocol.type_text import parse_declared_type
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE
 from delta_orch.table.configuration import TableConfiguration
 from tests.certain import some
 

@@ -12,9 +12,10 @@ from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
-from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE, char_width
+from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import (
     BYTE,
+    CHAR_VARCHAR_TYPE,
     DATE,
     DOUBLE,
     FLOAT,

@@ -33,8 +33,9 @@ from delta_orch.expressions.tree import children_of, columns_of
 from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
-from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE, Places, below, char_columns
+from delta_orch.protocol.schema import Places, below, char_columns
 from delta_orch.protocol.types import (
+    CHAR_VARCHAR_TYPE,
     DOUBLE,
     FLOAT,
     LONG,

@@ -17,8 +17,8 @@ from delta_orch.expressions.parse import (
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.protocol.schema import CHAR_VARCHAR_TYPE, char_width
-from delta_orch.protocol.types import STRING, StructType
+from delta_orch.protocol.schema import char_width
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, STRING, StructType
 
 TARGET, SOURCE = "target", "source"
 """How resolved expressions call the two sides, whatever their aliases are."""
