@@ -6,9 +6,11 @@ It binds as Spark's own grammar does. What the planner can reason about becomes 
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from decimal import Decimal
 
-from delta_orch.expressions.grammar_parts import Parts
+from delta_orch.expressions.grammar_parts import Mention, Parts
 from delta_orch.expressions.nodes import (
     And,
     Call,
@@ -24,11 +26,21 @@ from delta_orch.expressions.nodes import (
 )
 from delta_orch.expressions.spark_literals import decimal_type_of, like_prefix, quote_identifier
 from delta_orch.expressions.tokens import Refused, Unreadable
-from delta_orch.expressions.tree import COMPARISONS, LEVELS, children_of, conjunction, disjunction
+from delta_orch.expressions.tree import (
+    COMPARISONS,
+    LEVELS,
+    MAX_TERMS,
+    children_of,
+    conjunction,
+    disjunction,
+    too_many_terms,
+)
 from delta_orch.protocol.types import BOOLEAN
 
 _LISTED_NUMBERS = r"\s*-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*+\s*\)"
 _LISTED_STRINGS = r"\s*'[^'\\]*+'(?:\s*,\s*'[^'\\]*+')*+\s*\)"
+_COMPARED = r"((?:\w+|`[^`]*`)(?:\.(?:\w+|`[^`]*`))*\s*(?:<=>|[<>!=]?=|<>|[<>])\s*)(?:-?[0-9]{1,18}|'[^'\\]*')"
+"""A column, a sign, and a plain constant."""
 _POSTFIX = frozenset({".", "[", "::", ":", "COLLATE"})
 
 
@@ -49,17 +61,67 @@ class Reader(Parts):
     def expression(self) -> Expression:
         """A condition or a value."""
         self.enter()
-        parts = [self._conjunction()]
-        while self.take("OR"):
-            parts.append(self._conjunction())
+        parts = self._chain("OR", self._conjunction)
         self.depth -= 1
         return disjunction(*parts) if len(parts) > 1 else parts[0]
 
     def _conjunction(self) -> Expression:
-        parts = [self._negation()]
-        while self.take("AND"):
-            parts.append(self._negation())
+        parts = self._chain("AND", self._negation)
         return conjunction(*parts) if len(parts) > 1 else parts[0]
+
+    def _chain(self, word: str, operand: Callable[[], Expression]) -> list[Expression]:
+        """Operands with a word between them."""
+        start = self.start
+        parts = [operand()]
+        while self.word == word:
+            if len(parts) == 1:
+                self._count_tests(word, parts)
+            alike = self._alike(word, start, parts[-1])
+            parts += alike
+            self._count_tests(word, alike)
+            if self.take(word):
+                start = self.start
+                parts.append(operand())
+                self._count_tests(word, parts[-1:])
+        return parts
+
+    def _count_tests(self, word: str, alike: Sequence[Expression]) -> None:
+        """Raises InvalidExpressionError: There are too many tests, those aside that become a list of values."""
+        match alike:
+            case [] | [And() | Or()]:
+                return  # its own operands were counted
+            case [Comparison("=" | "!=" as op, Column(), Literal()), *_] if (op == "=") == (word == "OR"):
+                return
+        self.tests += len(alike)
+        if self.tests > MAX_TERMS:
+            raise too_many_terms(self.tests, MAX_TERMS)
+
+    def _alike(self, word: str, start: int, first: Expression) -> list[Expression]:
+        """The next operands, where they differ from the one before in a plain constant only. Generated text has
+        thousands of them, for which a token at a time is slow."""
+        match first:
+            case Comparison(op, Column() as column, Literal(int() | str())):
+                head = re.fullmatch(_COMPARED, self.source[start : self.ended])
+            case _:
+                return []
+        if head is None:
+            return []
+        # What comes behind an operand must not bind to its constant.
+        behind = r"AND|OR" if word == "AND" else "OR"
+        one = rf"\s+(?i:{word})\s+{re.escape(head[1])}(-?[0-9]{{1,18}}|'[^'\\]*+')(?=\s+(?i:{behind})\b|\s*\)|\s*\Z)"
+        run = re.compile(rf"(?:{one})++").match(self.source, self.ended)
+        if run is None:
+            return []
+        mention, found = self.mentions[-1], list[Expression]()
+        for item in re.compile(one).finditer(self.source, *run.span()):
+            text = item[1]
+            shift = item.start(1) - len(head[1]) - start
+            self.mentions.append(
+                Mention(mention.start + shift, column, [(begin + shift, end + shift) for begin, end in mention.spans])
+            )
+            found.append(Comparison(op, column, Literal(text[1:-1] if text[0] == "'" else int(text))))
+        self.go_to(run.end())
+        return found
 
     def _negation(self) -> Expression:
         before = self.depth

@@ -16,7 +16,6 @@ from delta_orch.expressions.tree import (
     MAX_WORDS_WITH_CALLS,
     children_of,
     too_deep,
-    too_long,
 )
 from delta_orch.protocol.types import BOOLEAN
 
@@ -74,12 +73,13 @@ class Parts(Tokens):
         types: The words that name types.
         doubled: Strings in which quotes occur, and where they begin.
         has_calls: Whether there is a `Call` or an `Operation`.
+        tests: Operands of AND and OR, those aside that become a list of values.
     """
 
     def __init__(self, source: str, *, bare_functions: Collection[str] = (), most: int = MAX_WORDS) -> None:
         """`bare_functions`: names in lower case that are those of functions, even without parentheses."""
         self._bare_functions = bare_functions
-        self.depth = 0
+        self.depth = self.tests = 0
         self.mentions: list[Mention] = []
         self.functions: list[tuple[str, int]] = []
         self.clocks: list[tuple[str, int, int]] = []
@@ -103,11 +103,10 @@ class Parts(Tokens):
 
     def _depth_over(self, arguments: Sequence[Expression]) -> int:
         self.has_calls = True
+        self.most = min(self.most, MAX_WORDS_WITH_CALLS)
         depth = 1 + max(map(_depth_of, arguments), default=0)
         if depth > MAX_OPERATIONS:
             raise too_deep()
-        if self.words > MAX_WORDS_WITH_CALLS:
-            raise too_long(f"It has more than {MAX_WORDS_WITH_CALLS} words and signs")
         return depth
 
     def expression(self) -> Expression:
@@ -198,6 +197,7 @@ class Parts(Tokens):
 
     def _case(self) -> Expression:
         start = self.start
+        self.most = min(self.most, MAX_WORDS_WITH_CALLS)
         self.advance()
         parts = [] if self.word == "WHEN" else [self.expression()]
         name = "CASE OF" if parts else "CASE"
@@ -238,6 +238,7 @@ class Parts(Tokens):
 
     def _call(self, path: list[str], start: int) -> Expression:
         name = ".".join(path).lower()
+        self.most = min(self.most, MAX_WORDS_WITH_CALLS)
         self.advance()
         if name in ("cast", "try_cast") and len(path) == 1:
             value = self.expression()

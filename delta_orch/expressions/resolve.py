@@ -168,9 +168,9 @@ class _Resolver:
     def predicate(self, node: Expression) -> Expression:
         match node:
             case And(children):
-                return conjunction(*_as_lists("!=", [self.predicate(child) for child in children]))
+                return conjunction(*self._chain("!=", children))
             case Or(children):
-                return disjunction(*_as_lists("=", [self.predicate(child) for child in children]))
+                return disjunction(*self._chain("=", children))
             case Not(child):
                 return Not(self.predicate(child))
             case Literal():
@@ -190,6 +190,30 @@ class _Resolver:
             case StartsWith():
                 return self._starts_with(node)
         raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)
+
+    def _chain(self, op: str, children: tuple[Expression, ...]) -> list[Expression]:
+        """Operands of OR (`op` is `=`) or of AND (`!=`), with many comparisons of one column as one list of values."""
+        if len(children) <= _MANY_ALTERNATIVES:
+            return [self.predicate(child) for child in children]
+        lists: dict[Column, list[Literal]] = {}
+        rest: list[Expression] = []
+        for child in children:
+            match child:
+                case Comparison(operator, Column() as name, Literal(value) as constant) if operator == op and type(
+                    value
+                ) in (int, str):
+                    lists.setdefault(name, []).append(constant)
+                case _:
+                    rest.append(child)
+        found: list[Expression] = []
+        for name, values in lists.items():
+            column, data_type = self._column(name)
+            typed = None if data_type is None else _typed_values(data_type, tuple(values))
+            if typed is None or (data_type == STRING and self._char_length(column) is not None):
+                rest += [Comparison(op, name, value) for value in values]
+            else:
+                found.append(_listed(op, column, typed))
+        return found + _as_lists(op, [self.predicate(child) for child in rest])
 
     def _column(self, column: Column) -> tuple[Column, DataType | None]:
         path, data_type = find_column(column.path, self._schema)
@@ -357,8 +381,6 @@ def _with_spaces(text: str, length: int) -> list[str]:
 
 def _as_lists(op: str, parts: list[Expression]) -> list[Expression]:
     """Operands of OR (`op` is `=`) or of AND (`!=`), with many comparisons of one column as one list of values."""
-    if len(parts) <= _MANY_ALTERNATIVES:
-        return parts
     found: dict[Expression, dict[Literal, None]] = {}
     for part in parts:
         match part:

@@ -52,6 +52,7 @@ class Tokens:
         start: Where it begins.
         ended: Where the token before it ends.
         words: How many tokens there were.
+        most: How many there may be.
     """
 
     def __init__(self, source: str, most: int = MAX_WORDS) -> None:
@@ -60,7 +61,7 @@ class Tokens:
         except UnicodeEncodeError:
             raise Unreadable("It is not valid Unicode") from None
         self.source = source
-        self._most = most
+        self.most = most
         self._match = re.compile(_TOKEN).match  # compiled at the first use, then known to `re`
         self._position = self.start = self.ended = self.words = 0
         self.kind = self.text = self.word = ""
@@ -73,8 +74,8 @@ class Tokens:
         if match is None:
             raise Unreadable(f"It cannot be read from {self.source[self._position : self._position + 20]!a} on")
         self.words += 1
-        if self.words > self._most:
-            raise too_long(f"It has more than {self._most} words and signs")
+        if self.words > self.most:
+            raise too_long(f"It has more than {self.most} words and signs")
         self.ended = self._position
         self._position = match.end()
         self.kind = kind = match.lastgroup or "end"

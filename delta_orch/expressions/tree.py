@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Callable, Iterator, Sequence
 
 from delta_orch.errors import InvalidExpressionError
@@ -215,6 +216,16 @@ def too_long(cause: str) -> InvalidExpressionError:
     )
 
 
+def too_many_terms(terms: int, most: int) -> InvalidExpressionError:
+    """The error for a predicate of more than `most` tests, of which so many were counted."""
+    return InvalidExpressionError(
+        f"The predicate has {terms} comparisons or more",
+        cause=f"A predicate may have {most} at most",
+        remedy="Write alternatives for one column as IN (…), or join with a table of them",
+        terms=terms,
+    )
+
+
 def bounded(expression: Expression) -> Expression:
     """The predicate with chains of AND, and of OR, flattened.
 
@@ -231,6 +242,8 @@ def _bounded(node: Expression, depth: int) -> Expression:
         case Literal() | Cast() | Choice() | MakeStruct():
             return node  # the last three are made here, from what was read within these bounds
         case Column(path) if _is_path(path):
+            return node
+        case Comparison(_, Column(path), Literal()) if depth < MAX_DEPTH and _is_path(path):
             return node
         case Opaque(str(), columns) if isinstance(columns, tuple) and all(
             isinstance(column, Column) and _is_path(column.path) for column in columns
@@ -269,6 +282,12 @@ def _chain(node: And | Or) -> list[Expression]:
     return found
 
 
+def _tests_in(text: str) -> int:
+    """How many tests a text adds to its first. A branch of CASE counts three: Spark's memory grows with it faster."""
+    words = re.findall(r"(?is)'(?:[^'\\]|\\.)*+'|\b(?:WHEN|AND|OR)\b", text)
+    return sum(3 if len(word) == 4 and word[0] != "'" else word[0] != "'" for word in words)
+
+
 def ensure_few_terms(expression: Expression, most: int = MAX_TERMS, most_values: int | None = None) -> Expression:
     """The resolved predicate, or value.
 
@@ -292,17 +311,12 @@ def ensure_few_terms(expression: Expression, most: int = MAX_TERMS, most_values:
                 terms, values = terms + 1, values + len(listed)
             case Opaque(text, _):
                 # Where it is not read, no more than so many.
-                terms, values = terms + 1, values + text.count(",")
+                terms, values = terms + 1 + _tests_in(text), values + text.count(",")
             case _:
                 terms += 1
                 waiting.extend(part for part in children_of(node) if not isinstance(part, Column | Literal))
     if terms > most:
-        raise InvalidExpressionError(
-            f"The predicate has {terms} comparisons",
-            cause=f"A predicate may have {most} at most",
-            remedy="Write alternatives for one column as IN (…), or join with a table of them",
-            terms=terms,
-        )
+        raise too_many_terms(terms, most)
     if most_values is not None and values > most_values:
         raise InvalidExpressionError(
             f"The lists of the predicate have {values} values",

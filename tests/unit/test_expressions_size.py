@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
+from delta_orch.expressions.parse import mentions_of, parse_expression
 from delta_orch.protocol.types import LONG, STRING
 from tests.bounded import tries
 
@@ -205,6 +207,57 @@ def test_what_spark_is_given_is_bounded_in_every_place() -> None:
     for value in [*values, Opaque(text, (Column(("a",)),))]:
         with pytest.raises(InvalidExpressionError, match="at most"):
             bounded_sql(value)
+
+
+def test_branches_of_case_in_text_are_counted_for_spark() -> None:
+    def cases(n: int) -> str:
+        return "CASE " + " ".join(f"WHEN a = {i} THEN 'WHEN AND OR'" for i in range(n)) + " END = 'x'"
+
+    assert bounded_sql(parse_expression(cases(1_600)))
+    with pytest.raises(InvalidExpressionError, match="at most"):
+        bounded_sql(parse_expression(cases(1_700)))
+
+
+REFUSED = {
+    "ranges": " OR ".join(f"a > {i}" for i in range(100_000)),
+    "pairs": " OR ".join(f"(a = {i} AND s = '{i}')" for i in range(100_000)),
+    "branches": "CASE " + " ".join(f"WHEN a = {i} THEN {i}" for i in range(100_000)) + " END = 1",
+    "calls": " OR ".join(f"abs(a) = {i}" for i in range(100_000)),
+    "levels": "(" * 10_000 + "a = 1" + ")" * 10_000,
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_too_large_is_refused_in_a_second(table: DeltaTable, name: str) -> None:
+    for one in tries(1):
+        with one.timed(), pytest.raises(InvalidExpressionError):
+            table.snapshot().scan(where=REFUSED[name])
+
+
+@pytest.mark.parametrize(
+    ("first", "more", "last"),
+    [
+        ("a = 1", "OR a = {}", "OR a = 5 + 1"),
+        ("a = 1", "OR a = {}", "OR a = 5 AND s = '7'"),
+        ("a > 1", "AND a > {}", "AND a > 5 - 90 OR p = 1"),
+        ("s = '1'", "OR s = '{}'", "OR s = '5' 'x'"),
+        ("s <> '1'", "AND s <> '{}'", "AND s <> '5' AND s LIKE '9%'"),
+        ("(a = 1", "OR a = {}", "OR a = 5) AND p = 2"),
+        ("a = 1", "or\n a = {}", "Or `a` = 5.5 OR a = 300"),
+        ("a <=> 1", "OR a <=> {}", "OR a <=> 90 <=> TRUE"),
+    ],
+)
+def test_operands_that_are_alike_mean_what_each_of_them_means(
+    table: DeltaTable, first: str, more: str, last: str
+) -> None:
+    text = " ".join([first, *(more.format(i) for i in range(2, 90)), last])
+    # Behind a comment, each is read for itself.
+    apart = re.sub(r"(?i)\b(or|and)\b", r"/**/ \1 /**/", text)
+    assert parse_expression(text) == parse_expression(apart)
+    assert count(table, text) == count(table, apart)
+    places = [m.start() for m in re.finditer(r"`a`|\b[asp]\b", text)]
+    assert [mention.start for mention in mentions_of(text)] == places
+    assert [mention.spans[0][0] for mention in mentions_of(text)] == places
 
 
 def test_deep_trees_compare_hash_and_print_without_recursion() -> None:
