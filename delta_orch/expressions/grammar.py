@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from decimal import Decimal
+from itertools import islice
 
 from delta_orch.expressions.grammar_parts import Mention, Parts
 from delta_orch.expressions.nodes import (
@@ -113,7 +114,9 @@ class Reader(Parts):
         if run is None:
             return []
         mention, found = self.mentions[-1], list[Expression]()
-        for item in re.compile(one).finditer(self.source, *run.span()):
+        # Too many are refused before all of them are made.
+        most = None if op in ("=", "!=") else MAX_TERMS + 1
+        for item in islice(re.compile(one).finditer(self.source, *run.span()), most):
             text = item[1]
             shift = item.start(1) - len(head[1]) - start
             self.mentions.append(

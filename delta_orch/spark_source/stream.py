@@ -34,6 +34,7 @@ from delta_orch.errors import (
 from delta_orch.log.files.arrow_building import int64_array, string_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.time_travel import parse_timestamp_ms
+from delta_orch.protocol.paths import commit_path
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
 from delta_orch.scan.tasks import ScanTask, split_scan
@@ -43,6 +44,7 @@ from delta_orch.table.column_mapping import physical_name
 if TYPE_CHECKING:
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.storage.base import FileMeta
 
 _LOOKS = 100
 """After so many polls without anything new, the log is listed: its next commits may have been cleaned up unseen."""
@@ -101,6 +103,7 @@ class StreamPlanner:
         self._known: dict[tuple[int, bool], pa.Table] = {}
         self._looked = self._polls = 0
         self._checked_from = False
+        self._seen: FileMeta | None = None
 
     @property
     def version(self) -> int:
@@ -143,7 +146,8 @@ class StreamPlanner:
         """How far a batch from `start` goes.
 
         Raises:
-            InvalidRequestError, MetadataChangedError, UnsupportedFeatureError: A version on the way cannot be followed.
+            InvalidRequestError, MetadataChangedError, UnsupportedFeatureError: A version on the way cannot be followed,
+                or the table is another one.
             VersionNotFoundError: The log was cleaned up before the stream had read it.
         """
         self._ensure_same_table(start)
@@ -159,8 +163,11 @@ class StreamPlanner:
                     break
                 num_files, num_bytes, taken = num_files + 1, num_bytes + value, taken + 1
             if taken < len(sizes):
-                return replace(at, index=at.index + taken)
+                at = replace(at, index=at.index + taken)
+                break
             at = at.after
+        if at != start:
+            self._ensure_still_same_table(start.table_id, at.version if at.index else at.version - 1)
         return at
 
     def tasks(self, start: Offset, end: Offset) -> list[ScanTask]:
@@ -235,11 +242,13 @@ class StreamPlanner:
         if self._checked_from:
             return
         newest = self._table.snapshot()
-        if newest.metadata.id != start.table_id:
+        self._ensure_id(newest, start.table_id)
+        if self._is_feed and start.index and not start.is_starting:
             raise InvalidRequestError(
-                "The table is not the one that the stream has read",
-                cause="It was dropped and created again: its id changed",
-                remedy="Start a new query with a checkpoint of its own",
+                f"The checkpoint is in the middle of version {start.version}, and changes are read by whole versions",
+                cause="The query read rows before, and was stopped within a version",
+                remedy="Run it once more without readChangeFeed, or start a new query with a checkpoint of its own",
+                version=start.version,
             )
         # A query that has read all before a version goes on with other columns only if it may, too.
         has_read = not start.is_starting and not start.index and 0 < start.version != start.first
@@ -253,6 +262,22 @@ class StreamPlanner:
                 if start.is_starting:
                     raise
         self._checked_from = True
+
+    def _ensure_id(self, newest: Snapshot, table_id: str) -> None:
+        if newest.metadata.id != table_id:
+            raise InvalidRequestError(
+                "The table is not the one that the stream has read",
+                cause="It was dropped and created again: its id changed",
+                remedy="Start a new query with a checkpoint of its own",
+            )
+        self._seen = self._log.store.head(commit_path(newest.version))
+
+    def _ensure_still_same_table(self, table_id: str, version: int) -> None:
+        """As `_ensure_same_table`, while the query runs: a table of the same place may have such a version, too."""
+        store = self._log.store
+        if self._seen is None or store.head(self._seen.path) != self._seen:
+            self._ensure_id(DeltaTable(self._options.path, self._options.storage_options).snapshot(), table_id)
+        self._seen = store.head(commit_path(version))
 
     def _files(self, at: Offset) -> pa.Table:
         """The files of a version in an order that never changes."""

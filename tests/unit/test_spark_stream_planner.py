@@ -196,6 +196,46 @@ def test_a_log_that_was_cleaned_up_or_another_table(table: DeltaTable, tmp_path:
         Offset.from_json({"partition": 1})
 
 
+@pytest.mark.parametrize("position", ["first version", "behind it"])
+def test_a_table_that_takes_the_place_of_another_while_the_query_runs_is_refused(
+    table: DeltaTable, tmp_path: Path, position: str
+) -> None:
+    planned = planner(table, maxFilesPerTrigger=1)
+    end = planned.latest(planned.initial(), is_limited=position == "first version")
+    other = DeltaTable(tmp_path / "another")
+    for start in range(100, 110):
+        other.append(ids(start))
+    place = Path(table.uri.removeprefix("file://").replace("%20", " "))
+    place.rename(tmp_path / "away")
+    (tmp_path / "another").rename(place)
+    with pytest.raises(InvalidRequestError, match="dropped and created again"):
+        planned.latest(end, is_limited=False)
+
+
+def test_a_running_query_goes_on_when_the_log_behind_it_is_cleaned_up(table: DeltaTable) -> None:
+    planned = planner(table)
+    end = planned.latest(planned.initial(), is_limited=True)
+    table.append(ids(6))
+    end = planned.latest(end, is_limited=True)
+    table.append(ids(7))
+    table.checkpoint()
+    for version in range(4):
+        commit = Path(table.uri.removeprefix("file://").replace("%20", " ")) / "_delta_log" / f"{version:020}.json"
+        commit.unlink()
+    assert rows(planned, end, planned.latest(end, is_limited=True)) == [7]
+
+
+def test_changes_do_not_go_on_within_a_version(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create(pa.schema([("p", pa.int64()), ("v", pa.int64())]), partition_by=["p"], properties=FEED)
+    table.append(pa.table({"p": [1, 2, 3], "v": [1, 2, 3]}))
+    by_rows = planner(table, maxFilesPerTrigger=1, startingVersion=1)
+    end = by_rows.latest(by_rows.initial(), is_limited=True)
+    assert end.index == 1
+    with pytest.raises(InvalidRequestError, match="in the middle of version 1"):
+        planner(table, readChangeFeed="true").latest(end, is_limited=True)
+
+
 @pytest.mark.parametrize(
     ("options", "text"),
     [
