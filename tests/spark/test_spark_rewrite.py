@@ -62,6 +62,20 @@ def test_a_missing_file_is_named(engine: SparkEngine, files: Files) -> None:
         engine.rewrite([ScanPlan(files.store, schema, (), adds)], WriteSpec(files.store, schema, ()))
 
 
+@pytest.mark.parametrize("module", ["pyarrow", "delta_orch"])
+def test_bare_workers_leave_it_to_spark(
+    engine: SparkEngine, files: Files, monkeypatch: pytest.MonkeyPatch, module: str
+) -> None:
+    def bare(batches: Any) -> Any:
+        raise ModuleNotFoundError(f"No module named '{module}'")
+
+    monkeypatch.setattr("delta_orch.engines.spark.write.run_rewrite_tasks", bare)
+    parts = [files.write(engine, pa.table({"id": [i]})) for i in range(3)]
+    plan = ScanPlan(files.store, parts[0][1], (), pa.concat_tables([adds for adds, _ in parts]))
+    result = engine.rewrite([plan], WriteSpec(files.store, plan.schema, ()))
+    assert [row["id"] for row in rows_of(engine.to_arrow(files.scan(engine, result, plan.schema)), "id")] == [0, 1, 2]
+
+
 def test_variants_are_rewritten_by_spark(classic: SparkEngine, files: Files, spark: Any) -> None:
     parts = []
     for i in range(3):

@@ -48,6 +48,16 @@ def test_the_error_names_the_remedy_and_nothing_before_it(tmp_path: Path) -> Non
     assert explained(PySparkException("No module named 'other'")) is None
 
 
+def test_workers_without_arrow_are_named() -> None:
+    from pyspark.errors import PySparkException
+
+    from delta_orch.spark_source.errors import explained
+
+    error = explained(PySparkException("ModuleNotFoundError: No module named 'pyarrow'"))
+    assert isinstance(error, MissingDependencyError)
+    assert (error.problem, error.context["package"]) == ("pyarrow is not installed on the Spark workers", "pyarrow")
+
+
 @pytest.mark.parametrize(
     ("text", "kind"),
     [

@@ -145,6 +145,18 @@ def test_writes_may_cluster(rows: Any, table: DeltaTable, columns: list[str]) ->
     assert content(table) == sorted(map(repr, data.slice(0, 7).to_pylist()))
 
 
+@pytest.mark.spark
+def test_writes_cluster_over_connect(table: DeltaTable, spark_connect: Any) -> None:
+    data = points()
+    table.append(spark_connect.createDataFrame(data), cluster_by=["x", "y"], properties=CLUSTERS)
+    snapshot = table.snapshot()
+    assert content(table) == sorted(map(repr, data.to_pylist()))
+    assert snapshot.num_files >= 4
+    assert files_read(table, *RANGES) <= 0.7 * snapshot.num_files * len(RANGES)
+    table.overwrite(spark_connect.createDataFrame(data.slice(0, 7)))
+    assert content(table) == sorted(map(repr, data.slice(0, 7).to_pylist()))
+
+
 def test_writes_cluster_by_what_their_rows_have(rows: Any, table: DeltaTable) -> None:
     # `bucket` is filled in by the table, after the order.
     table.append(rows.data(pa.table({"id": [1], "v": [2], "bucket": [0]})), properties=CLUSTERS)

@@ -46,6 +46,9 @@ _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", r
 PACKAGE = "delta-orch"
 _NO_PACKAGE = ("delta_orch is not installed on the Spark workers", "No module named 'delta_orch'")
 """What `on_workers.py` says, and Python where a function cannot be loaded at all."""
+_NO_ARROW = "No module named 'pyarrow'"
+"""Of pyspark itself, where the workers' Python is a bare one."""
+OF_WORKERS = (PACKAGE, "pyarrow")
 _FOR_FORMAT = "The format delta_orch reads and writes files there"
 _NO_FORMAT = "Failed to find the data source: delta_orch"
 _FILE = re.compile(r"(?:File |Path does not exist: |while reading file |path: )([a-z0-9]+:/[^\s\"']+|/[^\s\"']+)")
@@ -206,6 +209,13 @@ def _translate(
             cause=_FOR_FORMAT if sign == _NO_PACKAGE[0] else needs_package or "Python workers run it",
             remedy="Install delta-orch where the executors run Python",
             package=PACKAGE,
+        )
+    if _NO_ARROW in text:
+        return MissingDependencyError(
+            "pyarrow is not installed on the Spark workers",
+            cause=needs_package or "Python workers get their rows through it",
+            remedy="Install delta-orch, or pyarrow where nothing else is needed, where the executors run Python",
+            package="pyarrow",
         )
     sign = "File name too long" if _LONG_NAME.search(text) else next((s for s in _STORE if s in text), None)
     if sign is not None:

@@ -16,7 +16,7 @@ from delta_orch.engines.file_schema import FileColumns, columns_in_files, has_ne
 from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_of_files
 from delta_orch.engines.local.file_writer import WrittenFile, add_table
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.engines.spark.errors import PACKAGE, spark_errors
+from delta_orch.engines.spark.errors import OF_WORKERS, spark_errors
 from delta_orch.engines.spark.file_names import physical_schema
 from delta_orch.engines.spark.frames import arrow_to_frame, spark_schema
 from delta_orch.engines.spark.host import (
@@ -129,7 +129,7 @@ def rewrite_files(host: SparkHost, plans: Sequence[ScanPlan], spec: WriteSpec) -
             frame = arrow_to_frame(host.session, tasks, TASK_SCHEMA).repartition(min(len(plans), _MAX_REWRITE_TASKS))
             results = frame.mapInArrow(run_rewrite_tasks, RESULT_DDL).toArrow()
     except MissingDependencyError as e:
-        if e.context.get("package") != PACKAGE:
+        if e.context.get("package") not in OF_WORKERS:
             raise
         logger.warning("%s: files are rewritten by Spark itself, which takes longer", e.problem)
         return pa.concat_tables([write_rows(host, scan_rows(host, plan).coalesce(1), spec) for plan in plans])
