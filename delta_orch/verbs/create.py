@@ -57,7 +57,7 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
     struct = parse_schema_argument(schema)
     definition, commit = split_options(options)
     if snapshot is None:
-        target = new_target(log.store, struct, definition)
+        target = _new_target(log, struct, definition)
         parameters = _parameters(target.partition_columns, target.table.configuration, definition)
         transaction = Transaction(log, None, operation="CREATE TABLE", operation_parameters=parameters, **commit)
         target.stage_metadata(transaction)
@@ -90,7 +90,7 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     # Whatever is asked for: whoever adds rows meanwhile adds them to the table that leaves.
     commit = {**commit, "isolation_level": SERIALIZABLE}
     before = None if snapshot is None else existing_target(snapshot)
-    target = new_target(log.store, struct, definition, before)
+    target = _new_target(log, struct, definition, before)
     if before is not None:
         target = _in_place_of(before, target)
     transaction = Transaction(
@@ -120,7 +120,7 @@ def create_or_replace_as(
     parameters = _parameters(definition.get("partition_by"), definition.get("properties"), definition)
 
     def redefine(before: WriteTarget, columns: StructType, wanted: TableDefinition) -> WriteTarget:
-        return _in_place_of(before, new_target(log.store, columns, wanted, before))
+        return _in_place_of(before, _new_target(log, columns, wanted, before))
 
     def change(write: Write) -> dict[str, int]:
         write.transaction.read_whole_table()
@@ -135,6 +135,17 @@ def create_or_replace_as(
     return run_plan(
         log, snapshot, WritePlan("CREATE OR REPLACE TABLE AS SELECT", parameters, change, given, source, engine)
     )
+
+
+def _new_target(
+    log: TableLog, schema: StructType, definition: TableDefinition, replaced: WriteTarget | None = None
+) -> WriteTarget:
+    target = new_target(log.store, schema, definition, replaced)
+    if any(field.metadata for field in schema):
+        from delta_orch.writing.defined_values import ensure_own_values_fit
+
+        ensure_own_values_fit(target.schema)
+    return target
 
 
 def _ensure_whole(commit: CommitOptions) -> None:

@@ -67,7 +67,7 @@ def shape_rows(
             continue
         if "generatedColumns" in features and (sql := _text(field, GENERATION_EXPRESSION)) is not None:
             if field.name in lacking:
-                generated.append(ComputedColumn(field.name, _generated_value(field, sql, target.schema)))
+                generated.append(ComputedColumn(field.name, generated_value(field, sql, target.schema)))
             else:
                 checks.append(_generation_check(field, sql, target.schema))
         elif "identityColumns" in features and (identity := identity_of(field)) is not None:
@@ -85,8 +85,7 @@ def shape_rows(
             and field.name in lacking
             and (sql := _text(field, CURRENT_DEFAULT)) is not None
         ):
-            checked = check_expression(sql, f"the default of column {field.name}", is_default=True)
-            defaults.append(ComputedColumn(field.name, _in_type_of(field, value_of(checked))))
+            defaults.append(ComputedColumn(field.name, default_value(field, sql)))
     filled = {*(c.name for c in defaults), *(c.name for c in generated), *(c.name for c in identities)}
     ensure_schema_fits(source, target.schema, filled=filled, fill_nulls=True, never_null=never_null)
     checks.extend(table_checks(target.table))
@@ -138,8 +137,19 @@ def value_of(checked: CheckedExpression) -> Expression:
         return Opaque(checked.sql, tuple(map(Column, checked.columns)))
 
 
-def _in_type_of(field: StructField, default: Expression) -> Expression:
-    """As an UPDATE to DEFAULT casts it. Raises SchemaMismatchError: A constant that is no value of the type."""
+def given_default(field: StructField, sql: str) -> Expression:
+    """A column's default as its text says it. Raises InvalidExpressionError: See `default_value`."""
+    return value_of(check_expression(sql, f"the default of column {field.name}", is_default=True))
+
+
+def default_value(field: StructField, sql: str) -> Expression:
+    """A column's default in its type, as an UPDATE to DEFAULT casts it.
+
+    Raises:
+        InvalidExpressionError: It is not one expression of allowed functions, without columns.
+        SchemaMismatchError: A constant that is no value of the type.
+    """
+    default = given_default(field, sql)
     if isinstance(default, Literal):
         if default.value is None:
             return default
@@ -147,7 +157,8 @@ def _in_type_of(field: StructField, default: Expression) -> Expression:
     return Cast(default, field.data_type) if is_atomic(field.data_type) else default
 
 
-def _generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
+def generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
+    """What computes a generated column. Raises as `condition_of`."""
     what = f"the generation expression of column {field.name}"
     checked = check_expression(sql, what, columns=schema.names)
     _ensure_columns(checked, schema, what)
@@ -156,7 +167,7 @@ def _generated_value(field: StructField, sql: str, schema: StructType) -> Expres
 
 def _generation_check(field: StructField, sql: str, schema: StructType) -> RowCheck:
     what = f"the generation expression of column {field.name}"
-    rule = Comparison("<=>", Column((field.name,)), _generated_value(field, sql, schema))
+    rule = Comparison("<=>", Column((field.name,)), generated_value(field, sql, schema))
     try:
         condition = _resolved_rule(rule, schema, what)
     except InvalidExpressionError:

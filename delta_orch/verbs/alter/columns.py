@@ -32,6 +32,7 @@ from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.table_rules import ensure_iceberg_can_widen
 from delta_orch.table.type_widening import is_widening, with_type_change
 from delta_orch.verbs.alter.draft import Draft, not_null_proof
+from delta_orch.writing.defined_values import ensure_default_fits
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
@@ -406,6 +407,7 @@ class SetDefault(ChangeColumn):
             )
         ensure_no_credential(self.expression, f"default of column {field.name}")
         text = ensure_default(field.name, self.expression)
+        ensure_default_fits(field, text)
         return self._changed(draft, lambda f: replace(f, metadata={**f.metadata, CURRENT_DEFAULT: text}))
 
 
