@@ -3,134 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import NoReturn, TypeVar
 
+from delta_orch.engines.local.query_nodes import (
+    From,
+    Grouping,
+    Item,
+    Join,
+    LateralView,
+    Numbers,
+    OrderKey,
+    Over,
+    Query,
+    Select,
+    SetOperation,
+    Subquery,
+    Values,
+    Window,
+    With,
+)
 from delta_orch.engines.local.sql_types import unsupported
 from delta_orch.expressions.grammar import Reader
-from delta_orch.expressions.nodes import And, Call, Expression, Literal, Not, Operation, Or
+from delta_orch.expressions.nodes import Call, Expression, Literal, Operation
 from delta_orch.expressions.parse import reading
 from delta_orch.expressions.tokens import Unreadable, name_of
-
-
-@dataclass(frozen=True, slots=True)
-class Item:
-    """An item of a SELECT list."""
-
-    node: Expression
-    alias: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class From:
-    """A relation by its name, or a query. `columns`: new names for those of a query."""
-
-    relation: str | Query
-    alias: str | None
-    columns: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Join:
-    """`keyword` is DuckDB's. Columns that are `using` are one of both sides each; None: those of one name (NATURAL)."""
-
-    keyword: str
-    source: From
-    condition: Expression | None
-    using: tuple[str, ...] | None = ()
-
-
-@dataclass(frozen=True, slots=True)
-class LateralView:
-    """`generator` makes rows of one that stands before it. `column` is None where it has the generator's own name."""
-
-    generator: Expression
-    is_outer: bool
-    alias: str
-    column: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class OrderKey:
-    node: Expression
-    descending: bool
-    nulls_first: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Window:
-    """What OVER says. `frame` is empty, or as DuckDB writes it, too."""
-
-    partition: tuple[Expression, ...]
-    order: tuple[OrderKey, ...]
-    frame: str
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Over(Operation):
-    """A window function. Its arguments are the call of the function, and what the window is partitioned and ordered by.
-
-    Attributes:
-        window: It, or its name, whose case matters.
-    """
-
-    window: Window | str = field(kw_only=True)
-
-
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
-class Subquery(Operation):
-    """A query as a value. `detail` is empty, EXISTS, or IN, whose left side is the argument."""
-
-    query: Query = field(kw_only=True)
-
-
-@dataclass(frozen=True, slots=True)
-class Select:
-    items: tuple[Item, ...]
-    distinct: bool = False
-    source: From | None = None
-    joins: tuple[Join, ...] = ()
-    views: tuple[LateralView, ...] = ()
-    where: Expression | None = None
-    group: tuple[Expression, ...] = ()
-    having: Expression | None = None
-    windows: tuple[tuple[str, Window], ...] = ()
-    qualify: Expression | None = None
-    order: tuple[OrderKey, ...] = ()
-    limit: str | None = None
-    offset: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class SetOperation:
-    """`keyword` is UNION, EXCEPT or INTERSECT, with ALL where it keeps duplicates."""
-
-    left: Query
-    right: Query
-    keyword: str
-
-
-@dataclass(frozen=True, slots=True)
-class With:
-    """A query and those that it names, in lower case."""
-
-    queries: tuple[tuple[str, Query], ...]
-    query: Query
-
-
-@dataclass(frozen=True, slots=True)
-class Values:
-    rows: tuple[tuple[Expression, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Numbers:
-    """`range(…)`: from the first number to before the second, as far apart as the third says."""
-
-    limits: tuple[int, int, int]
-
-
-Query = Select | SetOperation | With | Values | Numbers
 
 _Part = TypeVar("_Part")
 _JOINS = {
@@ -348,7 +245,7 @@ class _QueryReader(Reader):
             found = replace(found, where=self.expression())
         if self.take("GROUP"):
             self.expect("BY")
-            found = replace(found, group=tuple(self._list_of(self.expression)))
+            found = self._grouped(found)
         if self.take("HAVING"):
             found = replace(found, having=self.expression())
         if self.take("WINDOW"):
@@ -356,6 +253,31 @@ class _QueryReader(Reader):
         if self.take("QUALIFY"):
             found = replace(found, qualify=self.expression())
         return found
+
+    def _grouped(self, found: Select) -> Select:
+        items = self._list_of(self._grouping)
+        if self.take("WITH"):
+            items = [Grouping(self._one_of(("ROLLUP", "CUBE")), tuple(one for item in items for one in item.sets))]
+        if self.word == "GROUPING":
+            self.refuse()
+        group = tuple(node for item in items for one in item.sets for node in one)
+        return replace(found, group=group, grouping=tuple(items) if any(item.keyword for item in items) else ())
+
+    def _grouping(self) -> Grouping:
+        if (found := self.match_here(r"(?i)(?:ROLLUP|CUBE|GROUPING\s+SETS)\s*\(")) is None:
+            return Grouping("", ((self.expression(),),))
+        self.go_to(found.end())
+        sets = tuple(self._list_of(self._grouping_set))
+        self.expect(")")
+        return Grouping(" ".join(found[0].upper().rstrip("(").split()), sets)
+
+    def _grouping_set(self) -> tuple[Expression, ...]:
+        if self.word in ("ROLLUP", "CUBE", "GROUPING"):
+            self.refuse()
+        if (nothing := self.match_here(r"\(\s*\)")) is not None:
+            self.go_to(nothing.end())
+            return ()
+        return self._row()
 
     def _ordered(self, found: Select) -> Select:
         if self.take("ORDER"):
@@ -388,7 +310,11 @@ class _QueryReader(Reader):
         return found.arguments if isinstance(found, Operation) and found.name == "()" else (found,)
 
     def _item(self) -> Item:
-        return Item(self.expression(), self._alias())
+        node = self.expression()
+        if self.match_here(r"(?i)AS\s*\(") is not None:
+            self.expect("AS")
+            return Item(node, None, self._names())
+        return Item(node, self._alias())
 
     def _alias(self) -> str | None:
         if self.take("AS"):
@@ -438,10 +364,8 @@ class _QueryReader(Reader):
             is_outer = self.take("OUTER")
             generator, alias = self.value(), self.name()
             named = self.take("AS") or self.kind == "quoted" or (self.kind == "word" and self.word not in _CLAUSES)
-            column = self.name() if named else None
-            if self.word == ",":
-                self.refuse()
-            yield LateralView(generator, is_outer, alias, column)
+            columns = tuple(self._list_of(self.name)) if named else ()
+            yield LateralView(generator, is_outer, alias, columns)
 
     def _source(self) -> From:
         if self.word == "VALUES" or self.take("("):
@@ -476,23 +400,3 @@ class _QueryReader(Reader):
 
 def _all_of(relation: str | Query, columns: tuple[str, ...] = ()) -> Select:
     return Select((Item(Operation("*", ()), None),), source=From(relation, None, columns))
-
-
-def is_star(node: Expression) -> bool:
-    """Whether it is `*` or `relation.*`, with or without EXCEPT."""
-    return isinstance(node, Operation) and (node.name == "* EXCEPT" or (node.name == "*" and not node.arguments))
-
-
-def tests_of(node: Expression) -> Iterator[Expression]:
-    """The tests of which a condition consists, without NOT, and those of a CASE: false and null are the same there."""
-    match node:
-        case Operation("CASE", parts):
-            for condition in parts[: len(parts) // 2 * 2 : 2]:
-                yield from tests_of(condition)
-        case And(children) | Or(children):
-            for child in children:
-                yield from tests_of(child)
-        case Operation("NOT", (child,)) | Not(child):
-            yield child
-        case Expression():
-            yield node

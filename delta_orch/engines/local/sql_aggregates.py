@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery
-from delta_orch.engines.local.query_grammar import OrderKey, Over, Select, Window, is_star
+from delta_orch.engines.local.query_nodes import OrderKey, Over, Select, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, QueryColumns, Scalars, describe
@@ -19,6 +19,7 @@ from delta_orch.expressions.tree import children_of
 from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import (
     BOOLEAN,
+    BYTE,
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -45,11 +46,22 @@ class Aggregates(Scalars):
         call, over, inner = node, "", Scalars(self._of_rows)
         if isinstance(node, Operation) and node.name == "FILTER":
             call, over = node.arguments[0], f" FILTER (WHERE {inner.boolean(node.arguments[1])})"
+        if isinstance(call, Call) and call.name in ("grouping", "grouping_id"):
+            return self._grouping(call)
         if not isinstance(call, Call) or isinstance(call, Operation) or call.name not in AGGREGATES:
             found = super().scalar(node)
             return replace(found, sql=self._keys.get(found.sql, found.sql))
         # An aggregate in an aggregate is not Spark SQL.
         return _aggregate(call, inner, over)
+
+    def _grouping(self, call: Call) -> Typed:
+        """Whether keys of GROUP BY are left out of a group."""
+        found = [Scalars(self._of_rows).scalar(argument).sql for argument in call.arguments]
+        keys = [self._keys.get(text) for text in found]
+        if None in keys or not keys or call.detail or (call.name == "grouping" and len(keys) > 1):
+            raise unsupported(f"{describe(call)}, which names no key of GROUP BY")
+        kind = BYTE if call.name == "grouping" else LONG
+        return Typed(f"CAST(grouping({', '.join(map(str, keys))}) AS {duckdb_type(kind)})", kind)
 
 
 class OutputColumns(QueryColumns):
@@ -98,7 +110,7 @@ class Windows(Aggregates):
 def _aggregate(call: Call, scalars: Scalars, over: str) -> Typed:
     if call.name == "count" and len(call.arguments) > 1 and call.detail in ("", "DISTINCT"):
         return _count_of_rows([scalars.scalar(argument) for argument in call.arguments], call.detail, over)
-    if len(call.arguments) != 1 + (call.name in _BY) or call.detail not in ("", "DISTINCT"):
+    if len(call.arguments) != 1 + (call.name in _OF_TWO) or call.detail not in ("", "DISTINCT"):
         raise unsupported(describe(call))
     argument = call.arguments[0]
     if is_star(argument) and call.name == "count" and not call.detail and not argument.detail:  # type: ignore[attr-defined]
@@ -198,7 +210,25 @@ def _collected(word: str) -> Callable[[Typed, str, str], Typed]:
     return aggregate
 
 
+def _percentile(value: Typed, share: Typed, distinct: str, over: str) -> Typed:
+    """As Spark computes it: between two neighbors in the order of the values, as far as it is from each."""
+    number = None if share.literal is None else share.literal.value
+    if not is_number(value.data_type) or distinct or isinstance(number, bool | str) or number is None:
+        raise unsupported(f"percentile of {distinct}{value.data_type} with such a share")
+    if not 0 <= (part := float(number)) <= 1:
+        raise InvalidExpressionError(f"{part} is no share: it must lie between 0 and 1")
+    place = f"(CAST(len(l) - 1 AS DOUBLE) * CAST({part!r} AS DOUBLE))"
+    low, high = (f"l[CAST({end}({place}) AS BIGINT) + 1]" for end in ("floor", "ceil"))
+    lower, higher = (widen(Typed(text, value.data_type), DOUBLE).sql for text in (low, high))
+    between = f"(ceil({place}) - {place}) * {lower} + ({place} - floor({place})) * {higher}"
+    found = f"CASE WHEN len(l) > 0 THEN CASE WHEN {low} = {high} THEN {lower} ELSE {between} END END"
+    ordered = f"list_sort(list_filter(list({value.sql}){over}, lambda one: one IS NOT NULL))"
+    return Typed(f"list_transform([{ordered}], lambda l: {found})[1]", DOUBLE)
+
+
+_HALF = Typed("0.5", DOUBLE, Literal(0.5))
 _BY = {"max_by": "arg_max_null", "min_by": "arg_min_null"}
+_OF_TWO = frozenset({*_BY, "percentile"})
 AGGREGATES: dict[str, Callable[..., Typed]] = {
     "count": _count,
     "sum": sum_of,
@@ -217,6 +247,8 @@ AGGREGATES: dict[str, Callable[..., Typed]] = {
     **{name: _by(function) for name, function in _BY.items()},
     **{name: _end(name[:5].rstrip("_")) for name in ("first", "first_value", "last", "last_value")},
     "any_value": _end("first"),
+    "percentile": _percentile,
+    "median": lambda value, distinct, over: _percentile(value, _HALF, distinct, over),
 }
 
 # Window functions. By their names: the least and the most arguments, and Spark's type, None for the first argument's.
@@ -338,6 +370,20 @@ def group_keys(select: Select, scalars: Scalars) -> dict[str, str]:
             key = named[own]
         keys.update([_group_key(key, scalars)])
     return keys
+
+
+def group_by(select: Select, scalars: Scalars, keys: Mapping[str, str]) -> str:
+    """GROUP BY, with the groups of ROLLUP, CUBE and GROUPING SETS; then with HAVING, too."""
+    if not select.grouping:
+        return f"GROUP BY {', '.join(keys.values())}"
+    if any(isinstance(node, Literal) for node in select.group):
+        raise unsupported("constants among groups of several sizes")
+    items = []
+    for item in select.grouping:
+        sets = [", ".join(group_keys(replace(select, group=one), scalars).values()) for one in item.sets]
+        items.append(f"{item.keyword} ({', '.join(f'({one})' for one in sets)})" if item.keyword else sets[0])
+    # Without rows Spark makes no groups, not even that of all of them.
+    return f"GROUP BY {', '.join(items)} HAVING count(*) > 0"
 
 
 def _item_number(number: int, select: Select) -> str:

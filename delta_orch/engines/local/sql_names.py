@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from delta_orch.engines.local.query_grammar import Over, is_star
+from delta_orch.engines.local.query_nodes import Over, is_star
 from delta_orch.engines.local.sql_types import is_number
 from delta_orch.expressions.constants import CASTS
 from delta_orch.expressions.nodes import (
@@ -125,6 +125,7 @@ class _Names:
 
 _LEFT_OUT = {
     "split": (2, "-1"), "substr": (2, "2147483647"), "substring": (2, "2147483647"), "locate": (2, "1"),
+    "percentile": (2, "1"),
     "months_between": (2, "true"), "from_unixtime": (1, "yyyy-MM-dd HH:mm:ss"), "round": (1, "0"), "rpad": (2, " "),
     "unix_timestamp": (1, "yyyy-MM-dd HH:mm:ss"), "lpad": (2, " "), "replace": (2, ""), "regexp_replace": (3, "1"),
     "sort_array": (1, "true"),

@@ -11,8 +11,10 @@ from dataclasses import dataclass, field, replace
 from functools import reduce
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery, QueryInput
-from delta_orch.engines.local.query_grammar import (
+from delta_orch.engines.local.query_grammar import read_query
+from delta_orch.engines.local.query_nodes import (
     From,
+    Item,
     Join,
     LateralView,
     Numbers,
@@ -23,7 +25,6 @@ from delta_orch.engines.local.query_grammar import (
     Values,
     With,
     is_star,
-    read_query,
     tests_of,
 )
 from delta_orch.engines.local.relation import LocalRelation
@@ -31,6 +32,7 @@ from delta_orch.engines.local.sql_aggregates import (
     Aggregates,
     OutputColumns,
     Windows,
+    group_by,
     group_keys,
     order_key,
     widened,
@@ -295,13 +297,13 @@ class _Select:
             if of_rows.is_correlated:
                 self._ensure_plain()
         if group:
-            parts.append(f"GROUP BY {', '.join(group.values())}")
+            parts.append(group_by(select, Scalars(columns), group))
         if select.having is not None:
             # Columns that are keys of GROUP BY come before names of the SELECT list, as in Spark.
             nodes = (*select.group, *(item.node for item in select.items))
             grouped = {node.path[-1].lower() for node in nodes if isinstance(node, Column)}
             having = Aggregates(OutputColumns(columns, projection, fields, grouped), group, columns)
-            parts.append(f"HAVING {having.boolean(select.having)}")
+            parts.append(f"{'AND' if select.grouping else 'HAVING'} ({having.boolean(select.having)})")
         if select.qualify is not None:
             qualified_by = Windows(OutputColumns(columns, projection, fields), group, select.windows)
             parts.append(f"QUALIFY {qualified_by.boolean(select.qualify)}")
@@ -417,7 +419,7 @@ class _Select:
         texts: list[str] = []
         fields: list[StructField] = []
         for item in self._select.items:
-            for text, output in self._output(item.node, item.alias, scalars):
+            for text, output in self._output(item, scalars):
                 texts.append(text)
                 fields.append(output)
         names = [output.name.lower() for output in fields]
@@ -429,7 +431,8 @@ class _Select:
             )
         return texts, fields
 
-    def _output(self, node: Expression, alias: str | None, scalars: Scalars) -> list[tuple[str, StructField]]:
+    def _output(self, item: Item, scalars: Scalars) -> list[tuple[str, StructField]]:
+        node, alias, names = item.node, item.alias, item.aliases
         if is_star(node) and isinstance(node, Operation) and alias is None:
             named = {source.alias.lower() for source in self._visible}
             found = [s.schema.find(node.detail) for s in self._visible if node.detail.lower() not in named]
@@ -440,7 +443,9 @@ class _Select:
             return [(struct_field(whole, f.name).sql, replace(f, nullable=True)) for f in whole.data_type]
         if is_generator(node):
             ensure_alone(node, self._select)
-            return [exploded(node, alias, self._scalars_of_sources())]
+            return exploded(node, names or ((alias,) if alias else ()), self._scalars_of_sources())
+        if names:
+            raise unsupported(f"{describe(node)} AS several columns")
         name = alias
         value = scalars.scalar(node)
         match node:
