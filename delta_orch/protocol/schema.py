@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping
+from dataclasses import replace
 
 import orjson
 
@@ -232,3 +233,15 @@ def char_width(field: StructField) -> int | None:
 def below(places: Places, name: str) -> Places:
     """The places below a part of a column."""
     return {place[1:]: width for place, width in places.items() if place and place[0] == name}
+
+
+def without_char(schema: StructType) -> StructType:
+    """The schema with which texts are read as they are stored."""
+    return StructType(
+        tuple(
+            replace(field, metadata={key: value for key, value in field.metadata.items() if key != CHAR_VARCHAR_TYPE})
+            if field.metadata
+            else field
+            for field in schema
+        )
+    )

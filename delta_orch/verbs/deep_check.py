@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -20,6 +21,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.log_check import Problem, problem_of
 from delta_orch.log.read.skipping.file_statistics import ColumnBounds, bound_type, read_bounds
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.schema import without_char
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
 from delta_orch.storage.parquet_footer import read_footer
@@ -88,7 +90,10 @@ def _check_statistics(
     physical = {column.path: physical_path(snapshot.schema, column.path) for column in columns}
     bounds = read_bounds(FileTable(file).stats, {physical[column.path]: column.data_type for column in columns})
     told: set[tuple[str, ...]] = set()
-    for batch in local_engine().scan(scan_of_files(snapshot, file.select(SCAN_COLUMNS))).to_reader():
+    plan = scan_of_files(snapshot, file.select(SCAN_COLUMNS))
+    # Statistics are of texts as they are stored.
+    plan = replace(plan, schema=without_char(plan.schema))
+    for batch in local_engine().scan(plan).to_reader():
         for column in columns:
             if column.path in told:
                 continue

@@ -128,3 +128,25 @@ def test_a_char_of_endless_length_is_refused(tmp_path: Path) -> None:
     table.append(pa.table({"c": ["x"]}))
     with pytest.raises(UnsupportedError, match="declared char"):
         table.snapshot().scan().to_arrow()
+
+
+def test_partitions_of_a_char_column_are_the_same_however_they_are_spelled(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    table.create([column("id", "int"), column("p", "char(3)")], partition_by=["p"])
+
+    def rows_of(*ids: int) -> pa.Table:
+        return pa.table({"id": pa.array(ids, pa.int32()), "p": ["x"] * len(ids)})
+
+    table.append(rows_of(1))
+    table.update({"id": "id + 1"})  # now the log has it with its spaces
+    table.append(rows_of(3))
+    assert table.snapshot().partitions().to_pylist() == [{"p": "x  "}]
+    assert table.snapshot().scan(where="p LIKE 'x %'").count() == 2
+    table.optimize()
+    assert table.snapshot().num_files == 1
+    table.overwrite(rows_of(7), partition_overwrite_mode="dynamic")
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 7, "p": "x  "}]
+
+
+def test_a_deep_check_holds_statistics_against_texts_as_they_are_stored(tmp_path: Path) -> None:
+    assert made(tmp_path).fsck(deep=True).problems == ()

@@ -6,6 +6,7 @@ PROTOCOL, "Partition Value Serialization": one value may be spelled in several w
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pyarrow as pa
 
@@ -13,7 +14,8 @@ import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
-from delta_orch.protocol.types import STRING, StructType
+from delta_orch.protocol.schema import char_width
+from delta_orch.protocol.types import STRING, StructField, StructType
 from delta_orch.table.column_mapping import physical_path
 
 _ESCAPE = "\x1f"
@@ -98,15 +100,22 @@ def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Seq
     strings = file_partition_strings(files, schema, partition_columns)
     fields = [field for name in partition_columns if (field := schema.find(name)) is not None]
     columns = [
-        partition_column_to_arrow(column, field.data_type)
+        filled_up(partition_column_to_arrow(column, field.data_type), field)
         for column, field in zip(strings.columns, fields, strict=True)
     ]
     return pa.Table.from_arrays(columns, names=list(partition_columns))
 
 
+def filled_up(values: Any, field: StructField) -> Any:
+    """The values of a partition column as readers see them: those of a `char(n)` with spaces."""
+    width = char_width(field)
+    return values if width is None else pc.utf8_rpad(values, width=width, padding=" ")
+
+
 def _comparable(texts: pa.Array, name: str, schema: StructType) -> pa.Array:
     field = schema.find(name)
     data_type = STRING if field is None else field.data_type
-    texts = partition_column_from_arrow(partition_column_to_arrow(texts, data_type), data_type)
+    values = partition_column_to_arrow(texts, data_type)
+    texts = partition_column_from_arrow(values if field is None else filled_up(values, field), data_type)
     escaped = pc.replace_substring(texts, pattern=_ESCAPE, replacement=_ESCAPE * 2)
     return pc.coalesce(escaped, string_scalar(_ESCAPE + "null"))

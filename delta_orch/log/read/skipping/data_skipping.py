@@ -26,6 +26,7 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.arrow_building import all_booleans, narrowed_mask, one_chunk
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.partition_columns import filled_up
 from delta_orch.log.read.skipping.file_statistics import ColumnBounds, Path, leaf_type, read_bounds, read_parsed_bounds
 from delta_orch.log.read.skipping.predicates import (
     Outcomes,
@@ -39,7 +40,7 @@ from delta_orch.log.read.skipping.predicates import (
     is_in_literals,
     prefix_in_bounds,
 )
-from delta_orch.protocol.schema import char_places, char_width
+from delta_orch.protocol.schema import char_places
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 from delta_orch.table.column_mapping import physical_path
 
@@ -206,9 +207,8 @@ class _Evaluator:
         if name is None:
             return None
         field = self._schema.find(name)
-        width = None if field is None else char_width(field)
         values = self._values.column(name)
-        return values if width is None else pc.utf8_rpad(values, width=width, padding=" ")
+        return values if field is None else filled_up(values, field)
 
     def _is_filled_up(self, column: Column) -> bool:
         """Whether statistics know a column's texts without the spaces that readers see."""
