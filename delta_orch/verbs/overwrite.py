@@ -10,7 +10,6 @@ from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
-from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.log.files.partition_columns import distinct_rows, file_partition_keys, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -26,6 +25,7 @@ from delta_orch.writing.plan import (
     WritePlan,
     run_plan,
 )
+from delta_orch.writing.row_verb import words_of
 from delta_orch.writing.target import WriteOptions
 
 
@@ -69,10 +69,7 @@ def overwrite(
     if is_dynamic:
         parameters["isDynamicPartitionOverwrite"] = True
     elif replace_where is not None:
-        # The user's own words where there are any.
-        parameters["predicate"] = (
-            to_spark_sql(replace_where) if isinstance(replace_where, Expression) else str(replace_where)
-        )
+        parameters["predicate"] = words_of(replace_where)
 
     def change(write: Write) -> dict[str, int]:
         if is_dynamic:

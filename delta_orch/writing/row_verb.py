@@ -16,9 +16,20 @@ if TYPE_CHECKING:
     from delta_orch.log.write.staging import Metrics
 
 
+_LONGEST = 65_536
+"""Characters of a predicate in the log. A commit is read whole, and what is told is searched for secrets."""
+
+
+def words_of(condition: object) -> str:
+    """A predicate as the log tells of it: in the user's own words, where these are not too many. It is not cut, as
+    half of a secret could not be told from other text."""
+    words = to_spark_sql(condition) if isinstance(condition, Expression) else str(condition)
+    return words if len(words) <= _LONGEST else f"({len(words)} characters)"
+
+
 def predicate_parameters(where: str | Expression | None) -> dict[str, str]:
     """`operationParameters`: the predicate as a list in JSON, in the user's own words where there are any."""
-    words = [] if where is None else [where if isinstance(where, str) else to_spark_sql(where)]
+    words = [] if where is None else [words_of(where)]
     return {"predicate": orjson.dumps(words).decode()}
 
 

@@ -234,6 +234,22 @@ def test_what_is_too_large_is_refused_in_a_second(table: DeltaTable, name: str) 
             table.snapshot().scan(where=REFUSED[name])
 
 
+@pytest.mark.parametrize("name", ["pairs", "ranges"])
+def test_writes_refuse_it_as_fast_as_reads(table: DeltaTable, name: str) -> None:
+    for one in tries(1):
+        with one.timed(), pytest.raises(InvalidExpressionError):
+            table.delete(REFUSED[name])
+
+
+def test_the_log_does_not_repeat_a_predicate_of_a_million_values(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"a": [1, 2, 3]}))
+    table.delete(f"a IN ({', '.join(map(str, range(3, 50_000)))})")
+    table.delete("a = 1")
+    told = [entry.operation_parameters["predicate"] for entry in table.history(2)]
+    assert told[0] == '["a = 1"]' and re.fullmatch(r'\["\(\d+ characters\)"\]', told[1])
+
+
 @pytest.mark.parametrize(
     ("first", "more", "last"),
     [

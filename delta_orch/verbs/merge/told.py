@@ -7,13 +7,12 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
-from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.write.staging import Metrics
 from delta_orch.verbs.merge.assignments import ResolvedClause
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.writing.row_changes import ChangeCounts
+from delta_orch.writing.row_verb import words_of
 
 
 def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]:
@@ -25,21 +24,17 @@ def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]
             [
                 {"actionType": clause.action.value}
                 if clause.condition is None
-                else {"predicate": _words(clause.condition), "actionType": clause.action.value}
+                else {"predicate": words_of(clause.condition), "actionType": clause.action.value}
                 for clause in of_kind
             ]
         ).decode()
 
     return {
-        "predicate": orjson.dumps([_words(on)]).decode(),
+        "predicate": orjson.dumps([words_of(on)]).decode(),
         "matchedPredicates": told(Kind.MATCHED),
         "notMatchedPredicates": told(Kind.NOT_MATCHED),
         "notMatchedBySourcePredicates": told(Kind.NOT_MATCHED_BY_SOURCE),
     }
-
-
-def _words(condition: object) -> str:
-    return to_spark_sql(condition) if isinstance(condition, Expression) else str(condition)
 
 
 def merge_metrics(
