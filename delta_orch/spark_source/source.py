@@ -26,7 +26,7 @@ from delta_orch.engines.spark.frames import spark_schema
 from delta_orch.engines.spark.sql_text import plain_schema, same_values
 from delta_orch.errors import SchemaMismatchError, UnsupportedError
 from delta_orch.protocol.schema import parse_schema, serialize_schema
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, StructType
 from delta_orch.scan.tasks import ScanTask, split_scan
 from delta_orch.spark_source.on_workers import RowReader, RowStreamReader, SourceOnWorkers, TaskPartition
 from delta_orch.spark_source.options import ReadOptions, is_of_stream, parse_options, parse_stream_options
@@ -65,7 +65,8 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
     def schema(self) -> SparkStructType:
         """pyspark's `StructType`; all columns are nullable. Spark calls it once per `load`. It pins the version."""
-        return spark_schema(plain_schema(self._source().schema))
+        # Spark compares a column of `char` with constants as for a table of its own.
+        return spark_schema(plain_schema(self._source().schema, CHAR_VARCHAR_TYPE))
 
     def reader(self, schema: SparkStructType) -> DataSourceReader:
         """The reader of the columns that `schema` names: those of the table, or what the user asked for."""

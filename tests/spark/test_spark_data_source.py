@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, column
 from delta_orch.engines.select import spark_engine
 from delta_orch.engines.spark.frames import is_connect
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
@@ -211,3 +211,11 @@ def test_a_session_registers_what_it_has_found(spark: Any, table: DeltaTable) ->
     session = spark.newSession()
     session.dataSource.register(DeltaOrchSource)
     assert read(session, table).count() == table.snapshot().scan().count()
+
+
+def test_a_char_is_read_and_compared_filled_up(session: Any, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    table.create([column("id", "int"), column("c", "char(3)")])
+    table.append(pa.table({"id": pa.array([1, 2], pa.int32()), "c": ["x", "xyz"]}))
+    rows = session.read.format("delta_orch").load(str(tmp_path))
+    assert [tuple(row) for row in rows.where("c = 'x'").collect()] == [(1, "x  ")]

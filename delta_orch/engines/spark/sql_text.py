@@ -49,10 +49,10 @@ def with_metadata(schema: StructType, metadata_of: Callable[[StructField], Mappi
     return StructType(tuple(map(change, schema)))
 
 
-def plain_schema(schema: StructType) -> StructType:
-    """The columns as Spark may rely on them: any value may be null in a file. Of the metadata only comments remain;
-    field ids would make Spark match columns by them."""
-    return without_metadata(as_nullable(schema), lambda key: key != "comment")
+def plain_schema(schema: StructType, *kept: str) -> StructType:
+    """The columns as Spark may rely on them: any value may be null in a file. Of the metadata only comments remain, and
+    what is `kept`; field ids would make Spark match columns by them."""
+    return without_metadata(as_nullable(schema), lambda key: key not in ("comment", *kept))
 
 
 def schema_as_sent(schema: StructType) -> pa.Schema:
