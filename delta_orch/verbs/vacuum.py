@@ -196,7 +196,7 @@ def ensure_none_runs(table_log: TableLog) -> None:
             raise ConflictError(
                 f"A vacuum is running since version {entry.version}",
                 cause="It may delete files that this commit would add",
-                remedy="Run the operation again when VACUUM END is in the history",
+                remedy="Run the operation again when VACUUM END is in the history, or a day later if it was killed",
                 winning_version=entry.version,
             )
 

@@ -68,7 +68,7 @@ def run_worker(options: WorkerOptions, worker: int) -> None:
         step = plan_step(options.seed, worker, number)
         _note(descriptor, number, "begins", None)
         try:
-            version = _until_done(table, step)
+            version = _until_done(table, step, options.notes / "stop")
         except ConflictError:
             _note(descriptor, number, "failed", None)
         else:
@@ -88,13 +88,18 @@ def _note(descriptor: int, number: int, event: str, version: int | None) -> None
     os.fsync(descriptor)
 
 
-def _until_done(table: DeltaTable, step: Step) -> int | None:
-    """What an orchestrator does: try again what may be tried again. The version, of steps that are a commit."""
+def _until_done(table: DeltaTable, step: Step, stop: Path) -> int | None:
+    """What an orchestrator does: try again what may be tried again. The version, of steps that are a commit.
+
+    A vacuum that was killed stands in a restore's way for long: at the end of the run nobody waits for it.
+    """
     for _ in range(_MOST_CONFLICTS):
         try:
             return _do(table, step)
         except ConflictError as e:
             conflict = e
+            if stop.exists():
+                break
     raise conflict
 
 
