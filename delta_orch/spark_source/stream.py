@@ -275,9 +275,11 @@ class StreamPlanner:
     def _ensure_still_same_table(self, table_id: str, version: int) -> None:
         """As `_ensure_same_table`, while the query runs: a table of the same place may have such a version, too."""
         store = self._log.store
+        # Before the known commit: as long as that is there, this one is of the same table.
+        next_seen = store.head(commit_path(version))
         if self._seen is None or store.head(self._seen.path) != self._seen:
             self._ensure_id(DeltaTable(self._options.path, self._options.storage_options).snapshot(), table_id)
-        self._seen = store.head(commit_path(version))
+        self._seen = next_seen
 
     def _files(self, at: Offset) -> pa.Table:
         """The files of a version in an order that never changes."""
