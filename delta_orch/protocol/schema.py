@@ -71,7 +71,7 @@ def parse_schema(schema_string: str) -> StructType:
         ) from None
     data_type = data_type_from_json(obj)
     if not isinstance(data_type, StructType):
-        raise ProtocolViolationError("The table's schema is not a struct", cause=f"it is {data_type}")
+        raise ProtocolViolationError("The table's schema is not a struct", cause=f"It is {data_type}")
     return data_type
 
 

@@ -352,9 +352,9 @@ REMOVALS: Mapping[str, Removal] = {
 }
 
 KEPT: Mapping[str, str] = {
-    "collations": "this release does not know what depends on it",
-    "icebergCompatV3": "this release does not know what depends on it",
-    "catalogManaged": "a catalog decides it",
+    "collations": "This release does not know what depends on it",
+    "icebergCompatV3": "This release does not know what depends on it",
+    "catalogManaged": "A catalog decides it",
 }
 """Features that cannot be dropped, and why."""
 

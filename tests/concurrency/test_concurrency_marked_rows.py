@@ -109,7 +109,7 @@ def test_the_same_row_is_a_conflict_that_names_file_and_rows() -> None:
     table = new_table()
     snapshot = table.snapshot()
     deletion(table, snapshot, [1, 2, 7], [5]).commit()
-    with pytest.raises(ConcurrentDeleteDeleteError, match=r"it deleted 3 rows of the file .* and 1 others") as caught:
+    with pytest.raises(ConcurrentDeleteDeleteError, match=r"It deleted 3 rows of the file .* and 1 others") as caught:
         deletion(table, snapshot, [2, 7, 8], [5, 6]).commit()
     assert caught.value.context["num_rows"] == 3
     assert caught.value.context["paths"] == files_in_order(snapshot)["path"].to_pylist()
@@ -140,7 +140,7 @@ def test_a_compaction_in_between_is_a_conflict() -> None:
     snapshot = table.snapshot()
     ours = deletion(table, snapshot, [1], [5])
     table.optimize()
-    with pytest.raises(ConcurrentDeleteDeleteError, match="it removed the file"):
+    with pytest.raises(ConcurrentDeleteDeleteError, match="It removed the file"):
         ours.commit()
     assert ids_in(table) == left()
 
@@ -270,7 +270,7 @@ def test_rows_read_without_being_deleted() -> None:
     deletion(table, snapshot, [5], [5]).commit()
     late, careless = begin_reading(), begin_reading(isolation_level="SnapshotIsolation")
     deletion(table, table.snapshot(), [], [3]).commit()
-    with pytest.raises(ConcurrentDeleteReadError, match="it deleted a row of the file") as caught:
+    with pytest.raises(ConcurrentDeleteReadError, match="It deleted a row of the file") as caught:
         late.commit()
     assert caught.value.context["num_rows"] == 1
     careless.commit()
@@ -291,7 +291,7 @@ def test_rows_that_a_rival_deleted_in_a_file_that_only_a_predicate_names() -> No
 
     deletion(table, snapshot, [5, 6], [7]).commit()
     reader("id > 10 AND id < 105").commit()
-    with pytest.raises(ConcurrentDeleteReadError, match="it deleted rows of the file"):
+    with pytest.raises(ConcurrentDeleteReadError, match="It deleted rows of the file"):
         reader("id > 5 AND id < 100").commit()
 
 

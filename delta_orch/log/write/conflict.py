@@ -82,48 +82,48 @@ def ensure_no_conflict(
 def _ensure_same_table(intent: Intent, winner: Commit, before: TableConfiguration) -> None:
     # What was checked and written so far fits the protocol and the metadata of before.
     if winner.protocol is not None:
-        raise conflict_error(ProtocolChangedError, winner, "it changed the table's protocol")
+        raise conflict_error(ProtocolChangedError, winner, "It changed the table's protocol")
     if winner.metadata is None:
         return
     if intent.changes_metadata or concerns_writers(before.metadata, winner.metadata):
-        raise conflict_error(MetadataChangedError, winner, "it changed the table's metadata (schema or properties)")
+        raise conflict_error(MetadataChangedError, winner, "It changed the table's metadata (schema or properties)")
 
 
 def _ensure_other_identifiers(intent: Intent, winner: Commit) -> None:
     shared = sorted({txn.app_id for txn in winner.txns} & intent.app_ids)
     if shared:
-        cause = f"it recorded a transaction of the same application id, {shared[0]!r}"
+        cause = f"It recorded a transaction of the same application id, {shared[0]!r}"
         raise conflict_error(ConcurrentTransactionError, winner, cause, app_ids=shared)
     domains = sorted({d.domain for d in winner.domain_metadata} & intent.domains)
     if domains:
         raise conflict_error(
-            ConcurrentDomainMetadataError, winner, f"it changed the metadata domain {domains[0]!r} too", domains=domains
+            ConcurrentDomainMetadataError, winner, f"It changed the metadata domain {domains[0]!r} too", domains=domains
         )
 
 
 def _ensure_row_ids(winner: Commit) -> None:
     without = first_path(winner.adds, FileTable(winner.adds).base_row_id.is_null())
     if without is not None:
-        cause = f"it added the file {without} without row ids, and this one needs all rows to have them"
+        cause = f"It added the file {without} without row ids, and this one needs all rows to have them"
         raise conflict_error(ConcurrentAppendError, winner, cause, path=without)
 
 
 def _ensure_files_untouched(intent: Intent, winner: Commit, changes: FileChanges) -> None:
     removes = outside_settled(intent, changes.removes)
     if (path := first_shared(removes, intent.removed_keys)) is not None:
-        cause = f"it removed the file {path}, as this one would"
+        cause = f"It removed the file {path}, as this one would"
         if path in FileTable(changes.adds).path.to_pylist():
-            cause = f"it deleted rows of the file {path}, which this one would replace"
+            cause = f"It deleted rows of the file {path}, which this one would replace"
         raise conflict_error(ConcurrentDeleteDeleteError, winner, cause + _yielding(intent), path=path)
     if len(intent.added_again):
         hit = has_path(changes.adds, intent.added_again)
         if (path := first_path(changes.adds, hit)) is not None:
-            cause = f"it added the file {path} again, as this one would"
+            cause = f"It added the file {path} again, as this one would"
             raise conflict_error(ConcurrentAppendError, winner, cause, path=path)
     if not intent.changes_data:
         for keys in intent.reads.files:
             if (path := first_shared(removes, keys)) is not None:
-                cause = f"it removed the file {path}, whose rows this one rearranges"
+                cause = f"It removed the file {path}, whose rows this one rearranges"
                 raise conflict_error(ConcurrentDeleteReadError, winner, cause + _yielding(intent), path=path)
 
 
@@ -135,7 +135,7 @@ def deleted_rows_conflict(winner: Commit, paths: Sequence[str], num_rows: int) -
     """The error where both commits delete the same rows by marking them."""
     rows = "a row" if num_rows == 1 else f"{num_rows} rows"
     more = f" and {len(paths) - 1} others" if len(paths) > 1 else ""
-    cause = f"it deleted {rows} of the file {paths[0]}{more}, as this one would"
+    cause = f"It deleted {rows} of the file {paths[0]}{more}, as this one would"
     return conflict_error(
         ConcurrentDeleteDeleteError, winner, cause, path=paths[0], paths=list(paths), num_rows=num_rows
     )

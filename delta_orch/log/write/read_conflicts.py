@@ -112,7 +112,7 @@ def _ensure_none_added(intent: Intent, winner: Commit, adds: pa.Table) -> None:
         return
     adds = adds.filter(intent.reads.may_hold_read_rows(adds, intent.table))
     if (path := _first_read(intent, adds)) is not None:
-        cause = f"it added the file {path}, whose rows this one should have read"
+        cause = f"It added the file {path}, whose rows this one should have read"
         raise conflict_error(ConcurrentAppendError, winner, cause, path=path)
 
 
@@ -148,7 +148,7 @@ def _ensure_none_removed(intent: Intent, winner: Commit, removes: pa.Table) -> N
     if path is None:
         path = _first_removed(intent, removes)
     if path is not None:
-        cause = f"it removed the file {path}, whose rows this one has read"
+        cause = f"It removed the file {path}, whose rows this one has read"
         raise conflict_error(ConcurrentDeleteReadError, winner, cause, path=path)
 
 
@@ -195,7 +195,7 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
     for index, path in enumerate(paths):
         gone, back = after[index] - before[index], before[index] - after[index]
         if back and (matching[index] or named_too[index]):
-            cause = f"it brought back {_count(back)} of the file {path}, which this one should have read"
+            cause = f"It brought back {_count(back)} of the file {path}, which this one should have read"
             raise conflict_error(ConcurrentAppendError, winner, cause, path=path, num_rows=len(back))
         if known[index]:
             gone = gone & reads.rows[path] if path in reads.rows else gone & gone.__class__()
@@ -208,7 +208,7 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
     if open_questions:
         files = _only_rows(adds.take(int64_array(open_questions)), [after[i] - before[i] for i in open_questions])
         if (path := _first_read(intent, files)) is not None:
-            cause = f"it deleted rows of the file {path} that this one has read"
+            cause = f"It deleted rows of the file {path} that this one has read"
             raise conflict_error(ConcurrentDeleteReadError, winner, cause, path=path)
 
 
@@ -217,7 +217,7 @@ def _is_in(paths: pa.Array, some: Sequence[pa.Array]) -> pa.Array:
 
 
 def _deleted(winner: Commit, path: str, rows: BitMap64) -> DeltaError:
-    cause = f"it deleted {_count(rows)} of the file {path} that this one has read"
+    cause = f"It deleted {_count(rows)} of the file {path} that this one has read"
     return conflict_error(ConcurrentDeleteReadError, winner, cause, path=path, num_rows=len(rows))
 
 

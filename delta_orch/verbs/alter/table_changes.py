@@ -291,7 +291,7 @@ class DropFeature:
         removal = REMOVALS.get(name)
         if removal is None:
             raise UnsupportedFeatureError(
-                f"The feature {name} cannot be dropped", cause=KEPT.get(name, "it has no way out"), features=[name]
+                f"The feature {name} cannot be dropped", cause=KEPT.get(name, "It has no way out"), features=[name]
             )
         blockers = list(_blockers(draft, name, removal, self.truncate_history))
         if blockers:
