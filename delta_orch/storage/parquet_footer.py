@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 _READERS = 8
 _LEGACY_MARK = b"org.apache.spark.legacy"
 _MAGIC = b"PAR1"
+_ARROW_TYPES, _NO_TYPES = b"\x18\x0cARROW:schema\x18", b"\x18\x0cno:such:type\x18"
+"""The key under which Arrow's writers store the types that they had in memory, and what is around it in Thrift."""
 _TAIL_BYTES = 64 * 1024
 _MOST_FOOTER_BYTES = 1 << 30
 """Footers are read as a whole. 5,000 columns in a thousand row groups take half of it."""
@@ -83,7 +85,17 @@ class ParquetFooter:
         Raises:
             pyarrow.ArrowException, OSError: Arrow refuses it, or its row groups do not add up to its rows.
         """
-        return _consistent(pq.ParquetFile(pa.BufferReader(self.tail)).metadata)
+        try:
+            return _consistent(pq.ParquetFile(pa.BufferReader(self.tail)).metadata)
+        except pa.ArrowInvalid:
+            return self.plain_metadata
+
+    @cached_property
+    def plain_metadata(self) -> pq.FileMetaData:
+        """As `metadata`, without the types that the writer had in memory: Arrow decodes to Parquet's own. It cannot
+        filter views, and refuses types that contradict the file (UUIDs in a column of bytes). Raises as `metadata`."""
+        plain = _footer_of(self.tail).replace(_ARROW_TYPES, _NO_TYPES)
+        return _consistent(pq.ParquetFile(pa.BufferReader(_MAGIC + plain + self.tail[-8:])).metadata)
 
     def adopt(self, metadata: pq.FileMetaData) -> None:
         """Use what Arrow has read from the same file for `metadata`. Raises as it does."""

@@ -132,3 +132,55 @@ def test_changes_where_removes_say_little(tmp_path: Path, partition_by: Any) -> 
     if partition_by:
         found = table.changes(starting_version=1).partitions().column("day").to_pylist()
         assert sorted(found) == ["a", "b"]
+
+
+def with_views(*ids: int) -> pa.Table:
+    """As Polars and arro3 hand over text: `deltalake` stores these types of Arrow's in its files."""
+    names, part = [f"name {i}" for i in ids], pa.struct([("t", pa.string_view()), ("b", pa.binary_view())])
+    return pa.table(
+        {
+            "id": pa.array(ids, pa.int64()),
+            "name": pa.array(names, pa.string_view()),
+            "raw": pa.array([name.encode() for name in names], pa.binary_view()),
+            "names": pa.array([[name, None] for name in names], pa.list_(pa.string_view())),
+            "part": pa.array([{"t": name, "b": b"b"} for name in names], part),
+            "map": pa.array([[(name, name)] for name in names], pa.map_(pa.string_view(), pa.string_view())),
+        }
+    )
+
+
+@pytest.mark.parametrize("vectors", ["false", "true"])
+@pytest.mark.parametrize(
+    ("change", "left"),
+    [
+        (lambda t: t.delete("name = 'name 2'"), {1, 3}),
+        (lambda t: t.update({"id": "id + 10"}, where="raw = X'6e616d652032'"), {1, 3, 12}),
+        (lambda t: t.upsert(with_views(2, 4), ["id"]), {1, 2, 3, 4}),
+        (lambda t: t.overwrite(with_views(2), replace_where="name = 'name 2'"), {1, 2, 3}),
+        (lambda t: (t.delete("id = 2"), t.optimize()), {1, 3}),
+    ],
+    ids=["delete", "update", "upsert", "overwrite", "optimize"],
+)
+def test_texts_that_the_writer_had_as_views(tmp_path: Path, change: Any, left: set[int], vectors: str) -> None:
+    deltalake.write_deltalake(tmp_path, with_views(1, 2, 3), configuration={"delta.enableDeletionVectors": vectors})
+    deltalake.write_deltalake(tmp_path, with_views(7), mode="append")
+    table = DeltaTable(tmp_path)
+    table.delete("id = 7")
+    change(table)
+    expected = [row | {"id": i} for i in sorted(left) for row in with_views(2 if i == 12 else i).to_pylist()]
+    assert sorted(table.snapshot().scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == expected
+    theirs = pa.table(deltalake.DeltaTable(tmp_path).scan().read_all()).to_pylist()
+    assert sorted(theirs, key=lambda row: row["id"]) == expected
+
+
+def test_a_uuid_in_a_column_of_bytes(tmp_path: Path) -> None:
+    """Arrow opens no file whose writer stored a type of its own that contradicts the file."""
+    raw = [b"0123456789abcdef", None]
+    uuids = pa.ExtensionArray.from_storage(pa.uuid(), pa.array(raw, pa.binary(16)))
+    deltalake.write_deltalake(tmp_path, pa.table({"id": [1, 2], "key": uuids}))
+    table = DeltaTable(tmp_path)
+    table.update({"id": "id + 1"}, where="key IS NULL")
+    assert sorted(table.snapshot().scan().to_arrow().to_pylist(), key=lambda row: row["id"]) == [
+        {"id": 1, "key": raw[0]},
+        {"id": 3, "key": None},
+    ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -199,11 +200,22 @@ class FileReader:
             known, footer = footer is not None, footer or read_footer(source)
             # Where reading the footer again costs no round trip, Arrow does so quicker than it takes it from elsewhere.
             metadata = footer.metadata if known or not is_local else None
-            # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
-            file = pq.ParquetFile(source, metadata=metadata, coerce_int96_timestamp_unit="us", pre_buffer=not is_local)
-            if metadata is None:
-                footer.adopt(file.metadata)
-            yield file, footer, source
+            yield self._decoder(source, footer, metadata), footer, source
+
+    def _decoder(
+        self, source: pa.NativeFile, footer: ParquetFooter, metadata: pq.FileMetaData | None
+    ) -> pq.ParquetFile:
+        # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
+        decoder = partial(pq.ParquetFile, source, coerce_int96_timestamp_unit="us", pre_buffer=not self._is_local)
+        try:
+            file = decoder(metadata=metadata)
+        except pa.ArrowInvalid:
+            file = decoder(metadata=footer.plain_metadata)
+        if b"ARROW:schema" in (file.metadata.metadata or {}) and any(_holds_view(f.type) for f in file.schema_arrow):
+            file = decoder(metadata=footer.plain_metadata)
+        if metadata is None:
+            footer.adopt(file.metadata)
+        return file
 
     def _names_in(self, file: pq.ParquetFile, task: FileTask) -> list[str]:
         known, schema = self._known, file.schema_arrow
@@ -294,6 +306,12 @@ class FileReader:
         if self.filter is not None:
             table = self.filter(table)
         yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
+
+
+def _holds_view(data_type: pa.DataType) -> bool:
+    if pa.types.is_nested(data_type):
+        return any(_holds_view(data_type.field(index).type) for index in range(data_type.num_fields))
+    return bool(pa.types.is_string_view(data_type) or pa.types.is_binary_view(data_type))
 
 
 def _are_alike(one: tuple[FileTask, pa.Table], other: tuple[FileTask, pa.Table]) -> bool:
