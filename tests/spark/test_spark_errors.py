@@ -85,7 +85,7 @@ def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, conte
     assert "getResult" not in str(caught.value)
 
 
-@pytest.mark.parametrize("size", [None, 0])
+@pytest.mark.parametrize("size", [None, 0, -1, 2**53 + 1, 2**63 - 1])
 def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, size: int | None) -> None:
     adds, schema, path = written(engine, files)
     adds = adds.set_column(adds.schema.get_field_index("size"), "size", pa.array([size], pa.int64()))

@@ -31,6 +31,7 @@ NUMBER_COLUMN = "delta_orch_file_number"
 BASE_ROW_ID = "delta_orch_base_row_id"
 COMMIT_VERSION = "delta_orch_default_row_commit_version"
 ADDRESS_FILE = "delta_orch_address_file"
+_LIKELY_BYTES = 16 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,9 +134,11 @@ def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
 
 
 def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
-    """Spark reads no further than the size it is given. If the log has no size, or zero, the store is asked."""
+    """Spark reads no further than the size it is given, and cuts it into pieces: a log that claims petabytes would fill
+    the driver's memory with them. The store is asked where the log has no size that a file is likely to have."""
     sizes = pc.fill_null(one_chunk(FileTable(files).size), 0)
-    unknown = pc.indices_nonzero(pc.less_equal(sizes, 0)).to_pylist()
+    unlikely = pc.or_(pc.less_equal(sizes, 0), pc.greater(sizes, _LIKELY_BYTES))
+    unknown = pc.indices_nonzero(unlikely).to_pylist()
     if not unknown:
         return files
     filesystem, _ = store.data_filesystem()

@@ -22,7 +22,7 @@ def main(arguments: list[str] | None = None) -> int:
         given.seed,
         [d for d in given.tables if d.is_dir()],
         TABLE if given.spark else given.kind,
-        max(given.case_seconds, 120) if given.spark else given.case_seconds,
+        max(given.case_seconds, 60) if given.spark else given.case_seconds,
         save_to=given.save,
         with_spark=given.spark,
     )
