@@ -80,7 +80,7 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
     if isinstance(array, pa.ExtensionArray):
         return conform_column(array.storage, target, lossless=lossless, path=path)
     if types.is_dictionary(array.type):
-        return conform_column(array.dictionary_decode(), target, lossless=lossless, path=path)
+        return conform_column(_decoded(array), target, lossless=lossless, path=path)
     if types.is_run_end_encoded(array.type):
         return conform_column(pc.run_end_decode(array), target, lossless=lossless, path=path)
     if types.is_null(target) or types.is_null(array.type):
@@ -100,6 +100,15 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
     if types.is_timestamp(target):
         return _conform_timestamp(array, target, lossless)
     return pc.cast(array, target)
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    # Arrow takes nothing from views.
+    kind, dictionary = array.type.value_type, array.dictionary
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        plain = pc.cast(dictionary, pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary())
+        array = pa.DictionaryArray.from_arrays(array.indices, plain)
+    return array.dictionary_decode()
 
 
 def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path: str) -> pa.Array:

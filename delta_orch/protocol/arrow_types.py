@@ -141,6 +141,8 @@ def _type_from_arrow(t: pa.DataType, path: str) -> DataType:
         return _type_from_arrow(t.value_type, path)
     if isinstance(t, pa.BaseExtensionType) and t.extension_name in _PLAIN_EXTENSIONS:
         return _type_from_arrow(t.storage_type, path)
+    if isinstance(t, pa.BaseExtensionType) and t.extension_name == "arrow.bool8":
+        return BOOLEAN
     if simple := _simple_type_from_arrow(t):
         return simple
     if types.is_timestamp(t):

@@ -71,6 +71,28 @@ def test_rows_that_make_no_table_are_refused(rows: Any) -> None:
         ENGINE.relation(rows)
 
 
+class Batch:
+    """What other libraries of Arrow have instead of a stream."""
+
+    def __init__(self, array: Any) -> None:
+        self.array = array
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> Any:
+        return self.array.__arrow_c_array__(requested_schema)
+
+
+def test_batches_of_other_libraries() -> None:
+    batch = ROWS.to_batches()[0]
+    for data, times in ((Batch(batch), 1), (batch.to_struct_array(), 1), ([Batch(batch), batch], 2)):
+        assert ENGINE.accepts(data)
+        assert ENGINE.to_arrow(ENGINE.relation(data)).to_pylist() == ROWS.to_pylist() * times
+    masked = pa.StructArray.from_arrays([pa.array([1, 2])], ["id"], mask=pa.array([False, True]))
+    other = Batch(pa.record_batch({"z": [1]}))
+    for data in (pa.array([1]), [Batch(pa.array([1]))], masked, [Batch(batch), other]):
+        with pytest.raises(InvalidRequestError, match="batch"):
+            ENGINE.relation(data)
+
+
 def test_a_stream_is_read_once() -> None:
     relation = ENGINE.relation(ROWS.to_reader())
     assert ENGINE.to_arrow(relation).num_rows == 2
@@ -174,6 +196,9 @@ def test_arrows_other_spellings_of_a_type() -> None:
     rows = pa.table(
         {
             "dictionary": pa.array(["a", None, "a"]).dictionary_encode(),
+            "codes of views": pa.DictionaryArray.from_arrays([1, None, 0], pa.array(["a", "b"], pa.string_view())),
+            "codes of bytes": pa.DictionaryArray.from_arrays([1, 1, 0], pa.array([b"a", None], pa.binary_view())),
+            "bool8": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([5, None, 0], pa.int8())),
             "large": pa.array(["a", None, "b"], pa.large_string()),
             "view": pa.array(["a", None, "b"], pa.string_view()),
             "u8": pa.array([255, None, 0], pa.uint8()),
@@ -198,8 +223,12 @@ def test_arrows_other_spellings_of_a_type() -> None:
         "dictionary": "string", "large": "string", "view": "string", "u8": "int16", "u32": "int64", "half": "float",
         "date64": "date32[day]", "seconds": "timestamp[us, tz=UTC]", "millis": "timestamp[us]", "fixed": "binary",
         "large_list": "list<element: int32>", "fixed_list": "list<element: int32>", "list_view": "list<element: int32>",
-        "runs": "string", "nothing": "null", "x": "x",
+        "runs": "string", "nothing": "null", "x": "x", "codes of views": "string", "codes of bytes": "binary",
+        "bool8": "bool",
     }  # fmt: skip
+    assert found.column("codes of views").to_pylist() == ["b", None, "a"]
+    assert found.column("codes of bytes").to_pylist() == [None, None, b"a"]
+    assert found.column("bool8").to_pylist() == [True, None, False]
     assert found.column("u32").to_pylist() == [2**32 - 1, None, 0]
     assert found.column("fixed_list").to_pylist() == [[1, 2], None, [3, None]]
     assert found.column("list_view").to_pylist() == [[1], None, [2, 3]]

@@ -26,13 +26,16 @@ def accepts_value(data: object) -> bool:
         or _is_list_of(Mapping, data)
         or _is_a(data, "polars", "LazyFrame")
         or _is_a(data, "pyarrow._dataset", "Dataset")
-        or (hasattr(data, "__arrow_c_stream__") and not isinstance(data, type))
+        or _exports("__arrow_c_stream__", data)
+        or _exports("__arrow_c_array__", data)
+        or _is_list_of_arrays(data)
     )
 
 
 def relation_of(data: Data) -> LocalRelation:
     """Rows of an Arrow table, batch, list of batches, reader or dataset, of a pandas or Polars frame, of a list of
-    dicts, or of anything that exports an Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation.
+    dicts, or of anything that exports an Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation, or a batch
+    (`__arrow_c_array__`, or a list of such).
 
     A pandas index is dropped unless its levels have names: then they become columns. A Polars LazyFrame is collected
     each time its rows are read. A RecordBatchReader can be read once.
@@ -67,6 +70,10 @@ def relation_of(data: Data) -> LocalRelation:
         return _relation(schema, lambda: _stream(_polars(data.collect)))
     if _is_a(data, "pyarrow._dataset", "Dataset"):
         return _relation(data.schema, lambda: data.scanner().to_reader())
+    if _exports("__arrow_c_array__", data) and not _exports("__arrow_c_stream__", data):
+        return relation_of(_as_batch(data))
+    if _is_list_of_arrays(data):
+        return relation_of([_as_batch(item) for item in data])
     if accepts_value(data):
         first = _open_stream(data)
         open_batches = _first_then(_batches(data, first), lambda: _stream(data))
@@ -86,6 +93,27 @@ def _relation(schema: pa.Schema, open_batches: Callable[[], Iterable[pa.RecordBa
             yield batch
 
     return LocalRelation(schema_from_arrow(schema), sound_batches)
+
+
+def _exports(protocol: str, data: object) -> bool:
+    return hasattr(data, protocol) and not isinstance(data, type)
+
+
+def _is_list_of_arrays(data: object) -> bool:
+    return isinstance(data, list | tuple) and bool(data) and all(_exports("__arrow_c_array__", item) for item in data)
+
+
+def _as_batch(data: Data) -> pa.RecordBatch:
+    """Rows of one array of structs, such as a record batch of another library of Arrow."""
+    try:
+        return pa.record_batch(data)
+    except (pa.ArrowException, TypeError, ValueError) as e:
+        raise InvalidRequestError(
+            f"A {type(data).__name__} is not a batch of rows",
+            cause=str(e),
+            remedy="Pass a table with named columns",
+            type=type(data).__name__,
+        ) from e
 
 
 def _is_list_of(kind: type, data: object) -> bool:
