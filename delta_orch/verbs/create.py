@@ -27,7 +27,7 @@ from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE
+from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, requested_versions, upgraded_versions
 from delta_orch.table.schema_evolution import SchemaMode
 from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Source, Write, WritePlan, run_plan
@@ -92,7 +92,7 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     before = None if snapshot is None else existing_target(snapshot)
     target = _new_target(log, struct, definition, before)
     if before is not None:
-        target = _in_place_of(before, target)
+        target = _in_place_of(before, target, definition)
     transaction = Transaction(
         log,
         snapshot,
@@ -120,7 +120,7 @@ def create_or_replace_as(
     parameters = _parameters(definition.get("partition_by"), definition.get("properties"), definition)
 
     def redefine(before: WriteTarget, columns: StructType, wanted: TableDefinition) -> WriteTarget:
-        return _in_place_of(before, _new_target(log, columns, wanted, before))
+        return _in_place_of(before, _new_target(log, columns, wanted, before), wanted)
 
     def change(write: Write) -> dict[str, int]:
         write.transaction.read_whole_table()
@@ -153,13 +153,14 @@ def _ensure_whole(commit: CommitOptions) -> None:
         raise InvalidRequestError("A whole table is replaced", remedy="Pass transaction ids without scope")
 
 
-def _in_place_of(before: WriteTarget, target: WriteTarget) -> WriteTarget:
+def _in_place_of(before: WriteTarget, target: WriteTarget, definition: TableDefinition) -> WriteTarget:
     """A new table with what the log has promised of the one whose place it takes."""
     ensure_same_partitioning(before.table, target.table)
     properties = with_own_commit_times(target.table.configuration, target.table, before.table)
     if PROTECTED_BEFORE in before.table.configuration:
         properties[PROTECTED_BEFORE] = before.table.configuration[PROTECTED_BEFORE]
-    protocol = united_protocol(before.table.protocol, target.table.protocol)
+    asked = requested_versions(definition.get("properties") or {})
+    protocol = united_protocol(upgraded_versions(before.table.protocol, *asked), target.table.protocol)
     table = target.table.with_properties(properties).after(protocol, None).for_writing()
     was_clustered = target.clustering is None and before.clustering
     return replace(target, table=table, clustering=() if was_clustered else target.clustering)

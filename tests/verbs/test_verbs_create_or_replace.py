@@ -21,6 +21,7 @@ from delta_orch.errors import (
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.table.clustering import CLUSTERING_DOMAIN
 from delta_orch.table.registry import canonical_features
+from tests.certain import some
 from tests.harness.table_builder import read_anew
 
 STRICT = pa.schema(
@@ -209,3 +210,20 @@ class TestOverwriteWithDefinition:
         with pytest.raises((InvalidRequestError, ConflictError)):
             table.overwrite(days(("a", 2)), schema_mode="overwrite", **definition)
         assert read_anew(table).scan(["id"]).to_arrow()["id"].to_pylist() == [1]
+
+
+@pytest.mark.parametrize("rows", [None, pa.table({"id": [1]})])
+def test_a_protocol_that_is_asked_for_is_obeyed_in_place_of_a_table(table: DeltaTable, rows: pa.Table | None) -> None:
+    schema = pa.schema([("id", pa.int64())])
+    table.create(schema)
+    asked = {"delta.minWriterVersion": "7", "delta.feature.domainMetadata": "supported"}
+    if rows is None:
+        table.create_or_replace(schema, properties=asked)
+    else:
+        table.create_or_replace(data=rows, properties=asked)
+    found = read_anew(table)
+    assert found.protocol.min_writer_version == 7
+    assert {*some(found.protocol.writer_features)} >= {"domainMetadata", "appendOnly", "invariants"}
+    assert not [key for key in found.metadata.configuration if "minWriter" in key or "feature" in key]
+    table.create_or_replace(schema)
+    assert read_anew(table).protocol == found.protocol
