@@ -170,9 +170,13 @@ def _shorten(text: str) -> str:
     return ascii(flat if len(flat) <= 200 else flat[:197] + "...")
 
 
-def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
+def ensure_no_column_in_double_quotes(text: str, schema: StructType, rule: str | None = None) -> None:
     """Raises InvalidExpressionError where a predicate has a column's name in double quotes: Spark SQL takes that for
-    text, and silently finds no row."""
+    text, and silently finds no row.
+
+    Args:
+        rule: Which rule of the table has the text. delta-rs puts columns of its rules in double quotes.
+    """
     if '"' not in text:
         return
     for found in re.finditer(_DOUBLE_QUOTED, text):
@@ -180,7 +184,9 @@ def ensure_no_column_in_double_quotes(text: str, schema: StructType) -> None:
         if name and schema.find(name) is not None:
             raise InvalidExpressionError(
                 f'"{name}" in double quotes is text in Spark SQL, and the table has a column of that name',
-                remedy=f"Write `{name}` for the column, or '{name}' for the text",
+                cause=rule and f"Spark and delta-rs read {rule} differently: {_shorten(text)}",
+                remedy=("Drop the rule, and add it again. " if rule else "")
+                + f"Write `{name}` for the column, or '{name}' for the text",
                 column=name,
             )
 

@@ -22,7 +22,7 @@ from delta_orch.errors import (
 from delta_orch.expressions.checked import CheckedExpression, check_expression
 from delta_orch.expressions.fit_comparison import literal_type
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, Opaque
-from delta_orch.expressions.parse import parse_expression, parse_value
+from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
@@ -117,16 +117,22 @@ def condition_of(text: str, schema: StructType, what: str) -> Expression:
     """A table's rule in Spark SQL, checked (`check_expression`) and fitted to its columns.
 
     Raises:
-        InvalidExpressionError: It is not one expression of allowed functions.
+        InvalidExpressionError: It is not one expression of allowed functions, or it has a column in double quotes.
         ProtocolViolationError: It names a column the table does not have.
     """
-    checked = check_expression(text, what, columns=schema.names)
-    _ensure_columns(checked, schema, what)
+    checked = _checked_rule(text, schema, what)
     try:
         return _resolved_rule(parse_expression(checked.sql), schema, what)
     except InvalidExpressionError:
         # This package's parser is narrower than the check.
         return Opaque(checked.sql, tuple(map(Column, checked.columns)))
+
+
+def _checked_rule(text: str, schema: StructType, what: str) -> CheckedExpression:
+    ensure_no_column_in_double_quotes(text, schema, what)
+    checked = check_expression(text, what, columns=schema.names)
+    _ensure_columns(checked, schema, what)
+    return checked
 
 
 def value_of(checked: CheckedExpression) -> Expression:
@@ -160,9 +166,7 @@ def default_value(field: StructField, sql: str) -> Expression:
 def generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
     """What computes a generated column. Raises as `condition_of`."""
     what = f"the generation expression of column {field.name}"
-    checked = check_expression(sql, what, columns=schema.names)
-    _ensure_columns(checked, schema, what)
-    return value_of(checked)
+    return value_of(_checked_rule(sql, schema, what))
 
 
 def _generation_check(field: StructField, sql: str, schema: StructType) -> RowCheck:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.errors import UnsupportedFeatureError
+from delta_orch.errors import ConstraintViolationError, InvalidExpressionError, UnsupportedFeatureError
 from tests.harness.row_multiset import ensure_same_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -184,3 +184,29 @@ def test_a_uuid_in_a_column_of_bytes(tmp_path: Path) -> None:
         {"id": 1, "key": raw[0]},
         {"id": 3, "key": None},
     ]
+
+
+def test_a_constraint_with_a_column_in_double_quotes_is_not_passed_over(tmp_path: Path) -> None:
+    """Spark SQL takes that for text, so that every row, or none, would satisfy the constraint."""
+    deltalake.write_deltalake(tmp_path, pa.table({"userId": ["a"], "n": [0]}))
+    theirs = deltalake.DeltaTable(tmp_path)
+    theirs.alter.add_constraint({"c": "`userId` <> 'x'"})
+    assert '"userId"' in theirs.metadata().configuration["delta.constraints.c"]
+    table, wrong = DeltaTable(tmp_path), pa.table({"userId": ["x"], "n": [1]})
+    for write in (
+        lambda: table.append(wrong),
+        lambda: table.update({"userId": "'x'"}),
+        lambda: table.upsert(wrong, ["n"]),
+        lambda: table.overwrite(wrong),
+    ):
+        with pytest.raises(
+            InvalidExpressionError, match=r'"userId" in double quotes .* CHECK constraint c .* `userId`'
+        ):
+            write()
+    table.delete("n = 0")
+    table.alter().drop_constraint("c").add_constraint("c", "`userId` <> 'x'").commit()
+    with pytest.raises(ConstraintViolationError):
+        table.append(wrong)
+    table.append(pa.table({"userId": ["y"], "n": [1]}))
+    with pytest.raises(deltalake.exceptions.DeltaError):
+        deltalake.write_deltalake(tmp_path, wrong, mode="append")
