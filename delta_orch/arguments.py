@@ -402,7 +402,7 @@ def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError], may_be
         if not isfinite(value):
             raise error(f"{name} must be a finite number, not {value}", argument=name)
     elif isinstance(value, int):
-        if not -_LARGEST <= value <= _LARGEST:
+        if not -_LARGEST - 1 <= value <= _LARGEST:
             raise error(f"{name} must be a number of no more than 64 bits", argument=name)
     elif type(value) in (list, tuple):
         for member in value:

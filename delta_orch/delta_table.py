@@ -267,6 +267,7 @@ class DeltaTable(TableVerbs):
         Raises:
             TableExistsError: A table with another schema or partitioning exists.
             SchemaMismatchError, InvalidPropertyError, UnsupportedFeatureError: The definition is invalid.
+            InvalidRequestError: `schema` is none, or an Arrow schema whose metadata defines columns.
         """
         from delta_orch.verbs.create import create
 

@@ -24,7 +24,13 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import schema_from_arrow
-from delta_orch.protocol.schema import parse_schema
+from delta_orch.protocol.schema import (
+    CURRENT_DEFAULT,
+    GENERATION_EXPRESSION,
+    IDENTITY_START,
+    INVARIANTS,
+    parse_schema,
+)
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, requested_versions, upgraded_versions
@@ -198,6 +204,7 @@ def parse_schema_argument(schema: object) -> StructType:
     if isinstance(schema, StructType):
         return schema
     if isinstance(schema, pa.Schema):
+        _ensure_no_definitions(schema)
         return schema_from_arrow(schema)
     if isinstance(schema, Sequence) and not isinstance(schema, str):
         if not all(isinstance(column, StructField) for column in schema):
@@ -209,6 +216,19 @@ def parse_schema_argument(schema: object) -> StructType:
         return parse_schema(text)
     except DeltaError as e:
         raise SchemaMismatchError("The schema's JSON cannot be read", cause=str(e)) from e
+
+
+def _ensure_no_definitions(schema: pa.Schema) -> None:
+    """An Arrow schema gives names, types and NOT NULL. What deltalake writes into its metadata would be lost."""
+    for field in schema:
+        said = {key.decode(errors="replace") for key in field.metadata or {}}
+        if lost := sorted(said & {GENERATION_EXPRESSION, IDENTITY_START, CURRENT_DEFAULT, INVARIANTS}):
+            raise InvalidRequestError(
+                f"The metadata of the Arrow column {field.name!r} holds {lost[0]}",
+                cause="Of an Arrow schema, names, types and NOT NULL are taken",
+                remedy="Pass columns (column(), identity_column()) or schema JSON, or remove the metadata",
+                column=field.name,
+            )
 
 
 def _spark_schema_json(schema: object) -> str:

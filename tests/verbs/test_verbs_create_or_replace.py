@@ -227,3 +227,19 @@ def test_a_protocol_that_is_asked_for_is_obeyed_in_place_of_a_table(table: Delta
     assert not [key for key in found.metadata.configuration if "minWriter" in key or "feature" in key]
     table.create_or_replace(schema)
     assert read_anew(table).protocol == found.protocol
+
+
+@pytest.mark.parametrize("key", ["delta.generationExpression", "delta.identity.start", "CURRENT_DEFAULT"])
+def test_a_definition_in_the_metadata_of_an_arrow_schema_is_not_passed_over(table: DeltaTable, key: str) -> None:
+    schema = pa.schema([("id", pa.int64()), pa.field("more", pa.int64(), metadata={key: "1", "comment": "x"})])
+    for create in (table.create, table.create_or_replace):
+        with pytest.raises(InvalidRequestError, match=f"'more' holds {key}"):
+            create(schema)
+    assert not table.exists()
+    table.create(schema.set(1, schema.field(1).with_metadata({"comment": "x"})))
+
+
+def test_an_identity_column_may_begin_with_the_smallest_number(table: DeltaTable) -> None:
+    table.create([delta_orch.identity_column("id", start=-(2**63)), delta_orch.column("v", "string")])
+    table.append(pa.table({"v": ["a", "b"]}))
+    assert sorted(read_anew(table).scan().to_arrow().column("id").to_pylist()) == [-(2**63), 1 - 2**63]
