@@ -177,6 +177,7 @@ class ScanPlan:
         output: What to return of `columns`, in order, where that is more than some of them as they are; None otherwise.
             `schema` then has no more of a struct than is wanted of it.
         each_once: Whether no file may occur twice. Those of a version must not.
+        is_copied: Whether what is read takes the place of the files, so that no size in the log is believed.
         prune: For an engine that learns of more predicates when the scan runs. It stays in its process: a plan that
             was pickled has none.
     """
@@ -195,6 +196,7 @@ class ScanPlan:
     row_addresses: RowAddresses | None = None
     opened: list[tuple[int, int]] | None = field(default=None, compare=False, repr=False)
     each_once: bool = False
+    is_copied: bool = False
 
     def __post_init__(self) -> None:
         if self.row_tracking is not None and self.files.num_rows:

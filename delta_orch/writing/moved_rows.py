@@ -47,6 +47,7 @@ class RowCopies:
         Args:
             names: What the two columns are called; None for the names that they are stored by.
         """
+        plan = replace(plan, is_copied=True)
         if self._tracking is None:
             return plan
         tracking = self._tracking if names is None else RowTracking(*names, *self._tracking.names)

@@ -85,7 +85,7 @@ def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, conte
     assert "getResult" not in str(caught.value)
 
 
-@pytest.mark.parametrize("size", [None, 0, -1, 2**53 + 1, 2**63 - 1])
+@pytest.mark.parametrize("size", [None, 0, -1, 1, 2**53 + 1, 2**63 - 1])
 def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, size: int | None) -> None:
     adds, schema, path = written(engine, files)
     adds = adds.set_column(adds.schema.get_field_index("size"), "size", pa.array([size], pa.int64()))
@@ -93,6 +93,16 @@ def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, si
     path.unlink()
     with pytest.raises(MissingFileError):
         engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
+
+
+def test_a_log_that_says_a_file_is_smaller_than_it_is(engine: SparkEngine, files: Files) -> None:
+    """Spark passes over row groups behind the size that it is told."""
+    import pyarrow.parquet as pq
+
+    adds, schema, path = written(engine, files)
+    pq.write_table(pa.table({"id": range(1000)}), path, row_group_size=100)
+    adds = adds.set_column(adds.schema.get_field_index("size"), "size", pa.array([path.stat().st_size // 2]))
+    assert engine.to_arrow(files.scan(engine, adds, schema, ("p",))).num_rows == 1000
 
 
 def test_a_column_whose_type_in_the_file_is_another(engine: SparkEngine, files: Files) -> None:

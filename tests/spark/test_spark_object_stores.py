@@ -10,9 +10,11 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.spark.scan_files import hadoop_root
+from delta_orch.engines.spark.scan_files import hadoop_root, prepare_scan
 from delta_orch.errors import MissingDependencyError, UnsupportedStoreError
+from delta_orch.scan.scan import scan_of_files
 from delta_orch.storage.open import open_store
+from delta_orch.writing.moved_rows import RowCopies
 from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
 
 
@@ -101,6 +103,19 @@ def test_places_that_have_no_name_in_hadoop() -> None:
 )
 def test_what_hadoop_is_told(uri: str, options: dict[str, str], hadoop: dict[str, str]) -> None:
     assert open_store(uri, options).hadoop_options() == hadoop
+
+
+def test_what_is_copied_gets_its_size_from_the_store(s3: Emulator) -> None:
+    """Spark passes over row groups behind the size that it is told: a copy would lose their rows."""
+    table = DeltaTable(s3.table_uri(str(uuid.uuid4())), s3.storage_options)
+    table.append(pa.table({"id": range(1000)}))
+    snapshot = table.log.newest()
+    files = snapshot.files()
+    sizes = files.column("size").to_pylist()
+    plan = scan_of_files(snapshot, files.set_column(files.schema.get_field_index("size"), "size", [[100]]))
+    for is_copied, expected in ((False, [100]), (True, sizes)):
+        asked = RowCopies(snapshot).plan(plan) if is_copied else plan
+        assert prepare_scan(asked, asked.schema).files.column("size").to_pylist() == expected
 
 
 @pytest.mark.spark

@@ -88,6 +88,14 @@ def test_reader_streams_the_same_rows(engine: SparkEngine, files: Files, days: t
     assert rows_of(reader.read_all(), "id") == rows_of(engine.to_arrow(rows), "id")
 
 
+def test_rows_without_columns_are_as_many(engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]) -> None:
+    adds, schema = days
+    everything, nothing = (files.scan(engine, adds, schema, ("day",), columns=names) for names in (None, ()))
+    expected = engine.to_arrow(everything).num_rows
+    assert expected > 0
+    assert engine.to_arrow(nothing).num_rows == engine.to_reader(nothing).read_all().num_rows == expected
+
+
 def test_columns_are_selected_in_the_order_asked_for_and_by_folded_case(
     engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]
 ) -> None:

@@ -261,8 +261,8 @@ class SparkEngine:
             if limit is not None:
                 relation = relation.limit(limit)
             schema = self.schema(relation)
-            if holds_variant(schema):
-                # pyspark's own `toArrow` fails on variants under a null.
+            if holds_variant(schema) or not len(schema):
+                # pyspark's own `toArrow` fails on variants under a null, and loses rows without columns.
                 return self.to_reader(relation).read_all()
             # The session's time zone only labels Arrow's columns: the cast puts UTC there.
             return relation.toArrow().cast(schema_to_arrow(schema))
@@ -270,6 +270,10 @@ class SparkEngine:
     def to_reader(self, relation: DataFrame) -> pa.RecordBatchReader:
         """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
         schema = self.schema(relation)
+        if not len(schema):
+            # A batch that Spark sends has no rows where it has no columns.
+            counted = self.to_reader(relation.selectExpr("true AS row"))
+            return pa.RecordBatchReader.from_batches(pa.schema([]), (batch.select([]) for batch in counted))
         with spark_errors("read the rows", is_query=True):
             pinned = self.host.pinned(relation, STREAM_SETTINGS)
         sent, target = schema_as_sent(schema), schema_to_arrow(schema)

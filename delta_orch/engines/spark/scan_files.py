@@ -31,7 +31,8 @@ NUMBER_COLUMN = "delta_orch_file_number"
 BASE_ROW_ID = "delta_orch_base_row_id"
 COMMIT_VERSION = "delta_orch_default_row_commit_version"
 ADDRESS_FILE = "delta_orch_address_file"
-_LIKELY_BYTES = 16 << 30
+_SMALLEST_BYTES, _LIKELY_BYTES = 64, 16 << 30
+"""Between them, the log is believed. An empty Parquet file of one column has more than 100 bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +94,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
         partition_schema=partition_schema,
         partitions=partitions,
         partition_index=index,
-        files=_with_sizes(plan.store, plan.files.select(["path", "size", "modification_time"])),
+        files=_with_sizes(plan),
         pushed=None
         if plan.prune is None
         else PushedFilters(names, plan.schema, plan.store.uri, plan.prune, FileTable(plan.files).path),
@@ -133,18 +134,23 @@ def _stored_fields(plan: ScanPlan, plain: StructType) -> Iterator[StructField]:
                 yield StructField(name, LONG)
 
 
-def _with_sizes(store: LogStore, files: pa.Table) -> pa.Table:
-    """Spark reads no further than the size it is given, and cuts it into pieces: a log that claims petabytes would fill
-    the driver's memory with them. The store is asked where the log has no size that a file is likely to have."""
+def _with_sizes(plan: ScanPlan) -> pa.Table:
+    """The files, with sizes that Spark can rely on.
+
+    Spark passes over row groups behind the size that it is told, and cuts a size of petabytes into millions of pieces,
+    which fill the driver's memory. So the store is asked where the log has a size that no file is likely to have, or
+    where what is read replaces the files. On a local file system `LogFileIndex.java` looks at each file anyway.
+    """
+    files = plan.files.select(["path", "size", "modification_time"])
     sizes = pc.fill_null(one_chunk(FileTable(files).size), 0)
-    unlikely = pc.or_(pc.less_equal(sizes, 0), pc.greater(sizes, _LIKELY_BYTES))
-    unknown = pc.indices_nonzero(unlikely).to_pylist()
-    if not unknown:
+    unknown = pc.or_(pc.less(sizes, _SMALLEST_BYTES), pc.greater(sizes, _LIKELY_BYTES))
+    asked = list(range(len(sizes))) if plan.is_copied else pc.indices_nonzero(unknown).to_pylist()
+    if not asked:
         return files
-    filesystem, _ = store.data_filesystem()
-    paths = [store.resolve(FileTable(files).path[i].as_py()) for i in unknown]
+    filesystem, _ = plan.store.data_filesystem()
+    paths = [plan.store.resolve(FileTable(files).path[i].as_py()) for i in asked]
     found = sizes.to_pylist()
-    for i, info in zip(unknown, filesystem.get_file_info(paths), strict=True):
+    for i, info in zip(asked, filesystem.get_file_info(paths), strict=True):
         # A missing file must be opened to be reported.
         found[i] = info.size or 1
     return files.set_column(1, "size", int64_array(found))

@@ -150,10 +150,14 @@ public final class LogFileIndex implements FileIndex {
     int path = indexOf('\t', time) + 1;
     long modificationTime = Long.parseLong(text(time, path - 1));
     Path resolved = resolve(text(path, starts[file + 1] - 1));
+    long bytes = sizes[file];
     if ("file".equals(resolved.toUri().getScheme())) {
-      ensureFile(new java.io.File(resolved.toUri().getPath()));
+      java.io.File found = new java.io.File(resolved.toUri().getPath());
+      ensureFile(found);
+      // Spark passes over row groups behind the size that it is told.
+      bytes = found.length() > 0 ? found.length() : bytes;
     }
-    return new FileStatus(sizes[file], false, 1, 128L << 20, modificationTime, resolved);
+    return new FileStatus(bytes, false, 1, 128L << 20, modificationTime, resolved);
   }
 
   /** Refuses what Spark would wait for. `errors.py` reads the message. Nothing is said where nothing is there. */
