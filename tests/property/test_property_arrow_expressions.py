@@ -149,11 +149,14 @@ def test_ordinary_expressions_are_translated() -> None:
     for expression in (
         column("s").isin(["a", "b"]),
         ~(column("x") > 1.0) | column("d").is_null(),
-        pc.starts_with(column("s"), "a") & column("t"),
+        column("s").isin(["a"]) & column("t"),
         pc.field("st", "k") == 3,
         column("x").is_nan(),
     ):
         assert translate_arrow_expression(expression, TABLE_SCHEMA).is_complete
+    # pyarrow 25 cannot tell others of a prefix.
+    prefix = translate_arrow_expression(pc.starts_with(column("s"), "a"), TABLE_SCHEMA)
+    assert prefix.is_complete is (int(pa.__version__.split(".")[0]) > 25)
 
 
 def test_pruned_scans_return_what_arrow_filters(tmp_path_factory: Any) -> None:
