@@ -85,6 +85,22 @@ def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, conte
     assert "getResult" not in str(caught.value)
 
 
+def test_a_data_file_whose_values_are_in_no_dictionary(engine: SparkEngine, files: Files) -> None:
+    """Spark decodes them late, where it says nothing of a file."""
+    import pyarrow.parquet as pq
+
+    adds, schema = files.write(engine, pa.table({"s": ["a", "b", "c"]}))
+    path = files.root / adds["path"][0].as_py()
+    pq.write_table(pa.table({"s": ["a", "b", "c"] * 8}), path, compression="none")
+    chunk = pq.read_metadata(path).row_group(0).column(0)
+    end = chunk.dictionary_page_offset + chunk.total_compressed_size
+    content = bytearray(path.read_bytes())
+    content[end - 4 : end] = b"\xff" * 4
+    path.write_bytes(content)
+    with pytest.raises(TableError, match="cannot be read"):
+        engine.to_arrow(files.scan(engine, adds, schema))
+
+
 @pytest.mark.parametrize("size", [None, 0, -1, 1, 2**53 + 1, 2**63 - 1])
 def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, size: int | None) -> None:
     adds, schema, path = written(engine, files)

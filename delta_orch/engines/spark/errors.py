@@ -61,6 +61,11 @@ _UNREADABLE = (
     "ParquetDecodingException",
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
 )
+# What is decoded late fails without a word of the file.
+_DECODING = re.compile(
+    r"(?:Exception|Error)\b[^\n]*\n\s*at (?:java\.\S+\s+at )*"
+    r"org\.apache\.(?:parquet|spark\.sql\.execution\.datasources\.parquet)\.[\w.$]*(?:Reader|Dictionary|Decod|Decompress|Input)"
+)
 _CANCELLED = ("SPARK_JOB_CANCELLED", "OPERATION_CANCELED")
 _NOT_A_DIRECTORY = (
     "A file stands where a directory is needed",
@@ -230,10 +235,10 @@ def _translate(
         )
     if condition in _MISSING or any(sign in text for sign in _MISSING):
         return missing_file_error(action, _path_in(text))
-    if any(sign in text for sign in _UNREADABLE):
+    if any(sign in text for sign in _UNREADABLE) or _DECODING.search(text):
         path = _path_in(text)
         return TableError(
-            f"Spark could not {action}: the data file {path or ''} cannot be read",
+            f"Spark could not {action}: {f'the data file {path}' if path else 'a data file'} cannot be read",
             cause=_deepest_cause(text),
             path=path,
         )
