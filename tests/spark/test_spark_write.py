@@ -373,9 +373,7 @@ def test_a_users_expressions_keep_the_users_time_zone(engine: SparkEngine, files
         result = rows_of(engine.to_arrow(files.scan(engine, adds, schema)))[0]
     finally:
         session.conf.set("spark.sql.session.timeZone", "UTC")
-    # Connect analyses a plan when it runs, so there only what was spelled out is kept.
-    if engine.host.is_time_zone_pinned:
-        assert (result["local"], result["zone"]) == ("2020-01-01 00:30:00", "Asia/Tokyo")
+    assert (result["local"], result["zone"]) == ("2020-01-01 00:30:00", "Asia/Tokyo")
 
 
 def test_the_users_settings_are_untouched_and_not_relied_on(engine: SparkEngine, files: Files) -> None:

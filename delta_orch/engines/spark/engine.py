@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -147,7 +147,7 @@ class SparkEngine:
         items = [
             f"{conformed_sql(have, field.name, field.data_type)} AS {quote_identifier(field.name)}" for field in schema
         ]
-        with spark_errors("run a query", is_analysis=True):
+        with self._analysing():
             return self._analysed(self._pinned(relation).selectExpr(*items))
 
     def union(self, relations: Sequence[DataFrame]) -> DataFrame:
@@ -159,14 +159,14 @@ class SparkEngine:
     def filter(self, relation: DataFrame, where: Expression) -> DataFrame:
         """The rows for which `where` is true; see `Engine.filter`."""
         ensure_zone_does_not_matter(self.host, [where], lambda: self.schema(relation))
-        with spark_errors("run a query", is_analysis=True):
+        with self._analysing():
             return self._analysed(self._pinned(relation).where(bounded_sql(where)))
 
     def project(self, relation: DataFrame, columns: Sequence[ComputedColumn]) -> DataFrame:
         """Exactly these columns; see `Engine.project`."""
         items = _select_list(columns)
         ensure_zone_does_not_matter(self.host, [column.value for column in columns], lambda: self.schema(relation))
-        with spark_errors("run a query", is_analysis=True):
+        with self._analysing():
             return self._analysed(self._pinned(relation).selectExpr(*items))
 
     def join(
@@ -226,10 +226,15 @@ class SparkEngine:
             for name, key in zip(relations, frames, strict=True)
         ]
         text = f"WITH {', '.join(tables)} (\n{escape_braces(query)}\n)" if tables else query
-        with spark_errors("run a query", is_analysis=True):
+        with self._analysing():
             pinned = {key: self._pinned(relation) for key, relation in frames.items()}
             found = self._analysed(self.host.pinned_session().sql(text, **pinned))
             return found if named else found.toDF(*(f"c{i}" for i in range(len(found.columns))))
+
+    @contextmanager
+    def _analysing(self) -> Iterator[None]:
+        with spark_errors("run a query", is_analysis=True), self.host.settings(ANALYSIS_SETTINGS):
+            yield
 
     def _pinned(self, relation: DataFrame) -> DataFrame:
         return self.host.pinned(relation, ANALYSIS_SETTINGS)
@@ -257,7 +262,7 @@ class SparkEngine:
 
         Raises MissingFileError: A file the log names is not there.
         """
-        with spark_errors("read the rows", is_query=True):
+        with spark_errors("read the rows", is_query=True), self.host.settings(ANALYSIS_SETTINGS):
             if limit is not None:
                 relation = relation.limit(limit)
             schema = self.schema(relation)
@@ -277,9 +282,10 @@ class SparkEngine:
         with spark_errors("read the rows", is_query=True):
             pinned = self.host.pinned(relation, STREAM_SETTINGS)
         sent, target = schema_as_sent(schema), schema_to_arrow(schema)
+        settings = {**ANALYSIS_SETTINGS, **STREAM_SETTINGS}
 
         def batches() -> Iterator[pa.RecordBatch]:
-            with spark_errors("read the rows", is_query=True), self.host.settings(STREAM_SETTINGS):
+            with spark_errors("read the rows", is_query=True), self.host.settings(settings):
                 for batch in self.host.arrow_batches(pinned, sent):
                     yield batch.cast(target) if sent.equals(target) else conform_batch(batch, target, lossless=True)
 

@@ -29,6 +29,13 @@ ANALYSIS_SETTINGS: Mapping[str, str] = {
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
     # The names of a table's columns are no text in which to put the driver's environment.
     "spark.sql.variable.substitute": "false",
+    "spark.sql.parser.quotedRegexColumnNames": "false",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "false",
+    "spark.sql.groupByOrdinal": "true",
+    # What it means: a value that does not fit its column is an error, neither null nor another value.
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.decimalOperations.allowPrecisionLoss": "true",
 }
 """For the analysis of SQL this package makes or is given; once analysed, a plan keeps what it was analysed with."""
 

@@ -28,7 +28,7 @@ from delta_orch.engines.spark.frames import (
     spark_schema,
     with_position,
 )
-from delta_orch.engines.spark.host import HIDDEN, SparkHost, read_options
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, HIDDEN, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.spark_literals import quote_identifier, type_sql
@@ -87,6 +87,14 @@ class PortableHost(SparkHost):
     def pinned_session(self) -> SparkSession:
         return self.session
 
+    def settled(self, rows: DataFrame) -> DataFrame:
+        """The same rows, planned under the user's settings: his expressions mean what they mean outside of a verb,
+        which runs under settings of ours. The executors keep the rows, once they are pulled: Spark has no other way to
+        keep a plan."""
+        if self._overlay.is_of_user(ANALYSIS_SETTINGS):
+            return rows
+        return rows.localCheckpoint(eager=False)
+
     def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
         """A Connect session is asked for nothing before rows are: it would list all the files for each answer.
 
@@ -104,7 +112,8 @@ class PortableHost(SparkHost):
             if is_hidden(path):
                 raise missing_file_error("read the table", path)
         if not is_connect(self.session):
-            return self.analysed(build(plan))
+            with self._overlay.hold(ANALYSIS_SETTINGS):
+                return self.analysed(build(plan))
         from delta_orch.engines.spark.connect_frame import ScanFrame
 
         frame = ScanFrame(self.session, plan, build)
@@ -242,6 +251,13 @@ class _SettingsOverlay:
                         self._conf.unset(key)
                     else:
                         self._conf.set(key, before)
+
+    def is_of_user(self, settings: Mapping[str, str]) -> bool:
+        """Whether the user has the same settings."""
+        with self._lock:
+            now = self._conf.getAll
+            user = {key: self._before.get(key, now.get(key)) or self._default(key) for key in settings}
+        return user == settings
 
     def _default(self, key: str) -> str | None:
         """The value if the user has set none. It is fetched once, because each call is a round trip."""

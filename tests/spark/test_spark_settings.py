@@ -1,0 +1,67 @@
+"""Settings of a session: they say what the user's own frames mean, and nothing about a verb."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from delta_orch import DeltaTable
+from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.errors import InvalidExpressionError
+from tests.spark.spark_files import rows_of
+
+pytestmark = pytest.mark.spark
+
+UNLIKE = {
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.ansi.enforceReservedKeywords": "true",
+    "spark.sql.ansi.doubleQuotedIdentifiers": "true",
+    "spark.sql.parser.quotedRegexColumnNames": "true",
+    "spark.sql.groupByOrdinal": "false",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "Asia/Tokyo",
+}
+"""Settings under which SQL means something else."""
+
+
+@pytest.fixture
+def unlike(engine: SparkEngine) -> Iterator[SparkEngine]:
+    """An engine whose session is set up unlike any other."""
+    conf = engine.host.session.conf
+    for key, value in UNLIKE.items():
+        conf.set(key, value)
+    yield engine
+    for key in UNLIKE:
+        conf.unset(key)
+    conf.set("spark.sql.session.timeZone", "UTC")
+
+
+def test_statements_mean_the_same_whatever_the_settings_are(unlike: SparkEngine, tmp_path: Path) -> None:
+    session, table = unlike.host.session, DeltaTable(tmp_path / "t")
+    # The user's own frames mean what his settings say.
+    rows = session.sql(
+        "SELECT id, CAST(id AS TINYINT) n, CAST('x' AS INT) bad, '1' AS `a.b`, 1 AS `order` FROM range(4)"
+    )
+    table.append(rows, properties={"delta.enableDeletionVectors": "true"})
+    assert table.snapshot().scan(["bad"]).to_arrow()["bad"].null_count == 4
+    with pytest.raises(InvalidExpressionError, match="OVERFLOW"):
+        table.update({"n": "id + 1000"}, engine=unlike)
+    with pytest.raises(InvalidExpressionError, match="CAST_INVALID_INPUT"):
+        table.update({"n": "concat(`a.b`, 'x')"}, engine=unlike)
+    table.update({"`A.B`": "concat('<', `a.b`, \"!\", order)"}, "ID = 1", engine=unlike)
+    source = session.sql("SELECT 2L ID, 1000L wide, CAST(TIMESTAMP'2020-01-01 00:30:00' AS STRING) shown")
+    merge = table.merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+    with pytest.raises(InvalidExpressionError, match="OVERFLOW"):
+        merge.when_matched_update({"n": "s.wide"}).execute()
+    merge = table.merge(source, "t.id = s.id", source_alias="s", target_alias="t")
+    merge.when_matched_update({"`a.b`": "s.shown"}).when_not_matched_by_source_delete("t.id = 3").execute()
+    table.upsert(session.sql("SELECT 9L Id, 9 AS `oRDER`"), ["id"], schema_mode="merge")
+    assert rows_of(table.snapshot().scan(["id", "`a.b`"]).to_arrow(), "id") == [
+        {"id": 0, "a.b": "1"},
+        {"id": 1, "a.b": "<1!1"},
+        {"id": 2, "a.b": "2020-01-01 00:30:00"},
+        {"id": 9, "a.b": None},
+    ]
+    assert {key: session.conf.get(key) for key in UNLIKE} == UNLIKE
