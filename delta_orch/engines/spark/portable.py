@@ -236,7 +236,7 @@ class _SettingsOverlay:
         with self._lock:
             user = self._conf.getAll
             for key, value in settings.items():
-                if not self._holders[key] and user.get(key, self._default(key)) != value:
+                if not self._holders[key] and (user[key] if key in user else self._default(key)) != value:
                     self._before[key] = user.get(key)
                     self._conf.set(key, value)
             self._holders.update(settings.keys())
