@@ -91,7 +91,9 @@ class PortableHost(SparkHost):
         """The same rows, planned under the user's settings: his expressions mean what they mean outside of a verb,
         which runs under settings of ours. The executors keep the rows, once they are pulled: Spark has no other way to
         keep a plan."""
-        if self._overlay.is_of_user(ANALYSIS_SETTINGS):
+        # No session has ours of variables, and few put any into the text of their expressions.
+        meant = {key: value for key, value in ANALYSIS_SETTINGS.items() if key != _SUBSTITUTES}
+        if self._overlay.is_of_user(meant):
             return rows
         return rows.localCheckpoint(eager=False)
 
