@@ -211,8 +211,10 @@ class FileReader:
             file = decoder(metadata=metadata)
         except pa.ArrowInvalid:
             file = decoder(metadata=footer.plain_metadata)
-        if b"ARROW:schema" in (file.metadata.metadata or {}) and any(_holds_view(f.type) for f in file.schema_arrow):
-            file = decoder(metadata=footer.plain_metadata)
+        if b"ARROW:schema" in (file.metadata.metadata or {}):
+            known, schema = self._known, file.schema_arrow
+            if (known is None or not known[0].equals(schema)) and any(_holds_view(field.type) for field in schema):
+                file = decoder(metadata=footer.plain_metadata)
         if metadata is None:
             footer.adopt(file.metadata)
         return file
