@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
@@ -65,3 +67,23 @@ def test_statements_mean_the_same_whatever_the_settings_are(unlike: SparkEngine,
         {"id": 9, "a.b": None},
     ]
     assert {key: session.conf.get(key) for key in UNLIKE} == UNLIKE
+
+
+def test_files_may_spell_columns_otherwise(unlike: SparkEngine, tmp_path: Path) -> None:
+    for number, (name, inner) in enumerate([("id", "a"), ("ID", "A")]):
+        pq.write_table(pa.table({name: [number], "st": [{inner: 5}]}), tmp_path / f"{number}.parquet")
+    DeltaTable.convert(tmp_path)
+    table = DeltaTable(tmp_path)
+    rows = unlike.to_arrow(table.snapshot().scan().to_spark(unlike.host.session))
+    assert rows_of(rows, "id") == [{"id": 0, "st": {"a": 5}}, {"id": 1, "st": {"a": 5}}]
+    table.update({"st.a": "st.a + id"}, "id >= 0", engine=unlike)
+    assert rows_of(table.snapshot().scan().to_arrow(), "id") == [{"id": 0, "st": {"a": 5}}, {"id": 1, "st": {"a": 6}}]
+
+
+def test_a_collation_that_a_condition_cannot_have(classic: SparkEngine, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"k": ["a"]}))
+    source = classic.host.session.sql("SELECT 'A' COLLATE UTF8_LCASE k")
+    with pytest.raises(InvalidExpressionError, match="COLLATION"):
+        table.upsert(source, ["k"])
+    assert table.version() == 0

@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 # The class moved between releases of Spark: 4.1 and later first, then 4.0.
 _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
 
+_CASE_SENSITIVE = "spark.sql.caseSensitive"
+
 _KEPT_INDEXES = 8
 """Of one version: of its filters, and of files with and without deletion vectors."""
 
@@ -238,7 +240,11 @@ class ClassicHost(SparkHost):
         self._ensure_connector(files.root_uri)
         index = self._bridge.file_index(files)
         data_schema = self._bridge.struct_type(files.data_schema)
-        java = self._java.scan(self.session._jsparkSession, index, data_schema, read_options(files))
+        session = self.session
+        # Other writers' files may spell a column otherwise: Spark would take it for one that they do not have.
+        is_strict = session.conf.get(_CASE_SENSITIVE) == "true"
+        reader = self._pinned_session({_CASE_SENSITIVE: "false"}) if is_strict else session
+        java = self._java.scan(session._jsparkSession, reader._jsparkSession, index, data_schema, read_options(files))
         rows = self._frame(java, self.session)
         return with_position(rows, rows.columns) if positioned else rows
 

@@ -33,6 +33,7 @@ ANALYSIS_SETTINGS: Mapping[str, str] = {
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.groupByOrdinal": "true",
+    "spark.sql.caseSensitive": "false",
     # What it means: a value that does not fit its column is an error, neither null nor another value.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",

@@ -72,8 +72,12 @@ public final class Bridge {
     return Dataset.ofRows(session, rows.queryExecution().analyzed());
   }
 
-  /** The rows of the files of one version of a table. */
-  public Dataset scan(SparkSession session, FileIndex index, StructType dataSchema, Map options) {
+  /**
+   * The rows of the files of one version of a table.
+   *
+   * @param reader the session whose settings say how files are read
+   */
+  public Dataset scan(SparkSession session, SparkSession reader, FileIndex index, StructType dataSchema, Map options) {
     HadoopFsRelation relation =
         new HadoopFsRelation(
             index,
@@ -82,7 +86,7 @@ public final class Bridge {
             scala.Option.empty(),
             new ParquetFileFormat(),
             toScala(options),
-            session);
+            reader);
     return session.baseRelationToDataFrame(relation);
   }
 
