@@ -22,7 +22,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import canonical_paths
-from delta_orch.protocol.types import DataType, StructType, parts_beside
+from delta_orch.protocol.types import VOID, DataType, StructType, parts_beside
 from delta_orch.storage.base import LogStore
 from delta_orch.table.column_mapping import physical_name
 from delta_orch.table.type_widening import is_followable
@@ -31,7 +31,8 @@ from delta_orch.table.type_widening import is_followable
 def schema_differences(older: StructType, newer: StructType, *, allow_dropped: bool = False) -> list[str]:
     """What of a schema cannot be followed to another: columns that are gone, types that do not widen.
 
-    Columns are the same where their physical names are: renaming changes nothing. New columns are null in older files.
+    Columns are the same where their physical names are: renaming changes nothing. New columns are null in older files,
+    and so are those that had no type (void).
 
     Args:
         allow_dropped: Columns that are not in `newer` are no difference: their values are not asked for.
@@ -56,7 +57,7 @@ def _in_type(older: DataType, newer: DataType, path: tuple[str, ...], allow_drop
     elif parts := parts_beside(older, newer):
         for name, before, after in parts:
             yield from _in_type(before, after, (*path, name), allow_dropped)
-    elif older != newer and not is_followable(older, newer):
+    elif older not in (newer, VOID) and not is_followable(older, newer):
         yield f"column {'.'.join(path)} was {older} and is {newer}"
 
 

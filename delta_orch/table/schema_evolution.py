@@ -21,7 +21,6 @@ from delta_orch.protocol.types import (
     is_variant_storage,
     may_be_null,
     parts_beside,
-    types_of,
     with_parts,
 )
 from delta_orch.table.type_widening import widened_by_data, with_type_change
@@ -54,7 +53,8 @@ def merge_schemas(table: StructType, source: StructType, *, may_widen: bool, may
     """The table's schema with what the source has beyond it.
 
     Columns match by name without regard to case. New ones, at any depth, come last, may be null and carry nothing of
-    the source's own protocol metadata. Columns that the source lacks stay.
+    the source's own protocol metadata. Columns that the source lacks stay. One without a type (void) takes the
+    source's.
 
     Args:
         may_widen: Whether a column may become wider, its history recorded (PROTOCOL, "Type Widening").
@@ -161,8 +161,6 @@ class _Merging:
             ours = table.find(theirs.name)
             if ours is not None:
                 merged[ours.name] = self.column(ours, theirs.data_type, path)
-            elif VOID in types_of(theirs.data_type):
-                self.problems.append(f"column {path} is new and its type is not known (void)")
             else:
                 new[theirs.name] = _loosen_field(theirs)
         return StructType((*merged.values(), *new.values()))
@@ -187,6 +185,9 @@ class _Merging:
                     inner, parts[name], f"{path}.{name}", f"{place}.{name}" if place else name, changes
                 ),
             )
+        if ours == VOID:
+            # So far it is null in every row, and in no file.
+            return _loosen(theirs)
         if is_lossless_cast(theirs, ours) or (ours == VARIANT and is_variant_storage(theirs)):
             return ours
         wider = widened_by_data(ours, theirs) if self.may_widen else None

@@ -146,3 +146,33 @@ def test_a_variant_column_of_the_data_brings_its_feature(spark: Any, table: Any)
     assert table.snapshot().protocol.reader_features == ("variantType",)
     frame = table.snapshot().scan().to_spark(spark).selectExpr("id", "v:a::int AS a").orderBy("id")
     assert [tuple(row) for row in frame.collect()] == [(1, None), (2, 7)]
+
+
+def test_a_column_without_a_type_takes_that_of_the_data(rows: EngineRows, table: DeltaTable) -> None:
+    """As frames of pandas and Polars have it where every value is None."""
+    untyped = pa.struct([("a", pa.null()), ("b", pa.int64())])
+    first = pa.table({"id": [1], "v": pa.nulls(1), "st": pa.array([{"b": 1}], untyped), "more": pa.nulls(1)})
+    table.append(rows.data(first), properties={"delta.columnMapping.mode": "name"})
+    later = pa.table({"id": [2], "v": ["x"], "st": [{"a": {"q": 1}, "b": 2}], "new": pa.nulls(1)})
+    with pytest.raises(SchemaMismatchError):
+        table.append(rows.data(later.drop_columns(["new"])))
+    table.append(rows.data(later), schema_mode="merge")
+    table.overwrite(rows.data(pa.table({"id": [3], "new": [7]})), replace_where="id = 3", schema_mode="merge")
+    source = rows.data(pa.table({"id": [1, 4], "more": [True, False]}))
+    merge = table.merge(source, "t.id = s.id", source_alias="s", target_alias="t", schema_mode="merge")
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    nothing = {"v": None, "st": None, "more": None, "new": None}
+    assert rows.pylist(table) == [
+        nothing | {"id": 1, "st": {"a": None, "b": 1}, "more": True},
+        nothing | {"id": 2, "v": "x", "st": {"a": {"q": 1}, "b": 2}},
+        nothing | {"id": 3, "new": 7},
+        nothing | {"id": 4, "more": False},
+    ]
+    told = table.changes(starting_version=0, ending_version=1).to_arrow()
+    assert sorted(told.column("v").to_pylist(), key=str) == [None, "x"]
+    before = table.version()
+    with pytest.raises(SchemaMismatchError, match="void"):
+        table.append(
+            rows.data(pa.table({"id": [5], "l": pa.array([[None]], pa.list_(pa.null()))})), schema_mode="merge"
+        )
+    assert table.version() == before
