@@ -401,6 +401,8 @@ def test_an_update_of_all_keeps_fields_that_the_source_lacks(tmp_path: Path) -> 
         {"a": None, "b": 20, "in": {"x": None, "y": 40, "z": "new"}},
     ]
     source = pa.table({"id": [1], "st": pa.array([{"b": 5}], pa.struct([("b", pa.int64())]))})
+    with pytest.raises(SchemaMismatchError, match=r"st\.a is missing"):
+        table.merge(source, "target.id = source.id").when_matched_update_all().execute()
     merge = table.merge(source, "target.id = source.id", schema_mode="merge")
     merge.when_matched_update({"st": "source.st"}).execute()
     only = table.snapshot().scan(where="id = 1").to_arrow()["st"].to_pylist()

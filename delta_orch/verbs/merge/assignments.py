@@ -127,7 +127,7 @@ class _Resolver:
                 continue
             theirs = self.sides.source.find(field.name)
             if theirs is not None:
-                kept = _kept_beside if self.clause.action is Action.UPDATE else _taken_whole
+                kept = _kept_beside if self.evolves and self.clause.action is Action.UPDATE else _taken_whole
                 yield (field.name,), kept(theirs, field, (SOURCE, theirs.name), (TARGET, field.name))
             elif not (is_generated(field) or is_identity(field) or self.evolves):
                 missing.append(field.name)
