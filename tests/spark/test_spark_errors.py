@@ -12,6 +12,8 @@ import pytest
 
 from delta_orch import DeltaTable, sql
 from delta_orch.engines.base import RowCheck, WriteSpec
+from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.engines.select import local_engine
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import (
     ColumnNotFoundError,
@@ -24,6 +26,7 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.nodes import Column, Opaque
 from delta_orch.protocol.paths import decode_path
+from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from tests.spark.spark_files import Files
 
 pytestmark = pytest.mark.spark
@@ -109,6 +112,30 @@ def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, si
     path.unlink()
     with pytest.raises(MissingFileError):
         engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
+
+
+def test_a_log_with_a_name_that_is_too_long_to_be_looked_up(engine: SparkEngine, files: Files) -> None:
+    adds, schema, _ = written(engine, files)
+    for column, value in (("size", pa.array([0])), ("path", pa.array(["a/" * 3000 + "f.parquet"]))):
+        adds = adds.set_column(adds.schema.get_field_index(column), column, value)
+    with pytest.raises(StorageError, match="Cannot look up data files"):
+        files.scan(engine, adds, schema, ("p",))
+
+
+def test_physical_names_without_column_mapping(engine: SparkEngine, files: Files) -> None:
+    """The log still has them as keys of partition values; the rows are those of the local engine."""
+    adds, _, _ = written(engine, files)
+    schema = StructType(
+        (StructField("id", LONG), StructField("p", STRING, metadata={"delta.columnMapping.physicalName": "col-1"}))
+    )
+    for plan in (ScanPlan(files.store, schema, ("p",), adds), ScanPlan(files.store, schema, ("p",), renamed(adds))):
+        assert engine.to_arrow(engine.scan(plan)).equals(local_engine().to_arrow(local_engine().scan(plan)))
+
+
+def renamed(adds: pa.Table) -> pa.Table:
+    """The partition values under the physical name."""
+    column = pa.array([[("col-1", "x")]], adds.schema.field("partition_values").type)
+    return adds.set_column(adds.schema.get_field_index("partition_values"), "partition_values", column)
 
 
 def test_a_log_that_says_a_file_is_smaller_than_it_is(engine: SparkEngine, files: Files) -> None:

@@ -5,7 +5,7 @@ What the log says of one file, such as the id of its first row, travels like a p
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -22,7 +22,7 @@ from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import LONG, VOID, StructField, StructType
-from delta_orch.storage.base import LogStore
+from delta_orch.storage.base import LogStore, os_errors
 from delta_orch.storage.storage_options import parse_location
 from delta_orch.table.column_mapping import physical_name
 
@@ -77,9 +77,10 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
     ensure_paths_inside(plan.store, FileTable(plan.files).path)
     plan.ensure_each_once()
     plain = plain_schema(names)
-    partition_names = [physical_name(field_of(plan.schema, name)) for name in plan.partition_columns]
-    partition_schema = StructType(tuple(field_of(plain, name) for name in partition_names))
-    partitions, index = distinct_partitions(plan.files, partition_schema)
+    fields = [field_of(plan.schema, name) for name in plan.partition_columns]
+    stored_as = dict(zip(plan.schema.names, plain, strict=True))
+    partition_schema = StructType(tuple(stored_as[field.name] for field in fields))
+    partitions, index = distinct_partitions(plan.files, partition_schema, [physical_name(field) for field in fields])
     constants = _file_constants(plan, numbered)
     if constants:
         # Each file is a partition of its own then.
@@ -150,7 +151,9 @@ def _with_sizes(plan: ScanPlan) -> pa.Table:
     filesystem, _ = plan.store.data_filesystem()
     paths = [plan.store.resolve(FileTable(files).path[i].as_py()) for i in asked]
     found = sizes.to_pylist()
-    for i, info in zip(asked, filesystem.get_file_info(paths), strict=True):
+    with os_errors("look up data files in", plan.store.uri):
+        infos = filesystem.get_file_info(paths)
+    for i, info in zip(asked, infos, strict=True):
         # A missing file must be opened to be reported.
         found[i] = info.size or 1
     return files.set_column(1, "size", int64_array(found))
@@ -189,12 +192,15 @@ def hadoop_root(store: LogStore) -> str:
     return f"{scheme}://{authority}{slash}{encode_path(path)}"
 
 
-def distinct_partitions(files: pa.Table, partition_schema: StructType) -> tuple[pa.Table, pa.Array]:
-    """The distinct partitions of some files, typed, and for each file which of them it is in."""
+def distinct_partitions(
+    files: pa.Table, partition_schema: StructType, keys: Sequence[str]
+) -> tuple[pa.Table, pa.Array]:
+    """The distinct partitions of some files, typed, and for each file which of them it is in. `keys` are the names that
+    the columns have in the log."""
     code = int64_array([0] * files.num_rows)
     if not len(partition_schema):
         return pa.Table.from_arrays([], schema=pa.schema([])), code
-    texts = partition_strings(FileTable(files).partition_values, partition_schema.names)
+    texts = partition_strings(FileTable(files).partition_values, keys)
     for column in texts.columns:
         encoded = one_chunk(column).dictionary_encode(null_encoding="encode")
         digits = encoded.indices.cast(pa.int64())
