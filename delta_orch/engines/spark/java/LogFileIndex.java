@@ -153,9 +153,13 @@ public final class LogFileIndex implements FileIndex {
     long bytes = sizes[file];
     if ("file".equals(resolved.toUri().getScheme())) {
       java.io.File found = new java.io.File(resolved.toUri().getPath());
-      ensureFile(found);
-      // Spark passes over row groups behind the size that it is told.
-      bytes = found.length() > 0 ? found.length() : bytes;
+      long length = found.length();
+      if (length > 0) {
+        // Spark passes over row groups behind the size that it is told.
+        bytes = length;
+      } else {
+        ensureFile(found); // what is no file has no length
+      }
     }
     return new FileStatus(bytes, false, 1, 128L << 20, modificationTime, resolved);
   }
