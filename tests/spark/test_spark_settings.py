@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -67,6 +68,16 @@ def test_statements_mean_the_same_whatever_the_settings_are(unlike: SparkEngine,
         {"id": 9, "a.b": None},
     ]
     assert {key: session.conf.get(key) for key in UNLIKE} == UNLIKE
+
+
+def test_rows_are_kept_only_where_settings_differ(spark_connect: Any) -> None:
+    rows, engine = spark_connect.range(1), SparkEngine(spark_connect)
+    try:
+        for zone, differs in (("Etc/UTC", False), ("Asia/Tokyo", True), ("UTC", False)):
+            spark_connect.conf.set("spark.sql.session.timeZone", zone)
+            assert (engine.relation(rows) is not rows) is differs, zone
+    finally:
+        spark_connect.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_files_may_spell_columns_otherwise(unlike: SparkEngine, tmp_path: Path) -> None:

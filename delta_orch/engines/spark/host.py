@@ -40,6 +40,22 @@ ANALYSIS_SETTINGS: Mapping[str, str] = {
 }
 """For the analysis of SQL this package makes or is given; once analysed, a plan keeps what it was analysed with."""
 
+UTC_NAMES = {
+    "utc",
+    "etc/utc",
+    "gmt",
+    "z",
+    "+00:00",
+    "+0",
+    "utc+0",
+    "gmt+0",
+    "zulu",
+    "etc/gmt",
+    "universal",
+    "etc/universal",
+}
+"""In lower case, what a session may call the time zone of `ANALYSIS_SETTINGS`."""
+
 STREAM_SETTINGS: Mapping[str, str] = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
 """For the layout in which rows travel to Python."""
 

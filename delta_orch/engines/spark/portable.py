@@ -10,7 +10,7 @@ import re
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import quote, unquote
@@ -28,7 +28,7 @@ from delta_orch.engines.spark.frames import (
     spark_schema,
     with_position,
 )
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, HIDDEN, SparkHost, read_options
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, HIDDEN, UTC_NAMES, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.spark_literals import quote_identifier, type_sql
@@ -54,6 +54,7 @@ _QUOTED = re.compile(
 )
 _MAYBE_HIDDEN = r"(?i)(^|/|%2f)([_.]|%2e|%5f)[^/]*$|_COPYING_$"
 _SUBSTITUTES = "spark.sql.variable.substitute"
+_ZONE = "spark.sql.session.timeZone"
 _GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
@@ -92,8 +93,10 @@ class PortableHost(SparkHost):
         which runs under settings of ours. The executors keep the rows, once they are pulled: Spark has no other way to
         keep a plan."""
         # No session has ours of variables, and few put any into the text of their expressions.
-        meant = {key: value for key, value in ANALYSIS_SETTINGS.items() if key != _SUBSTITUTES}
-        if self._overlay.is_of_user(meant):
+        theirs = self._overlay.of_user(ANALYSIS_SETTINGS)
+        if str(theirs[_ZONE]).lower() in UTC_NAMES:
+            theirs[_ZONE] = ANALYSIS_SETTINGS[_ZONE]
+        if {**theirs, _SUBSTITUTES: ANALYSIS_SETTINGS[_SUBSTITUTES]} == ANALYSIS_SETTINGS:
             return rows
         return rows.localCheckpoint(eager=False)
 
@@ -254,12 +257,11 @@ class _SettingsOverlay:
                     else:
                         self._conf.set(key, before)
 
-    def is_of_user(self, settings: Mapping[str, str]) -> bool:
-        """Whether the user has the same settings."""
+    def of_user(self, keys: Iterable[str]) -> dict[str, str | None]:
+        """What the user has set, or has without setting it."""
         with self._lock:
             now = self._conf.getAll
-            user = {key: self._before.get(key, now.get(key)) or self._default(key) for key in settings}
-        return user == settings
+            return {key: self._before.get(key, now.get(key)) or self._default(key) for key in keys}
 
     def _default(self, key: str) -> str | None:
         """The value if the user has set none. It is fetched once, because each call is a round trip."""

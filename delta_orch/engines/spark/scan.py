@@ -21,7 +21,7 @@ from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
 from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by_name
 from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, UTC_NAMES, SparkHost
 from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
 from delta_orch.engines.spark.sql_text import bounded_sql, field_of, same_values, timestamp_ntz_sql
 from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
@@ -60,7 +60,6 @@ _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS
 
 _ZONE = "spark.sql.session.timeZone"
 _NULL_STRUCTS = "spark.sql.legacy.parquet.returnNullStructIfAllFieldsMissing"
-_UTC = {"utc", "etc/utc", "gmt", "z", "+00:00", "+0", "utc+0", "gmt+0", "zulu", "etc/gmt", "universal", "etc/universal"}
 _MAKES_INSTANTS = re.compile("timestamp|unixtime|_unix", re.IGNORECASE)
 
 
@@ -316,7 +315,7 @@ def ensure_zone_does_not_matter(
         return
     parts = [part for expression in expressions for part in _opaque_parts(expression)]
     texts = [t for part in parts if _looks_at_instants(part, t := to_spark_sql(part), schema())]
-    if texts and (zone := host.session.conf.get(_ZONE)).lower() not in _UTC:
+    if texts and (zone := host.session.conf.get(_ZONE)).lower() not in UTC_NAMES:
         raise UnsupportedExpressionError(
             f"The session's time zone {zone} would change what {texts[0]!r} means",
             cause="Predicates of a scan are evaluated in UTC, and this Spark session has one time zone for everything",
