@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,8 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import InvalidExpressionError
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS
+from delta_orch.errors import InvalidExpressionError, UnsupportedError
 from tests.spark.spark_files import rows_of
 
 pytestmark = pytest.mark.spark
@@ -68,6 +70,34 @@ def test_statements_mean_the_same_whatever_the_settings_are(unlike: SparkEngine,
         {"id": 9, "a.b": None},
     ]
     assert {key: session.conf.get(key) for key in UNLIKE} == UNLIKE
+
+
+def test_a_frame_is_not_planned_under_the_settings_of_another_verb(spark_connect: Any) -> None:
+    """A Connect session has one set of settings for all threads."""
+    engine = SparkEngine(spark_connect)
+    held, ended = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with engine.host.settings(ANALYSIS_SETTINGS):
+            held.set()
+            ended.wait(60)
+
+    spark_connect.conf.set("spark.sql.session.timeZone", "Asia/Tokyo")
+    try:
+        rows = spark_connect.sql("SELECT date_format(timestamp_seconds(id), 'HH') AS hour FROM range(1)")
+        other = threading.Thread(target=hold)
+        other.start()
+        assert held.wait(60)
+        threading.Timer(1, ended.set).start()
+        kept = engine.relation(rows)
+        assert ended.is_set()
+        with engine.host.settings(ANALYSIS_SETTINGS):
+            assert kept.collect() == [("09",)]
+            with pytest.raises(UnsupportedError, match="under way"):
+                engine.relation(rows)
+        other.join()
+    finally:
+        spark_connect.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def test_rows_are_kept_only_where_settings_differ(spark_connect: Any) -> None:

@@ -55,6 +55,7 @@ _QUOTED = re.compile(
 _MAYBE_HIDDEN = r"(?i)(^|/|%2f)([_.]|%2e|%5f)[^/]*$|_COPYING_$"
 _SUBSTITUTES = "spark.sql.variable.substitute"
 _ZONE = "spark.sql.session.timeZone"
+_PATIENCE_S = 600.0
 _GLOB = re.compile(r"[\\{}\[\]*?]")
 
 
@@ -98,7 +99,8 @@ class PortableHost(SparkHost):
             theirs[_ZONE] = ANALYSIS_SETTINGS[_ZONE]
         if {**theirs, _SUBSTITUTES: ANALYSIS_SETTINGS[_SUBSTITUTES]} == ANALYSIS_SETTINGS:
             return rows
-        return rows.localCheckpoint(eager=False)
+        with self._overlay.away():
+            return rows.localCheckpoint(eager=False)
 
     def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
         """A Connect session is asked for nothing before rows are: it would list all the files for each answer.
@@ -231,8 +233,9 @@ class _SettingsOverlay:
 
     def __init__(self, session: SparkSession) -> None:
         self._conf = session.conf
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._holders = Counter[str]()
+        self._threads = Counter[int]()
         self._before: dict[str, str | None] = {}
         self._defaults: dict[str, str | None] = {}
 
@@ -245,10 +248,13 @@ class _SettingsOverlay:
                     self._before[key] = user.get(key)
                     self._conf.set(key, value)
             self._holders.update(settings.keys())
+            self._threads[threading.get_ident()] += 1
+        thread = threading.get_ident()
         try:
             yield
         finally:
             with self._lock:
+                self._threads[thread] -= 1
                 self._holders.subtract(settings.keys())
                 for key in [key for key in settings if not self._holders[key] and key in self._before]:
                     before = self._before.pop(key)
@@ -256,6 +262,24 @@ class _SettingsOverlay:
                         self._conf.unset(key)
                     else:
                         self._conf.set(key, before)
+                self._lock.notify_all()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """The user's own settings, once nobody holds others. Who wants to hold some waits for the end of the block.
+
+        Raises UnsupportedError: This thread holds some itself, or another one for very long.
+        """
+        with self._lock:
+            is_own = self._before and self._threads[threading.get_ident()]
+            if is_own or not self._lock.wait_for(lambda: not self._before, _PATIENCE_S):
+                raise UnsupportedError(
+                    "The DataFrame cannot be read under the settings of its session",
+                    cause="Another read or write of the session is under way, which has settings of its own",
+                    remedy="End it first, use a session for each thread, or set spark.sql.session.timeZone to UTC and "
+                    "leave ANSI on",
+                )
+            yield
 
     def of_user(self, keys: Iterable[str]) -> dict[str, str | None]:
         """What the user has set, or has without setting it."""
