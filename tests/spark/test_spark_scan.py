@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import struct
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import pytest
 
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import ColumnNotFoundError, UnsupportedStoreError
+from delta_orch.errors import ColumnNotFoundError, SchemaMismatchError, UnsupportedStoreError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
@@ -227,6 +228,17 @@ def test_absolute_paths_outside_the_table(engine: SparkEngine, files: Files, tmp
     schema = schema_from_arrow(pa.schema([("id", pa.int64()), ("p", pa.int32())]))
     table = adds(add(spelling.format(absolute), size, p="3"))
     assert rows_of(engine.to_arrow(files.scan(engine, table, schema, ("p",)))) == [{"id": 7, "p": 3}]
+
+
+def test_text_that_is_no_utf8_is_refused(engine: SparkEngine, files: Files) -> None:
+    offsets = pa.py_buffer(struct.pack("<2i", 0, 1))
+    damaged = pa.Array.from_buffers(pa.string(), 1, [None, offsets, pa.py_buffer(b"\xff")])
+    schema = schema_from_arrow(pa.schema([("s", pa.string())]))
+    size = put(files.root, "f.parquet", pa.table({"s": damaged}))
+    rows = files.scan(engine, adds(add("f.parquet", size)), schema)
+    for pull in (engine.to_arrow, lambda rows: engine.to_reader(rows).read_all()):
+        with pytest.raises(SchemaMismatchError, match="not a valid string"):
+            pull(rows)
 
 
 def test_a_table_in_a_directory_with_a_blank(engine: SparkEngine, tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ from delta_orch.errors import InvalidRequestError, ProtocolViolationError, Schem
 from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import columns_of
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_types import ensure_sound, schema_to_arrow
 from delta_orch.protocol.schema import data_type_from_json, parse_schema
 from delta_orch.protocol.schema_edit import type_at
 from delta_orch.protocol.types import StructType, holds_variant
@@ -260,7 +260,9 @@ class SparkEngine:
     def to_arrow(self, relation: DataFrame, limit: int | None = None) -> pa.Table:
         """Collect all rows, or any `limit` of them. Timestamps in UTC at microseconds.
 
-        Raises MissingFileError: A file the log names is not there.
+        Raises:
+            MissingFileError: A file the log names is not there.
+            SchemaMismatchError: A string is not UTF-8.
         """
         with spark_errors("read the rows", is_query=True), self.host.settings(ANALYSIS_SETTINGS):
             if limit is not None:
@@ -270,7 +272,9 @@ class SparkEngine:
                 # pyspark's own `toArrow` fails on variants under a null, and loses rows without columns.
                 return self.to_reader(relation).read_all()
             # The session's time zone only labels Arrow's columns: the cast puts UTC there.
-            return relation.toArrow().cast(schema_to_arrow(schema))
+            rows = relation.toArrow().cast(schema_to_arrow(schema))
+        ensure_sound(rows)
+        return rows
 
     def to_reader(self, relation: DataFrame) -> pa.RecordBatchReader:
         """The rows as a stream; classic Spark holds one partition at a time. Errors as `to_arrow`, while reading."""
@@ -287,6 +291,7 @@ class SparkEngine:
         def batches() -> Iterator[pa.RecordBatch]:
             with spark_errors("read the rows", is_query=True), self.host.settings(settings):
                 for batch in self.host.arrow_batches(pinned, sent):
+                    ensure_sound(batch)
                     yield batch.cast(target) if sent.equals(target) else conform_batch(batch, target, lossless=True)
 
         return pa.RecordBatchReader.from_batches(target, batches())
