@@ -17,6 +17,7 @@ from delta_orch.expressions.nodes import (
     Call,
     Column,
     Comparison,
+    Constants,
     Expression,
     In,
     IsNull,
@@ -208,7 +209,7 @@ class Reader(Parts):
             return self.operation("IN", start, child, *values)
         return In(plain, literals)
 
-    def _listed(self) -> tuple[Literal, ...] | None:
+    def _listed(self) -> Constants | None:
         """The constants up to the parenthesis that closes a list, where all are plain numbers or plain strings."""
         if self.kind == "string":
             pattern = _LISTED_STRINGS
@@ -222,8 +223,8 @@ class Reader(Parts):
         self.go_to(match.end())
         text = match[0][:-1]
         if pattern == _LISTED_NUMBERS:
-            return tuple([Literal(int(number)) for number in text.split(",")])
-        return tuple([Literal(string) for string in text.split("'")[1::2]])
+            return Constants(list(map(int, text.split(","))))
+        return Constants(text.split("'")[1::2])
 
     def _like(self, operator: str, left: Expression, start: int, is_negated: bool) -> Expression:
         operator = "RLIKE" if operator == "REGEXP" else operator

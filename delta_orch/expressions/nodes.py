@@ -7,8 +7,9 @@ evaluates. Semantics are those of Spark SQL: three-valued logic; NaN equals itse
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any, ClassVar, overload
 
 from delta_orch.protocol.types import DataType
 
@@ -49,7 +50,7 @@ def _parts(root: object) -> list[object]:
         if isinstance(node, _Composite):
             found.append(type(node))
             waiting.extend(getattr(node, name) for name in node.__match_args__)
-        elif isinstance(node, tuple):
+        elif isinstance(node, tuple | Constants):
             found.append(len(node))
             waiting.extend(node)
         else:
@@ -71,7 +72,7 @@ def _printed(root: object) -> list[str]:
             for number, name in enumerate(node.__match_args__):
                 pieces += [(False, f"{', ' if number else ''}{name}="), (True, getattr(node, name))]
             pieces.append((False, ")"))
-        elif isinstance(node, tuple):
+        elif isinstance(node, tuple | Constants):
             pieces = [(False, "(")]
             for number, item in enumerate(node):
                 pieces += [(False, ", " if number else ""), (True, item)]
@@ -110,11 +111,34 @@ class Comparison(_Composite):
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
+class Constants(Sequence[Literal]):
+    """Literals of one type. They are kept as plain values, for a million nodes take seconds to make."""
+
+    values: Sequence[Constant]
+    data_type: DataType | None = None
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __iter__(self) -> Iterator[Literal]:
+        return (Literal(value, self.data_type) for value in self.values)
+
+    @overload
+    def __getitem__(self, index: int) -> Literal: ...
+    @overload
+    def __getitem__(self, index: slice) -> Constants: ...
+    def __getitem__(self, index: int | slice) -> Literal | Constants:
+        if isinstance(index, slice):
+            return Constants(self.values[index], self.data_type)
+        return Literal(self.values[index], self.data_type)
+
+
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class In(_Composite):
     """`child IN (values)`."""
 
     child: Expression
-    values: tuple[Literal, ...]
+    values: tuple[Literal, ...] | Constants
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

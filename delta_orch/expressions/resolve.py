@@ -23,6 +23,7 @@ from delta_orch.expressions.nodes import (
     Coerced,
     Column,
     Comparison,
+    Constants,
     Expression,
     In,
     IsNull,
@@ -41,6 +42,7 @@ from delta_orch.expressions.tree import (
     disjunction,
     ensure_few_terms,
     is_opaque,
+    plain_values,
 )
 from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import (
@@ -208,7 +210,7 @@ class _Resolver:
         found: list[Expression] = []
         for name, values in lists.items():
             column, data_type = self._column(name)
-            typed = None if data_type is None else _typed_values(data_type, tuple(values))
+            typed = None if data_type is None else _typed_values(data_type, values)
             if typed is None or (data_type == STRING and self._char_length(column) is not None):
                 rest += [Comparison(op, name, value) for value in values]
             else:
@@ -359,7 +361,7 @@ class _Resolver:
             return Coerced(In(column, node.values))
         if data_type == VOID:
             return _NULL
-        texts = [value.value for value in node.values if isinstance(value.value, str)]
+        texts = [value for value in plain_values(node.values) if isinstance(value, str)]
         if texts and (length := self._char_length(column)) is not None:
             if length * len(texts) > _MANY_SPACES:
                 return disjunction(*(self._compare_literal("=", column, value) for value in node.values))
@@ -394,7 +396,7 @@ def _as_lists(op: str, parts: list[Expression]) -> list[Expression]:
     return [_listed(op, part, tuple(values)) if values else part for part, values in found.items()]
 
 
-def _listed(op: str, column: Expression, values: tuple[Literal, ...]) -> Expression:
+def _listed(op: str, column: Expression, values: tuple[Literal, ...] | Constants) -> Expression:
     return In(column, values) if op == "=" else Not(In(column, values))
 
 
@@ -408,7 +410,7 @@ def _boolean_literal(literal: Literal) -> Literal:
     return Literal(literal.value, BOOLEAN)
 
 
-def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...]) -> Expression:
+def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...] | Constants) -> Expression:
     if (typed := _typed_values(data_type, values)) is not None:
         return In(column, typed)
     if data_type == STRING and any(isinstance(value.value, int) for value in values):
@@ -437,19 +439,20 @@ def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...]) ->
     return disjunction(*([In(column, unique)] if unique else []), *dict.fromkeys(others))
 
 
-def _typed_values(data_type: DataType, values: tuple[Literal, ...]) -> tuple[Literal, ...] | None:
+def _typed_values(data_type: DataType, values: Sequence[Literal]) -> Constants | None:
     """Integers for an integral column, or strings for one of text, each once; None for anything else."""
-    found = {value.value: None for value in values if value.data_type is None or value.data_type == data_type}
-    types = set(map(type, found))
-    if len(values) != sum(value.data_type is None or value.data_type == data_type for value in values):
+    declared = {values.data_type} if isinstance(values, Constants) else {value.data_type for value in values}
+    if not declared <= {None, data_type}:
         return None
+    found = dict.fromkeys(plain_values(values))
+    types = set(map(type, found))
     if data_type in INTEGRAL_RANGES and types == {int}:
         low, high = INTEGRAL_RANGES[data_type]
         if not (low <= min(found) and max(found) <= high):
             return None
     elif data_type != STRING or types != {str}:
         return None
-    return tuple([Literal(value, data_type) for value in found])
+    return Constants(list(found), data_type)
 
 
 def _number_as_double(literal: Literal) -> Literal:

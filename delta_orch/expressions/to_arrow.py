@@ -35,6 +35,7 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type, round_to_float
 from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.tree import plain_values
 from delta_orch.protocol.arrow_types import string_array, type_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
@@ -219,16 +220,15 @@ class _Translator:
         return partial(_compare_floats, op)
 
     def _in(self, child: Expression, values: Sequence[Literal]) -> _Evaluate:
-        present = [value for value in values if value.value is not None]
+        present = [value for value in plain_values(values) if value is not None]
         kind = self._type_of(child)
         is_float = kind in (FLOAT, DOUBLE)
         if not is_float and present:
-            kind = present[0].data_type or natural_type(present[0].value)
-        numbers = [value.value for value in present]
-        if is_float:
-            numbers = _as_bits_differ(numbers, kind)
+            first = next(literal for literal in values if literal.value is not None)
+            kind = first.data_type or natural_type(first.value)
+        numbers = _as_bits_differ(present, kind) if is_float else present
         listed = literal_array(numbers, kind) if numbers and kind is not None else None
-        has_nan = is_float and any(math.isnan(value.value) for value in present)
+        has_nan = is_float and any(map(math.isnan, present))
         otherwise = _NULL if len(present) < len(values) else _FALSE
 
         def is_in(column: _Values) -> _Values:

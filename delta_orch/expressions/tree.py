@@ -16,6 +16,7 @@ from delta_orch.expressions.nodes import (
     Column,
     Comparison,
     Constant,
+    Constants,
     Expression,
     In,
     IsNull,
@@ -77,6 +78,11 @@ def children_of(expression: Expression) -> tuple[Expression, ...]:
         case Call(_, arguments):
             return arguments
     return ()
+
+
+def plain_values(literals: Sequence[Literal]) -> Sequence[Constant]:
+    """The Python values of constants."""
+    return literals.values if isinstance(literals, Constants) else [literal.value for literal in literals]
 
 
 def _walk(expression: Expression) -> Iterator[Expression]:
@@ -253,7 +259,9 @@ def _bounded(node: Expression, depth: int) -> Expression:
             return type(node)(tuple(_bounded(child, depth + 1) for child in _chain(node)))
         case Not() | IsNull() | Coerced() | Comparison() | StartsWith(_, str()):
             return with_children(node, lambda child: _bounded(child, depth + 1))
-        case In(_, values) if isinstance(values, tuple) and set(map(type, values)) <= {Literal}:
+        case In(_, values) if isinstance(values, Constants) or (
+            isinstance(values, tuple) and set(map(type, values)) <= {Literal}
+        ):
             return with_children(node, lambda child: _bounded(child, depth + 1))
     name = type(node).__name__
     raise InvalidExpressionError(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
+import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -22,6 +23,7 @@ from delta_orch.expressions.nodes import (
     Coerced,
     Column,
     Comparison,
+    Constants,
     Expression,
     In,
     IsNull,
@@ -32,6 +34,7 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.parse import mentions_of, parse_expression
+from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.protocol.types import LONG, STRING
 from tests.bounded import tries
 
@@ -288,3 +291,22 @@ def test_small_trees_still_compare_and_print_as_before() -> None:
     assert eval(repr(node)) == node
     assert node != Or(node.children) and node != And(node.children[:1]) and node != "And"
     assert In(Column(("a",)), (Literal(1),)) != In(Column(("a",)), (Literal(2),))
+
+
+@pytest.mark.parametrize("quote", ["", "'"])
+def test_a_million_values_are_no_million_nodes(table: DeltaTable, quote: str) -> None:
+    column = "s" if quote else "a"
+    text = f"{column} IN ({', '.join(f'{quote}{i}{quote}' for i in range(1_000_000))})"
+    for one in tries(1):
+        with one.timed(), pytest.raises(InvalidExpressionError, match="1000000 values"):
+            bounded_sql(resolve_expression(parse_expression(text), table.snapshot().schema))
+
+
+def test_lists_of_plain_values_are_like_lists_of_literals() -> None:
+    listed = parse_expression("a IN (3, 1, 2)")
+    assert isinstance(listed, In) and isinstance(listed.values, Constants)
+    spelled = In(Column(("a",)), (Literal(3), Literal(1), Literal(2)))
+    assert listed == spelled and hash(listed) == hash(spelled) and repr(listed) == repr(spelled)
+    assert pickle.loads(pickle.dumps(listed)) == spelled
+    assert listed.values[1] == Literal(1) and tuple(listed.values[1:]) == (Literal(1), Literal(2))
+    assert listed != In(Column(("a",)), (Literal(3), Literal(1), Literal(4)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from delta_orch.engines.local.query_nodes import Over, is_star
 from delta_orch.engines.local.sql_types import is_number
@@ -86,7 +86,7 @@ class _Names:
                 return f"{_PRINTED.get(name, name)}({detail}{' ' if detail else ''}{', '.join(listed)})"
         raise _Unknown
 
-    def _all(self, nodes: tuple[Expression, ...]) -> str:
+    def _all(self, nodes: Sequence[Expression]) -> str:
         return ", ".join(map(self.of, nodes))
 
     def _operation(self, name: str, arguments: tuple[Expression, ...], detail: str) -> str:

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.expressions.nodes import Constant, Literal
+from delta_orch.expressions.tree import plain_values
 from delta_orch.log.files.arrow_building import (
     all_booleans,
     bool_array,
@@ -222,7 +223,7 @@ def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: Dat
 
     Raises as `literal_array`.
     """
-    present = [literal.value for literal in literals if literal.value is not None]
+    present = [value for value in plain_values(literals) if value is not None]
     if pa.types.is_floating(values.type):
         wanted = {_ordered(v) for v in present}
         found = bool_array([None if v is None else _ordered(v) in wanted for v in values.to_pylist()])
@@ -273,7 +274,8 @@ def compare_bounds(op: str, bounds: ColumnBounds, literal: Literal) -> Outcomes:
 
 def in_bounds(bounds: ColumnBounds, literals: Sequence[Literal]) -> Outcomes:
     """`column IN (…)`."""
-    present = [literal for literal in literals if literal.value is not None]
+    has_null = any(value is None for value in plain_values(literals))
+    present = [literal for literal in literals if literal.value is not None] if has_null else literals
     true = pc.and_(bounds.may_be_value, _may_be_one_of(bounds, present))
     if len(present) < len(literals):
         nulls = pc.or_(bounds.may_be_null, bounds.may_be_value)
@@ -299,10 +301,10 @@ def _may_be_one_of(bounds: ColumnBounds, literals: Sequence[Literal]) -> pa.Bool
         for may_hold in single:
             result = pc.or_(result, may_hold)
         return result
-    if any(isinstance(literal.value, float) and math.isnan(literal.value) for literal in literals):
+    values = plain_values(literals)
+    if any(isinstance(value, float) and math.isnan(value) for value in values):
         return all_booleans(True, len(bounds.lower))
-    lowest = min(literals, key=lambda literal: literal.value)
-    highest = max(literals, key=lambda literal: literal.value)
+    lowest, highest = literals[values.index(min(values))], literals[values.index(max(values))]
     return pc.and_(_may_hold(">=", bounds, lowest), _may_hold("<=", bounds, highest))
 
 
