@@ -65,12 +65,14 @@ def update(
     def change(write: Write) -> Metrics | None:
         selected = write.select_rows(where)
         files = selected.files
+        changes = RowChanges(write, files)
+        # Values are checked even where no file can hold a row.
+        columns = _columns(write, changes, assignments)
         if not files.num_rows:
             return None
         # Which rows it updates is known once they are found: the others of these files do not concern it.
         write.transaction.read_rows(files)
-        changes = RowChanges(write, files)
-        rows = write.engine.project(changes.scan(selected.leaving), _columns(write, changes, assignments))
+        rows = write.engine.project(changes.scan(selected.leaving), columns)
         recomputed = recomputed_columns(write.target.table, assignments)
         counts = changes.apply(rows, recomputed=recomputed)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=True)

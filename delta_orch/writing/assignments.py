@@ -273,10 +273,16 @@ def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expr
             if found.data_type == want:
                 return found
         number = literal.value if isinstance(literal.value, int | Decimal) else 0
-        low, high = INTEGRAL_RANGES.get(want, (number, number))
-        if _is_assignable(have, want) and low <= number < high + 1:
+        if _is_assignable(have, want) and _has_room(want, number):
             return Cast(literal, want)
     raise _unfit(f"the constant {literal.value!r} of type {have}", want, name, "Give a constant of that type")
+
+
+def _has_room(want: DataType, number: int | Decimal) -> bool:
+    if isinstance(want, DecimalType):
+        return abs(number) < 10 ** (want.precision - want.scale)
+    low, high = INTEGRAL_RANGES.get(want, (number, number))
+    return low <= number < high + 1
 
 
 def _cast_inside(have: DataType, want: DataType) -> DataType:

@@ -209,6 +209,17 @@ def test_values_are_cast_under_ansi(tmp_path: Path, column: str, value: str, exp
     assert table.snapshot().scan([column], where="id = 1").to_arrow()[column].to_pylist() == [expected]
 
 
+@pytest.mark.parametrize("value", ["40000", "'x'", "array(1)", "DATE'2024-02-29'"])
+def test_values_are_checked_where_no_row_gets_them(tmp_path: Path, value: str) -> None:
+    table = made(tmp_path, files=1)
+    for where in ("id = 99", "id = 5 AND small = 4", "false"):
+        with pytest.raises(SchemaMismatchError, match="small"):
+            table.update({"small": value}, where)
+    with pytest.raises(SchemaMismatchError, match="price"):
+        table.update({"price": "1000"}, "id = 99")
+    assert table.update({"price": "-999.99"}, "id = 99").skipped and table.version() == 0
+
+
 def test_a_violation_shows_the_columns_of_the_table(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     table.append(pa.table({"id": [1], "n": [5]}), properties={"delta.enableRowTracking": "true"})

@@ -171,8 +171,6 @@ def random_sequence(seed: int, steps: int = STEPS) -> Sequence:
         ),
     }
     computed = tuple(rng.sample(sorted(COMPUTED), rng.choice([0, 0, 1, 2])))
-    if {"df", "nn"} & {*computed}:
-        properties["delta.feature.allowColumnDefaults"] = "supported"
     partition_by = rng.choice(PARTITIONS)
     if (generated := [name for name in computed if name in GENERATED_PARTITIONS]) and rng.random() < 0.5:
         partition_by = (generated[0],)
@@ -187,6 +185,9 @@ def random_sequence(seed: int, steps: int = STEPS) -> Sequence:
         # The reference takes `*` only from a source that has the computed columns, too.
         if not computed or not re.search(r"SET \*|INSERT \*", statement.sql):
             statements.append(statement)
+    if {"df", "nn"} & {*computed} or any("SET DEFAULT" in statement.sql for statement in statements):
+        # The reference wants it asked for. An alteration of ours enables it.
+        properties["delta.feature.allowColumnDefaults"] = "supported"
     swaps = tuple(rng.random() < 0.3 for _ in statements)
     return Sequence(seed, files, partition_by, cluster_by, computed, properties, tuple(statements), swaps)
 
