@@ -27,10 +27,12 @@ class ArrowSize(NamedTuple):
         calls: Functions and operators.
         substrait: Copies of calls in Substrait's form: pyarrow repeats each one for every level above it, so that it
             doubles with each level.
+        num_bytes: Of constants and names, as Arrow sends them; 0 where it sends none.
     """
 
     calls: int
     substrait: int
+    num_bytes: int = 0
 
 
 def ensure_few_calls(expression: pc.Expression) -> ArrowSize:
@@ -80,4 +82,4 @@ def _size_of(expression: pc.Expression) -> ArrowSize:
         else:
             depth -= 1
     # A column may have the name of a mark.
-    return ArrowSize(calls // 2 + 1, copies if depth == 0 else 1 << _MANY)
+    return ArrowSize(calls // 2 + 1, copies if depth == 0 else 1 << _MANY, len(data))

@@ -302,6 +302,25 @@ def test_a_million_values_are_no_million_nodes(table: DeltaTable, quote: str) ->
             bounded_sql(resolve_expression(parse_expression(text), table.snapshot().schema))
 
 
+MILLION = range(500, 1_000_500)
+
+
+@pytest.mark.sampled
+@pytest.mark.parametrize(
+    "where",
+    [
+        f"a IN ({', '.join(map(str, MILLION))})",
+        f"s IN ({', '.join(repr(str(i)) for i in MILLION)})",
+        pc.field("a").isin(pa.array(MILLION)),
+    ],
+    ids=["numbers", "strings", "isin"],
+)
+def test_a_list_of_a_million_values_is_a_set(table: DeltaTable, where: object) -> None:
+    for one in tries(2):
+        with one.timed():
+            assert count(table, where) == 500
+
+
 def test_lists_of_plain_values_are_like_lists_of_literals() -> None:
     listed = parse_expression("a IN (3, 1, 2)")
     assert isinstance(listed, In) and isinstance(listed.values, Constants)
