@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
 
@@ -192,7 +193,8 @@ class Reader(Parts):
         plain = [_operand(part) for part in (child, low, high)]
         if None in plain:
             return self.operation("BETWEEN", start, child, low, high)
-        return conjunction(self._comparison(">=", child, low, start), self._comparison("<=", child, high, start))
+        bounds = [self._comparison(op, child, bound, start) for op, bound in ((">=", low), ("<=", high))]
+        return conjunction(*(replace(b, fills=False) if isinstance(b, Comparison) else b for b in bounds))
 
     def _in(self, child: Expression, start: int) -> Expression:
         self.expect("(")

@@ -103,11 +103,13 @@ class Literal(Expression):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Comparison(_Composite):
-    """`op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `<=>` (null-safe equality)."""
+    """`op` is one of `=`, `!=`, `<`, `<=`, `>`, `>=`, `<=>` (null-safe equality). `fills`: a `char` and a constant are
+    compared as if both had one length, as everywhere but in BETWEEN."""
 
     op: str
     left: Expression
     right: Expression
+    fills: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)

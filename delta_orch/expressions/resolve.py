@@ -269,11 +269,11 @@ class _Resolver:
             )
         left, right = node.left, node.right
         if isinstance(left, Column) and isinstance(right, Column):
-            return self._compare_columns(node.op, left, right)
+            return self._compare_columns(node.op, left, right, node.fills)
         if isinstance(left, Literal) and isinstance(right, Column):
-            return self._compare_literal(_FLIPPED.get(node.op, node.op), right, left)
+            return self._compare_literal(_FLIPPED.get(node.op, node.op), right, left, node.fills)
         if isinstance(left, Column) and isinstance(right, Literal):
-            return self._compare_literal(node.op, left, right)
+            return self._compare_literal(node.op, left, right, node.fills)
         if isinstance(left, Literal) and isinstance(right, Literal):
             return _compare_literals(node)
         if isinstance(left, Column) and isinstance(right, Opaque):
@@ -292,18 +292,19 @@ class _Resolver:
             return IsNull(left) if op == "<=>" else _NULL
         return Comparison(op, left, right)
 
-    def _compare_columns(self, op: str, left: Column, right: Column) -> Expression:
+    def _compare_columns(self, op: str, left: Column, right: Column, fills: bool) -> Expression:
         (left, left_type), (right, right_type) = self._column(left), self._column(right)
         if left_type is None or right_type is None:
             return Coerced(Comparison(op, left, right))
         if VOID in (left_type, right_type):
             return _compare_with_void(op, left, left_type, right, right_type)
         _ensure_comparable(left_type, right_type, op, left)
-        widths = [width for column in (left, right) if (width := self._char_length(column)) is not None]
-        if len(widths) == 2 and widths[0] != widths[1]:
+        widths = [self._char_length(column) for column in (left, right)]
+        if None not in widths and widths[0] != widths[1]:
             from delta_orch.expressions.parse import parse_expression
 
-            filled = (_filled(column, max(widths)) for column in (left, right))
+            most = max(width or 0 for width in widths)
+            filled = (_filled(c, most if fills else width or 0) for c, width in zip((left, right), widths, strict=True))
             return self.predicate(parse_expression(f" {op} ".join(filled)))
         if left_type == right_type and isinstance(left_type, PrimitiveType | DecimalType):
             return Comparison(op, left, right)
@@ -311,7 +312,7 @@ class _Resolver:
             return Comparison(op, left, right)
         return Coerced(Comparison(op, left, right))
 
-    def _compare_literal(self, op: str, column: Column, literal: Literal) -> Expression:
+    def _compare_literal(self, op: str, column: Column, literal: Literal, fills: bool = True) -> Expression:
         column, data_type = self._column(column)
         if data_type is None:
             return Coerced(Comparison(op, column, literal))
@@ -320,7 +321,9 @@ class _Resolver:
         if data_type == VOID:
             return Literal(False, BOOLEAN) if op == "<=>" else _NULL
         if isinstance(literal.value, str) and (length := self._char_length(column)) is not None:
-            return self._compare_char(op, column, length, literal.value)
+            if fills:
+                return self._compare_char(op, column, length, literal.value)
+            return self._as_read(column, length, f"{op} {quote_string(literal.value)}")
         return fit_comparison(op, column, data_type, literal)
 
     def _char_length(self, column: Column) -> int | None:
@@ -339,10 +342,14 @@ class _Resolver:
             if op == "=":
                 return spelled
             return Not(spelled) if op == "!=" else And((Not(IsNull(column)), spelled))
+        width = max(length, len(text))
+        return self._as_read(column, width, f"{op} {quote_string(text.ljust(width))}")
+
+    def _as_read(self, column: Column, width: int, test: str) -> Expression:
+        """A `char` with its spaces beside what Spark does not fill up."""
         from delta_orch.expressions.parse import parse_expression
 
-        width = max(length, len(text))
-        return self.predicate(parse_expression(f"{_filled(column, width)} {op} {quote_string(text.ljust(width))}"))
+        return self.predicate(parse_expression(f"{_filled(column, width)} {test}"))
 
     def _in(self, node: In) -> Expression:
         if not isinstance(node.child, Column):
@@ -363,6 +370,9 @@ class _Resolver:
             return _NULL
         texts = [value for value in plain_values(node.values) if isinstance(value, str)]
         if texts and (length := self._char_length(column)) is not None:
+            if any(value.value is None and value.data_type is None for value in node.values):
+                listed = (quote_string(value) if isinstance(value, str) else "NULL" for value in (*texts, None))
+                return self._as_read(column, length, f"IN ({', '.join(listed)})")
             if length * len(texts) > _MANY_SPACES:
                 return disjunction(*(self._compare_literal("=", column, value) for value in node.values))
             others = [value for value in node.values if not isinstance(value.value, str)]

@@ -108,8 +108,8 @@ def with_children(expression: Expression, change: Callable[[Expression], Express
     Raises InvalidExpressionError: It is text, or no expression.
     """
     match expression:
-        case Comparison(op, left, right):
-            return Comparison(op, change(left), change(right))
+        case Comparison(op, left, right, fills):
+            return Comparison(op, change(left), change(right), fills)
         case In(child, values):
             return In(change(child), values)
         case StartsWith(child, prefix):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.protocol.schema_edit import Path, nearest_field, part_at, with_field, with_fields
+from delta_orch.protocol.schema_edit import Path, field_at, nearest_field, part_at, type_at, with_field, with_fields
 from delta_orch.protocol.types import (
     CHAR_VARCHAR_TYPE,
     PRIMITIVE_TYPES,
@@ -250,6 +250,45 @@ def with_renamed_place(schema: StructType, path: Path, new_name: str) -> StructT
     return schema
 
 
+def lengths_at(schema: StructType, path: Path) -> dict[Path, DeclaredLength]:
+    """What is declared for the texts at and below a path, by their places below it."""
+    around, _ = nearest_field(schema, path)
+    found: dict[Path, DeclaredLength] = {}
+    for depth in range(1, len(around) + 1):
+        if not isinstance(type_at(schema, path[: depth - 1]), StructType):
+            continue
+        text = field_at(schema, path[:depth]).metadata.get(CHAR_VARCHAR_TYPE)
+        place = path[depth:]
+        for length in declared_lengths(text) if isinstance(text, str) else ():
+            if _is_below(length, place):
+                found.setdefault(length.place[len(place) :], length)
+    return found
+
+
+def with_lengths_at(schema: StructType, path: Path, lengths: Iterable[DeclaredLength]) -> StructType:
+    """The schema in which the texts at and below a path have these lengths, and no others.
+
+    Args:
+        lengths: By places below the path.
+    """
+    lengths = [*lengths]
+    above = path
+    while above:
+        around, _ = nearest_field(schema, above)
+        place = path[len(around) :]
+
+        def declared(field: StructField, place: Path = place, is_column: bool = len(around) == 1) -> StructField:
+            text = field.metadata.get(CHAR_VARCHAR_TYPE)
+            if not isinstance(text, str):
+                return _declare(field, [replace(o, place=(*place, *o.place)) for o in lengths]) if is_column else field
+            others = [one for one in declared_lengths(text) if not _is_below(one, place)]
+            return _declare(field, [*others, *(replace(one, place=(*place, *one.place)) for one in lengths)])
+
+        schema = with_field(schema, around, declared)
+        above = around[:-1]
+    return schema
+
+
 def place_of_text(data_type: DataType, place: Path) -> Path | None:
     """A place below a column as the schema spells it; None where it has no text there."""
     spelled: list[str] = []
@@ -288,8 +327,11 @@ def _declare(field: StructField, lengths: Iterable[DeclaredLength]) -> StructFie
     return replace(field, metadata=metadata)
 
 
+def _is_below(length: DeclaredLength, place: Path) -> bool:
+    return tuple(map(str.lower, length.place[: len(place)])) == tuple(map(str.lower, place))
+
+
 def _moved(length: DeclaredLength, place: Path, new_name: str) -> DeclaredLength:
-    before = length.place[: len(place)]
-    if tuple(map(str.lower, before)) != tuple(map(str.lower, place)):
+    if not _is_below(length, place):
         return length
     return replace(length, place=(*place[:-1], new_name, *length.place[len(place) :]))

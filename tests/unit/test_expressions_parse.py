@@ -42,6 +42,9 @@ from delta_orch.protocol.types import (
 A, B, C = Column(("a",)), Column(("b",)), Column(("c",))
 
 
+FROM_1_TO_2 = (Comparison(">=", A, Literal(1), fills=False), Comparison("<=", A, Literal(2), fills=False))
+
+
 def equal(column: Column, value: object, data_type: object = None) -> Comparison:
     return Comparison("=", column, Literal(value, data_type))  # type: ignore[arg-type]
 
@@ -78,12 +81,9 @@ def equal(column: Column, value: object, data_type: object = None) -> Comparison
         ("a = CAST('2013-01-05' AS DATE)", equal(A, date(2013, 1, 5), DATE)),
         ("a = TIMESTAMP '2013-01-05 01:00:00+01:00'", equal(A, datetime(2013, 1, 5, tzinfo=UTC), TIMESTAMP)),
         ("a = TIMESTAMP_NTZ '2013-01-05'", equal(A, datetime(2013, 1, 5), TIMESTAMP_NTZ)),
-        ("a BETWEEN 1 AND 2", And((Comparison(">=", A, Literal(1)), Comparison("<=", A, Literal(2))))),
-        (
-            "a BETWEEN 1 AND 2 AND b = 3",
-            And((Comparison(">=", A, Literal(1)), Comparison("<=", A, Literal(2)), equal(B, 3))),
-        ),
-        ("a NOT BETWEEN 1 AND 2", Not(And((Comparison(">=", A, Literal(1)), Comparison("<=", A, Literal(2)))))),
+        ("a BETWEEN 1 AND 2", And(FROM_1_TO_2)),
+        ("a BETWEEN 1 AND 2 AND b = 3", And((*FROM_1_TO_2, equal(B, 3)))),
+        ("a NOT BETWEEN 1 AND 2", Not(And(FROM_1_TO_2))),
         ("a IN (1, NULL)", In(A, (Literal(1), Literal(None)))),
         ("a NOT IN ('x')", Not(In(A, (Literal("x"),)))),
         ("a IS NULL", IsNull(A)),

@@ -10,7 +10,12 @@ import pytest
 
 import delta_orch
 from delta_orch import DeltaTable
-from delta_orch.errors import UnsupportedError, UnsupportedExpressionError
+from delta_orch.errors import (
+    ConstraintViolationError,
+    InvalidRequestError,
+    UnsupportedError,
+    UnsupportedExpressionError,
+)
 from delta_orch.table.column_definitions import column
 from tests.verbs.conftest import EngineRows
 
@@ -42,6 +47,10 @@ CASES = [
     ("c = v", [3, 4]), ("c = wide", [1, 3]), ("wide = c AND c <> wide", []), ("upper(c) = 'X'", []),
     ("upper(c) = 'X  '", [1, 3]), ("length(c) = 3", [1, 3, 4]), ("c LIKE 'x'", []), ("c LIKE 'x %'", [1, 3]),
     ("CASE WHEN c = 'x' THEN true END", [1, 3]), ("c IN ('x', v)", [3, 4]), ("concat(c, 'y') = 'x  y'", [1, 3]),
+    ("c BETWEEN 'x' AND 'x'", []), ("c BETWEEN 'x' AND 'xyz'", [1, 3, 4]), ("NOT c BETWEEN 'x' AND 'x'", [1, 3, 4]),
+    ("c BETWEEN 'x  ' AND 'x  '", [1, 3]), ("c BETWEEN wide AND wide", []), ("c IN ('x', NULL)", []),
+    ("c IN ('x  ', NULL)", [1, 3]), ("c IN ('x', wide)", []), ("c IN (wide)", [1, 3]), ("'x' IN (c)", []), ("nullif(c, 'x') IS NULL", [2]),
+    ("nullif(c, 'x  ') IS NULL", [1, 2, 3]), ("CAST(c AS STRING) = 'x'", []), ("CAST(c AS STRING) = 'x  '", [1, 3]),
 ]  # fmt: skip
 
 
@@ -56,6 +65,38 @@ def test_a_char_is_filled_up_wherever_it_is_compared(tmp_path: Path, where: str,
     assert merge.when_matched_delete(where).execute().operation_metrics.get("numTargetRowsDeleted", 0) == len(ids)
     table.delete(where)
     assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == sorted({1, 2, 3, 4} - {*ids})
+
+
+def test_a_char_is_compared_alike_by_both_engines(tmp_path: Path, rows: EngineRows) -> None:
+    table = made(tmp_path / "t")
+    for where, ids in CASES:
+        assert sorted(row["id"] for row in rows.pylist(table, columns=["id"], where=where)) == ids, where
+
+
+def test_a_declared_length_grows_or_goes(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    nested = "struct<a:char(2),l:array<varchar(2)>>"
+    table.create([column("c", "char(2)"), column("v", "varchar(2)"), column("s", nested), column("t", "string")])
+    for name, kind in (
+        ("c", "char(3)"),
+        ("v", "char(2)"),
+        ("v", "varchar(1)"),
+        ("t", "varchar(9)"),
+        ("s.a", "char(3)"),
+    ):
+        with pytest.raises(InvalidRequestError, match="cannot go from"):
+            table.alter().change_type(name, kind).commit()
+    with pytest.raises(InvalidRequestError, match=r"Column s\.l\.element cannot go from varchar\(2\) to char\(2\)"):
+        table.alter().change_type("s", "struct<a:char(2),l:array<char(2)>>").commit()
+    changed = table.alter().change_type("c", "varchar(2)").change_type("v", "varchar(4)").change_type("s.a", "string")
+    changed.change_type("s.l.element", "varchar(3)").commit()
+    assert table.version() == 1
+    schema = table.snapshot().scan().to_arrow().schema
+    row = {"c": "a", "v": "long", "s": {"a": "longer", "l": ["abc"]}, "t": None}
+    table.append(pa.Table.from_pylist([row], schema))
+    assert table.snapshot().scan().to_arrow().to_pylist() == [row]
+    with pytest.raises(ConstraintViolationError, match=r"varchar\(3\)"):
+        table.append(pa.Table.from_pylist([{**row, "s": {"a": "", "l": ["long"]}}], schema))
 
 
 def test_a_char_is_read_filled_up_at_any_depth(tmp_path: Path, rows: EngineRows) -> None:

@@ -6,6 +6,7 @@ Text becomes a number, a date or a moment in the forms for which both engines ar
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from delta_orch.engines.local.duckdb_columns import type_name
 from delta_orch.engines.local.sql_types import (
@@ -89,7 +90,7 @@ def cast(value: Typed, target: DataType) -> Typed:
     """An explicit CAST. Raises UnsupportedExpressionError for one whose result or whose failures differ in DuckDB."""
     source = value.data_type
     if source in (target, VOID):
-        return widen(value, target)
+        return replace(widen(value, target), char_width=None)
     if not (is_atomic(source) or is_atomic(target)):
         return Typed(_cast_inside(value, target, 0), target)
     if source == STRING and is_atomic(target):

@@ -6,6 +6,7 @@ Each is equal to Spark's for the values that it takes. Values for which it is no
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from delta_orch.engines.local import sql_dates, sql_lambdas, sql_nested, sql_text
 from delta_orch.engines.local.sql_arguments import (
@@ -208,9 +209,10 @@ def _extreme(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
 
 
 def _null_if(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    value = scalars.scalar(arguments[0])
-    equal = scalars.compared("=", *arguments)
-    return Typed(f"CASE WHEN {equal.sql} THEN NULL ELSE {value.sql} END", value.data_type)
+    # Spark keeps the first value under a name of its own, and fills up only columns.
+    value, other = (replace(scalars.scalar(argument), char_width=None) for argument in arguments)
+    equal = scalars.equal(value, other)
+    return Typed(f"CASE WHEN {equal} THEN NULL ELSE {value.sql} END", value.data_type)
 
 
 def _if(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:

@@ -7,6 +7,7 @@ transpiling is not equality. Sessions run in UTC.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import reduce
 from typing import Protocol
 
@@ -190,8 +191,8 @@ class Scalars:
                 return literal_value(time_told(name))
             case Call():
                 found = named(self, node)
-            case Comparison(op, left, right):
-                return self.compared(op, left, right)
+            case Comparison(op, left, right, fills):
+                return self.compared(op, left, right) if fills else self._compare(op, *self._as_read(left, right))
             case And(children) | Or(children):
                 operator = "AND" if isinstance(node, And) else "OR"
                 found = Typed(in_order(operator, [self.boolean(child) for child in children]), BOOLEAN)
@@ -243,6 +244,10 @@ class Scalars:
                 raise unsupported(f"{describe(node)} beside a column of char (write its value)")
         return self._compare(op, one, other)
 
+    def _as_read(self, *nodes: Expression) -> list[Typed]:
+        """Values that Spark does not fill up beside each other."""
+        return [replace(self.scalar(node), char_width=None) for node in nodes]
+
     def equal(self, left: Typed, right: Typed) -> str:
         """Whether two values are equal. Raises UnsupportedExpressionError for types that are not compared."""
         return self._compare("=", left, right).sql
@@ -262,6 +267,10 @@ class Scalars:
         return self._any_equal([child, *(cast(v, child.data_type) if _is_alike(v, child) else v for v in values)])
 
     def _any_equal(self, operands: list[Typed]) -> Typed:
+        child, *values = operands
+        mixed = len(values) > 1 and any(value.literal is None or value.data_type == VOID for value in values)
+        if mixed or child.literal is not None:
+            operands = [replace(operand, char_width=None) for operand in operands]
         operands = filled_up(operands)
         # Spark finds one common type for the value and the whole list.
         kinds = [operand.data_type for operand in operands]
@@ -274,7 +283,7 @@ class Scalars:
         return Typed("(" + " OR ".join(self._compare("=", child, value).sql for value in values) + ")", BOOLEAN)
 
     def between(self, node: Operation) -> Typed:
-        child, low, high = (self.scalar(argument) for argument in node.arguments)
+        child, low, high = self._as_read(*node.arguments)
         lower, upper = self._compare(">=", child, low), self._compare("<=", child, high)
         return Typed(f"({lower.sql} AND {upper.sql})", BOOLEAN)
 

@@ -10,8 +10,8 @@ from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.schema_edit import ColumnPath
 from delta_orch.protocol.table_properties import ensure_no_credential, property_texts
-from delta_orch.protocol.type_text import parse_declared_type
-from delta_orch.protocol.types import DataType, StructField
+from delta_orch.protocol.type_text import declared_lengths, parse_declared_type
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField
 from delta_orch.verbs.alter.alteration import alter, plan_alteration
 from delta_orch.verbs.alter.columns import (
     AddColumns,
@@ -198,8 +198,13 @@ class Alteration:
         return self._also(MoveColumn(path, Position(first, after)))
 
     def change_type(self, path: ColumnPath, data_type: ColumnType) -> Alteration:
-        """Widen a column's type, at any depth. Needs `delta.enableTypeWidening` (PROTOCOL, "Type Widening")."""
-        return self._also(ChangeType(path, field_of(data_type).data_type))
+        """Widen a column's type, at any depth. Needs `delta.enableTypeWidening` (PROTOCOL, "Type Widening"). Without
+        it, a `char(n)` or `varchar(n)` may become a `varchar` of as many characters or more, or a `string`."""
+        field = field_of(data_type)
+        declared = field.metadata.get(CHAR_VARCHAR_TYPE)
+        return self._also(
+            ChangeType(path, field.data_type, declared_lengths(declared) if isinstance(declared, str) else ())
+        )
 
     def set_not_null(self, path: ColumnPath) -> Alteration:
         """Refuse nulls from now on. `commit` first checks that the existing rows have none."""

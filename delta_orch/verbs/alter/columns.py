@@ -24,7 +24,7 @@ from delta_orch.protocol.schema_edit import (
     with_type,
 )
 from delta_orch.protocol.table_properties import ensure_no_credential, parse_column_list
-from delta_orch.protocol.type_text import with_renamed_place
+from delta_orch.protocol.type_text import DeclaredLength, lengths_at, with_lengths_at, with_renamed_place
 from delta_orch.protocol.types import DATE, TIMESTAMP_NTZ, DataType, StructField, StructType
 from delta_orch.table.clustering import logical_path
 from delta_orch.table.column_definitions import ensure_default, ensure_not_depended_on, is_generated, is_identity
@@ -336,19 +336,35 @@ class ChangeType(ChangeColumn):
     """Widen a type, at any depth; files keep theirs, and the schema remembers what was (PROTOCOL, "Type Widening")."""
 
     data_type: DataType
+    lengths: tuple[DeclaredLength, ...] = ()
 
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, ColumnNotFoundError, UnsupportedFeatureError."""
         path = resolve_path(draft.schema, self.path)
         before = type_at(draft.schema, path)
         if before == self.data_type:
-            return draft
+            return self._with_lengths(draft, path)
         self._ensure_allowed(draft, path, before)
         around, place = nearest_field(draft.schema, path)
         schema = with_type(draft.schema, path, lambda _: self.data_type)
         return draft.with_schema(
             with_field(schema, around, lambda f: with_type_change(f, before, self.data_type, place))  # type: ignore[arg-type]
         )
+
+    def _with_lengths(self, draft: Draft, path: Path) -> Draft:
+        """What texts may have in characters: files stay as they are, so only what they cannot violate."""
+        before, after = lengths_at(draft.schema, path), {length.place: length for length in self.lengths}
+        for place, length in after.items():
+            old = before.get(place)
+            if old != length and (old is None or length.kind == "char" or length.max_characters < old.max_characters):
+                raise InvalidRequestError(
+                    f"Column {quote_path((*path, *place))} cannot go from {old or 'string'} to {length}",
+                    cause="Rows of the table may hold longer texts, or texts that are not filled up. A char(n) or "
+                    "varchar(n) may become a varchar of as many characters or more, or a string",
+                    remedy="Add a column of the new type",
+                    column=".".join((*path, *place)),
+                )
+        return draft if before == after else draft.with_schema(with_lengths_at(draft.schema, path, self.lengths))
 
     def _ensure_allowed(self, draft: Draft, path: Path, before: DataType) -> None:
         name = quote_path(path)
