@@ -285,9 +285,11 @@ def natural_type(value: object) -> DataType:
     )
 
 
+_SQL_NAMES: dict[DataType, str] = {BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INT", LONG: "BIGINT"}
+
+
 def _sql_type(data_type: DataType) -> str:
-    names: dict[DataType, str] = {BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INT", LONG: "BIGINT"}
-    return names.get(data_type, str(data_type).upper())
+    return _SQL_NAMES.get(data_type, str(data_type).upper())
 
 
 def _iso(moment: datetime) -> str:

@@ -151,14 +151,13 @@ def _entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
 
 
 def _row_check(check: RowCheck, schema: StructType) -> BatchCheck:
-    text = to_spark_sql(check.condition)
     read = tuple(dict.fromkeys(column.path[0] for column in columns_of(check.condition)))
     violations = _violation_finder(check, schema)
 
     def verify(batch: pa.RecordBatch) -> None:
         offending = violations(batch)
         if offending.num_rows:
-            _refuse(check.name, f"It must satisfy {text}", offending, read)
+            _refuse(check.name, f"It must satisfy {to_spark_sql(check.condition)}", offending, read)
 
     return verify
 
