@@ -78,8 +78,8 @@ class Tables:
         rows = self.spark.range(0, self.num_rows, 1, 8).selectExpr(
             "id", "id % 1000 AS k", "id * 0.5D AS value", "concat('name ', id % 5000) AS name", "id % 100 AS p"
         )
-        for name in ("plain", "marked"):
-            rows.write.format("delta").option("delta.enableDeletionVectors", "true").save(str(self.root / name))
+        for name, vectors in (("plain", "true"), ("marked", "true"), ("rewritten", "false")):
+            rows.write.format("delta").option("delta.enableDeletionVectors", vectors).save(str(self.root / name))
         self.spark.sql(f"DELETE FROM delta.`{self.root / 'marked'}` WHERE id % 100 = 7")
         keys = self.spark.range(1000).selectExpr("id AS k", "id % 10 AS color", "concat('d', id) AS label")
         keys.write.format("delta").save(str(self.root / "keys"))
@@ -110,6 +110,64 @@ class Tables:
             return None
 
         return what, ours, theirs
+
+    def changed(self, what: str, name: str, change: Callable[[Any], Any], statement: str) -> Row:
+        """A statement on a copy of a table. Both sides say how many rows it changed."""
+        from delta_orch import DeltaTable
+
+        def on_copy(run: Callable[[Path], object]) -> object:
+            path = self.target()
+            shutil.copytree(self.root / name, path, copy_function=os.link)
+            told = run(path)
+            shutil.rmtree(path)
+            return told
+
+        def ours(path: Path) -> object:
+            metrics = change(DeltaTable(path)).metrics
+            return sum(int(metrics.get(f"num{how}", 0)) for how in _CHANGED_ROWS)
+
+        def theirs(path: Path) -> object:
+            return self.spark.sql(statement.format(table=f"delta.`{path}`")).collect()[0][0]
+
+        return what, lambda: on_copy(ours), lambda: on_copy(theirs)
+
+
+_CHANGED_ROWS = ("DeletedRows", "UpdatedRows", "TargetRowsInserted", "TargetRowsUpdated", "TargetRowsDeleted")
+
+
+def changes(tables: Tables) -> Iterator[Row]:
+    """DELETE, UPDATE and MERGE on our Spark engine, with deletion vectors and rewriting."""
+    from delta_orch.engines.spark.engine import SparkEngine
+
+    engine, num_rows = SparkEngine(tables.spark), tables.num_rows
+    scattered, some = "id % 100 = 3", f"id BETWEEN 1000 AND {1000 + num_rows // 200}"
+    # A tenth of the rows are new in the first source, none in the second one.
+    steps = {"scattered": 110, "in two files": 22}
+    for how, name in (("vectors", "plain"), ("rewriting", "rewritten")):
+
+        def delete(table: Any) -> Any:
+            return table.delete(scattered, engine=engine)
+
+        def update(table: Any) -> Any:
+            return table.update({"value": "value + 1"}, some, engine=engine)
+
+        yield tables.changed(f"DELETE 1 %, {how}", name, delete, f"DELETE FROM {{table}} WHERE {scattered}")
+        statement = f"UPDATE {{table}} SET value = value + 1 WHERE {some}"
+        yield tables.changed(f"UPDATE a range, {how}", name, update, statement)
+        for spread, step in steps.items():
+            yield _merge(tables, f"MERGE {spread}, {how}", name, engine, range(0, num_rows // 100 * step, step))
+
+
+def _merge(tables: Tables, what: str, name: str, engine: Any, keys: range) -> Row:
+    new = ("id % 1000 AS k", "-1.0D AS value", "'new' AS name", "id % 100 AS p")
+    source = tables.spark.range(keys.start, keys.stop, keys.step).selectExpr("id", *new)
+    view = f"source_{keys.step}"
+    source.createOrReplaceTempView(view)
+    statement = (
+        f"MERGE INTO {{table}} AS t USING {view} AS s ON t.id = s.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    return tables.changed(what, name, lambda table: table.upsert(source, ["id"], engine=engine), statement)
 
 
 def rows_of(tables: Tables) -> Iterator[Row]:
@@ -216,7 +274,7 @@ def main() -> None:
         sys.stdout.write(
             f"Spark {spark.version}\n| | delta_orch, s | Delta on Spark, s | × |\n| --- | --- | --- | --- |\n"
         )
-        for row in (*rows_of(tables), stream(tables), *planning(tables, num_files)):
+        for row in (*rows_of(tables), *changes(tables), stream(tables), *planning(tables, num_files)):
             if named in row[0]:
                 measure(row)
         spark.stop()

@@ -285,11 +285,9 @@ def natural_type(value: object) -> DataType:
     )
 
 
-_SQL_NAMES: dict[DataType, str] = {BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INT", LONG: "BIGINT"}
-
-
 def _sql_type(data_type: DataType) -> str:
-    return _SQL_NAMES.get(data_type, str(data_type).upper())
+    name = str(data_type)
+    return _SQL_NAMES.get(name, name.upper())
 
 
 def _iso(moment: datetime) -> str:

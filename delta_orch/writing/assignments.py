@@ -280,7 +280,8 @@ def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expr
 
 def _has_room(want: DataType, number: int | Decimal) -> bool:
     if isinstance(want, DecimalType):
-        return abs(number) < 10 ** (want.precision - want.scale)
+        room = Decimal(10).scaleb(want.precision - want.scale - 1)
+        return -room < number < room
     low, high = INTEGRAL_RANGES.get(want, (number, number))
     return low <= number < high + 1
 
