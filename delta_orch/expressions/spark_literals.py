@@ -230,19 +230,19 @@ def spark_literal(value: Constant, data_type: DataType | None) -> str:
     With `data_type` None the type is the one Spark SQL gives the Python value's natural spelling.
     """
     if value is None:
-        return "NULL" if data_type is None else f"CAST(NULL AS {_sql_type(data_type)})"
+        return "NULL" if data_type is None else f"CAST(NULL AS {type_sql(data_type)})"
     kind = data_type if data_type is not None else natural_type(value)
     if kind == BOOLEAN:
         return "TRUE" if value else "FALSE"
     if kind in INTEGRAL_RANGES:
         # -9223372036854775808L does not parse: the sign is an operator. The cast is folded at planning.
-        return f"CAST('{int(value)}' AS {_sql_type(kind)})" if kind != INTEGER or value < 0 else str(int(value))
+        return f"CAST('{int(value)}' AS {type_sql(kind)})" if kind != INTEGER or value < 0 else str(int(value))
     if isinstance(kind, DecimalType):
-        return f"CAST('{Decimal(value):f}' AS {_sql_type(kind)})"
+        return f"CAST('{Decimal(value):f}' AS {type_sql(kind)})"
     if kind in (FLOAT, DOUBLE):
         from delta_orch.protocol.partition_values import serialize_float
 
-        return f"CAST('{serialize_float(float(value))}' AS {_sql_type(kind)})"
+        return f"CAST('{serialize_float(float(value))}' AS {type_sql(kind)})"
     if kind == STRING:
         return quote_string(value)
     if kind == BINARY:
@@ -283,11 +283,6 @@ def natural_type(value: object) -> DataType:
         remedy="Use None, bool, int, float, Decimal, str, bytes, date or datetime",
         type=type(value).__name__,
     )
-
-
-def _sql_type(data_type: DataType) -> str:
-    name = str(data_type)
-    return _SQL_NAMES.get(name, name.upper())
 
 
 def _iso(moment: datetime) -> str:
