@@ -187,6 +187,17 @@ def test_a_query_of_duckdb_that_fails_leaves_the_table_as_it_was(rows: str, tmp_
     assert table.version() == 0
 
 
+def test_a_query_of_duckdb_that_is_not_read_leaves_its_connection_free(tmp_path: Path) -> None:
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1]}), txn=("job", 1))
+    with duckdb.connect() as connection:
+        with pytest.raises(SchemaMismatchError, match="column other is not in the table"):
+            table.append(connection.sql("SELECT 2 AS other"))
+        assert table.append(connection.sql("SELECT 2 AS id"), txn=("job", 1)).skipped
+        assert table.append(connection.sql("SELECT 3 AS id")).version == 1
+
+
 def test_types_without_a_counterpart_are_refused_by_name() -> None:
     with pytest.raises(SchemaMismatchError, match="duration"):
         ENGINE.relation(pa.table({"t": pa.array([1], pa.duration("s"))}))

@@ -74,10 +74,11 @@ def relation_of(data: Data) -> LocalRelation:
         return relation_of(_as_batch(data))
     if _is_list_of_arrays(data):
         return relation_of([_as_batch(item) for item in data])
+    if _is_of_duckdb(data):
+        return _relation(_duckdb_schema(data), _finite(lambda: _stream(data)))
     if accepts_value(data):
         first = _open_stream(data)
-        open_batches = _first_then(_batches(data, first), lambda: _stream(data))
-        return _relation(first.schema, _finite(open_batches) if _is_of_duckdb(data) else open_batches)
+        return _relation(first.schema, _first_then(_batches(data, first), lambda: _stream(data)))
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
         remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas or Polars DataFrame, "
@@ -208,6 +209,16 @@ def _is_infinite(column: pa.Array) -> bool:
 
 def _is_of_duckdb(data: Data) -> bool:
     return _is_a(data, "duckdb", "DuckDBPyRelation") or _is_a(data, "_duckdb", "DuckDBPyRelation")
+
+
+def _duckdb_schema(data: Data) -> pa.Schema:
+    """Of no rows: a stream that is opened and not read would bar its connection from every other query."""
+    import duckdb
+
+    try:
+        return data.limit(0).to_arrow_table().schema
+    except duckdb.Error as e:
+        raise _failed(data, e) from e
 
 
 def _opened(data: Data) -> pa.RecordBatchReader:
