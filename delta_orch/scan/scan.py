@@ -170,6 +170,11 @@ class Scan:
         engine = local_engine()
         return engine.to_reader(engine.scan(self.plan()))
 
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """The rows as `to_reader` gives them, for whatever takes an Arrow stream: `polars.DataFrame(scan)`,
+        `pyarrow.table(scan)`, `duckdb.sql("FROM scan")`."""
+        return self.to_reader().__arrow_c_stream__(requested_schema)
+
     def to_pandas(self) -> pd.DataFrame:
         """All rows as a DataFrame of pandas. Integers and booleans beside nulls have pandas' own types (`Int64`), which
         keep them as they are; a null among floats is NaN. Decimals, structs, lists and maps are Python objects.

@@ -52,6 +52,16 @@ def test_polars_has_the_same_rows(table: DeltaTable) -> None:
     assert table.snapshot().scan(where="i = 0").to_polars().shape == (0, 6)
 
 
+def test_whoever_takes_an_arrow_stream_takes_a_scan(table: DeltaTable) -> None:
+    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    scan = table.snapshot().scan(["i", "l"], "i IS NOT NULL")
+    expected = [{"i": LARGE, "l": [LARGE, None]}]
+    assert pa.table(scan).to_pylist() == polars.DataFrame(scan).to_dicts() == expected
+    with duckdb.connect() as connection:
+        # By the name of the variable, as often as the query reads it.
+        assert connection.sql("SELECT count(*) FROM scan AS a JOIN scan AS b USING (i)").fetchall() == [(1,)]
+
+
 @pytest.mark.parametrize("package", ["pandas", "polars"])
 def test_a_missing_package_is_named(table: DeltaTable, monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     monkeypatch.setitem(sys.modules, package, None)
