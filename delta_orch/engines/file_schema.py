@@ -95,7 +95,7 @@ def _without_void(data_type: DataType, path: str) -> DataType:
                 if f.data_type != VOID
             )
             if not kept:
-                raise _no_place(path, "it has no field that a file could hold")
+                raise _no_place(path, "It has no field that a file could hold")
             return StructType(kept)
         case ArrayType(element_type):
             return ArrayType(_inside(element_type, f"{path}.element"), True)
@@ -106,7 +106,7 @@ def _without_void(data_type: DataType, path: str) -> DataType:
 
 def _inside(data_type: DataType, path: str) -> DataType:
     if data_type == VOID:
-        raise _no_place(path, "a void inside an array or map cannot be written")
+        raise _no_place(path, "No file holds a void inside an array or map")
     return _without_void(data_type, path)
 
 

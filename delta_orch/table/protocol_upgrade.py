@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from delta_orch.errors import InvalidPropertyError, InvalidRequestError
+from delta_orch.errors import InvalidPropertyError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import TIMESTAMP_NTZ, VARIANT, DataType, StructType, fields_of, types_of
@@ -212,8 +212,12 @@ def resolve_feature(name: str) -> TableFeature:
     for feature in FEATURES:
         if name.lower() in {n.lower() for n in (feature.name, *feature.aliases)}:
             return feature
-    ensure_features_writable({name})
-    raise AssertionError(name)
+    raise UnsupportedFeatureError(
+        f"There is no table feature {name!r}",
+        cause="This release knows none of that name",
+        remedy=f"Use one of {', '.join(sorted(feature.name for feature in FEATURES))}",
+        features=[name],
+    )
 
 
 def requested_versions(configuration: Mapping[str, str]) -> tuple[int | None, int | None]:

@@ -63,7 +63,7 @@ def overwrite(
     is_dynamic = _is_dynamic(partition_overwrite_mode, replace_where)
     if mode is SchemaMode.OVERWRITE and (is_dynamic or replace_where is not None):
         raise _schema_overwrite_refused(
-            "other partitions keep their rows" if is_dynamic else "replace_where keeps rows"
+            "Other partitions keep their rows" if is_dynamic else "replace_where keeps rows"
         )
     parameters: dict[str, object] = {"mode": "Overwrite"}
     if is_dynamic:
@@ -75,7 +75,7 @@ def overwrite(
         if is_dynamic:
             return _replace_partitions(write)
         if write.omitted is not None and mode is SchemaMode.OVERWRITE:
-            raise _schema_overwrite_refused("some of the txn scopes are recorded already, and their rows stay")
+            raise _schema_overwrite_refused("Some of the txn scopes are recorded already, and their rows stay")
         return _replace_rows(write, replace_where)
 
     return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, Source(data, mode), engine))

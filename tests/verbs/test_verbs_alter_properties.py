@@ -97,7 +97,7 @@ def test_features_and_versions(filled: DeltaTable) -> None:
         1, 7, None, ("appendOnly", "checkConstraints", "domainMetadata", "invariants")
     )
     assert '"minWriterVersion":7' in filled.history()[0].operation_parameters["newProtocol"]
-    with pytest.raises(UnsupportedFeatureError, match="fancyNewThing"):
+    with pytest.raises(UnsupportedFeatureError, match="There is no table feature 'fancyNewThing'"):
         filled.alter().add_feature("fancyNewThing").commit()
     with pytest.raises(UnsupportedFeatureError, match="catalogManaged"):
         filled.alter().add_feature("catalogManaged").commit()
