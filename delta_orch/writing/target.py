@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TypedDict, cast
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck, StatisticsPolicy, WriteSpec
-from delta_orch.errors import InvalidRequestError, TableExistsError
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, TableExistsError
 from delta_orch.expressions.column_names import ensure_sequence_of_names, resolve_column_names
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
@@ -19,7 +19,12 @@ from delta_orch.protocol.paths import LOG_DIRECTORY
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.schema_check import ensure_distinct_names
 from delta_orch.protocol.schema_edit import Path, resolve_path
-from delta_orch.protocol.table_properties import TableProperties, ensure_no_credential, property_texts
+from delta_orch.protocol.table_properties import (
+    TableProperties,
+    ensure_no_credential,
+    ensure_settable,
+    property_texts,
+)
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
@@ -70,7 +75,12 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
             raise InvalidRequestError(f"The {name} of a table must be a string, not {text!r}")
         ensure_no_credential(text, f"{name} of the table")
     if parsed.get("properties") is not None:
-        parsed["properties"] = property_texts(parsed["properties"])
+        from delta_orch.table.protocol_upgrade import requested_features
+
+        # Also where the table is there already and keeps its own: a wrong one is a mistake everywhere.
+        properties = property_texts(parsed["properties"])
+        requested_features(ensure_settable(properties, on_new_table=True))
+        parsed["properties"] = properties
     return parsed, cast(CommitOptions, commit)
 
 
@@ -194,7 +204,6 @@ def new_target(
         TableExistsError: Another table lies around the location, or below it.
     """
     from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
-    from delta_orch.protocol.table_properties import ensure_settable
     from delta_orch.table.column_definitions import generation_expression
     from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
@@ -301,7 +310,7 @@ def evolve_target(
 
 
 def _overwritten(target: WriteTarget, source_schema: StructType, definition: TableDefinition) -> WriteTarget:
-    from delta_orch.protocol.table_properties import ensure_settable, with_properties_set
+    from delta_orch.protocol.table_properties import with_properties_set
     from delta_orch.table.clustering import ensure_can_cluster
     from delta_orch.table.protocol_upgrade import (
         is_protocol_request,
@@ -316,6 +325,12 @@ def _overwritten(target: WriteTarget, source_schema: StructType, definition: Tab
     schema = overwritten_schema(before.schema, source_schema)
     partition_by = definition.get("partition_by")
     names = before.metadata.partition_columns if partition_by is None else partition_by
+    if partition_by is None and (lost := [name for name in names if schema.find(name) is None]):
+        raise ColumnNotFoundError(
+            f"The rows have no column {lost[0]!r}, by which the table is partitioned",
+            remedy="Give partition_by the columns that partition the table from now on; [] for none",
+            column=lost[0],
+        )
     # All rows are new: they are checked against constraints, too.
     asked = ensure_settable(definition.get("properties") or {}, on_new_table=True)
     kept = {key: value for key, value in asked.items() if not is_protocol_request(key)}

@@ -149,6 +149,11 @@ def test_bad_properties_create_nothing(rows: Any, table: DeltaTable, days: Any, 
         table.append(rows.data(days(("a", 1))), properties=properties)
     assert not table.exists()
     assert not list(table.store.list_recursive())
+    # Nor are they passed over where the table is there, and keeps its own.
+    table.append(rows.data(days(("a", 1))))
+    with pytest.raises(error):
+        table.append(rows.data(days(("a", 1))), properties=properties)
+    assert table.version() == 0
 
 
 def test_txn_commits_once(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
