@@ -258,8 +258,8 @@ class DeltaTable(TableVerbs):
         """Create the table without rows. A table with the same schema and partitioning is left as it is.
 
         Args:
-            schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, columns (`column`, `identity_column`), or
-                the log's JSON.
+            schema: Arrow schema, Spark `StructType`, delta_orch `StructType`, columns (`column`, `identity_column`),
+                text as in Spark SQL (`id bigint NOT NULL, day date`), or the log's JSON.
             options: The definition of the table (`TableDefinition`) and `CommitOptions`.
 
         Returns: `skipped` if the table exists already.

@@ -46,13 +46,37 @@ def parse_declared_type(text: str) -> tuple[DataType, JsonObject]:
         SchemaMismatchError: It is not a type.
     """
     parser = _Parser(text)
-    data_type = parser.type(0)
-    if parser.position < len(parser.tokens):
-        raise parser.refused()
+    data_type = parser.whole()
     if not parser.lengths:
         return data_type, {}
     # Spark keeps a nested declaration on the column, too, with the whole type spelled out.
     return data_type, {CHAR_VARCHAR_TYPE: spell_declared_type(data_type, parser.lengths)}
+
+
+def parse_columns(text: str) -> StructType:
+    """Columns as Spark SQL lists them: `id bigint NOT NULL, tags array<string>`.
+
+    Raises:
+        SchemaMismatchError: It is no such list.
+    """
+    try:
+        parser = _Parser(f"struct<{text}>")
+        found = parser.whole()
+    except SchemaMismatchError:
+        found = None
+    if not isinstance(found, StructType) or not found.names:
+        raise SchemaMismatchError(
+            f"{text!r} is neither a list of columns nor a schema's JSON",
+            remedy="Write columns as in Spark SQL: id bigint NOT NULL, tags array<string>",
+        )
+    return StructType(tuple(_with_lengths(field, parser.lengths) for field in found))
+
+
+def _with_lengths(field: StructField, lengths: Iterable[DeclaredLength]) -> StructField:
+    own = [replace(length, place=length.place[1:]) for length in lengths if length.place[0] == field.name]
+    if not own:
+        return field
+    return replace(field, metadata={**field.metadata, CHAR_VARCHAR_TYPE: spell_declared_type(field.data_type, own)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +161,12 @@ class _Parser:
 
     def peek(self) -> str | None:
         return self.tokens[self.position] if self.position < len(self.tokens) else None
+
+    def whole(self) -> DataType:
+        found = self.type(0)
+        if self.position < len(self.tokens):
+            raise self.refused()
+        return found
 
     def type(self, depth: int) -> DataType:
         if depth > _MAX_DEPTH:

@@ -32,6 +32,7 @@ from delta_orch.protocol.schema import (
     parse_schema,
 )
 from delta_orch.protocol.schema_check import ensure_schema_fits
+from delta_orch.protocol.type_text import parse_columns
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, requested_versions, upgraded_versions
 from delta_orch.table.schema_evolution import SchemaMode
@@ -52,7 +53,8 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
     """Create the table, or join one with the same columns and partitioning.
 
     Args:
-        schema: `StructType`, its columns, Arrow schema, Spark `StructType`, or schema JSON as in the log.
+        schema: `StructType`, its columns, Arrow schema, Spark `StructType`, columns as Spark SQL lists them, or schema
+            JSON as in the log.
 
     Returns: `skipped` where a fitting table is there already: then nothing was written.
 
@@ -210,6 +212,8 @@ def parse_schema_argument(schema: object) -> StructType:
         if not all(isinstance(column, StructField) for column in schema):
             raise InvalidRequestError("A schema given as a sequence holds columns", remedy="Make them with column()")
         return StructType(tuple(schema))
+    if isinstance(schema, str) and not schema.lstrip().startswith("{"):
+        return parse_columns(schema)
     # Spark's StructType writes the same JSON as the log.
     text = schema if isinstance(schema, str) else _spark_schema_json(schema)
     try:

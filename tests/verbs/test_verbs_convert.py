@@ -89,7 +89,7 @@ def test_partitions(tmp_path: Path, rows: Any) -> None:
     assert sorted(rows.pylist(table), key=lambda row: row["id"]) == expected
     assert rows.pylist(table, columns=["id"], where="n = 2 AND day IS NULL") == [{"id": 2}]
     assert deltalake.DeltaTable(tmp_path).to_pyarrow_table().num_rows == 2
-    again = DeltaTable.convert(tmp_path, {"day": "date", "n": "int", "text": "string"})
+    again = DeltaTable.convert(tmp_path, "day date, n int, text string")
     assert again.skipped and table.version() == 0
     with pytest.raises(TableExistsError):
         DeltaTable.convert(tmp_path)

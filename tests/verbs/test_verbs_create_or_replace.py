@@ -12,10 +12,12 @@ import delta_orch
 from delta_orch import DeltaTable, TxnId
 from delta_orch.errors import (
     AppendOnlyError,
+    ColumnNotFoundError,
     ConcurrentAppendError,
     ConflictError,
     ConstraintViolationError,
     InvalidRequestError,
+    SchemaMismatchError,
     VersionNotFoundError,
 )
 from delta_orch.expressions.parse import parse_expression
@@ -237,6 +239,38 @@ def test_a_definition_in_the_metadata_of_an_arrow_schema_is_not_passed_over(tabl
             create(schema)
     assert not table.exists()
     table.create(schema.set(1, schema.field(1).with_metadata({"comment": "x"})))
+
+
+def test_rows_without_the_partition_columns_say_how_to_leave_them(table: DeltaTable, days: Any) -> None:
+    table.append(days(("a", 1)), partition_by=["day"])
+    other = pa.table({"id": [2]})
+    with pytest.raises(ColumnNotFoundError, match="no column 'day', by which the table is partitioned"):
+        table.overwrite(other, schema_mode="overwrite")
+    table.overwrite(other, schema_mode="overwrite", partition_by=[])
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 2}]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("id bigint NOT NULL, tags: array<string>", ["id long False {}", "tags array<string> True {}"]),
+        ("`a-b` varchar(3)", ["a-b string True {'__CHAR_VARCHAR_TYPE_STRING': 'varchar(3)'}"]),
+        ("n int COMMENT 'how many'", ["n integer True {'comment': 'how many'}"]),
+        ("", None),
+        ("id", None),
+        ("id int>", None),
+        ("id int, n nothing", None),
+    ],
+)
+def test_columns_as_spark_sql_lists_them(table: DeltaTable, text: str, expected: list[str] | None) -> None:
+    if expected is None:
+        with pytest.raises(SchemaMismatchError, match="neither a list of columns"):
+            table.create(text)
+        assert not table.exists()
+        return
+    table.create(text)
+    fields = table.snapshot().schema
+    assert [f"{f.name} {f.data_type} {f.nullable} {dict(f.metadata)}" for f in fields] == expected
 
 
 def test_an_identity_column_may_begin_with_the_smallest_number(table: DeltaTable) -> None:
