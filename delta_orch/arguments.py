@@ -246,16 +246,20 @@ class _Kind:
         if kind.__module__ == "numpy" and hasattr(value, "tolist"):
             value = value.tolist()
         if not self._takes(value):
-            wants_several = isinstance(value, str) and "Sequence[" in str(self._annotation)
             raise self._error(
                 # Settings may be credentials.
                 f"{self._name} must be {self._shown()}, not "
                 + ("a text" if isinstance(value, str) and "Mapping[" in str(self._annotation) else _shown(value)),
-                remedy=f"Write [{_shown(value)}]" if wants_several else None,
+                remedy=self._remedy(value),
                 argument=self._name,
             )
         _ensure_sane(self._name, value, self._error, self._may_be_later)
         return value
+
+    def _remedy(self, value: Any) -> str | None:
+        if self._error is InvalidExpressionError:
+            return "Write it as text in Spark SQL, for example \"day = '2013-01-01'\""
+        return f"Write [{_shown(value)}]" if isinstance(value, str) and "Sequence[" in str(self._annotation) else None
 
     def _takes(self, value: Any) -> bool:
         if type(value) in self._plain:
@@ -271,7 +275,10 @@ class _Kind:
         with suppress(KeyError):
             # The choices of an alias, such as `Mode`.
             alias = self._scope[text] if text.isidentifier() else None
-            text = str(alias) if get_origin(alias) is Literal else text
+            if get_origin(alias) is Literal:
+                text = str(alias)
+            elif isinstance(alias, UnionType):
+                text = re.sub(r"\w+\.", "", str(alias))
         choices = re.search(r"(?:Literal|OneOf)\[(.*?)\]", text)
         if choices is not None:
             text = f"one of {choices[1]}" + text[choices.end() :]

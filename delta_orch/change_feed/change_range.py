@@ -86,6 +86,7 @@ def _first_since(table_log: TableLog, latest: Snapshot, timestamp_ms: int, allow
             return _oldest_commit(table_log, latest)
         if allow_out_of_range:
             return latest.version + 1
+        table_log.snapshot(timestamp_ms=timestamp_ms)  # It says so of the time that was asked for.
         raise
 
 

@@ -138,7 +138,7 @@ def _value(name: object, value: object, table: TableConfiguration) -> Expression
     if not isinstance(value, str):
         raise InvalidExpressionError(
             f"The value of {name} must be Spark SQL text or an expression, not {type(value).__name__}",
-            remedy="Wrap a constant as delta_orch.literal(…)",
+            remedy="Write it as text in Spark SQL, and a constant as delta_orch.literal(…)",
             column=str(name),
         )
     if value.strip().upper() == "DEFAULT":

@@ -108,6 +108,8 @@ def test_beyond_the_newest_version_on_request(hourly: DeltaTable) -> None:
     assert changed(feed(starting_version=3, ending_timestamp=9**9)) == [(3, "insert", 3)]
     with pytest.raises(TimestampOutOfRangeError):
         feed(starting_version=0, ending_timestamp=1)
+    with pytest.raises(TimestampOutOfRangeError, match=r"2100-01-01T00:00:00\.000"):
+        hourly.changes(starting_timestamp="2100-01-01")
     with pytest.raises(InvalidRequestError):
         feed(starting_version=2, ending_version=1)
 
