@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from delta_orch.storage.storage_options import StoreKind
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
+_IN_SQL = re.compile(r"(?:delta|parquet)\.`(.+)`", re.IGNORECASE | re.DOTALL)
 
 _LIBRARIES = {"s3": ("s3fs", "s3"), "gs": ("gcsfs", "gcs"), "abfss": ("adlfs", "azure")}
 
@@ -44,6 +45,12 @@ def open_store(table_uri: str | os.PathLike[str], storage_options: Mapping[str, 
         raise InvalidRequestError(
             f"{table_uri!r} is not a table location",
             remedy="Give a path or a URI such as file:///data/t or s3://bucket/t",
+        )
+    if named := _IN_SQL.fullmatch(table_uri.strip()):
+        raise InvalidRequestError(
+            f"{redacted(table_uri)!r} is not a table location",
+            cause="It is the name of a table in SQL",
+            remedy=f"Give what stands between the backticks: {redacted(named[1])!r}",
         )
     scheme = _SCHEME.match(table_uri)
     if (scheme is None or scheme[1].lower() == "memory") and redacted(table_uri) != table_uri:

@@ -134,6 +134,8 @@ def test_open_store_takes_relative_paths(tmp_path: Path, monkeypatch: pytest.Mon
         ("s3:///t", InvalidRequestError),
         ("gs:/bucket/t", InvalidRequestError),
         ("s3://bucket--use1-az5--x-s3/t", UnsupportedStoreError),
+        ("delta.`/data/t`", InvalidRequestError),
+        ("parquet.`s3://bucket/t`", InvalidRequestError),
     ],
 )
 def test_open_store_refuses(location: str, error: type[Exception]) -> None:
