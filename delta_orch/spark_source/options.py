@@ -48,6 +48,17 @@ _STREAM_NAMES = (
 )
 _DEFAULT_FILES = 1000
 _OTHER_NAMES = {"version": "versionAsOf", "timestamp": "timestampAsOf", "readChangeData": "readChangeFeed"}
+_INSTEAD = {
+    "paths": "Load one table a call",
+    "compression": "Set the table property delta.parquet.compression.codec",
+    "optimizewrite": "Set the table property delta.autoOptimize.optimizeWrite",
+    "maxrecordsperfile": "Set the table property delta.targetFileSize",
+    "ignorefiledeletion": "Use ignoreDeletes",
+    "failondataloss": "Leave it out: a stream stops where it would lose a commit",
+    "schematrackinglocation": "Leave it out: docs/streaming.md says what happens when columns change",
+    "datachange": "Use DeltaTable(…).optimize(), which changes no rows",
+}
+"""Options of others, in lower case."""
 _OF_ROWS = ("versionAsOf", "timestampAsOf", "columns", "where", "rowTracking")
 _OF_CHANGES = ("startingVersion", "endingVersion", "startingTimestamp", "endingTimestamp", "allowOutOfRange")
 
@@ -216,7 +227,8 @@ def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Map
             )
         if canonical is None:
             raise InvalidRequestError(
-                f'The format "delta_orch" has no option {name!r}', remedy=f"Use {', '.join(names[1:])}"
+                f'The format "delta_orch" has no option {name!r}',
+                remedy=_INSTEAD.get(name.lower(), f"Use {', '.join(names[1:])}"),
             )
         if canonical in found:
             raise InvalidRequestError(
@@ -227,6 +239,13 @@ def by_known_names(options: Mapping[str, str], names: Sequence[str], others: Map
 
 
 def _ensure_fit(given: Mapping[str, str], is_feed: bool) -> None:
+    starts = [name for name in ("startingVersion", "startingTimestamp") if name in given]
+    if is_feed and len(starts) != 1:
+        raise InvalidRequestError(
+            "readChangeFeed needs either startingVersion or startingTimestamp",
+            cause="Both are given" if starts else "Only a stream begins with the newest version by itself",
+            remedy="Give one of them",
+        )
     foreign = [name for name in (_OF_ROWS if is_feed else _OF_CHANGES) if name in given]
     if foreign:
         raise InvalidRequestError(

@@ -11,6 +11,7 @@ same DataFrame, which then lacks rows.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING, SupportsIndex
 
 from pyspark.sql.datasource import (
@@ -24,7 +25,8 @@ from pyspark.sql.datasource import (
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.spark.frames import spark_schema
 from delta_orch.engines.spark.sql_text import plain_schema, same_values
-from delta_orch.errors import SchemaMismatchError, UnsupportedError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedError
+from delta_orch.log.read.time_travel import split_version
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, StructType
 from delta_orch.scan.tasks import ScanTask, split_scan
@@ -142,7 +144,7 @@ class _Source:
     """The rows or changes that options name, at the version they had first."""
 
     def __init__(self, options: ReadOptions) -> None:
-        self._options = options
+        self._options = _at_version(options)
         self._version: int | None = None
         self._range: tuple[int, int] | None = None
         self.schema: StructType = (self._scan(None) if options.changes is None else self._feed()).schema
@@ -183,6 +185,17 @@ class _Source:
             return feed
         start, end = self._range
         return table.changes(starting_version=start, ending_version=end, allow_out_of_range=start > end)
+
+
+def _at_version(options: ReadOptions) -> ReadOptions:
+    """The version that the path names at its end, `path@v1`, unless a table lies at that path."""
+    found = split_version(options.path) if options.changes is None else None
+    if found is None or DeltaTable(options.path, options.storage_options).exists():
+        return options
+    if options.version is not None or options.timestamp is not None:
+        raise InvalidRequestError("A table is given two versions", remedy="Leave out @…, or the option")
+    path, version, timestamp = found
+    return replace(options, path=path, version=version, timestamp=timestamp)
 
 
 def _ensure_columns(asked: StructType, known: StructType) -> None:

@@ -21,10 +21,9 @@ _NAMES = (
     "userMetadata",
     "partitionBy",
     "storageOptions",
-    # Spark's own, of a stream; they come along.
-    "checkpointLocation",
-    "queryName",
 )
+_STREAM_NAMES = (*_NAMES, "checkpointLocation", "queryName")
+"""The last two are Spark's own; they come along."""
 _PROPERTY = "delta."
 
 
@@ -74,7 +73,8 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
         InvalidRequestError: An option is unknown or given twice, a value does not parse, or two do not go together.
     """
     properties = {name: value for name, value in options.items() if name.lower().startswith(_PROPERTY)}
-    given = by_known_names({n: v for n, v in options.items() if n not in properties}, _NAMES, {})
+    others = {name: value for name, value in options.items() if name not in properties}
+    given = by_known_names(others, _STREAM_NAMES if is_stream else _NAMES, {})
     if "path" not in given:
         raise InvalidRequestError(
             "The path of the table is missing",
@@ -89,7 +89,9 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
         raise InvalidRequestError("A stream's txnVersion is its batch id", remedy="Leave the option out")
     if not is_stream and (app_id is None) != (version is None):
         raise InvalidRequestError("txnAppId and txnVersion belong together", remedy="Give both, or neither")
-    mode = given.get("partitionOverwriteMode")
+    mode = given.get("partitionOverwriteMode", "").lower() or None
+    if mode not in (None, "static", "dynamic"):
+        raise InvalidRequestError(f"The option partitionOverwriteMode must be static or dynamic, not {mode!r}")
     partition_by = parse_names(given, "partitionBy")
     definition: dict[str, object] = {}
     if partition_by is not None:
@@ -100,7 +102,7 @@ def parse_write_options(options: Mapping[str, str], *, is_stream: bool = False) 
         path=given["path"],
         storage_options=storage_options(given),
         replace_where=given.get("replaceWhere"),
-        partition_overwrite_mode=None if mode is None else mode.lower(),
+        partition_overwrite_mode=mode,
         merge_schema=merge,
         overwrite_schema=over,
         app_id=app_id,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -14,12 +13,11 @@ from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.nodes import Expression, Literal, Opaque
 from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_row_value, syntax_of
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.log.read.time_travel import split_version, version_behind_at
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 
-_AT = re.compile(r"[vV][0-9]{1,18}|[0-9]{17}", re.ASCII)
-_PATH_AT = re.compile(rf"(?s)(?P<path>.+)@(?P<at>{_AT.pattern})")
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
                "WINDOW", "QUALIFY"}  # fmt: skip
 _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "USING", "NATURAL",
@@ -50,13 +48,14 @@ class Source:
         """The same with the version or the time that stands at the end of a path, `path@v1`. A table whose own path
         ends so is itself."""
         path = self.table.path
-        if path is None or self.changes is not None or (match := _PATH_AT.fullmatch(path)) is None:
+        if path is None or self.changes is not None or (found := split_version(path)) is None:
             return self
         if DeltaTable(path, session.storage_options).exists():
             return self
         if self.version is not None or self.timestamp is not None:
             raise _two_versions()
-        return Source(TableName(match["path"], match["path"]), *_at(match["at"]))
+        location, version, timestamp = found
+        return Source(TableName(location, location), version, timestamp)
 
     def given(self, session: Session) -> object:
         """What the caller gave by that name; where a version is named, that one."""
@@ -265,20 +264,12 @@ def _suffix(cursor: Cursor) -> tuple[int | None, str | None] | None:
     if not cursor.at("@"):
         return None
     name, sign, at = cursor.tokens[cursor.index - 1 : cursor.index + 2]
-    if name.end != sign.start or sign.end != at.start or (found := _AT.fullmatch(at.text)) is None:
+    if name.end != sign.start or sign.end != at.start or (found := version_behind_at(at.text)) is None:
         cursor.refuse("a version such as @v1 is missing")
     cursor.index += 2
     if _time_travel(cursor) != (None, None):
         raise _two_versions()
-    return _at(found[0])
-
-
-def _at(text: str) -> tuple[int | None, str | None]:
-    """A version, or a moment in UTC, out of what stands behind `@`."""
-    if text[0] in "vV":
-        return int(text[1:]), None
-    day, time = f"{text[:4]}-{text[4:6]}-{text[6:8]}", f"{text[8:10]}:{text[10:12]}:{text[12:14]}.{text[14:]}"
-    return None, f"{day} {time}"
+    return found
 
 
 def _two_versions() -> InvalidRequestError:

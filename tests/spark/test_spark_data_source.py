@@ -105,6 +105,13 @@ def test_versions_and_timestamps(session: Any, table: DeltaTable) -> None:
     moment = dt.datetime.fromtimestamp(table.snapshot(2).timestamp_ms / 1000, dt.UTC).isoformat()
     expected = table.snapshot(timestamp=moment).scan().to_arrow().num_rows
     assert read(session, table, timestampAsOf=moment).count() == expected
+    # As the reference reads a path; a table that has such a path is itself.
+    assert session.read.format("delta_orch").load(f"{table.uri}@v1").count() == 10
+    itself = DeltaTable(f"{table.uri}@v1")
+    itself.append(flights(0, 3))
+    assert read(session, itself).count() == 3
+    with pytest.raises(Exception, match="two versions"):
+        session.read.format("delta_orch").option("versionAsOf", 1).load(f"{table.uri}@v2")
 
 
 def test_a_frame_stays_at_its_version(session: Any, table: DeltaTable) -> None:
@@ -178,19 +185,23 @@ def test_a_view_by_sql(session: Any, table: DeltaTable) -> None:
         ({"versionAsOf": "77"}, "VersionNotFoundError"),
         ({"readChangeFeed": "maybe"}, "true or false"),
         ({"startingVersion": "1"}, "readChangeFeed=true"),
+        ({"readChangeFeed": "true"}, "either startingVersion or startingTimestamp"),
         ({"readChangeFeed": "true", "startingVersion": "1", "where": "id > 1"}, "only when rows"),
         ({"columns": "nope"}, "nope"),
         ({"where": "nope = 1"}, "nope"),
         ({"version": "1", "versionAsOf": "1"}, "two names"),
         ({"storageOptions": "{'secret': 1}"}, "storageOptions"),
     ],
-    ids=["unknown", "number", "version", "boolean", "lacks_feed", "feed_where", "columns", "where", "twice", "json"],
+    ids=[
+        *("unknown", "number", "version", "boolean", "lacks_feed", "lacks_start", "feed_where", "columns", "where"),
+        *("twice", "json"),
+    ],
 )
 def test_what_does_not_fit_is_said_at_once(spark: Any, table: DeltaTable, options: dict[str, str], text: str) -> None:
     with pytest.raises(Exception, match=text) as raised:
         loaded = read(spark, table, **options)
         # Options of a stream say so only when a batch asks for rows.
-        assert options == {"startingVersion": "1"}
+        assert options in ({"startingVersion": "1"}, {"readChangeFeed": "true"})
         loaded.collect()
     assert "secret" not in str(raised.value)
 

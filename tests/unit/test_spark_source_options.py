@@ -48,14 +48,20 @@ def test_changes() -> None:
         ({"path": "/t", "version": "-1"}, "must be a number"),
         ({"path": "/t", "version": "1", "versionAsOf": "1"}, "two names"),
         ({"path": "/t", "rowTracking": "yes"}, "true or false"),
-        ({"path": "/t", "readChangeFeed": "true", "columns": "a"}, "only when rows"),
+        ({"path": "/t", "readChangeFeed": "true", "startingVersion": "1", "columns": "a"}, "only when rows"),
         ({"path": "/t", "endingVersion": "1"}, "only when changes"),
         ({"path": "/t", "columns": "[1]"}, "columns"),
         ({"path": "/t", "storageOptions": '{"secret": 1}'}, "storageOptions"),
         ({"path": "/t", "storageOptions": "secret"}, "storageOptions"),
         ({"path": "/t", "owner": "me", "provider": "delta_orch"}, "catalog"),
+        ({"path": "/t", "readChangeFeed": "true"}, "either startingVersion or startingTimestamp"),
+        ({"path": "/t", "readChangeFeed": "true", "startingVersion": "1", "startingTimestamp": "x"}, "Both are given"),
+        ({"paths": '["/t", "/u"]'}, "one table"),
     ],
-    ids=["empty", "unknown", "number", "twice", "boolean", "feed", "rows", "columns", "texts", "json", "catalog"],
+    ids=[
+        *("empty", "unknown", "number", "twice", "boolean", "feed", "rows", "columns", "texts", "json", "catalog"),
+        *("no start", "two starts", "paths"),
+    ],
 )
 def test_what_does_not_fit(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidRequestError, match=text) as raised:
@@ -70,8 +76,11 @@ def test_what_does_not_fit(options: dict[str, str], text: str) -> None:
         ({"path": "/t", "nope": "1"}, "no option 'nope'"),
         ({"path": "/t", "txnAppId": "a"}, "belong together"),
         ({"path": "/t", "mergeSchema": "true", "overwriteSchema": "true"}, "exclude each other"),
+        ({"path": "/t", "partitionOverwriteMode": "some"}, "static or dynamic"),
+        ({"path": "/t", "checkpointLocation": "/c"}, "no option 'checkpointLocation'"),
+        ({"path": "/t", "compression": "gzip"}, "delta.parquet.compression.codec"),
     ],
-    ids=["empty", "unknown", "half_txn", "schemas"],
+    ids=["empty", "unknown", "half_txn", "schemas", "partitions", "stream", "instead"],
 )
 def test_writes_that_do_not_fit(options: dict[str, str], text: str) -> None:
     with pytest.raises(InvalidRequestError, match=text):
@@ -83,6 +92,7 @@ def test_writes() -> None:
     request = parse_write_options(given)
     assert dict(request.definition) == {"partition_by": ("a", "b"), "properties": {"delta.appendOnly": "true"}}
     assert request.txn == TxnId("x", 3)
+    assert parse_write_options({"path": "/t", "checkpointLocation": "/c"}, is_stream=True).path == "/t"
     with pytest.raises(InvalidRequestError, match="batch id"):
         parse_write_options({"path": "/t", "txnVersion": "1"}, is_stream=True)
     for option in ({"replaceWhere": "a = 1"}, {"partitionOverwriteMode": "DYNAMIC"}, {"overwriteSchema": "true"}):

@@ -3,6 +3,7 @@ In-Commit Timestamps")."""
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +16,7 @@ from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.storage.base import FileMeta, LogStore
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_AT = re.compile(r"[vV][0-9]{1,18}|[0-9]{17}", re.ASCII)
 
 Timestamp = datetime | str | int
 """A point in time: a datetime (naive means UTC), ISO 8601 text, or milliseconds since the epoch."""
@@ -56,6 +58,23 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
         f"{timestamp!r} is not a point in time",
         remedy="Pass a datetime, text like 2013-01-01T00:00:00Z (ISO 8601), or whole milliseconds since the epoch",
     )
+
+
+def split_version(path: str) -> tuple[str, int | None, str | None] | None:
+    """The path, the version or the moment in UTC of `path@v1` or `path@yyyyMMddHHmmssSSS`; None for another path."""
+    path, _, at = path.rpartition("@")
+    found = version_behind_at(at)
+    return (path, *found) if path and found is not None else None
+
+
+def version_behind_at(text: str) -> tuple[int | None, str | None] | None:
+    """What stands behind `@`; None where it is neither."""
+    if _AT.fullmatch(text) is None:
+        return None
+    if text[0] in "vV":
+        return int(text[1:]), None
+    day, time = f"{text[:4]}-{text[4:6]}-{text[6:8]}", f"{text[8:10]}:{text[10:12]}:{text[12:14]}.{text[14:]}"
+    return None, f"{day} {time}"
 
 
 def resolve_timestamp(store: LogStore, listing: LogListing, properties: TableProperties, timestamp_ms: int) -> int:
