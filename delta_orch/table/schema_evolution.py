@@ -120,7 +120,16 @@ def as_created_from_data(schema: StructType, *, keeps_not_null: bool) -> StructT
     """
     if not keeps_not_null:
         return StructType(tuple(_loosen_field(f) for f in schema))
-    return without_metadata(schema, lambda key: key.startswith(_PROTOCOL_KEYS))
+    kept = StructType(tuple(_without_rules_below_null(f) for f in schema))
+    return without_metadata(kept, lambda key: key.startswith(_PROTOCOL_KEYS))
+
+
+def _without_rules_below_null(field: StructField) -> StructField:
+    """Arrow's required field of a struct that may be null means less than NOT NULL, which a null struct breaks."""
+    if not isinstance(field.data_type, StructType):
+        return field
+    fields = (replace(f, nullable=f.nullable or field.nullable) for f in field.data_type)
+    return replace(field, data_type=StructType(tuple(map(_without_rules_below_null, fields))))
 
 
 def as_first_defined(schema: StructType) -> StructType:

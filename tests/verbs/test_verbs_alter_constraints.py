@@ -115,6 +115,10 @@ def test_constraints_are_dropped_by_name(filled: DeltaTable) -> None:
 
 
 def test_not_null_is_only_set_where_there_is_none(filled: DeltaTable, commit: Callable[..., Any]) -> None:
+    with pytest.raises(ConstraintViolationError) as e:
+        commit(filled.alter().set_not_null("s.x"))
+    assert e.value.context["row"]["s"] is None
+    filled.update({"s": "named_struct('x', 2, 'y', 'z')"}, "s IS NULL")
     commit(filled.alter().set_not_null("id").set_not_null("s.x"))
     schema = filled.snapshot().schema
     assert not some(schema.find("id")).nullable

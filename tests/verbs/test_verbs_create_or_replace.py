@@ -26,10 +26,13 @@ from delta_orch.table.registry import canonical_features
 from tests.certain import some
 from tests.harness.table_builder import read_anew
 
+PAIR = pa.struct([pa.field("a b", pa.int64(), nullable=False), pa.field("c", pa.string())])
 STRICT = pa.schema(
     [
         pa.field("id", pa.int64(), nullable=False),
-        pa.field("s", pa.struct([pa.field("a b", pa.int64(), nullable=False), pa.field("c", pa.string())])),
+        pa.field(
+            "s", pa.struct([pa.field("a b", pa.int64(), nullable=False), pa.field("c", pa.string())]), nullable=False
+        ),
         pa.field("l", pa.list_(pa.field("element", pa.int64(), nullable=False))),
         pa.field("m", pa.map_(pa.string(), pa.field("value", pa.int64(), nullable=False))),
     ]

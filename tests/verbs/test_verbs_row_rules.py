@@ -35,6 +35,7 @@ from delta_orch.protocol.types import (
     DecimalType,
     StructField,
     StructType,
+    fields_of,
 )
 from tests.handmade import HandmadeTable
 
@@ -419,3 +420,27 @@ def test_not_null_inside_arrays(rows: Any, make: Any) -> None:
     table.append(rows.data(pa.table({"id": [1], "tags": pa.array([["a"]], kind)})))
     error = refused(table, rows.data(pa.table({"id": [2], "tags": pa.array([["a", None]], kind)})))
     assert error.context["constraint"] == "NOT NULL constraint on tags.element"
+
+
+def test_a_null_struct_breaks_not_null_of_its_fields(rows: Any, make: Any) -> None:
+    """Delta on Spark fails with every later change of a file with such a row."""
+    x = StructField("x", LONG, nullable=False)
+    table = make(field("id"), field("s", StructType((StructField("in", StructType((x,))), field("y")))))
+    kind = pa.struct([("in", pa.struct([("x", pa.int64())])), ("y", pa.int64())])
+    table.append(rows.data(pa.table({"id": [1], "s": pa.array([{"in": {"x": 1}}], kind)})))
+    broken: tuple[Any, ...] = (None, {"y": 1}, {"in": {}})
+    for value in broken:
+        error = refused(table, rows.data(pa.table({"id": [2], "s": pa.array([value], kind)})))
+        assert error.context["constraint"] == "NOT NULL constraint on s.in.x"
+    with pytest.raises(ConstraintViolationError):
+        table.update({"s": "NULL"}, engine=rows.engine)
+
+
+def test_a_required_field_of_a_struct_that_may_be_null_is_no_rule(tmp_path: Path) -> None:
+    inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
+    schema = pa.schema([("s", inner), pa.field("kept", inner, nullable=False)])
+    table = DeltaTable(tmp_path / "t")
+    data = pa.table([pa.array([None, {"x": 1}], inner), pa.array([{"x": 1}] * 2, inner)], schema)
+    table.append(data)
+    assert [f.nullable for f in fields_of(table.snapshot().schema)] == [True, True, False, False]
+    assert table.snapshot().scan().to_arrow().to_pylist() == data.to_pylist()

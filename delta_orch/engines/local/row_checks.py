@@ -65,9 +65,10 @@ def _ensure_variants(batch: pa.RecordBatch, schema: StructType) -> None:
 
 
 def _missing_values(
-    array: pa.Array, data_type: DataType, nullable: bool, path: str
+    array: pa.Array, data_type: DataType, nullable: bool, path: str, is_inside: bool = False
 ) -> Iterator[tuple[str, pa.BooleanArray]]:
-    """`(path, rows)` for each place below a column where a null stands that must not."""
+    """`(path, rows)` for each place below a column where a null stands that must not. `is_inside`: below an array or
+    a map."""
     if not nullable and array.null_count:
         yield path, array.is_null()
     if not _holds_not_null(data_type):
@@ -76,14 +77,15 @@ def _missing_values(
         case StructType(fields):
             present = array.is_valid()
             for child, field in zip(array.flatten(), fields, strict=True):
-                # A null struct has null fields; only fields of structs that are there count.
-                for name, missing in _missing_values(child, field.data_type, field.nullable, f"{path}.{field.name}"):
-                    if pc.any(rows := pc.and_(missing, present)).as_py():
+                # A null struct has null fields, as for Delta on Spark, which looks at no field inside arrays and maps.
+                below = f"{path}.{field.name}"
+                for name, missing in _missing_values(child, field.data_type, field.nullable, below, is_inside):
+                    if pc.any(rows := pc.and_(missing, present) if is_inside else missing).as_py():
                         yield name, rows
         case ArrayType(element_type, contains_null):
             parents = pc.list_parent_indices(array)
             for name, missing in _missing_values(
-                pc.list_flatten(array), element_type, contains_null, f"{path}.element"
+                pc.list_flatten(array), element_type, contains_null, f"{path}.element", is_inside=True
             ):
                 yield name, _rows_of(parents.filter(missing), len(array))
         case MapType(key_type, value_type, value_contains_null):
@@ -92,7 +94,7 @@ def _missing_values(
                 (keys, key_type, False, "key"),
                 (items, value_type, value_contains_null, "value"),
             ):
-                for name, missing in _missing_values(values, kind, may_be_null, f"{path}.{part}"):
+                for name, missing in _missing_values(values, kind, may_be_null, f"{path}.{part}", is_inside=True):
                     yield name, _rows_of(rows.filter(missing), len(array))
 
 

@@ -24,6 +24,7 @@ from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.partition_values import HIVE_NULL, parse_partition_value, serialize_partition_value
+from delta_orch.protocol.schema_edit import type_at
 from delta_orch.protocol.types import (
     BINARY,
     STRING,
@@ -277,8 +278,15 @@ def _all_checks(spec: WriteSpec) -> Iterator[SqlCheck]:
         name = f"range of identity column {identity.name}, whose values are used up"
         yield SqlCheck(name, f"{quote_identifier(identity.name)} IS NOT NULL")
     for path in not_null_places(spec.schema):
-        condition = _at_place(spec.schema, path, lambda value: f"{value} IS NOT NULL")
+        condition = _present(spec.schema, path)
         yield SqlCheck(f"NOT NULL constraint on {'.'.join(path)}", condition, path[:1])
+
+
+def _present(schema: StructType, path: Sequence[str]) -> str:
+    if all(isinstance(type_at(schema, path[:length]), StructType) for length in range(1, len(path))):
+        # A null struct has null fields, as for Delta on Spark, which looks at no field inside arrays and maps.
+        return f"{'.'.join(map(quote_identifier, path))} IS NOT NULL"
+    return _at_place(schema, path, lambda value: f"{value} IS NOT NULL")
 
 
 def _fits(max_characters: int, text: str) -> str:

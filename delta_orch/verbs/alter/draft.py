@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import NamedTuple, Protocol
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import Column, Expression, IsNull, Not
-from delta_orch.expressions.tree import conjunction
+from delta_orch.expressions.nodes import Column, Expression, IsNull
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.schema_edit import Path, quote_path, type_at
 from delta_orch.protocol.types import StructType
@@ -114,7 +113,6 @@ def not_null_proof(schema: StructType, path: Path) -> RowProof:
                 remedy="Define it so when the table is created",
                 column=".".join(path),
             )
-    missing = IsNull(Column(path))
-    # A field of a struct that is null is not missing.
-    violation = missing if len(path) == 1 else conjunction(Not(IsNull(Column(path[:-1]))), missing)
-    return RowProof(f"NOT NULL constraint on {quote_path(path)}", f"{quote_path(path)} IS NOT NULL", violation)
+    return RowProof(
+        f"NOT NULL constraint on {quote_path(path)}", f"{quote_path(path)} IS NOT NULL", IsNull(Column(path))
+    )
