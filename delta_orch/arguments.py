@@ -439,7 +439,7 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _shown(value: object) -> str:
+def _shown(value: Any) -> str:
     """A value in a message: short, and nothing of what its class does when it is printed."""
     if type(value) in (bool, type(None), float):
         return repr(value)
@@ -448,4 +448,6 @@ def _shown(value: object) -> str:
     if type(value) is str:
         return repr(value[:60]) + ("…" if len(value) > 60 else "")
     kind = type(value)
+    if kind in (list, tuple) and value:
+        return f"a {kind.__name__} of {' and '.join(sorted({type(member).__name__[:100] for member in value})[:3])}"
     return f"a value of type {kind.__name__[:100]}"

@@ -63,6 +63,27 @@ def test_arguments_of_any_kind(table: DeltaTable, call: Callable[..., Any]) -> N
     assert table.version() == 0
 
 
+class Column:
+    """As of pyspark, or an expression of Polars."""
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda t: t.delete(Column()), "not a value of type Column. Write it as text in Spark SQL"),
+        (lambda t: t.update({"id": Column()}), "not Column. Write it as text in Spark SQL, and a constant as"),
+        (lambda t: t.alter().add_constraint("c", Column()), "not a value of type Column. Write it as text"),
+        (lambda t: t.snapshot().scan([Column(), "id"]), "Sequence.str. or nothing, not a list of Column and str"),
+        (lambda t: t.alter().add_column("n", Column()), "data_type must be DataType or str"),
+    ],
+    ids=["where", "value", "constraint", "columns", "type"],
+)
+def test_what_is_not_taken_says_what_is(table: DeltaTable, call: Callable[..., Any], message: str) -> None:
+    with pytest.raises(InvalidRequestError, match=message):
+        call(table)
+    assert table.version() == 0
+
+
 def test_statistics_are_of_columns_that_are_there(table: DeltaTable) -> None:
     with pytest.raises(ColumnNotFoundError, match="nope"):
         table.alter().set_properties({"delta.dataSkippingStatsColumns": "id,nope"}).commit()
