@@ -68,7 +68,8 @@ def columns_in_files(spec: WriteSpec) -> FileColumns:
     data = [f for f in spec.schema if f.name.lower() not in partitions]
     if not any(f.data_type != VOID for f in data) and not spec.keep_partition_columns:
         raise SchemaMismatchError(
-            "The table has no column besides its partition columns", cause="A data file needs at least one column"
+            "The table has no column that a data file could hold",
+            cause="It needs at least one column that is neither void nor a partition column",
         )
     if spec.change_type is not None and spec.schema.find(CHANGE_TYPE) is not None:
         raise SchemaMismatchError(

@@ -23,7 +23,7 @@ from pyspark.sql.datasource import (
 )
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.engines.spark.frames import spark_schema
+from delta_orch.engines.spark.frames import schema_of_rows, spark_schema
 from delta_orch.engines.spark.sql_text import plain_schema, same_values
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, UnsupportedError
 from delta_orch.log.read.time_travel import split_version
@@ -101,7 +101,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         from delta_orch.spark_source.write_options import parse_write_options
         from delta_orch.spark_source.writer import row_writer
 
-        return row_writer(parse_write_options(self.options), schema.json(), overwrite)
+        return row_writer(parse_write_options(self.options), schema_of_rows(schema), overwrite)
 
     def streamWriter(self, schema: SparkStructType, overwrite: bool) -> DataSourceStreamWriter:
         """The writer of a stream's batches. Its commits carry `txn(query id, batch id)`: each happens once."""
@@ -116,7 +116,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
                 cause="Before it, a Python sink of a stream gets no Arrow batches",
                 remedy="Use foreachBatch with write_batches",
             )
-        return batch_writer(parse_write_options(self.options, is_stream=True), schema.json(), overwrite)
+        return batch_writer(parse_write_options(self.options, is_stream=True), schema_of_rows(schema), overwrite)
 
     def _source(self) -> _Source | _Shape:
         # Spark pickles this object after `schema`: the version is part of it from then on.

@@ -20,8 +20,8 @@ from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.spark.in_tasks import files_of
 from delta_orch.errors import InvalidRequestError, MetadataChangedError, TableNotFoundError, UnsupportedFeatureError
 from delta_orch.log.files.txn import TxnId
-from delta_orch.protocol.schema import parse_schema, serialize_schema
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.schema import serialize_schema
+from delta_orch.protocol.types import StructType, may_be_null
 from delta_orch.spark_source.on_workers import BatchWriter, RowWriter, Written
 from delta_orch.spark_source.write_options import WriteRequest
 from delta_orch.table.column_mapping import ColumnMappingMode
@@ -99,14 +99,17 @@ class PlannedWrite:
     version: int | None
 
     @classmethod
-    def start(cls, request: WriteRequest, schema_json: str, is_overwrite: bool) -> PlannedWrite:
+    def start(cls, request: WriteRequest, rows: StructType, is_overwrite: bool) -> PlannedWrite:
         """From the newest version of the table. Raises InvalidRequestError: The options do not fit the mode."""
         request.ensure_fits(is_overwrite)
         try:
             version = request.table().version()
         except TableNotFoundError:
             version = None
-        return cls(request, parse_schema(schema_json), is_overwrite, version)
+        # Spark derives NOT NULL from a query: nobody has said it.
+        schema = may_be_null(rows)
+        assert isinstance(schema, StructType)
+        return cls(request, schema, is_overwrite, version)
 
     def spec(self) -> WriteSpec | None:
         """How tasks write the rows; None where nothing is left to do, because the `txn` is recorded.
@@ -183,21 +186,17 @@ class PlannedWrite:
             )
 
 
-def row_writer(request: WriteRequest, schema_json: str, is_overwrite: bool) -> RowWriter:
+def row_writer(request: WriteRequest, rows: StructType, is_overwrite: bool) -> RowWriter:
     """The writer of a batch write."""
-    planned = PlannedWrite.start(request, schema_json, is_overwrite)
-    return RowWriter(_pickled(planned.spec()), _sent(schema_json), pickle.dumps(planned))
+    planned = PlannedWrite.start(request, rows, is_overwrite)
+    return RowWriter(_pickled(planned.spec()), serialize_schema(planned.schema), pickle.dumps(planned))
 
 
-def batch_writer(request: WriteRequest, schema_json: str, is_overwrite: bool) -> BatchWriter:
+def batch_writer(request: WriteRequest, rows: StructType, is_overwrite: bool) -> BatchWriter:
     """The writer of one batch of a stream. Spark asks for it anew before each batch and before each commit."""
-    planned = PlannedWrite.start(request, schema_json, is_overwrite)
-    return BatchWriter(_pickled(planned.spec()), _sent(schema_json), pickle.dumps(planned))
+    planned = PlannedWrite.start(request, rows, is_overwrite)
+    return BatchWriter(_pickled(planned.spec()), serialize_schema(planned.schema), pickle.dumps(planned))
 
 
 def _pickled(spec: WriteSpec | None) -> bytes | None:
     return None if spec is None else pickle.dumps(spec)
-
-
-def _sent(schema_json: str) -> str:
-    return serialize_schema(parse_schema(schema_json))

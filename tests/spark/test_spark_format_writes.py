@@ -13,6 +13,7 @@ import pytest
 from pyspark.errors import StreamingQueryException
 
 from delta_orch import DeltaTable, column, identity_column
+from delta_orch.engines.file_schema import as_nullable
 from delta_orch.errors import ConstraintViolationError, MissingDependencyError
 from delta_orch.spark_source.batches import write_batches
 from delta_orch.spark_source.errors import explained
@@ -55,6 +56,10 @@ def test_batch_writes(spark: Any, table: DeltaTable) -> None:
     assert table.snapshot().schema.names == ("id", "p", "more")
     write(session.range(2), table, "overwrite", overwriteSchema="true", partitionBy="[]")
     assert (ids(table), table.snapshot().schema.names) == ([0, 1], ("id",))
+    # As `append` does, and the reference: what Spark says of nulls is derived, not meant.
+    write(rows.selectExpr("struct(1 AS a) AS st"), table, "overwrite", overwriteSchema="true")
+    assert table.snapshot().schema == as_nullable(table.snapshot().schema)
+    write(session.range(2), table, "overwrite", overwriteSchema="true")
     # An order of the rows is for the engines that write a table themselves; tasks keep theirs.
     table.alter().cluster_by("id").set_properties({"delta_orch.clusterOnWrite": "true"}).commit()
     write(session.range(5, 9), table)
@@ -107,6 +112,7 @@ def test_what_the_format_does_not_write(spark: Any, table: DeltaTable) -> None:
     table.alter().add_constraint("low", "id < 3").commit()
     files = len([f for f in table.store.list_recursive() if f.path.endswith(".parquet")])
     for frame, options, text in (
+        (rows.selectExpr("INTERVAL 1 DAY AS i"), {}, "column i of type interval day, which no table has"),
         (rows, {"replaceWhere": "id = 1"}, "those of an overwrite"),
         (rows.selectExpr("CAST(id AS STRING) AS id"), {}, "id is string, the table has long"),
     ):

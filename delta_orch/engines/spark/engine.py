@@ -17,25 +17,30 @@ from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan, ensure_distinct
 from delta_orch.engines.spark.classic import BridgeUnavailable, ClassicHost, bridge_of
 from delta_orch.engines.spark.errors import spark_errors
-from delta_orch.engines.spark.frames import is_connect, is_spark_frame, session_of, union_by_name, value_to_frame
+from delta_orch.engines.spark.frames import (
+    is_connect,
+    is_spark_frame,
+    schema_of_rows,
+    session_of,
+    union_by_name,
+    value_to_frame,
+)
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, LargeScan, SparkHost
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
 from delta_orch.engines.spark.sql_text import bounded_sql, conformed_sql, escape_braces, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.arrow_types import ensure_sound, schema_to_arrow
-from delta_orch.protocol.schema import data_type_from_json, parse_schema
 from delta_orch.protocol.schema_edit import type_at
 from delta_orch.protocol.types import StructType, holds_variant
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.types import StructField as SparkField
 
     from delta_orch.engines.space_curve import Curve
 
@@ -103,17 +108,7 @@ class SparkEngine:
         """
         with spark_errors("analyse the data"):
             schema = relation.schema
-        try:
-            for field in schema.fields:
-                _ensure_is_of_tables(field)
-            return parse_schema(schema.json())
-        except ProtocolViolationError as e:
-            # Of a table's own schema it would be one.
-            raise SchemaMismatchError(
-                f"The data has two columns {e.context['column']}",
-                remedy="Rename one of them",
-                column=e.context["column"],
-            ) from None
+        return schema_of_rows(schema)
 
     def scan(self, plan: ScanPlan) -> DataFrame:
         """The rows of a plan, lazily; see `Engine.scan`. `_metadata` works on the result.
@@ -295,17 +290,6 @@ class SparkEngine:
                     yield batch.cast(target) if sent.equals(target) else conform_batch(batch, target, lossless=True)
 
         return pa.RecordBatchReader.from_batches(target, batches())
-
-
-def _ensure_is_of_tables(field: SparkField) -> None:
-    try:
-        data_type_from_json(field.dataType.jsonValue())
-    except UnsupportedError as e:
-        raise SchemaMismatchError(
-            f"The data has the column {field.name} of type {field.dataType.simpleString()}, which no table has",
-            remedy="Cast it to a type that tables have, e.g. with CAST(… AS STRING)",
-            column=field.name,
-        ) from e
 
 
 def _select_list(columns: Sequence[ComputedColumn]) -> list[str]:

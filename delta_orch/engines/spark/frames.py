@@ -10,13 +10,14 @@ import pyarrow as pa
 
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.row_checks import batch_checks
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.protocol.schema import data_type_to_json
+from delta_orch.protocol.schema import data_type_from_json, data_type_to_json, parse_schema
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructField as SparkField
     from pyspark.sql.types import StructType as SparkStructType
 
 # Columns that only exist inside a plan.
@@ -31,6 +32,35 @@ _ONE_TASK_BYTES = 32 << 20
 def is_connect(session: SparkSession) -> bool:
     """Whether this is a Spark Connect session."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def schema_of_rows(schema: SparkStructType) -> StructType:
+    """The schema of a user's rows.
+
+    Raises SchemaMismatchError for a Spark type that no table has, e.g. an interval, or two columns of one name.
+    """
+    try:
+        for field in schema.fields:
+            _ensure_is_of_tables(field)
+        return parse_schema(schema.json())
+    except ProtocolViolationError as e:
+        # Of a table's own schema it would be one.
+        raise SchemaMismatchError(
+            f"The data has two columns {e.context['column']}",
+            remedy="Rename one of them",
+            column=e.context["column"],
+        ) from None
+
+
+def _ensure_is_of_tables(field: SparkField) -> None:
+    try:
+        data_type_from_json(field.dataType.jsonValue())
+    except UnsupportedError as e:
+        raise SchemaMismatchError(
+            f"The data has the column {field.name} of type {field.dataType.simpleString()}, which no table has",
+            remedy="Cast it to a type that tables have, e.g. with CAST(… AS STRING)",
+            column=field.name,
+        ) from e
 
 
 def is_spark_frame(value: object) -> bool:
