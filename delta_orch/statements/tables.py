@@ -16,6 +16,7 @@ from delta_orch.statements.session import Session, TableName, table_name, table_
 from delta_orch.writing.assignments import column_path
 
 if TYPE_CHECKING:
+    from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.verbs.alter.builder import Alteration
 
 _COLUMN_STOPS = ("NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "FIRST", "AFTER", ",", ")")
@@ -120,7 +121,7 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
     if_not_exists = not replaces and cursor.take("IF", "NOT", "EXISTS")
     name = table_name(cursor)
     if cursor.at("SHALLOW") or cursor.at("DEEP") or cursor.at("CLONE"):
-        return _clone(cursor, name, replaces)
+        return _clone(cursor, name, replaces=replaces, must_exist=must_exist, if_not_exists=if_not_exists)
     fields = _definitions(cursor) if cursor.at("(") else None
     definition: dict[str, Any] = {}
     clauses = _Clauses(cursor)
@@ -165,10 +166,9 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             return table.create_or_replace(fields, **definition, **session.options)
         if table.exists():
             from delta_orch.errors import TableExistsError
-            from delta_orch.log.write.commit_result import CommitResult
 
             if if_not_exists:
-                return CommitResult(table.version(), skipped=True)
+                return _left_as_it_is(table)
             raise TableExistsError(f"There is a table at {table.uri}", remedy="Write IF NOT EXISTS, or drop it")
         if query is None:
             return table.create(fields, **definition, **session.options)
@@ -195,7 +195,7 @@ class _Clauses:
         return True
 
 
-def _clone(cursor: Cursor, name: TableName, replaces: bool) -> Statement:
+def _clone(cursor: Cursor, name: TableName, *, replaces: bool, must_exist: bool, if_not_exists: bool) -> Statement:
     shallow = cursor.take("SHALLOW") or not cursor.take("DEEP")
     cursor.expect("CLONE")
     source = table_name(cursor)
@@ -203,10 +203,25 @@ def _clone(cursor: Cursor, name: TableName, replaces: bool) -> Statement:
     if cursor.token.kind != "end":
         version, timestamp = time_travel(cursor)
     cursor.end()
-    return lambda session: session.target(source).clone(
-        session.target(name).uri, shallow, version, timestamp, replaces, storage_options=session.storage_options,
-        **session.options,
-    )  # fmt: skip
+
+    def run(session: Session) -> object:
+        target = session.target(name)
+        if must_exist:
+            target.version()
+        if if_not_exists and target.exists():
+            return _left_as_it_is(target)
+        stored = session.storage_options
+        return session.target(source).clone(
+            target.uri, shallow, version, timestamp, replaces, storage_options=stored, **session.options
+        )
+
+    return run
+
+
+def _left_as_it_is(table: DeltaTable) -> CommitResult:
+    from delta_orch.log.write.commit_result import CommitResult
+
+    return CommitResult(table.version(), skipped=True)
 
 
 def _definitions(cursor: Cursor) -> list[StructField]:

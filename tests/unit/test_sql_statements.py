@@ -308,9 +308,11 @@ def test_a_table_is_described_so_that_it_can_be_made_again(tmp_path: Path) -> No
         for long in ("c) VALUES (1, 'abc'", "`a b`) VALUES (1, (1, array('abcd'))"):
             with pytest.raises(DeltaError):
                 sql(f"INSERT INTO t (id, {long})", t=table)
-        sql("INSERT INTO t (id, `a b`) SELECT 7L AS id, NULL AS s", t=table)
+        with pytest.raises(DeltaError, match="NOT NULL"):
+            sql("INSERT INTO t (id, `a b`) SELECT 7L AS id, NULL AS s", t=table)
+        sql("INSERT INTO t (id, `a b`) VALUES (7, (1, NULL))", t=table)
         (row,) = table.snapshot().scan().to_arrow().to_pylist()
-        assert row == {"id": 7, "n": 5, "a b": None, "c": None, "d": 2, "g": 7}
+        assert row == {"id": 7, "n": 5, "a b": {"x": 1, "y": None}, "c": None, "d": 2, "g": 7}
     described = sql("DESCRIBE EXTENDED t", t=first).to_pydict()
     assert dict(zip(described["col_name"], described["data_type"], strict=True))["Partition Columns"] == "`d`"
 
@@ -454,6 +456,15 @@ def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Pa
     sql(f"CREATE TABLE delta.`{tmp_path}/deep` DEEP CLONE t", t=table)
     deep = DeltaTable(tmp_path / "deep")
     assert rows(deep) == before
+    sql("DELETE FROM t", t=deep)
+    assert sql(f"CREATE TABLE IF NOT EXISTS delta.`{tmp_path}/deep` DEEP CLONE t", t=table).skipped
+    assert rows(deep) == []
+    with pytest.raises(TableExistsError):
+        sql(f"CREATE TABLE delta.`{tmp_path}/deep` DEEP CLONE t", t=table)
+    sql(f"REPLACE TABLE delta.`{tmp_path}/deep` DEEP CLONE t", t=table)
+    assert rows(deep) == before
+    with pytest.raises(TableNotFoundError):
+        sql(f"REPLACE TABLE delta.`{tmp_path}/nowhere` SHALLOW CLONE t", t=table)
     assert all("://" not in path and not path.startswith("/") for path in deep.snapshot().files()["path"].to_pylist())
 
     clustered = DeltaTable(tmp_path / "clustered")
