@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, column
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS
 from delta_orch.errors import InvalidExpressionError, UnsupportedError
@@ -27,6 +27,10 @@ UNLIKE = {
     "spark.sql.groupByOrdinal": "false",
     "spark.sql.caseSensitive": "true",
     "spark.sql.session.timeZone": "Asia/Tokyo",
+    "spark.sql.alwaysInlineCommonExpr": "true",
+    "spark.sql.legacy.charVarcharAsString": "true",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "true",
+    "spark.sql.legacy.negativeIndexInArrayInsert": "true",
 }
 """Settings under which SQL means something else."""
 
@@ -70,6 +74,17 @@ def test_statements_mean_the_same_whatever_the_settings_are(unlike: SparkEngine,
         {"id": 9, "a.b": None},
     ]
     assert {key: session.conf.get(key) for key in UNLIKE} == UNLIKE
+
+
+def test_legacy_settings_are_of_the_users_frames_alone(unlike: SparkEngine, tmp_path: Path) -> None:
+    session, table = unlike.host.session, DeltaTable(tmp_path / "t")
+    table.create([column("id", "bigint"), column("c", "char(3)"), column("r", "string")])
+    value = "concat(typeof(1e1), array_insert(array(1, 2), -1, 9)[2])"
+    table.append(session.sql(f"SELECT id, 'a' AS c, {value} AS r FROM range(2)"))
+    where = "id = 1 AND c = lower('A') AND nullif(c, 'a') IS NOT NULL AND c NOT BETWEEN 'a' AND 'a'"
+    table.update({"r": value}, where, engine=unlike)
+    found = rows_of(table.snapshot().scan(["id", "r"]).to_arrow(), "id")
+    assert found == [{"id": 0, "r": "decimal(2,0)2"}, {"id": 1, "r": "double9"}]
 
 
 def test_a_frame_is_not_planned_under_the_settings_of_another_verb(spark_connect: Any) -> None:

@@ -21,7 +21,30 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.protocol.types import StructType
 
+DEFAULTS: Mapping[str, str] = {
+    "spark.sql.alwaysInlineCommonExpr": "false",
+    "spark.sql.readSideCharPadding": "true",
+    "spark.sql.legacy.allowHashOnMapType": "false",
+    "spark.sql.legacy.bangEqualsNot": "false",
+    "spark.sql.legacy.charVarcharAsString": "false",
+    "spark.sql.legacy.consecutiveStringLiterals.enabled": "false",
+    "spark.sql.legacy.createEmptyCollectionUsingStringType": "false",
+    "spark.sql.legacy.duplicateBetweenInput": "false",
+    "spark.sql.legacy.exponentLiteralAsDecimal.enabled": "false",
+    "spark.sql.legacy.followThreeValuedLogicInArrayExists": "true",
+    "spark.sql.legacy.interval.enabled": "false",
+    "spark.sql.legacy.literal.pickMinimumPrecision": "true",
+    "spark.sql.legacy.lpadRpadAlwaysReturnString": "false",
+    "spark.sql.legacy.negativeIndexInArrayInsert": "false",
+    "spark.sql.legacy.noCharPaddingInPredicate": "false",
+    "spark.sql.legacy.setopsPrecedence.enabled": "false",
+    "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
+}
+"""What a session has, unless somebody sets it, of settings that say what an expression means. Those that Spark looks up
+while it computes rows (`timeParserPolicy`, `mapKeyDedupPolicy`) are not here: the user's own frames need them there."""
+
 ANALYSIS_SETTINGS: Mapping[str, str] = {
+    **DEFAULTS,
     # Casts of timestamps to dates and strings must not depend on who runs them.
     "spark.sql.session.timeZone": "UTC",
     # How our SQL text is read.

@@ -28,7 +28,7 @@ from delta_orch.engines.spark.frames import (
     spark_schema,
     with_position,
 )
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, HIDDEN, UTC_NAMES, SparkHost, read_options
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, DEFAULTS, HIDDEN, UTC_NAMES, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.spark_literals import quote_identifier, type_sql
@@ -289,6 +289,8 @@ class _SettingsOverlay:
 
     def _default(self, key: str) -> str | None:
         """The value if the user has set none. It is fetched once, because each call is a round trip."""
+        if key in DEFAULTS:
+            return DEFAULTS[key]
         if key not in self._defaults:
             try:
                 self._defaults[key] = self._conf.get(key)
