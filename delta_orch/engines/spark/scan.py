@@ -20,7 +20,7 @@ from delta_orch.engines.scan_plan import RowTracking, ScanPlan
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
 from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by_name
-from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, union_by_name
+from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, is_connect, union_by_name
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, UTC_NAMES, SparkHost
 from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
 from delta_orch.engines.spark.sql_text import bounded_sql, field_of, same_values, timestamp_ntz_sql
@@ -85,7 +85,7 @@ def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame
     parts = ((_live_rows(host, part, by), _table_columns(part, by, whole, chars)) for part, by in scans_by_name(plan))
     rows = union_by_name([host.pinned(live, ANALYSIS_SETTINGS).selectExpr(*columns) for live, columns in parts])
     if chars:
-        rows = rows.select(*(_declared(f, f.name in chars) for f in plan.schema))
+        rows = rows.select(*(_declared(host, f, f.name in chars) for f in plan.schema))
     if plan.where is not None:
         rows = rows.where(bounded_sql(plan.where))
     if plan.output is not None:
@@ -99,9 +99,13 @@ def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame
     return host.unpinned(rows.selectExpr(*selected))
 
 
-def _declared(field: StructField, has_chars: bool) -> Column:
+def _declared(host: SparkHost, field: StructField, has_chars: bool) -> Column:
     """A column. Beside a constant or another `char` Spark fills up what is shorter, as in a table of its own."""
-    from pyspark.sql.functions import col
+    if is_connect(host.session):
+        # A process with classic sessions, too, has theirs under the common name.
+        from pyspark.sql.connect.functions import col
+    else:
+        from pyspark.sql.functions import col
 
     found = col(quote_identifier(field.name))
     if not has_chars:
