@@ -201,10 +201,8 @@ class _Resolver:
         rest: list[Expression] = []
         for child in children:
             match child:
-                case Comparison(operator, Column() as name, Literal(value) as constant) if operator == op and type(
-                    value
-                ) in (int, str):
-                    lists.setdefault(name, []).append(constant)
+                case Comparison(o, Column() as name, Literal() as one) if o == op and type(one.value) in (int, str):
+                    lists.setdefault(name, []).append(one)
                 case _:
                     rest.append(child)
         found: list[Expression] = []
@@ -396,11 +394,8 @@ def _as_lists(op: str, parts: list[Expression]) -> list[Expression]:
     found: dict[Expression, dict[Literal, None]] = {}
     for part in parts:
         match part:
-            case Comparison(operator, Column() as column, Literal(_, kind) as value) if operator == op and kind not in (
-                FLOAT,
-                DOUBLE,
-            ):
-                found.setdefault(column, {})[value] = None
+            case Comparison(o, Column() as column, Literal(_, kind) as one) if o == op and kind not in (FLOAT, DOUBLE):
+                found.setdefault(column, {})[one] = None
             case _:
                 found[part] = {}
     return [_listed(op, part, tuple(values)) if values else part for part, values in found.items()]
@@ -426,10 +421,7 @@ def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...] | C
     if data_type == STRING and any(isinstance(value.value, int) for value in values):
         return Coerced(In(column, values))
     kinds = [literal_type(value) for value in values if value.value is not None]
-    if any(kind in (FLOAT, DOUBLE) for kind in kinds) and data_type in INTEGRAL_RANGES | {
-        FLOAT: (0, 0),
-        DOUBLE: (0, 0),
-    }:
+    if any(kind in (FLOAT, DOUBLE) for kind in kinds) and data_type in (*INTEGRAL_RANGES, FLOAT, DOUBLE):
         # Spark finds one common type for the whole list: a single double makes all of it doubles.
         values = tuple(_number_as_double(value) for value in values)
     fitted: list[Literal] = []
