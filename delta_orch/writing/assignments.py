@@ -282,8 +282,9 @@ def _has_room(want: DataType, number: int | Decimal) -> bool:
     if isinstance(want, DecimalType):
         room = Decimal(10).scaleb(want.precision - want.scale - 1)
         return -room < number < room
-    low, high = INTEGRAL_RANGES.get(want, (number, number))
-    return low <= number < high + 1
+    bounds = INTEGRAL_RANGES.get(want)
+    # The cast cuts digits off behind the point.
+    return bounds is None or bounds[0] - 1 < number < bounds[1] + 1
 
 
 def _cast_inside(have: DataType, want: DataType) -> DataType:

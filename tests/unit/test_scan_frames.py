@@ -53,7 +53,8 @@ def test_polars_has_the_same_rows(table: DeltaTable) -> None:
 
 
 def test_whoever_takes_an_arrow_stream_takes_a_scan(table: DeltaTable) -> None:
-    polars, duckdb = pytest.importorskip("polars"), pytest.importorskip("duckdb")
+    polars = pytest.importorskip("polars", reason="polars is not installed")
+    duckdb = pytest.importorskip("duckdb", reason="duckdb is not installed")
     scan = table.snapshot().scan(["i", "l"], "i IS NOT NULL")
     expected = [{"i": LARGE, "l": [LARGE, None]}]
     assert pa.table(scan).to_pylist() == polars.DataFrame(scan).to_dicts() == expected

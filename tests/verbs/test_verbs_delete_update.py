@@ -198,7 +198,8 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
 
 @pytest.mark.parametrize(
     ("column", "value", "expected"),
-    [("small", "2.7", 2), ("small", "'7'", 7), ("small", "substring(name, 2)", 1), ("small", "id = 1", 1),
+    [("small", "2.7", 2), ("small", "-128.5", -128),
+     ("small", "'7'", 7), ("small", "substring(name, 2)", 1), ("small", "id = 1", 1),
      ("price", "1.235", Decimal("1.24")), ("price", "'1.5'", Decimal("1.50")), ("name", "id = 1", "true"),
      ("st", "named_struct('b', named_struct('C', 2.5), 'A', '7')", {"a": 7, "b": {"c": "2.5"}}),
      ("at", "5", datetime(1970, 1, 1, 0, 0, 5, tzinfo=UTC)), ("at", "'2024-02-29'", datetime(2024, 2, 29, tzinfo=UTC))],
@@ -209,7 +210,7 @@ def test_values_are_cast_under_ansi(tmp_path: Path, column: str, value: str, exp
     assert table.snapshot().scan([column], where="id = 1").to_arrow()[column].to_pylist() == [expected]
 
 
-@pytest.mark.parametrize("value", ["40000", "'x'", "array(1)", "DATE'2024-02-29'"])
+@pytest.mark.parametrize("value", ["40000", "-129", "'x'", "array(1)", "DATE'2024-02-29'"])
 def test_values_are_checked_where_no_row_gets_them(tmp_path: Path, value: str) -> None:
     table = made(tmp_path, files=1)
     for where in ("id = 99", "id = 5 AND small = 4", "false"):
@@ -217,7 +218,7 @@ def test_values_are_checked_where_no_row_gets_them(tmp_path: Path, value: str) -
             table.update({"small": value}, where)
     with pytest.raises(SchemaMismatchError, match="price"):
         table.update({"price": "1000"}, "id = 99")
-    assert table.update({"price": "-999.99"}, "id = 99").skipped and table.version() == 0
+    assert table.update({"price": "-999.99", "small": "-128.5"}, "id = 99").skipped and table.version() == 0
 
 
 def test_a_violation_shows_the_columns_of_the_table(tmp_path: Path) -> None:
