@@ -17,9 +17,13 @@ _MOMENT: ContextVar[datetime | None] = ContextVar("moment", default=None)
 
 
 @contextmanager
-def one_moment() -> Iterator[None]:
-    """A statement: all that tells the time in it tells the same."""
-    token = _MOMENT.set(_MOMENT.get() or datetime.now(UTC))
+def one_moment(moment: datetime | None = None) -> Iterator[None]:
+    """A statement: all that tells the time in it tells the same.
+
+    Args:
+        moment: Of a statement that was begun elsewhere.
+    """
+    token = _MOMENT.set(moment or _MOMENT.get() or datetime.now(UTC))
     try:
         yield
     finally:

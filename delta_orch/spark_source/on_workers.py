@@ -95,7 +95,7 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write the rows of one task by a pickled `WriteSpec`; without one, nothing is left to write."""
+    """Write the rows of one task by a pickled `WriteSpec` and its moment; without, nothing is left to write."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -108,7 +108,7 @@ def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.Record
 
     from delta_orch.engines.spark.in_tasks import written_files
 
-    return Written(*written_files(pickle.loads(spec), schema_json, batches), spec, query_id, mode)
+    return Written(*written_files(pickle.loads(spec)[0], schema_json, batches), spec, query_id, mode)
 
 
 class RowReader(DataSourceReader):  # type: ignore[misc]

@@ -12,6 +12,7 @@ import pickle
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.engines.base import WriteSpec
@@ -19,6 +20,7 @@ from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.spark.in_tasks import files_of
 from delta_orch.errors import InvalidRequestError, MetadataChangedError, TableNotFoundError, UnsupportedFeatureError
+from delta_orch.expressions.clock import one_moment
 from delta_orch.log.files.txn import TxnId
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType, may_be_null
@@ -111,19 +113,21 @@ class PlannedWrite:
         assert isinstance(schema, StructType)
         return cls(request, schema, is_overwrite, version)
 
-    def spec(self) -> WriteSpec | None:
-        """How tasks write the rows; None where nothing is left to do, because the `txn` is recorded.
+    def spec(self) -> tuple[WriteSpec, datetime] | None:
+        """How tasks write the rows, and the moment that its expressions tell: the commit is planned again, and may be
+        by a plan of its own. None where nothing is left to do, because the `txn` is recorded.
 
         Raises:
             UnsupportedFeatureError: Tasks cannot write such rows without each other, or the table cannot be planned
                 twice alike.
             Otherwise as `DeltaTable.append` and `overwrite`. Nothing was written.
         """
+        moment = datetime.now(UTC)
         try:
-            self._run(_TaskEngine(self.schema), self.request.txn)
+            self._run(_TaskEngine(self.schema), self.request.txn, moment)
         except _Planned as planned:
             self._ensure_tasks_can(planned.spec)
-            return planned.spec
+            return planned.spec, moment
         return None
 
     def commit(self, messages: Sequence[Written | None], batch_id: int | None = None) -> CommitResult | None:
@@ -137,7 +141,8 @@ class PlannedWrite:
         if len(specs) != 1:
             raise InvalidRequestError("Spark committed a write without any task", remedy="Run the write again")
         mode = None if batch_id is not None else next((m.overwrite_mode for m in done if m.overwrite_mode), None)
-        return self._run(_TaskEngine(self.schema, files, pickle.loads(specs.pop())), txn, mode)
+        spec, moment = pickle.loads(specs.pop())
+        return self._run(_TaskEngine(self.schema, files, spec), txn, moment, mode)
 
     def _txn_of_batch(self, messages: Sequence[Written], batch_id: int) -> TxnId:
         app_id = self.request.app_id or next((m.query_id for m in messages if m.query_id), None)
@@ -147,18 +152,22 @@ class PlannedWrite:
             )
         return TxnId(app_id, batch_id)
 
-    def _run(self, engine: _TaskEngine, txn: TxnId | None, session_mode: str | None = None) -> CommitResult:
+    def _run(
+        self, engine: _TaskEngine, txn: TxnId | None, moment: datetime, session_mode: str | None = None
+    ) -> CommitResult:
         table, request = self.request.table(), self.request
         snapshot = None if self.version is None else cast("Snapshot", table.snapshot(self.version))
         options = cast(WriteOptions, {**request.definition, "user_metadata": request.user_metadata})
         if txn is not None:
             options["txn"] = txn
         if not self.is_overwrite:
-            return append(table.log, snapshot, engine.rows, request.schema_mode, engine, options)
+            with one_moment(moment):
+                return append(table.log, snapshot, engine.rows, request.schema_mode, engine, options)
         where, mode = request.replace_where, request.partition_overwrite_mode or "static"
         if self._is_left_to_session(snapshot):
             mode = (session_mode or mode).lower()
-        return overwrite(table.log, snapshot, engine.rows, where, mode, request.schema_mode, engine, options)
+        with one_moment(moment):
+            return overwrite(table.log, snapshot, engine.rows, where, mode, request.schema_mode, engine, options)
 
     def _is_left_to_session(self, snapshot: Snapshot | None) -> bool:
         """Whether `spark.sql.sources.partitionOverwriteMode` decides, as it does for Delta on Spark."""
@@ -198,5 +207,5 @@ def batch_writer(request: WriteRequest, rows: StructType, is_overwrite: bool) ->
     return BatchWriter(_pickled(planned.spec()), serialize_schema(planned.schema), pickle.dumps(planned))
 
 
-def _pickled(spec: WriteSpec | None) -> bytes | None:
+def _pickled(spec: tuple[WriteSpec, datetime] | None) -> bytes | None:
     return None if spec is None else pickle.dumps(spec)

@@ -7,7 +7,7 @@ does not load this module, nor the parser of expressions.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import orjson
 
@@ -22,7 +22,12 @@ from delta_orch.errors import (
 from delta_orch.expressions.checked import CheckedExpression, check_expression
 from delta_orch.expressions.fit_comparison import literal_type
 from delta_orch.expressions.nodes import Cast, Column, Comparison, Expression, Literal, Opaque
-from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_expression, parse_value
+from delta_orch.expressions.parse import (
+    ensure_no_column_in_double_quotes,
+    parse_expression,
+    parse_row_value,
+    parse_value,
+)
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
@@ -135,17 +140,18 @@ def _checked_rule(text: str, schema: StructType, what: str) -> CheckedExpression
     return checked
 
 
-def value_of(checked: CheckedExpression) -> Expression:
+def value_of(checked: CheckedExpression, read: Callable[[str], Expression] = parse_value) -> Expression:
     """A value of a table's rule. What this package's parser refuses stays text: Spark may know what to do with it."""
     try:
-        return parse_value(checked.sql)
+        return read(checked.sql)
     except InvalidExpressionError:
         return Opaque(checked.sql, tuple(map(Column, checked.columns)))
 
 
 def given_default(field: StructField, sql: str) -> Expression:
-    """A column's default as its text says it. Raises InvalidExpressionError: See `default_value`."""
-    return value_of(check_expression(sql, f"the default of column {field.name}", is_default=True))
+    """A column's default as its text says it, at the moment of the statement. Raises InvalidExpressionError: See
+    `default_value`."""
+    return value_of(check_expression(sql, f"the default of column {field.name}", is_default=True), parse_row_value)
 
 
 def default_value(field: StructField, sql: str) -> Expression:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
+from pyspark.sql import datasource
 
 from delta_orch import DeltaTable, column, identity_column
 from delta_orch.engines.file_schema import as_nullable
@@ -64,6 +65,28 @@ def test_batch_writes(spark: Any, table: DeltaTable) -> None:
     table.alter().cluster_by("id").set_properties({"delta_orch.clusterOnWrite": "true"}).commit()
     write(session.range(5, 9), table)
     assert ids(table) == [0, 1, 5, 6, 7, 8]
+
+
+def test_all_tasks_of_a_write_tell_one_moment(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
+    session = spark
+    table.create([column("id", "bigint"), column("at", "timestamp", default="current_timestamp()")])
+
+    def moments() -> dict[int, Any]:
+        return {row["id"]: row["at"] for row in table.snapshot().scan().to_arrow().to_pylist()}
+
+    write(session.range(0, 4, 1, 4), table)
+    assert len(moments()) == 4
+    assert len(set(moments().values())) == 1
+    # The commit is planned anew, at the moment of the rows.
+    write(session.range(10, 14, 1, 4), table, "overwrite", replaceWhere="at >= current_timestamp() - INTERVAL 1 HOUR")
+    assert sorted(moments()) == [10, 11, 12, 13]
+    assert len(set(moments().values())) == 1
+    if hasattr(datasource, "DataSourceStreamArrowWriter"):
+        session.range(20, 24).write.parquet(str(tmp_path / "rows"))
+        stream = session.readStream.schema("id BIGINT").parquet(str(tmp_path / "rows")).repartition(4)
+        sink = stream.writeStream.format("delta_orch").option("checkpointLocation", str(tmp_path / "checkpoint"))
+        sink.trigger(availableNow=True).start(table.uri).awaitTermination()
+        assert len({moments()[key] for key in range(20, 24)}) == 1
 
 
 @pytest.mark.parametrize("kind", ["spark", "spark_connect"])

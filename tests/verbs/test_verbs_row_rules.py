@@ -6,7 +6,7 @@ from __future__ import annotations
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, date, datetime
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from delta_orch.protocol.types import (
     LONG,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     VOID,
     ArrayType,
     DecimalType,
@@ -249,6 +250,29 @@ def test_defaults_of_every_spelling(rows: Any, make: Any, data_type: Any, defaul
     table = make(field("id"), field("x", data_type, CURRENT_DEFAULT=default))
     table.append(rows.data(pa.table({"id": [1]})))
     assert rows.pylist(table) == [{"id": 1, "x": value}]
+
+
+def test_all_defaults_of_a_statement_tell_one_moment(rows: Any, make: Any) -> None:
+    table = make(
+        field("id"),
+        field("at", TIMESTAMP, CURRENT_DEFAULT="current_timestamp()"),
+        field("soon", TIMESTAMP, CURRENT_DEFAULT="now() + INTERVAL 1 DAY"),
+        field("bare", TIMESTAMP, CURRENT_DEFAULT="current_timestamp"),
+        field("local", TIMESTAMP_NTZ, CURRENT_DEFAULT="localtimestamp()"),
+        field("day", DATE, CURRENT_DEFAULT="current_date()"),
+        field("cast", DATE, CURRENT_DEFAULT="current_timestamp()"),
+        field("text", STRING, CURRENT_DEFAULT="current_date()"),
+    )
+    table.append(rows.data(pa.table({"id": [1]})))
+    update = table.merge(rows.data(pa.table({"id": [1, 2]})), "source.id = target.id", engine=rows.engine)
+    update.when_matched_update({"at": "DEFAULT"}).when_not_matched_insert({"id": "source.id"}).execute()
+    first, second = sorted(rows.pylist(table), key=lambda r: r["id"])
+    assert first["at"] == second["at"] > first["bare"]
+    for row in (first, second):
+        at = row["bare"]
+        day = at.date()
+        found = [row[name] for name in ("soon", "local", "day", "cast", "text")]
+        assert found == [at + timedelta(days=1), at.replace(tzinfo=None), day, day, str(day)]
 
 
 def test_a_missing_column_without_default_is_null_unless_it_must_not_be(rows: Any, make: Any) -> None:

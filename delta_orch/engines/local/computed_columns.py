@@ -6,7 +6,6 @@ Constants are evaluated once, other values in DuckDB where they are proven to me
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 
 import numpy as np
 import pyarrow as pa
@@ -16,12 +15,12 @@ from delta_orch.engines.conform import conform_column
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.fit_comparison import fit_comparison
-from delta_orch.expressions.nodes import Call, Column, Comparison, Expression, Literal, Opaque
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.spark_literals import natural_type
 from delta_orch.expressions.to_arrow import literal_array
 from delta_orch.protocol.arrow_types import type_to_arrow
-from delta_orch.protocol.types import DATE, STRING, TIMESTAMP, VOID, DataType, StructType
+from delta_orch.protocol.types import STRING, VOID, DataType, StructType
 
 Filler = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Takes a batch with all columns of the table and puts values into some of them."""
@@ -75,19 +74,7 @@ def _fitted(literal: Literal, data_type: DataType) -> pa.Array:
 def _constant(value: Expression) -> Literal | None:
     if not isinstance(value, Opaque):
         return value if isinstance(value, Literal) else None
-    node = syntax_of(value)
-    if not isinstance(node, Call) or node.arguments:
-        return constant_of(node)
-    # Spark, too, gives all rows of a query the same moment.
-    now = datetime.now(UTC)
-    match node.name:
-        case "current_timestamp" | "now":
-            return Literal(now, TIMESTAMP)
-        case "localtimestamp":
-            return Literal(now.replace(tzinfo=None))
-        case "current_date" | "curdate":
-            return Literal(now.date(), DATE)
-    return None
+    return constant_of(syntax_of(value))
 
 
 def _evaluated(column: ComputedColumn) -> pa.Array:
