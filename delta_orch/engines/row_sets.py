@@ -17,8 +17,9 @@ from delta_orch.log.files.arrow_building import longs_to_numpy
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-RowKey = tuple[str, int | None]
-"""What happens to rows, and the number of their file; None for rows that are in no file yet."""
+RowKey = tuple[str | int, int | None]
+"""What happens to rows (a word, or the number of a clause), and the number of their file; None for rows that are in no
+file yet."""
 
 Longs = npt.NDArray[np.int64]
 
@@ -51,6 +52,11 @@ class RowSet:
             self.positions |= BitMap64(range(first, last + 1))
         else:
             self.positions |= BitMap64(array("Q", positions.tobytes()))
+
+    def unite(self, rows: RowSet) -> None:
+        """Take the rows of another set of the same file."""
+        self.positions |= rows.positions
+        self.num_rows += rows.num_rows
 
 
 def gather_row_sets(

@@ -122,9 +122,10 @@ class ChangedFiles:
                 spec = self._copies.spec(write.target.write_spec())
                 adds.append(write.engine.write(self._kept(rewritten), spec))
                 copied = _num_records(adds)
-            for kind in kinds:
+            parts = [None] if len(kinds) > 1 and not tells and new.is_one_kind(kinds) else kinds
+            for kind in parts:
                 # New files are change data too: no row is written twice.
-                adds.append(new.write(kind, _TOLD[kind] if tells else None))
+                adds.append(new.write(kind, _TOLD[kind] if kind and tells else None))
                 change_files += [adds[-1]] if tells else []
         self._ensure_complete(adds, rewritten)
         for table in adds:
@@ -283,6 +284,10 @@ class _NewRows:
         fits = all(have is not None and have.data_type == field.data_type for have, field in found)
         return fits and all(self._shape(kind) == PLAIN for kind in kinds)
 
+    def is_one_kind(self, kinds: Sequence[str]) -> bool:
+        """Whether the table makes the same of updated and of inserted rows."""
+        return all(self._names(k) == self._names(None) and self._shape(k) == self._shape(kinds[0]) for k in kinds)
+
     def rows(self, kind: str | None) -> Relation:
         """Those of one kind, or all that are new, with the ids of updated rows: columns as `RowCopies` has them."""
         engine = self._write.engine
@@ -301,11 +306,12 @@ class _NewRows:
         names = self._write.target.schema.names
         return [name for name in names if name.lower() not in left and self._schema.find(name) is not None]
 
-    def write(self, kind: str, change_type: str | None) -> pa.Table:
+    def write(self, kind: str | None, change_type: str | None) -> pa.Table:
+        """Write those of one kind, or all where they are one (`is_one_kind`)."""
         write = self._write
-        shape = self._shape(kind)
+        shape = self._shape(kind or UPDATE)
         spec = replace(shape.applied_to(write.target.write_spec()), change_type=change_type)
-        adds = write.engine.write(self.rows(kind), self._copies.spec(spec) if kind == UPDATE else spec)
+        adds = write.engine.write(self.rows(kind), spec if kind == INSERT else self._copies.spec(spec))
         if kind == INSERT:
             write.take_identities(adds, shape)
         return adds

@@ -113,6 +113,7 @@ class RowChanges:
         self,
         relation: Relation | None,
         *,
+        sets: Mapping[RowKey, RowSet] | None = None,
         whole: pa.Table | None = None,
         recomputed: Collection[str] = (),
         filled: Collection[str] = (),
@@ -128,6 +129,7 @@ class RowChanges:
 
         Args:
             relation: See the module; None for none.
+            sets: The rows that it names, where the caller knows them; None to find them.
             whole: Further files, all columns of `ADD_SCHEMA`, of which every row is deleted without being looked at.
             recomputed: Columns that the table computes for updated rows (generated ones): what the relation has there
                 is not looked at. Generated columns that are not among them are verified.
@@ -144,14 +146,15 @@ class RowChanges:
         started = time.monotonic()
         engine = self._write.engine
         with ExitStack() as stack:
-            sets: Mapping[RowKey, RowSet] = {}
-            if relation is not None:
+            if relation is None:
+                sets = {}
+            elif sets is None:
                 names = engine.schema(relation).names
                 if keys or any(self._write.target.schema.find(name) is not None for name in names):
                     relation = stack.enter_context(engine.evaluated(relation))
                 sets = engine.row_sets(relation, ADDRESS.kind, ADDRESS.file_number, ADDRESS.row_position)
-                if not may_repeat:
-                    self._ensure_once(sets, relation, keys)
+            if relation is not None and not may_repeat:
+                self.ensure_once(sets, relation, keys)
             scanned = time.monotonic()
             counts = ChangedFiles(self._write, self._copies, self._files, sets, whole).stage(
                 relation, recomputed=recomputed, filled=filled
@@ -162,18 +165,12 @@ class RowChanges:
             self._write.measured |= {"numRowGroups": groups, "numRowGroupsRead": read}
         return replace(counts, scan_ms=_ms(scanned - started), rewrite_ms=_ms(written - scanned))
 
-    def ensure_once(self, relation: Relation, keys: Sequence[str] = ()) -> None:
-        """Raise as `apply` where a relation, with addresses and `ADDRESS.kind`, names a row of the table twice."""
-        names = (ADDRESS.kind, ADDRESS.file_number, ADDRESS.row_position)
-        self._ensure_once(self._write.engine.row_sets(relation, *names), relation, keys)
-
-    def _ensure_once(self, sets: Mapping[RowKey, RowSet], relation: Relation, keys: Sequence[str]) -> None:
+    def ensure_once(self, sets: Mapping[RowKey, RowSet], relation: Relation, keys: Sequence[str] = ()) -> None:
+        """Raise as `apply` where a relation with addresses, which names the rows of `sets`, names one twice."""
         found: dict[int, RowSet] = {}
         for (_, number), rows in sets.items():
             if number is not None:
-                both = found.setdefault(number, RowSet())
-                both.positions |= rows.positions
-                both.num_rows += rows.num_rows
+                found.setdefault(number, RowSet()).unite(rows)
         repeated = sum(rows.num_rows - len(rows.positions) for rows in found.values())
         if not repeated:
             return

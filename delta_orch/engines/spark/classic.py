@@ -58,6 +58,9 @@ class Bridge:
         self.versions: Versions = OrderedDict()
         self._gateway = session.sparkContext._gateway
         self._jvm = session._jvm
+        # Each step to a class by its name is a call of its own.
+        self._data_type = self._jvm.org.apache.spark.sql.types.DataType
+        self._object, self._string = self._jvm.java.lang.Object, self._jvm.java.lang.String
         loader = self._jvm.java.lang.Thread.currentThread().getContextClassLoader()
         filters = self._compile("FilterText", loader)
         self._index_class = self._compile("LogFileIndex", filters.getClassLoader())
@@ -117,10 +120,10 @@ class Bridge:
 
     def struct_type(self, schema: StructType) -> JavaObject:
         """The schema as Spark's own `StructType`."""
-        return self._jvm.org.apache.spark.sql.types.DataType.fromJson(serialize_schema(schema))
+        return self._data_type.fromJson(serialize_schema(schema))
 
     def string_array(self, values: list[str]) -> JavaObject:
-        array = self._gateway.new_array(self._jvm.java.lang.String, len(values))
+        array = self._gateway.new_array(self._string, len(values))
         for i, value in enumerate(values):
             array[i] = value
         return array
@@ -144,7 +147,7 @@ class Bridge:
         raise BridgeUnavailable("this release of Spark has no FileStreamSinkLog")
 
     def _new(self, java_class: JavaObject, *arguments: object) -> JavaObject:
-        values = self._gateway.new_array(self._jvm.java.lang.Object, len(arguments))
+        values = self._gateway.new_array(self._object, len(arguments))
         for i, argument in enumerate(arguments):
             values[i] = argument
         return java_class.getConstructors()[0].newInstance(values)
@@ -222,7 +225,7 @@ class ClassicHost(SparkHost):
     def _pinned_session(self, settings: Mapping[str, str]) -> SparkSession:
         from pyspark.sql import SparkSession
 
-        java = self._java.pinnedSession(self.session._jsparkSession, dict(settings))
+        java = self._java.pinnedSession(self.session._jsparkSession, _pairs(settings))
         return SparkSession(self.session.sparkContext, java)
 
     def _rehome(self, rows: DataFrame, session: SparkSession) -> DataFrame:
@@ -244,9 +247,10 @@ class ClassicHost(SparkHost):
         # Other writers' files may spell a column otherwise: Spark would take it for one that they do not have.
         is_strict = session.conf.get(_CASE_SENSITIVE) == "true"
         reader = self._pinned_session({_CASE_SENSITIVE: "false"}) if is_strict else session
-        java = self._java.scan(session._jsparkSession, reader._jsparkSession, index, data_schema, read_options(files))
+        options = _pairs(read_options(files))
+        java = self._java.scan(session._jsparkSession, reader._jsparkSession, index, data_schema, options)
         rows = self._frame(java, self.session)
-        return with_position(rows, rows.columns) if positioned else rows
+        return with_position(rows) if positioned else rows
 
     def _ensure_connector(self, root_uri: str) -> None:
         """Raise the error of a missing connector now. Rows are pulled later, by the user's own calls."""
@@ -260,7 +264,8 @@ class ClassicHost(SparkHost):
     ) -> list[str]:
         columns = self._bridge.string_array(list(partition_by))
         prefix = f"{directory}/" if directory else ""
-        written = self._java.write(rows._jdf, f"{hadoop_root(store)}/{directory}".rstrip("/"), columns, dict(options))
+        root = f"{hadoop_root(store)}/{directory}".rstrip("/")
+        written = self._java.write(rows._jdf, root, columns, _pairs(options))
         # Hive's escaping leaves no newline in a directory name, and file names are Spark's own.
         return [prefix + path for path in written.split("\n") if path]
 
@@ -270,6 +275,11 @@ class ClassicHost(SparkHost):
 
         for message in _local_iterator_from_socket(self._java.stream(rows._jdf), NoOpSerializer()):
             yield pa.ipc.read_record_batch(pa.py_buffer(message), schema)
+
+
+def _pairs(values: Mapping[str, str]) -> str:
+    """Keys and values for `Bridge.java`."""
+    return "\0".join(part for pair in values.items() for part in pair)
 
 
 def _file_rows(files: ScanFiles) -> str:

@@ -26,6 +26,7 @@ from delta_orch.engines.spark.frames import (
     value_to_frame,
 )
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, LargeScan, SparkHost
+from delta_orch.engines.spark.join import joined_sql
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
@@ -167,7 +168,7 @@ class SparkEngine:
     def join(
         self, left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
     ) -> DataFrame:
-        """The pairs of rows for which `on` is true; see `Engine.join`. Spark broadcasts a side by its size."""
+        """The pairs of rows for which `on` is true; see `Engine.join` and `join.py`."""
         items = ", ".join(_select_list(columns))
         sides = {side.alias: side.relation for side in (left, right)}
         ensure_zone_does_not_matter(
@@ -175,9 +176,7 @@ class SparkEngine:
             [on, *(column.value for column in columns)],
             lambda: join_schema({alias: self.schema(relation) for alias, relation in sides.items()}),
         )
-        names = [quote_identifier(alias) for alias in sides]
-        text = f"SELECT {items} FROM {names[0]} {kind.upper()} JOIN {names[1]} ON {bounded_sql(on)}"
-        return self.sql(text, sides)
+        return self.sql(f"SELECT {items} FROM {joined_sql(left, right, on, kind)}", sides)
 
     def aggregate(self, relation: DataFrame, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> DataFrame:
         """One row for each group; see `Engine.aggregate`."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -11,7 +13,6 @@ import pyarrow as pa
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
-from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.schema import data_type_from_json, data_type_to_json, parse_schema
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 
@@ -32,6 +33,12 @@ _ONE_TASK_BYTES = 32 << 20
 def is_connect(session: SparkSession) -> bool:
     """Whether this is a Spark Connect session."""
     return type(session).__module__.startswith("pyspark.sql.connect")
+
+
+def sql_functions(session: SparkSession) -> ModuleType:
+    """The functions that make columns for this session. A process may have sessions of both kinds."""
+    kind = "pyspark.sql.connect" if is_connect(session) else "pyspark.sql"
+    return import_module(f"{kind}.functions")
 
 
 def schema_of_rows(schema: SparkStructType) -> StructType:
@@ -121,11 +128,11 @@ def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -
     return rows.coalesce(1) if table.nbytes <= _ONE_TASK_BYTES else rows
 
 
-def with_position(rows: DataFrame, names: Sequence[str]) -> DataFrame:
+def with_position(rows: DataFrame) -> DataFrame:
     """The rows of a file scan, and where each of them is: `FILE_COLUMN` and `POSITION_COLUMN`."""
     metadata = rows.metadataColumn("_metadata")
     return rows.select(
-        *[rows[quote_identifier(name)] for name in names],
+        "*",
         metadata.getField("file_path").alias(FILE_COLUMN),
         metadata.getField("row_index").alias(POSITION_COLUMN),
     )

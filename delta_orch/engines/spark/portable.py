@@ -145,7 +145,7 @@ class PortableHost(SparkHost):
         # latter too, but Connect folds its case on the way and Spark then does not know it.)
         rows = reader.option("recursiveFileLookup", "true").parquet(*[_GLOB.sub(r"\\\g<0>", path) for path in paths])
         if positioned:
-            rows = with_position(rows, files.data_schema.names)
+            rows = with_position(rows)
         return self._join_partitions(files, rows, paths, positioned) if len(files.partition_schema) else rows
 
     def _join_partitions(self, files: ScanFiles, rows: DataFrame, paths: list[str], positioned: bool) -> DataFrame:

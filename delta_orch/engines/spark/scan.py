@@ -20,7 +20,13 @@ from delta_orch.engines.scan_plan import RowTracking, ScanPlan
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
 from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by_name
-from delta_orch.engines.spark.frames import FILE_COLUMN, POSITION_COLUMN, arrow_to_frame, is_connect, union_by_name
+from delta_orch.engines.spark.frames import (
+    FILE_COLUMN,
+    POSITION_COLUMN,
+    arrow_to_frame,
+    sql_functions,
+    union_by_name,
+)
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, UTC_NAMES, SparkHost
 from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
 from delta_orch.engines.spark.sql_text import bounded_sql, field_of, same_values, timestamp_ntz_sql
@@ -101,13 +107,7 @@ def _scanned(host: SparkHost, plan: ScanPlan, names: Sequence[str]) -> DataFrame
 
 def _declared(host: SparkHost, field: StructField, has_chars: bool) -> Column:
     """A column. Beside a constant or another `char` Spark fills up what is shorter, as in a table of its own."""
-    if is_connect(host.session):
-        # A process with classic sessions, too, has theirs under the common name.
-        from pyspark.sql.connect.functions import col
-    else:
-        from pyspark.sql.functions import col
-
-    found = col(quote_identifier(field.name))
+    found = sql_functions(host.session).col(quote_identifier(field.name))
     if not has_chars:
         return found
     return found.alias(field.name, metadata={CHAR_VARCHAR_TYPE: field.metadata[CHAR_VARCHAR_TYPE]})
@@ -143,13 +143,9 @@ def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
 def _without_marked(host: SparkHost, positioned: DataFrame, vectors: pa.Table) -> DataFrame:
     frame = arrow_to_frame(host.session, vectors, _VECTOR_SCHEMA)
     # `get` gives null beyond the last word, and null does not match.
-    word = f"get(v.{_WORDS}, CAST(r.{POSITION_COLUMN} DIV 64 AS INT))"
-    text = (
-        "SELECT /*+ BROADCAST(v) */ r.* FROM {rows} AS r LEFT ANTI JOIN {vectors} AS v "
-        f"ON r.{NUMBER_COLUMN} = v.{_VECTOR_FILE} "
-        f"AND getbit({word}, CAST(r.{POSITION_COLUMN} % 64 AS INT)) = 1"
-    )
-    return host.session.sql(text, rows=positioned, vectors=frame)
+    word = f"get({_WORDS}, CAST({POSITION_COLUMN} DIV 64 AS INT))"
+    is_marked = f"{NUMBER_COLUMN} = {_VECTOR_FILE} AND getbit({word}, CAST({POSITION_COLUMN} % 64 AS INT)) = 1"
+    return positioned.join(frame.hint("broadcast"), sql_functions(host.session).expr(is_marked), "left_anti")
 
 
 def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Relation
-from delta_orch.expressions.nodes import Column, Comparison, Literal
+from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Relation, join_schema
+from delta_orch.engines.row_sets import RowKey, RowSet
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.renaming import renamed
+from delta_orch.expressions.resolve import find_column
 from delta_orch.protocol.types import BOOLEAN, INTEGER, LONG, STRING, DataType, StructField, StructType
 from delta_orch.verbs.merge.assignments import Path, ResolvedClause
 from delta_orch.verbs.merge.classification import CLAUSE, Classified
 from delta_orch.verbs.merge.clauses import Action
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
 from delta_orch.writing.assignments import assigned_column, ensure_value_fits
-from delta_orch.writing.row_changes import ADDRESS, RowChanges
+from delta_orch.writing.row_changes import ADDRESS, DELETE, INSERT, UPDATE, RowChanges
 
 Types = Mapping[tuple[int, Path], DataType]
 """Of what type the value is that a clause assigns, before it is cast."""
 
-_KINDS = {Action.DELETE: "delete", Action.UPDATE: "update", Action.INSERT: "insert"}
+_KINDS = {Action.DELETE: DELETE, Action.UPDATE: UPDATE, Action.INSERT: INSERT}
 
 
 def value_types(
     engine: Engine,
-    target: Relation,
+    changes: RowChanges,
     source: Relation,
     clauses: Sequence[ResolvedClause],
     sides: Sides,
@@ -38,16 +40,24 @@ def value_types(
     """
     places = [(clause, path, value) for clause in clauses for path, value in clause.values.items() if value is not None]
     conditions = [clause.condition for clause in clauses if clause.condition is not None]
-    columns = [ComputedColumn(f"value {i}", value) for i, (_, _, value) in enumerate(places)]
-    columns += [ComputedColumn(f"condition {i}", condition) for i, condition in enumerate(conditions)]
-    if not columns:
-        return {}
-    joined = engine.join(JoinSide(TARGET, target), JoinSide(SOURCE, source), Literal(True, BOOLEAN), "inner", columns)
-    types: dict[tuple[int, Path], DataType] = {}
-    for field, (clause, path, value) in zip(engine.schema(joined), places, strict=False):
-        ensure_value_fits(value, field.data_type, path, sides.target, fill_nulls=evolves)
-        types[clause.number, path] = field.data_type
-    return types
+    found = _types_of([*(value for _, _, value in places), *conditions], engine, changes, source, sides)
+    for data_type, (_, path, value) in zip(found, places, strict=False):
+        ensure_value_fits(value, data_type, path, sides.target, fill_nulls=evolves)
+    return {(clause.number, path): data_type for data_type, (clause, path, _) in zip(found, places, strict=False)}
+
+
+def _types_of(
+    values: Sequence[Expression], engine: Engine, changes: RowChanges, source: Relation, sides: Sides
+) -> list[DataType]:
+    """Of what type each value over both sides is."""
+    known = join_schema({TARGET: sides.target, SOURCE: sides.source})
+    types = [find_column(value.path, known)[1] if isinstance(value, Column) else None for value in values]
+    if all(types):
+        return [data_type for data_type in types if data_type is not None]
+    columns = [ComputedColumn(f"value {i}", value) for i, value in enumerate(values)]
+    both = JoinSide(TARGET, changes.scan()), JoinSide(SOURCE, source)
+    joined = engine.join(*both, Literal(True, BOOLEAN), "inner", columns)
+    return [field.data_type for field in engine.schema(joined)]
 
 
 def clause_rows(
@@ -77,6 +87,16 @@ def clause_rows(
     labels = tuple(StructField(label, found.data_type) for label in shown if (found := known.find(label)) is not None)
     shape = StructType((*columns, *address, StructField(ADDRESS.kind, STRING), *labels))
     return engine.union([engine.conform(part, shape) for part in parts])
+
+
+def rows_by_kind(clauses: Sequence[ResolvedClause], taken: Mapping[RowKey, RowSet]) -> dict[RowKey, RowSet]:
+    """Which rows change how, of those that each clause takes, by its number."""
+    kinds: dict[str | int, str] = {clause.number: _KINDS[clause.action] for clause in clauses}
+    found: dict[RowKey, RowSet] = {}
+    for (number, file), rows in taken.items():
+        if number in kinds:
+            found.setdefault((kinds[number], file), RowSet()).unite(rows)
+    return found
 
 
 def _rows_of(

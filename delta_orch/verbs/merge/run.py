@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
@@ -12,6 +13,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
+from delta_orch.engines.row_sets import RowSet
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.clock import one_moment
@@ -42,17 +44,18 @@ from delta_orch.verbs.merge.classification import (
     needed_columns,
 )
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
-from delta_orch.verbs.merge.new_rows import clause_rows, value_types
+from delta_orch.verbs.merge.new_rows import clause_rows, rows_by_kind, value_types
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up
 from delta_orch.verbs.merge.sources import settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
 from delta_orch.verbs.merge.unique_keys import ensure_unique, key_fields
 from delta_orch.writing.plan import Write, WritePlan, run_plan
-from delta_orch.writing.row_changes import ADDRESS, INSERT, UPDATE, RowChanges
+from delta_orch.writing.row_changes import ADDRESS, INSERT, RowChanges
 from delta_orch.writing.sources import open_source
 from delta_orch.writing.target import WriteTarget, evolve_target
 
 if TYPE_CHECKING:
+    from delta_orch.engines.row_sets import RowKey
     from delta_orch.scan.explain import ScanExplanation
 
 _MOST_KEYS = 5
@@ -210,7 +213,7 @@ class _Run:
             # A row has one place in all parts together: another run may put it into a part that it settles.
             write.transaction.read_across_scopes()
         changes = RowChanges(write, NO_FILES)
-        self._types = value_types(engine, changes.scan(None), source, self._clauses.all, sides, evolves=self._evolves)
+        self._types = value_types(engine, changes, source, self._clauses.all, sides, evolves=self._evolves)
         return source
 
     def _fit_table(self, source: StructType) -> Sides:
@@ -253,21 +256,27 @@ class _Run:
             where,
             None if target_rows.null_count else pc.sum(target_rows).as_py() or 0,
         )
-        rows = stack.enter_context(engine.evaluated(classified.rows))
-        classified = replace(classified, rows=rows)
-        counts = self._counts(rows)
-        self._ensure_single_matches(changes, classified, counts)
+        classified = replace(classified, rows=stack.enter_context(engine.evaluated(classified.rows)))
+        taken = self._taken(classified.rows)
+        counts = Counter[str | int]()
+        for (number, _), rows in taken.items():
+            counts[number] += rows.num_rows
+        self._ensure_single_matches(changes, classified, taken)
         self._ensure_inside(classified)
         self._ensure_unique(classified, counts)
         changing = [clause for clause in self._clauses.all if counts.get(clause.number)]
         if not changing and not is_needed:
             return None
         relation = None
+        sets: Mapping[RowKey, RowSet] | None = rows_by_kind(changing, taken)
         if changing:
-            made = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
-            relation = self._within_scopes(made)
+            relation = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
+            if write.omitted is not None:
+                # Which new rows are left out depends on their values.
+                relation, sets = self._within_scopes(relation, write.omitted), None
         result = changes.apply(
             relation,
+            sets=sets,
             recomputed=self._recomputed,
             filled=self._filled,
             keys=list(self._keys),
@@ -338,23 +347,28 @@ class _Run:
             self._sides,
         )
 
-    def _counts(self, rows: Relation) -> Mapping[int, int]:
-        """How many rows each clause takes."""
+    def _taken(self, rows: Relation) -> Mapping[RowKey, RowSet]:
+        """Which rows each clause takes: by its number and the file, None for rows that are in none."""
+        if not self._clauses.inserts_only:
+            return self._engine.row_sets(rows, CLAUSE, ADDRESS.file_number, ADDRESS.row_position)
         groups = self._engine.aggregate(rows, [ComputedColumn("clause", Column((CLAUSE,)))], [Measure("rows", "count")])
-        return {row["clause"]: row["rows"] for row in self._engine.to_arrow(groups).to_pylist()}
+        counts = self._engine.to_arrow(groups).to_pylist()
+        return {(row["clause"], None): RowSet(num_rows=row["rows"]) for row in counts}
 
-    def _ensure_single_matches(self, changes: RowChanges, classified: Classified, counts: Mapping[int, int]) -> None:
+    def _ensure_single_matches(
+        self, changes: RowChanges, classified: Classified, taken: Mapping[RowKey, RowSet]
+    ) -> None:
         """Where pairs count that no clause takes: no row of the table has several."""
-        if not counts.get(NO_CLAUSE):
-            return
         matched = [NO_CLAUSE, *(clause.number for clause in self._clauses.of(Kind.MATCHED))]
+        if not any(number == NO_CLAUSE for number, _ in taken):
+            return
         is_pair = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in matched))
         pairs = self._engine.filter(classified.rows, is_pair)
         address = [ADDRESS.file_number, ADDRESS.row_position]
         columns = [ComputedColumn(name, Column((name,))) for name in address]
-        kind = ComputedColumn(ADDRESS.kind, Literal(UPDATE, STRING))
         keys = [ComputedColumn(label, renamed(key, classified.name_of)) for label, key in self._keys.items()]
-        changes.ensure_once(self._engine.project(pairs, [*columns, kind, *keys]), list(self._keys))
+        sets = {key: rows for key, rows in taken.items() if key[0] in matched}
+        changes.ensure_once(sets, self._engine.project(pairs, [*columns, *keys]), list(self._keys))
 
     def _ensure_inside(self, classified: Classified) -> None:
         """No source row matches a row of the table that lies elsewhere: it must not move from there."""
@@ -368,7 +382,7 @@ class _Run:
         if shown:
             raise moved_row(shown)
 
-    def _ensure_unique(self, classified: Classified, counts: Mapping[int, int]) -> None:
+    def _ensure_unique(self, classified: Classified, counts: Mapping[str | int, int]) -> None:
         """Rows that are inserted have keys of their own (`MergeRequest.unique`)."""
         inserts = [clause.number for clause in self._clauses.of(Kind.NOT_MATCHED)]
         if self._unique and sum(counts.get(number, 0) for number in inserts):
@@ -384,10 +398,7 @@ class _Run:
         alias = self._request.target_alias
         return {".".join((alias, *key.path)): column for key, column in list(keys.items())[:_MOST_KEYS]}
 
-    def _within_scopes(self, relation: Relation) -> Relation:
+    def _within_scopes(self, relation: Relation, omitted: Expression) -> Relation:
         """Without new rows for partitions whose transaction id is recorded."""
-        omitted = self._write.omitted
-        if omitted is None:
-            return relation
         is_insert = Comparison("=", Column((ADDRESS.kind,)), Literal(INSERT, STRING))
         return self._engine.filter(relation, disjunction(Not(is_insert), is_not_true(omitted)))

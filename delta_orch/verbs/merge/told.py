@@ -40,7 +40,7 @@ def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]
 def merge_metrics(
     counts: ChangeCounts,
     clauses: Sequence[ResolvedClause],
-    by_clause: Mapping[int, int],
+    by_clause: Mapping[str | int, int],
     *,
     source_rows: int,
     files_before: int,

@@ -37,12 +37,12 @@ public final class Bridge {
    * In everything else it is the user's session: what runs in it is told to his listeners and observations, carries his
    * tags, and stops when he interrupts it.
    */
-  public synchronized SparkSession pinnedSession(SparkSession user, Map settings) throws Exception {
+  public synchronized SparkSession pinnedSession(SparkSession user, String settings) throws Exception {
     Map now = scala.jdk.javaapi.CollectionConverters.asJava(user.sessionState().conf().getAllConfs());
     Object[] found = (Object[]) pinned.get(settings);
     if (found == null || !now.equals(found[0])) {
       SparkSession clone = user.cloneSession();
-      java.util.Iterator entries = settings.entrySet().iterator();
+      java.util.Iterator entries = toMap(settings).entrySet().iterator();
       while (entries.hasNext()) {
         Map.Entry entry = (Map.Entry) entries.next();
         clone.sessionState().conf().setConfString((String) entry.getKey(), (String) entry.getValue());
@@ -56,7 +56,7 @@ public final class Bridge {
       // The user's own listeners hear of them now; copies would hear of them twice.
       clone.listenerManager().clear();
       found = new Object[] {new java.util.HashMap(now), clone};
-      pinned.put(new java.util.HashMap(settings), found);
+      pinned.put(settings, found);
     }
     return (SparkSession) found[1];
   }
@@ -77,7 +77,7 @@ public final class Bridge {
    *
    * @param reader the session whose settings say how files are read
    */
-  public Dataset scan(SparkSession session, SparkSession reader, FileIndex index, StructType dataSchema, Map options) {
+  public Dataset scan(SparkSession session, SparkSession reader, FileIndex index, StructType dataSchema, String options) {
     HadoopFsRelation relation =
         new HadoopFsRelation(
             index,
@@ -85,7 +85,7 @@ public final class Bridge {
             dataSchema,
             scala.Option.empty(),
             new ParquetFileFormat(),
-            toScala(options),
+            toScala(toMap(options)),
             reader);
     return session.baseRelationToDataFrame(relation);
   }
@@ -97,14 +97,14 @@ public final class Bridge {
    *
    * @return one line a file: its path below `directory`, not encoded
    */
-  public String write(Dataset rows, String directory, String[] partitionColumns, Map options) throws Throwable {
+  public String write(Dataset rows, String directory, String[] partitionColumns, String options) throws Throwable {
     SparkSession session = (SparkSession) rows.sparkSession();
     QueryExecution execution = rows.queryExecution();
     Manifest manifest = Manifest.create(session);
     SQLExecution.withNewExecutionId(
         execution,
         scala.Option.apply("delta_orch write"),
-        new Write(session, execution, directory, partitionColumns, options, manifest));
+        new Write(session, execution, directory, partitionColumns, toMap(options), manifest));
     StringBuilder out = new StringBuilder();
     String root = new Path(new java.net.URI(directory)).toUri().getPath() + "/";
     for (int i = 0; i < manifest.files.size(); i++) {
@@ -133,6 +133,16 @@ public final class Bridge {
     public Object apply() {
       return org.apache.spark.api.python.PythonRDD.toLocalIteratorAndServe(rows.toArrowBatchRdd(), false);
     }
+  }
+
+  /** Keys and values in turn: as a map each of them would be a call from Python. */
+  private static Map toMap(String pairs) {
+    Map map = new java.util.HashMap();
+    String[] parts = pairs.split("\u0000", -1);
+    for (int i = 0; i + 1 < parts.length; i += 2) {
+      map.put(parts[i], parts[i + 1]);
+    }
+    return map;
   }
 
   static scala.collection.immutable.Map toScala(Map map) {
