@@ -5,8 +5,9 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from delta_orch.engines.base import ComputedColumn, Measure
+from delta_orch.engines.base import ComputedColumn, JoinSide, Measure, join_schema
 from delta_orch.engines.spark.engine import SparkEngine
+from delta_orch.engines.spark.join import joined_sql
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
@@ -19,6 +20,7 @@ from tests.unit.test_engines_requests import (  # noqa: F401
     test_aggregates,
     test_joins,
     test_joins_that_choose_rows,
+    test_outer_joins_of_sides_of_known_sizes,
     test_rows_tell_where_they_are,
 )
 
@@ -33,6 +35,18 @@ def test_what_is_refused(engine: SparkEngine) -> None:
         engine.project(rows, [])
     with pytest.raises(InvalidRequestError, match="needs a value"):
         engine.aggregate(rows, [], [Measure("x", "sum")])
+
+
+def test_a_small_side_that_is_kept_leaves_few_rows_of_the_other(engine: SparkEngine) -> None:
+    rows = engine.relation(TARGET)
+    on = resolve_expression(
+        parse_expression("t.id = s.id"), join_schema({"t": engine.schema(rows), "s": engine.schema(rows)})
+    )
+    small, large = JoinSide("s", rows, 4), JoinSide("t", rows, 100)
+    assert "LEFT SEMI JOIN" in joined_sql(large, small, on, "right")
+    assert "LEFT SEMI JOIN" in joined_sql(small, large, on, "anti")
+    assert "LEFT SEMI JOIN" not in joined_sql(large, small, on, "full")
+    assert "LEFT SEMI JOIN" not in joined_sql(large, small._replace(num_rows=50), on, "right")
 
 
 def test_a_limit(engine: SparkEngine) -> None:

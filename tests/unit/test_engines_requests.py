@@ -22,6 +22,9 @@ from delta_orch.expressions.resolve import resolve_expression
 from tests.harness.row_deletion import delete_rows
 
 TARGET = pa.table({"id": [1, 2, 2, None], "v": ["a", "b", "c", "d"], "n": [1.5, None, 2.5, 4.0]})
+Sizes = tuple[int | None, int | None]
+"""How many rows the sides of a join are said to have."""
+
 SOURCE = pa.table({"id": [2, 3], "v": ["x", None], "st": [{"k": 7}, None]})
 
 
@@ -39,8 +42,11 @@ def rows_of(engine: Engine, relation: Relation) -> list[tuple[Any, ...]]:
     return sorted(found, key=lambda row: [(value is None, str(value)) for value in row])
 
 
-def joined(engine: Engine, on: str, kind: JoinKind, values: Sequence[ComputedColumn]) -> list[tuple[Any, ...]]:
-    left, right = JoinSide("t", engine.relation(TARGET)), JoinSide("s", engine.relation(SOURCE))
+def joined(
+    engine: Engine, on: str, kind: JoinKind, values: Sequence[ComputedColumn], sizes: Sizes = (None, None)
+) -> list[tuple[Any, ...]]:
+    left = JoinSide("t", engine.relation(TARGET), sizes[0])
+    right = JoinSide("s", engine.relation(SOURCE), sizes[1])
     scope = join_schema({side.alias: engine.schema(side.relation) for side in (left, right)})
     condition = resolve_expression(parse_expression(on), scope)
     return rows_of(engine, engine.join(left, right, condition, kind, values))
@@ -55,13 +61,31 @@ def joined(engine: Engine, on: str, kind: JoinKind, values: Sequence[ComputedCol
         ("full", [("a", None), ("b", "x"), ("c", "x"), ("d", None), (None, None)]),
     ],
 )
-def test_joins(engine: Engine, kind: JoinKind, expected: list[Any]) -> None:
-    assert joined(engine, "t.id = s.id", kind, columns(v="t.v", w="s.v")) == expected
+@pytest.mark.parametrize("sizes", [(None, None), (100, 2), (4, 100)])
+def test_joins(engine: Engine, kind: JoinKind, sizes: Sizes, expected: list[Any]) -> None:
+    assert joined(engine, "t.id = s.id", kind, columns(v="t.v", w="s.v"), sizes) == expected
+
+
+@pytest.mark.parametrize("sizes", [(100, 2), (4, 100)])
+@pytest.mark.parametrize(
+    ("kind", "on", "expected"),
+    [
+        ("right", "t.id = s.id AND t.n > 2", [("c", "x"), (None, None)]),
+        ("right", "t.id <=> s.st.k", [("d", None), (None, "x")]),
+        ("right", "t.id > s.id", [(None, "x"), (None, None)]),
+        ("left", "t.id = s.id AND s.v IS NULL", [("a", None), ("b", None), ("c", None), ("d", None)]),
+    ],
+)
+def test_outer_joins_of_sides_of_known_sizes(
+    engine: Engine, kind: JoinKind, on: str, sizes: Sizes, expected: list[Any]
+) -> None:
+    assert joined(engine, on, kind, columns(v="t.v", w="s.v"), sizes) == expected
 
 
 @pytest.mark.parametrize(("kind", "expected"), [("semi", [("b",), ("c",)]), ("anti", [("a",), ("d",)])])
-def test_joins_that_choose_rows(engine: Engine, kind: JoinKind, expected: list[Any]) -> None:
-    assert joined(engine, "T.ID = S.id", kind, columns(v="t.v")) == expected
+@pytest.mark.parametrize("sizes", [(None, None), (100, 2), (4, 100)])
+def test_joins_that_choose_rows(engine: Engine, kind: JoinKind, sizes: Sizes, expected: list[Any]) -> None:
+    assert joined(engine, "T.ID = S.id", kind, columns(v="t.v"), sizes) == expected
 
 
 def test_a_join_on_text_with_computed_columns(engine: Engine) -> None:
