@@ -326,3 +326,18 @@ def test_trap_16_a_struct_without_any_wanted_field_in_a_file_is_null(
         assert frame.where("st.d IS NOT NULL").select("id", "st.d.y").collect() == [(1, None)]
         assert frame.where("many IS NOT NULL AND size(many.b) = 1").select("id").collect() == [(1,)]
         assert frame.where("st.a = 1").select("id", "st.a").collect() == [(1, 1)]
+
+
+@pytest.mark.parametrize("beyond", [70, 1 << 25, 1 << 60])
+def test_a_vector_that_marks_rows_beyond_the_file_marks_no_other(
+    engine: SparkEngine, tmp_path: Path, beyond: int
+) -> None:
+    made = HandmadeTable(tmp_path / "table")
+    made.create(StructType((StructField("id", LONG),)), reader_features=("deletionVectors",))
+    rows = pa.table({"id": list(range(10))})
+    made.commit(
+        *(made.add(f"{n}.parquet", rows, deletion_vector=inline_vector(n, beyond)) for n in range(3)),
+        made.add("whole.parquet", rows),
+    )
+    found = engine.to_arrow(made.open().snapshot().scan().to_relation(engine))["id"].to_pylist()
+    assert sorted([*found, 0, 1, 2]) == sorted([*range(10)] * 4)

@@ -62,6 +62,9 @@ if TYPE_CHECKING:
 
 _VECTOR_FILE = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
+_LIKELY_ROWS = 1 << 26
+"""Up to this sum, vectors are believed that the rows exist which they mark last: their words take 8 MiB. A vector of a few
+bytes can mark a row that no file has, and the bits before it would fill the memory."""
 _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
 
 _ZONE = "spark.sql.session.timeZone"
@@ -153,11 +156,12 @@ def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
 
     Raises MissingFileError, CorruptDeletionVectorError, TableError: A vector, or its file, cannot be read.
     """
-    vectors = read_deletion_vectors(store, deletion_vector_descriptors(files))
-    row_counts = each_file(
-        lambda path: int(read_footer(store, path).metadata.num_rows), FileTable(files).path.to_pylist()
-    )
-    words = [_words(vector.row_indexes(n)) for n, vector in zip(row_counts, vectors, strict=True) if vector is not None]
+    vectors = [v for v in read_deletion_vectors(store, deletion_vector_descriptors(files)) if v is not None]
+    lengths = [vector.bitmap.max() + 1 if vector.bitmap else 0 for vector in vectors]
+    if sum(lengths) > _LIKELY_ROWS:
+        paths = FileTable(files).path.to_pylist()
+        lengths = each_file(lambda path: int(read_footer(store, path).metadata.num_rows), paths)
+    words = [_words(vector.row_indexes(length)) for length, vector in zip(lengths, vectors, strict=True)]
     offsets = np.concatenate(([0], np.cumsum([len(w) for w in words])))
     if offsets[-1] >= 1 << 31:
         raise CorruptDeletionVectorError(
