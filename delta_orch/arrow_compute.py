@@ -3,11 +3,15 @@
 `pyarrow.compute` makes and documents its three hundred functions when it is imported. Arrow's own methods, such as
 `filter` and `cast`, import it. That takes a tenth of the processor time of a first scan. The functions here call Arrow
 in the same way. Names that are no functions of Arrow's registry are those of `pyarrow.compute` itself.
+
+Plain values become scalars here, too: `pa.scalar` and `pa.array` import pandas where it is installed, which costs a
+cold process more than reading a log does.
 """
 
 from __future__ import annotations
 
 import importlib
+from array import array
 from typing import Any
 
 import pyarrow as pa
@@ -29,9 +33,30 @@ def fill_null(values: Any, value: Any) -> Any:
     """`pyarrow.compute.fill_null`, for values of one type."""
     from pyarrow import _compute
 
+    value = _scalar(value)
     if not isinstance(value, pa.Scalar | pa.Array | pa.ChunkedArray):
         value = pa.scalar(value, values.type)
+    elif value.type != values.type:
+        value = cast(value, values.type)
     return _compute.call_function("coalesce", [values, value])
+
+
+def _scalar(value: Any) -> Any:
+    """A number, a truth value or a text as a scalar; anything else as it is."""
+    data: list[object]
+    match value:
+        case bool():
+            found, data = pa.bool_(), [bytes([value])]
+        case int() if -(1 << 63) <= value < 1 << 63:
+            found, data = pa.int64(), [array("q", [value])]
+        case float():
+            found, data = pa.float64(), [array("d", [value])]
+        case str():
+            text = value.encode()
+            found, data = pa.string(), [array("i", [0, len(text)]), text]
+        case _:
+            return value
+    return pa.Array.from_buffers(found, 1, [None, *map(pa.py_buffer, data)])[0]
 
 
 def __getattr__(name: str) -> Any:
@@ -64,6 +89,6 @@ def _caller(function: Any) -> Any:
         chosen = options_of(*more, **options) if more or options else None
         if values and isinstance(values[0], _compute.Expression):
             return _compute.Expression._call(function.name, list(values), chosen)
-        return function.call(values, chosen)
+        return function.call([_scalar(value) for value in values], chosen)
 
     return call

@@ -22,7 +22,7 @@ from delta_orch.engines.base import Engine
 from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
-from delta_orch.log.files.arrow_building import int64_array, string_map_array
+from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_map_array
 from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
@@ -203,11 +203,12 @@ class ChangeFeed:
 
 def without_repeats(files: pa.Table) -> Iterable[pa.Table]:
     """The files in as few tables as possible of which none holds a path twice."""
-    # Grouping imports Arrow's query engine and with it pandas: only where there is something to group.
-    while pc.count_distinct(FileTable(files).path).as_py() < files.num_rows:
-        numbered = files.append_column("row", int64_array(range(files.num_rows)))
-        first = numbered.group_by("path").aggregate([("row", "min")]).column("row_min")
-        chosen = pc.is_in(numbered.column("row"), value_set=first.combine_chunks())
+    while files.num_rows:
+        path = one_chunk(FileTable(files).path)
+        first = pc.index_in(pc.unique(path), value_set=path)
+        if len(first) == files.num_rows:
+            break
+        chosen = pc.is_in(int64_range(0, files.num_rows), value_set=pc.cast(first, pa.int64()))
         yield files.filter(chosen)
         files = files.filter(pc.invert(chosen))
     if files.num_rows:

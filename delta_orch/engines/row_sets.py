@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+import delta_orch.arrow_compute as pc
 from delta_orch.log.files.arrow_building import longs_to_numpy
 
 if TYPE_CHECKING:
@@ -83,8 +84,8 @@ def gather_row_sets(
 
 
 def _longs(values: pa.Array, null: int) -> Longs:
-    filled = values.cast(pa.int64()).fill_null(null) if values.null_count else values.cast(pa.int64())
-    return longs_to_numpy(filled)
+    numbers = pc.cast(values, pa.int64())
+    return longs_to_numpy(pc.fill_null(numbers, null) if values.null_count else numbers)
 
 
 def _runs(codes: Longs, numbers: Longs) -> Iterable[tuple[int, int]]:

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 import delta_orch
+from delta_orch import DeltaTable
 from delta_orch.testing import build_table
 
 COMPUTE = frozenset({"_compute"})
@@ -114,6 +115,34 @@ def test_using_a_table_loads_no_orchestrator_and_no_pandas(tmp_path: Path) -> No
     assert not {"pyspark", "dagster", "airflow", "pandas", "polars", "deltalake"} & {
         m.partition(".")[0] for m in loaded
     }
+
+
+CHANGES = {
+    "scan": "table.snapshot().scan(where='id > 1').to_arrow()",
+    "append": "table.append(rows)",
+    "overwrite": "table.overwrite(rows)",
+    "delete": "table.delete('id = 2')",
+    "update": "table.update({'s': \"concat(s, 'x')\"}, 'id > 2')",
+    "merge": "table.upsert(rows, ['id'])",
+    "change feed": "table.changes(starting_version=1).to_arrow()",
+    "optimize": "table.optimize()",
+    "restore": "table.restore(version=1)",
+    "vacuum": "table.vacuum(dry_run=True)",
+}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_a_table_whose_files_were_replaced_loads_no_pandas(name: str, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "table")
+    for ids in ([1, 2, 3], [4, 5, 6]):
+        told = {"delta.enableChangeDataFeed": "true"} if ids[0] == 1 else None
+        table.append(pa.table({"id": ids, "s": pa.array([str(i) for i in ids])}), properties=told)
+    table.delete("id = 1")
+    table.update({"s": "'y'"}, "id = 4")
+    # Rows without `pa.table`, which loads pandas itself.
+    code = f"from delta_orch import DeltaTable\ntable = DeltaTable({str(tmp_path / 'table')!r})\n"
+    code += "rows = table.snapshot(version=0).scan().to_arrow()\n"
+    assert "pandas" not in modules_after(code + CHANGES[name])
 
 
 def test_the_public_names() -> None:

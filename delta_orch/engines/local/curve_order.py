@@ -16,6 +16,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.spool import spilling
 from delta_orch.engines.space_curve import SAMPLED_ROWS, Curve, CurveGrid, grid_of
+from delta_orch.log.files.arrow_building import longs_from_numpy
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -66,12 +67,12 @@ def _sample(relation: LocalRelation, paths: Sequence[tuple[str, ...]]) -> pa.Tab
         skip = (skip - batch.num_rows) % step
         if not len(places):
             continue
-        taken = [column.take(pa.array(places)) for column in _columns(batch, paths)]
+        taken = [column.take(longs_from_numpy(places)) for column in _columns(batch, paths)]
         kept.append(pa.Table.from_arrays(taken, names))
         held += len(places)
         while held > 2 * SAMPLED_ROWS:
             whole = pa.concat_tables(kept)
-            kept = [whole.take(pa.array(np.arange(0, whole.num_rows, 2)))]
+            kept = [whole.take(longs_from_numpy(np.arange(0, whole.num_rows, 2)))]
             held, step = kept[0].num_rows, 2 * step
             skip = 0
     if not kept:
@@ -139,7 +140,7 @@ def _sorted(
         columns = _columns(rows, paths)
     places = grid.places_of(columns)
     order = np.argsort(places, kind="stable")
-    return rows.take(pa.array(order)), places[order]
+    return rows.take(longs_from_numpy(order)), places[order]
 
 
 class _Buckets:

@@ -113,7 +113,7 @@ def _length_check(check: LengthCheck, schema: StructType) -> BatchCheck:
         longest = pc.max(lengths).as_py()
         if longest is None or longest <= check.max_characters:
             return
-        places = pc.indices_nonzero(pc.greater(lengths, pa.scalar(check.max_characters, lengths.type)))
+        places = pc.indices_nonzero(pc.greater(lengths, check.max_characters))
         text = _shorten(texts[places[0].as_py()].as_py())
         hit = _rows_of(places if rows is None else rows.take(places), len(column))
         cause = f"{text!r} has {lengths[places[0].as_py()]} characters"

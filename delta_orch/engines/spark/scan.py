@@ -63,8 +63,8 @@ if TYPE_CHECKING:
 _VECTOR_FILE = "delta_orch_vector_file"
 _WORDS = "delta_orch_vector_words"
 _LIKELY_ROWS = 1 << 26
-"""Up to this sum, vectors are believed that the rows exist which they mark last: their words take 8 MiB. A vector of a few
-bytes can mark a row that no file has, and the bits before it would fill the memory."""
+"""Up to this sum, vectors are believed that the rows exist which they mark last: their words take 8 MiB. A vector of a
+few bytes can mark a row that no file has, and the bits before it would fill the memory."""
 _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
 
 _ZONE = "spark.sql.session.timeZone"

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
+import numpy as np
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
@@ -16,9 +17,9 @@ from delta_orch.engines.scan_plan import FILE_NUMBERS, ScanPlan
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import field_of, plain_schema
 from delta_orch.errors import UnsupportedStoreError
-from delta_orch.log.files.arrow_building import int64_array, int64_range, one_chunk
+from delta_orch.log.files.arrow_building import int64_array, int64_range, longs_from_numpy, one_chunk
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.partition_columns import partition_strings
+from delta_orch.log.files.partition_columns import partition_strings, row_codes
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import LONG, VOID, StructField, StructType
@@ -197,16 +198,11 @@ def distinct_partitions(
 ) -> tuple[pa.Table, pa.Array]:
     """The distinct partitions of some files, typed, and for each file which of them it is in. `keys` are the names that
     the columns have in the log."""
-    code = int64_array([0] * files.num_rows)
     if not len(partition_schema):
-        return pa.Table.from_arrays([], schema=pa.schema([])), code
+        of_all = longs_from_numpy(np.zeros(files.num_rows, np.int64))
+        return pa.Table.from_arrays([], schema=pa.schema([])), of_all
     texts = partition_strings(FileTable(files).partition_values, keys)
-    for column in texts.columns:
-        encoded = one_chunk(column).dictionary_encode(null_encoding="encode")
-        digits = encoded.indices.cast(pa.int64())
-        # Re-encoding after each column keeps the code below files x values, far from overflowing.
-        code = pc.add(pc.multiply(code, int64_array([len(encoded.dictionary)])[0]), digits)
-        code = code.dictionary_encode().indices.cast(pa.int64())
+    code = row_codes(texts)
     first_rows = pc.index_in(pc.unique(code), value_set=code)
     arrays = [
         one_chunk(partition_column_to_arrow(one_chunk(column).take(first_rows), f.data_type))

@@ -8,10 +8,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
+from delta_orch.log.files.arrow_building import (
+    int64_range,
+    longs_from_numpy,
+    one_chunk,
+    string_array,
+    string_scalar,
+)
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
 from delta_orch.protocol.schema import char_width
@@ -88,10 +95,22 @@ def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: 
     return one_chunk(partition_keys(file_partition_strings(files, schema, partition_columns), schema))
 
 
+def row_codes(columns: pa.Table) -> pa.Array:
+    """A number a row, int64: two rows have the same one exactly if they are equal, null equal to null."""
+    code = longs_from_numpy(np.zeros(columns.num_rows, np.int64))
+    for column in columns.columns:
+        encoded = pc.dictionary_encode(one_chunk(column), null_encoding="encode")
+        digits = pc.cast(encoded.indices, pa.int64())
+        # Re-encoding after each column keeps the code below rows x values, far from overflowing.
+        code = pc.add(pc.multiply(code, len(encoded.dictionary)), digits)
+        code = pc.cast(pc.dictionary_encode(code).indices, pa.int64())
+    return code
+
+
 def distinct_rows(columns: pa.Table) -> pa.Table:
-    """Each row once. Arrow takes a name that begins with a dot for a path, so it gets numbers for names."""
-    names = [str(number) for number in range(columns.num_columns)]
-    return columns.rename_columns(names).group_by(names).aggregate([]).rename_columns(columns.column_names)
+    """Each row once. Grouping by Arrow would import its query engine, and with it pandas."""
+    code = row_codes(columns)
+    return columns.take(pc.index_in(pc.unique(code), value_set=code))
 
 
 def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:

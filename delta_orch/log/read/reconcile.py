@@ -12,11 +12,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_array, string_scalar
+from delta_orch.log.files.arrow_building import int64_range, longs_to_numpy, one_chunk, string_array, string_scalar
 from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
 from delta_orch.protocol.paths import canonical_paths
@@ -116,12 +117,16 @@ def _ensure_not_added_and_removed(keys: pa.Array, orders: pa.Array, is_winner: p
     """Raises ProtocolViolationError where one commit adds and removes a logical file: the actions of a commit have no
     order, and readers differ in which of them counts."""
     contested = pc.is_in(keys, value_set=pc.filter(keys, pc.invert(is_winner)))
-    table = pa.table({"key": pc.filter(keys, contested), "order": pc.filter(orders, contested)})
-    actions = pc.filter(table, pc.greater(table["order"], _BEFORE_ALL)).group_by(["key", "order"]).aggregate([])
-    commits = actions.append_column("commit", pc.shift_right(actions["order"], 1))
-    counted = commits.group_by(["key", "commit"]).aggregate([([], "count_all")])
-    if counted.num_rows < actions.num_rows:
-        path = pc.filter(counted, pc.greater(counted["count_all"], 1))["key"][0].as_py().partition("\x00")[0]
+    codes = pc.dictionary_encode(pc.filter(keys, contested)).indices
+    files = longs_to_numpy(one_chunk(pc.cast(codes, pa.int64())))
+    numbers = longs_to_numpy(one_chunk(pc.filter(orders, contested)))
+    in_order = np.lexsort((numbers, files))
+    files, numbers = files[in_order], numbers[in_order]
+    # Removals of a commit have an even number, additions the next one.
+    is_pair = (numbers[:-1] % 2 == 0) & (np.diff(numbers) == 1) & (np.diff(files) == 0)
+    if is_pair.any():
+        first = int(in_order[int(np.flatnonzero(is_pair)[0])])
+        path = pc.filter(keys, contested)[first].as_py().partition("\x00")[0]
         raise ProtocolViolationError(
             f"A commit adds and removes {path!r}",
             cause="The protocol forbids two actions on one file in one commit, as readers differ in which one counts",
