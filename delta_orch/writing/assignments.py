@@ -30,6 +30,7 @@ from delta_orch.protocol.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VARIANT,
     VOID,
     DataType,
     DecimalType,
@@ -157,13 +158,22 @@ def _default(path: Path, table: TableConfiguration) -> Expression:
 
 
 def default_of(field: StructField, table: TableConfiguration) -> Expression:
-    """The default of a column, null where it has none. Raises InvalidExpressionError: It cannot be read."""
+    """The default of a column, null where it has none; a nested one is of the column's type. Raises
+    InvalidExpressionError: It cannot be read."""
     text = field.metadata.get(CURRENT_DEFAULT) if table.supports("allowColumnDefaults") else None
     if not isinstance(text, str):
         return Literal(None)
     from delta_orch.expressions.checked import check_expression
 
-    return parse_row_value(check_expression(text, f"the default of column {field.name}", is_default=True).sql)
+    checked = check_expression(text, f"the default of column {field.name}", is_default=True)
+    return as_default(parse_row_value(checked.sql), field.data_type)
+
+
+def as_default(value: Expression, data_type: DataType) -> Expression:
+    """A default where it is of a nested type: Spark casts it, and a cast takes fields by their place, not by their name
+    as a value that is assigned."""
+    is_cast = not (isinstance(value, Literal) or is_atomic(data_type) or data_type in (VARIANT, VOID))
+    return Cast(value, data_type) if is_cast else value
 
 
 def resolve_value(value: Expression, schema: StructType) -> Expression:

@@ -7,8 +7,19 @@ from dataclasses import replace
 from delta_orch.errors import SchemaMismatchError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.protocol.schema import CURRENT_DEFAULT
-from delta_orch.protocol.types import BOOLEAN, STRING, VOID, DataType, StructField, StructType, may_be_null
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    STRING,
+    VARIANT,
+    VOID,
+    DataType,
+    StructField,
+    StructType,
+    may_be_null,
+    parts_beside,
+)
 from delta_orch.table.column_definitions import generation_expression
+from delta_orch.writing.assignments import is_atomic
 from delta_orch.writing.row_rules import default_value, generated_value, given_default
 
 
@@ -32,13 +43,28 @@ def ensure_default_fits(field: StructField, text: str) -> None:
     `ensure_own_values_fit`."""
     default_value(field, text)
     have, want = _type_of(given_default(field, text), StructType(())), field.data_type
-    if have not in (None, VOID, want) and BOOLEAN in (have, want) and want != STRING:
+    if have is not None and (
+        not _has_shape(have, want) or (have not in (VOID, want) and BOOLEAN in (have, want) and want != STRING)
+    ):
         raise SchemaMismatchError(
             f"The default of column {field.name} is no value of its type",
             cause=f"{text[:200]!r} is of type {have}, the column of type {want}",
             remedy=f"Give a value of type {want}",
             column=field.name,
         )
+
+
+def _has_shape(have: DataType, want: DataType) -> bool:
+    """Whether a cast is possible but for atomic types: it takes fields by their place."""
+    if have in (VOID, want):
+        return True
+    if isinstance(have, StructType) and isinstance(want, StructType):
+        return len(have) == len(want) and all(
+            _has_shape(a.data_type, b.data_type) for a, b in zip(have, want, strict=True)
+        )
+    if parts := parts_beside(have, want):
+        return all(_has_shape(a, b) for _, a, b in parts)
+    return is_atomic(have) and (is_atomic(want) or want == VARIANT)
 
 
 def _type_of(value: Expression, schema: StructType) -> DataType | None:

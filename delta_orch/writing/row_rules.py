@@ -37,7 +37,7 @@ from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import declared_lengths, place_of_text
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField, StructType, fields_of, parts_of
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.writing.assignments import cast_to, is_atomic
+from delta_orch.writing.assignments import as_default, cast_to, is_atomic
 from delta_orch.writing.identity import identity_of, next_values
 from delta_orch.writing.target import RowShape, WriteTarget
 
@@ -166,7 +166,7 @@ def default_value(field: StructField, sql: str) -> Expression:
         if default.value is None:
             return default
         return cast_to(default, literal_type(default), field.data_type, field.name)
-    return Cast(default, field.data_type) if is_atomic(field.data_type) else default
+    return Cast(default, field.data_type) if is_atomic(field.data_type) else as_default(default, field.data_type)
 
 
 def generated_value(field: StructField, sql: str, schema: StructType) -> Expression:

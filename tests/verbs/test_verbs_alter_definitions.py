@@ -288,7 +288,8 @@ def test_collations_are_refused_only_where_a_column_has_one(table: DeltaTable) -
     ("declared", "text"),
     [("int", "true"), ("double", "true"), ("boolean", "1"), ("boolean", "'true'"), ("boolean", "length('a')"),
      ("tinyint", "300"), ("int", "'x'"), ("date", "'x'"), ("date", "5"), ("int", "date'2020-01-01'"),
-     ("int", "99999999999")],
+     ("int", "99999999999"), ("struct<a: int, b: int>", "named_struct('a', 1)"), ("struct<a: int>", "struct(1, 2)"),
+     ("array<struct<a: int>>", "array(struct(1, 2))"), ("int", "struct(1)"), ("array<int>", "map(1, 2)")],
 )  # fmt: skip
 def test_a_default_that_is_no_value_of_its_column_is_refused_at_once(tmp_path: Path, declared: str, text: str) -> None:
     features = {"delta.feature.allowColumnDefaults": "supported"}

@@ -34,6 +34,7 @@ from delta_orch.protocol.types import (
     VOID,
     ArrayType,
     DecimalType,
+    MapType,
     StructField,
     StructType,
     fields_of,
@@ -250,6 +251,30 @@ def test_defaults_of_every_spelling(rows: Any, make: Any, data_type: Any, defaul
     table = make(field("id"), field("x", data_type, CURRENT_DEFAULT=default))
     table.append(rows.data(pa.table({"id": [1]})))
     assert rows.pylist(table) == [{"id": 1, "x": value}]
+
+
+PAIR = StructType((StructField("a", INTEGER), StructField("b", LONG)))
+
+
+@pytest.mark.parametrize(
+    ("data_type", "default", "value"),
+    [
+        (PAIR, "struct(1, 2)", {"a": 1, "b": 2}),
+        (PAIR, "named_struct('b', 1, 'a', 2)", {"a": 1, "b": 2}),
+        (ArrayType(PAIR), "array(struct(1, 2))", [{"a": 1, "b": 2}]),
+        (MapType(STRING, PAIR), "map('k', struct(1, 2))", [("k", {"a": 1, "b": 2})]),
+        (ArrayType(STRING), "array(1)", ["1"]),
+    ],
+    ids=str,
+)
+def test_fields_of_a_default_go_by_their_place(rows: Any, make: Any, data_type: Any, default: str, value: Any) -> None:
+    # As with Delta on Spark. Fields by other names were null on the local engine.
+    table = make(field("id"), field("x", data_type, CURRENT_DEFAULT=default))
+    table.append(rows.data(pa.table({"id": [1]})))
+    assert table.snapshot().scan(["x"]).to_arrow()["x"].to_pylist() == [value]
+    table.update({"x": "NULL"}, engine=rows.engine)
+    table.update({"x": "DEFAULT"}, engine=rows.engine)
+    assert table.snapshot().scan(["x"]).to_arrow()["x"].to_pylist() == [value]
 
 
 def test_all_defaults_of_a_statement_tell_one_moment(rows: Any, make: Any) -> None:
