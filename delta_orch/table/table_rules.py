@@ -12,7 +12,7 @@ from dataclasses import replace
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.schema import TYPE_CHANGES, data_type_from_json
 from delta_orch.protocol.schema_check import ensure_valid_table_schema
-from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
+from delta_orch.protocol.schema_edit import Path, field_at, nearest_field, quote_path, resolve_path, type_at
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.type_text import with_declared_types
 from delta_orch.protocol.types import (
@@ -23,6 +23,7 @@ from delta_orch.protocol.types import (
     INTEGER,
     LONG,
     SHORT,
+    TIMESTAMP_NTZ,
     VARIANT,
     VOID,
     ArrayType,
@@ -32,7 +33,12 @@ from delta_orch.protocol.types import (
     fields_of,
     types_of,
 )
-from delta_orch.table.column_definitions import ensure_definitions, ensure_expressions_fit
+from delta_orch.table.column_definitions import (
+    ensure_definitions,
+    ensure_expressions_fit,
+    ensure_not_depended_on,
+    is_generated,
+)
 from delta_orch.table.column_mapping import (
     MAX_COLUMN_ID,
     ColumnMappingMode,
@@ -234,16 +240,33 @@ def _type_changes(configuration: TableConfiguration) -> Iterator[str]:
                 yield f"Iceberg cannot express that column {field.name} went from {before} to {after}"
 
 
-def ensure_iceberg_can_widen(properties: TableProperties, column: str, before: DataType, after: DataType) -> None:
-    """Raise InvalidRequestError where the table is to stay readable as Iceberg, which cannot express a change of
-    type."""
-    if properties.is_iceberg_compatible and not iceberg_can_widen(before, after):
+def ensure_may_widen(table: TableConfiguration, path: Path, before: DataType, after: DataType) -> None:
+    """Check that a place in a table may get another type, which is wider, whether a user asks for it or the data.
+
+    Raises:
+        InvalidRequestError: An expression of the table is about it, or its values in the log, or Iceberg, forbid it.
+    """
+    column, name = ".".join(path), quote_path(path)
+    if (before, after) == (DATE, TIMESTAMP_NTZ) and path[0] in table.metadata.partition_columns:
         raise InvalidRequestError(
-            f"Column {column} cannot go from {before} to {after} on a table that is compatible with Iceberg",
-            cause="Iceberg has no such change of type",
-            remedy="Set the property of Iceberg compatibility to false first",
+            f"The partition column {name} cannot become {after}",
+            cause="The log spells its values as dates, not as timestamps",
             column=column,
         )
+    if table.properties.is_iceberg_compatible and not iceberg_can_widen(before, after):
+        raise InvalidRequestError(
+            f"Column {name} cannot go from {before} to {after} on a table that is compatible with Iceberg",
+            cause="Iceberg has no such change of type",
+            remedy="Set the property of Iceberg compatibility to false first",
+            column=name,
+        )
+    if is_generated(field_at(table.schema, nearest_field(table.schema, path)[0])):
+        raise InvalidRequestError(
+            f"The generated column {name} cannot change its type",
+            cause="Its values must stay those of its expression",
+            column=column,
+        )
+    ensure_not_depended_on(table, path, f"changed to {after}")
 
 
 def iceberg_can_widen(before: DataType, after: DataType) -> bool:

@@ -7,11 +7,12 @@ the changes; a reader must refuse one that it does not know.
 from __future__ import annotations
 
 import reprlib
+from collections.abc import Iterator
 from dataclasses import replace
 
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError
 from delta_orch.protocol.schema import TYPE_CHANGES, data_type_from_json
-from delta_orch.protocol.schema_edit import without_metadata
+from delta_orch.protocol.schema_edit import Path, without_metadata
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
@@ -21,11 +22,13 @@ from delta_orch.protocol.types import (
     LONG,
     SHORT,
     TIMESTAMP_NTZ,
+    VOID,
     DataType,
     DecimalType,
     StructField,
     StructType,
     fields_of,
+    parts_of,
 )
 
 _MAX_PRECISION = 38
@@ -79,6 +82,16 @@ def widened_by_data(ours: DataType, theirs: DataType) -> DataType | None:
     if not is_widening(ours, theirs) or isinstance(theirs, DecimalType):
         return None
     return None if theirs == DOUBLE and ours != FLOAT else theirs
+
+
+def changed_types(before: DataType, after: DataType, path: Path = ()) -> Iterator[tuple[Path, DataType, DataType]]:
+    """The places, at any depth, where a type became another one: each with both. One that had no type changes none."""
+    parts, later = parts_of(before), dict(parts_of(after))
+    for name, inner in parts:
+        if name in later:
+            yield from changed_types(inner, later[name], (*path, name))
+    if not parts and before not in (after, VOID):
+        yield path, before, after
 
 
 def with_type_change(field: StructField, before: DataType, after: DataType, place: str = "") -> StructField:

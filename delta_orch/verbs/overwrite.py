@@ -74,8 +74,14 @@ def overwrite(
     def change(write: Write) -> dict[str, int]:
         if is_dynamic:
             return _replace_partitions(write)
-        if write.omitted is not None and mode is SchemaMode.OVERWRITE:
-            raise _schema_overwrite_refused("Some of the txn scopes are recorded already, and their rows stay")
+        if mode is SchemaMode.OVERWRITE:
+            if write.omitted is not None:
+                raise _schema_overwrite_refused("Some of the txn scopes are recorded already, and their rows stay")
+            if "generatedColumns" in write.target.table.features:
+                from delta_orch.writing.defined_values import ensure_own_values_fit
+
+                # A column that keeps its type may be computed from one that has another now.
+                ensure_own_values_fit(write.target.schema)
         return _replace_rows(write, replace_where)
 
     return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, Source(data, mode), engine))
@@ -129,8 +135,9 @@ def _files_in_same_partitions(snapshot: Snapshot, adds: pa.Table, schema: Struct
     if files.num_rows == 0 or adds.num_rows == 0:
         return files.slice(0, 0)
     columns = snapshot.partition_columns
-    written = pc.unique(file_partition_keys(adds, schema, columns))
-    return files.filter(pc.is_in(file_partition_keys(files, schema, columns), value_set=written))
+    written = pc.unique(file_partition_keys(adds, schema, columns, equal_zeros=True))
+    there = file_partition_keys(files, schema, columns, equal_zeros=True)
+    return files.filter(pc.is_in(there, value_set=written))
 
 
 def _schema_overwrite_refused(cause: str) -> InvalidRequestError:

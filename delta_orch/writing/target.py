@@ -295,13 +295,18 @@ def evolve_target(
         return target
     from delta_orch.table.clustering import ensure_can_cluster
     from delta_orch.table.schema_evolution import merge_schemas
-    from delta_orch.table.table_rules import settle
+    from delta_orch.table.table_rules import ensure_may_widen, settle
 
     before = target.table
     if schema_mode is SchemaMode.OVERWRITE:
         return _overwritten(target, source_schema, definition or {})
     may_widen = before.properties.enable_type_widening
     schema = merge_schemas(before.schema, source_schema, may_widen=may_widen, may_cast=may_cast)
+    if may_widen:
+        from delta_orch.table.type_widening import changed_types
+
+        for path, was, becomes in changed_types(before.schema, schema):
+            ensure_may_widen(before, path, was, becomes)
     settled = settle(before, before.with_schema(schema))
     if settled is before:
         return target

@@ -157,6 +157,18 @@ def test_dynamic_compares_values_not_spellings(table: DeltaTable) -> None:
     assert sorted(again.snapshot().scan(["id"]).to_arrow().column("id").to_pylist()) == [2, 3]
 
 
+def test_dynamic_takes_zeros_of_both_signs_for_one(rows: Any, table: DeltaTable) -> None:
+    # They lie in two partitions, and are equal in every predicate.
+    table.append(rows.data(pa.table({"part": [0.0, -0.0, 1.0], "id": [1, 2, 3]})), partition_by=["part"])
+    table.overwrite(rows.data(pa.table({"part": [0.0], "id": [4]})), partition_overwrite_mode="dynamic")
+    assert sorted(row["id"] for row in rows.pylist(table)) == [3, 4]
+    first = table.snapshot()
+    table.append(rows.data(pa.table({"part": [-0.0], "id": [5]})))
+    again = rows.data(pa.table({"part": [0.0], "id": [6]}))
+    with pytest.raises(ConflictError):
+        first.overwrite(again, partition_overwrite_mode="dynamic", isolation_level="Serializable")
+
+
 def test_dynamic_needs_partitions(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     table.append(rows.data(days(("a", 1))))
     with pytest.raises(InvalidRequestError, match="partitioned"):

@@ -8,8 +8,10 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch import column as column_of
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol import types as t
+from delta_orch.protocol.type_text import parse_columns
 from tests.certain import some
 
 if TYPE_CHECKING:
@@ -136,6 +138,48 @@ def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows: EngineRows, 
     field = table.snapshot().schema.find("id")
     assert (some(field).nullable, some(field).metadata) == (False, {"comment": "key"})
     assert table.snapshot().schema.names == ("m", "id")
+
+
+@pytest.mark.parametrize("column", ["checked", "read", "made", "s.x"])
+@pytest.mark.parametrize("verb", ["append", "overwrite", "upsert"])
+def test_data_widens_no_column_that_an_expression_is_about(
+    rows: EngineRows, table: DeltaTable, verb: str, column: str
+) -> None:
+    columns = parse_columns("id INT, checked INT, read INT, s STRUCT<x: INT>, free INT")
+    table.create(
+        [*columns, column_of("made", "int", generated_as="read + 1")],
+        properties={"delta.enableTypeWidening": "true"},
+    )
+    table.alter().add_constraint("c", "checked > 0 AND s.x > 0").commit()
+    version = table.version()
+
+    def data(wide: str) -> Any:
+        kinds = {
+            name: pa.int64() if wide == name else pa.int32() for name in ("checked", "read", "made", "free", "s.x")
+        }
+        found = {name: pa.array([2 if name == "made" else 1], kind) for name, kind in kinds.items()}
+        found["s"] = pa.StructArray.from_arrays([found.pop("s.x")], ["x"])
+        return rows.data(pa.table({"id": pa.array([1], pa.int32()), **found}))
+
+    def write(source: Any) -> None:
+        if verb == "upsert":
+            table.upsert(source, ["id"], schema_mode="merge", engine=rows.engine)
+        else:
+            getattr(table, verb)(source, schema_mode="merge")
+
+    with pytest.raises(InvalidRequestError, match="cannot"):
+        write(data(column))
+    assert table.version() == version
+    write(data("free"))
+    assert some(table.snapshot().schema.find("free")).data_type == t.LONG
+
+
+def test_overwritten_columns_keep_to_what_is_computed_from_them(rows: EngineRows, table: DeltaTable) -> None:
+    table.create([*parse_columns("a INT"), column_of("made", "int", generated_as="a + 1")])
+    wide = pa.table({"a": pa.array([1], pa.int64()), "made": pa.array([2], pa.int32())})
+    with pytest.raises(SchemaMismatchError, match="another type than its expression"):
+        table.overwrite(rows.data(wide), schema_mode="overwrite")
+    assert table.version() == 0
 
 
 @pytest.mark.spark

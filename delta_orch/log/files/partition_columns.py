@@ -22,7 +22,7 @@ from delta_orch.log.files.arrow_building import (
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
 from delta_orch.protocol.schema import char_width
-from delta_orch.protocol.types import STRING, StructField, StructType
+from delta_orch.protocol.types import DOUBLE, FLOAT, STRING, StructField, StructType
 from delta_orch.table.column_mapping import physical_path
 
 _ESCAPE = "\x1f"
@@ -60,15 +60,16 @@ def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_r
     return pc.take(values, found)
 
 
-def partition_keys(strings: pa.Table, schema: StructType) -> pa.Array:
+def partition_keys(strings: pa.Table, schema: StructType, *, equal_zeros: bool = False) -> pa.Array:
     """One string a row; two rows have the same one exactly if their partition values are the same values.
 
     Args:
         strings: One string column a partition column, as `partition_strings` gives them.
         schema: The table's schema, for the types of the columns.
+        equal_zeros: Whether 0.0 and -0.0 are the same, as they are for a comparison. They lie in two partitions.
     """
     parts = [
-        _comparable(one_chunk(column), name, schema)
+        _comparable(one_chunk(column), name, schema, equal_zeros)
         for name, column in zip(strings.column_names, strings.columns, strict=True)
     ]
     if not parts:
@@ -87,12 +88,15 @@ def file_partition_strings(files: pa.Table, schema: StructType, partition_column
     return partition_strings(FileTable(files).partition_values, physical).rename_columns(list(partition_columns))
 
 
-def file_partition_keys(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Array:
+def file_partition_keys(
+    files: pa.Table, schema: StructType, partition_columns: Sequence[str], *, equal_zeros: bool = False
+) -> pa.Array:
     """One string a file; two have the same one exactly if they lie in the same partition. See
-    `file_partition_strings`."""
+    `file_partition_strings` and `partition_keys`."""
     if not partition_columns:
         return string_array([""] * files.num_rows)
-    return one_chunk(partition_keys(file_partition_strings(files, schema, partition_columns), schema))
+    strings = file_partition_strings(files, schema, partition_columns)
+    return one_chunk(partition_keys(strings, schema, equal_zeros=equal_zeros))
 
 
 def row_codes(columns: pa.Table) -> pa.Array:
@@ -131,10 +135,12 @@ def filled_up(values: Any, field: StructField) -> Any:
     return values if width is None else pc.utf8_rpad(values, width=width, padding=" ")
 
 
-def _comparable(texts: pa.Array, name: str, schema: StructType) -> pa.Array:
+def _comparable(texts: pa.Array, name: str, schema: StructType, equal_zeros: bool) -> pa.Array:
     field = schema.find(name)
     data_type = STRING if field is None else field.data_type
     values = partition_column_to_arrow(texts, data_type)
+    if equal_zeros and data_type in (FLOAT, DOUBLE):
+        values = pc.add(values, pa.scalar(0.0, values.type))
     texts = partition_column_from_arrow(values if field is None else filled_up(values, field), data_type)
     escaped = pc.replace_substring(texts, pattern=_ESCAPE, replacement=_ESCAPE * 2)
     return pc.coalesce(escaped, string_scalar(_ESCAPE + "null"))

@@ -97,9 +97,9 @@ class ReadSet:
             return all_booleans(True, files.num_rows)
         found, columns = all_booleans(False, files.num_rows), list(table.partition_columns)
         if self.partitions:
-            keys = file_partition_keys(files, table.schema, columns)
+            keys = file_partition_keys(files, table.schema, columns, equal_zeros=True)
             for partitions in self.partitions:
-                read = partition_keys(partitions.select(columns), table.schema)
+                read = partition_keys(partitions.select(columns), table.schema, equal_zeros=True)
                 found = pc.or_(found, pc.is_in(keys, value_set=read))
         return found
 

@@ -25,11 +25,11 @@ from delta_orch.protocol.schema_edit import (
 )
 from delta_orch.protocol.table_properties import ensure_no_credential, parse_column_list
 from delta_orch.protocol.type_text import DeclaredLength, lengths_at, with_lengths_at, with_renamed_place
-from delta_orch.protocol.types import DATE, TIMESTAMP_NTZ, DataType, StructField, StructType
+from delta_orch.protocol.types import DataType, StructField, StructType
 from delta_orch.table.clustering import logical_path
 from delta_orch.table.column_definitions import ensure_default, ensure_not_depended_on, is_generated, is_identity
 from delta_orch.table.column_mapping import ColumnMappingMode
-from delta_orch.table.table_rules import ensure_iceberg_can_widen
+from delta_orch.table.table_rules import ensure_may_widen
 from delta_orch.table.type_widening import is_widening, with_type_change
 from delta_orch.verbs.alter.draft import Draft, not_null_proof
 from delta_orch.writing.defined_values import ensure_default_fits
@@ -383,21 +383,7 @@ class ChangeType(ChangeColumn):
                 remedy="Set delta.enableTypeWidening to true first, or in the same alteration",
                 features=["typeWidening"],
             )
-        if (before, self.data_type) == (DATE, TIMESTAMP_NTZ) and path[0] in draft.table.metadata.partition_columns:
-            raise InvalidRequestError(
-                f"The partition column {name} cannot become {self.data_type}",
-                cause="The log spells its values as dates, not as timestamps",
-                column=".".join(path),
-            )
-        ensure_iceberg_can_widen(draft.table.properties, name, before, self.data_type)
-        around, _ = nearest_field(draft.schema, path)
-        if is_generated(field_at(draft.schema, around)):
-            raise InvalidRequestError(
-                f"The generated column {name} cannot change its type",
-                cause="Its values must stay those of its expression",
-                column=".".join(path),
-            )
-        ensure_not_depended_on(draft.table, path, f"changed to {self.data_type}")
+        ensure_may_widen(draft.table, path, before, self.data_type)
 
 
 @dataclass(frozen=True, slots=True)
