@@ -68,18 +68,21 @@ def gather_row_sets(
     for batch in batches:
         if not batch.num_rows:
             continue
-        kinds = batch.column(kind).dictionary_encode()
+        kinds = pc.dictionary_encode(batch.column(kind))
         files, positions = batch.column(file_number), batch.column(row_position)
-        codes = _longs(kinds.indices, -1)
-        numbers = _longs(files, -1)
+        codes, numbers = _longs(kinds.indices, -1), _longs(files, -1)
+        # Scans give the rows of a file together, joins may mix them: each run costs a step.
+        together = np.lexsort((numbers, codes))
+        codes, numbers = codes[together], numbers[together]
+        rows = _longs(positions, -1)[together]
         for start, stop in _runs(codes, numbers):
             number = int(numbers[start])
             key = (kinds.dictionary[int(codes[start])].as_py(), None if number < 0 else number)
-            rows = found.setdefault(key, RowSet())
+            taken = found.setdefault(key, RowSet())
             if number < 0:
-                rows.num_rows += stop - start
+                taken.num_rows += stop - start
             else:
-                rows.add(_longs(positions.slice(start, stop - start), -1))
+                taken.add(rows[start:stop])
     return found
 
 
@@ -89,7 +92,7 @@ def _longs(values: pa.Array, null: int) -> Longs:
 
 
 def _runs(codes: Longs, numbers: Longs) -> Iterable[tuple[int, int]]:
-    """Neighbours of one kind and one file. Scans give the rows of a file together."""
+    """Neighbours of one kind and one file."""
     ends = np.flatnonzero((np.diff(codes) != 0) | (np.diff(numbers) != 0)) + 1
     bounds = [0, *ends.tolist(), len(codes)]
     return pairwise(bounds)
