@@ -21,6 +21,7 @@ from delta_orch.errors import (
     InvalidPropertyError,
     InvalidRequestError,
 )
+from delta_orch.expressions.parse import parse_expression
 from tests.certain import a, some
 
 ROWS = pa.table({"id": [1, 2]})
@@ -175,6 +176,30 @@ def test_expired_identifiers_are_forgotten(table: DeltaTable, days: Any) -> None
     time.sleep(1.1)
     assert DeltaTable(table.uri).txns() == {}
     assert not DeltaTable(table.uri).append(days(("a", 1)), txn=("app", 1)).skipped
+
+
+@pytest.mark.parametrize("inserts", [False, True])
+@pytest.mark.parametrize(("verb", "left"), [("delete", [1, 3]), ("by_source_delete", [1, 2]), ("update", [1, 2, 3])])
+def test_a_merge_leaves_out_the_partitions_that_are_recorded(
+    rows: Any, table: DeltaTable, days: Any, ids: Any, verb: str, left: list[int], inserts: bool
+) -> None:
+    a, b = (TxnId(day, 1, scope=parse_expression(f"day = '{day}'")) for day in "ab")
+    table.append(days(("a", 1), ("b", 2), ("b", 3)), partition_by=["day"])
+    table.append(days(), txn=[a])
+    source = rows.data(days(("a", 1), ("b", 2), ("a", 8), ("b", 9)))
+    merge = table.merge(source, "target.day = source.day AND target.id = source.id", txn=[a, b], engine=rows.engine)
+    # Where no row is inserted, none is made: only addresses are there to tell what leaves.
+    match verb:
+        case "delete":
+            merge.when_matched_delete()
+        case "by_source_delete":
+            merge.when_not_matched_by_source_delete()
+        case _:
+            merge.when_matched_update({"value": "-1.0"})
+    if inserts:
+        merge.when_not_matched_insert_all()
+    assert merge.execute().operation_metrics["numTargetRowsInserted"] == inserts
+    assert sorted(i for found in ids(table).values() for i in found) == left + [9] * inserts
 
 
 # Metadata domains

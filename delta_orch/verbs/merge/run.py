@@ -271,7 +271,7 @@ class _Run:
         sets: Mapping[RowKey, RowSet] | None = rows_by_kind(changing, taken)
         if changing:
             relation = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
-            if write.omitted is not None:
+            if write.omitted is not None and any(clause.action is Action.INSERT for clause in changing):
                 # Which new rows are left out depends on their values.
                 relation, sets = self._within_scopes(relation, write.omitted), None
         result = changes.apply(
