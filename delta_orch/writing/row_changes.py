@@ -14,7 +14,8 @@ What a verb hands to `apply` is a relation with one row for each changed row of 
 - the table's columns as the row is to have them, in the table's types (what is narrower is widened); nobody looks at
   those of a row that is deleted. A relation that only deletes needs none of them. Other columns are left aside.
 
-The relation is evaluated exactly once, so it need not be deterministic.
+The relation is evaluated once, so it need not be deterministic. Where the caller knows which rows it names (`sets`), it
+is read as often as it takes to write them, and must give the same rows each time.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from contextlib import nullcontext
 from datetime import datetime
@@ -17,6 +18,7 @@ import delta_orch
 from delta_orch import DeltaTable, TxnId, identity_column, literal
 from delta_orch.engines.local import duckdb_query
 from delta_orch.engines.local.duckdb_session import connect
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
     ConflictError,
     ConstraintViolationError,
@@ -299,6 +301,17 @@ def test_the_commit_says_what_the_reference_says(table: DeltaTable) -> None:
     told = ("Inserted", "Updated", "MatchedUpdated", "Deleted", "NotMatchedBySourceDeleted", "MatchedDeleted")
     assert [metrics[f"numTargetRows{name}"] for name in told] == ["1", "1", "1", "1", "1", "0"]
     assert content(table) == [{"id": i, "v": v} for i, v in ((1, "y"), (2, "b"), (3, "c"), (9, "z"))]
+
+
+def test_the_time_of_a_scan_is_that_of_the_join(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    join = LocalEngine.evaluated
+
+    def slow(*arguments: Any) -> Any:
+        time.sleep(0.05)
+        return join(*arguments)
+
+    monkeypatch.setattr(LocalEngine, "evaluated", slow)
+    assert table.upsert(rows_of((1, "x")), ["id"]).operation_metrics["scanTimeMs"] >= 50
 
 
 def test_txn_and_dry_run(table: DeltaTable) -> None:

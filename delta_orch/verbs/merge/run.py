@@ -241,6 +241,7 @@ class _Run:
         assert snapshot is not None
         found = self._candidates(source)
         _, where, files = self._select(found)
+        started = time.monotonic()
         # Where nothing changes there are no metrics of the operation.
         write.measured |= {
             "numTargetFilesBeforeSkipping": snapshot.num_files,
@@ -264,6 +265,7 @@ class _Run:
         self._ensure_single_matches(changes, classified, taken)
         self._ensure_inside(classified)
         self._ensure_unique(classified, counts)
+        scan_ms = int((time.monotonic() - started) * 1000)
         changing = [clause for clause in self._clauses.all if counts.get(clause.number)]
         if not changing and not is_needed:
             return None
@@ -283,7 +285,7 @@ class _Run:
             may_repeat=self._clauses.may_repeat,
         )
         return merge_metrics(
-            result,
+            replace(result, scan_ms=result.scan_ms + scan_ms),
             self._clauses.all,
             counts,
             source_rows=found.num_source_rows,
