@@ -39,14 +39,16 @@ def test_what_is_refused(engine: SparkEngine) -> None:
 
 def test_a_small_side_that_is_kept_leaves_few_rows_of_the_other(engine: SparkEngine) -> None:
     rows = engine.relation(TARGET)
-    on = resolve_expression(
-        parse_expression("t.id = s.id"), join_schema({"t": engine.schema(rows), "s": engine.schema(rows)})
-    )
+    scope = join_schema({"t": engine.schema(rows), "s": engine.schema(rows)})
+    on = resolve_expression(parse_expression("t.id = s.id"), scope)
     small, large = JoinSide("s", rows, 4), JoinSide("t", rows, 100)
     assert "LEFT SEMI JOIN" in joined_sql(large, small, on, "right")
     assert "LEFT SEMI JOIN" in joined_sql(small, large, on, "anti")
     assert "LEFT SEMI JOIN" not in joined_sql(large, small, on, "full")
     assert "LEFT SEMI JOIN" not in joined_sql(large, small._replace(num_rows=50), on, "right")
+    # Without an equality of both sides each pair would be looked at twice.
+    of_one = resolve_expression(parse_expression("t.id = 1 AND t.n = t.id AND t.n > s.n"), scope)
+    assert "LEFT SEMI JOIN" not in joined_sql(large, small, of_one, "right")
 
 
 def test_a_limit(engine: SparkEngine) -> None:

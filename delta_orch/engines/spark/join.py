@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from delta_orch.engines.base import JoinKind, JoinSide
 from delta_orch.engines.spark.sql_text import bounded_sql
-from delta_orch.expressions.nodes import And, Comparison, Expression
+from delta_orch.expressions.nodes import And, Coerced, Comparison, Expression
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.tree import columns_of
 
 _MOST_BROADCAST_ROWS = 500_000
 """Of these a semi join holds what the condition looks at, some 100 bytes a row."""
@@ -44,5 +45,13 @@ def _is_much_smaller(small: JoinSide, large: JoinSide) -> bool:
 
 def _has_equality(on: Expression) -> bool:
     """Whether rows find their partners by hash. Otherwise each pair is looked at, and once is enough."""
-    parts = on.children if isinstance(on, And) else (on,)
-    return any(isinstance(part, Comparison) and part.op in ("=", "<=>") for part in parts)
+    return any(_is_of_both(part) for part in (on.children if isinstance(on, And) else (on,)))
+
+
+def _is_of_both(part: Expression) -> bool:
+    """Whether a part of a condition is an equality between values of both sides, not with a constant."""
+    match part.predicate if isinstance(part, Coerced) else part:
+        case Comparison("=" | "<=>", left, right):
+            one, other = ({column.path[0] for column in columns_of(side)} for side in (left, right))
+            return len(one) == len(other) == 1 and one != other
+    return False
