@@ -13,7 +13,7 @@ from delta_orch.engines.base import ComputedColumn, Relation
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.errors import StorageError
+from delta_orch.errors import ConstraintViolationError, StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
 from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import NO_FILES, FileTable, record_counts
@@ -130,6 +130,7 @@ class ChangedFiles:
         self._ensure_complete(adds, rewritten)
         for table in adds:
             write.ensure_inside_scopes(table)
+            self._ensure_none_is_left_out(table)
             transaction.add_files(table, just_written=True)
         for table in change_files:
             transaction.add_change_files(table)
@@ -175,6 +176,25 @@ class ChangedFiles:
                 remedy="Look for what touches files below the table's directory; the table is unchanged",
                 found=found,
                 expected=expected,
+            )
+
+    def _ensure_none_is_left_out(self, adds: pa.Table) -> None:
+        """No row moves into a partition whose transaction id is recorded: the commit leaves the files there out, and
+        the row would be gone."""
+        target, omitted = self._write.target, self._write.omitted
+        if omitted is None or not adds.num_rows:
+            return
+        from delta_orch.log.read.skipping.data_skipping import match_files
+
+        is_omitted = match_files(adds, omitted, target.schema, target.partition_columns).may_match
+        if pc.any(is_omitted).as_py():
+            partition = dict(FileTable(adds.filter(is_omitted)).partition_values[0].as_py() or ())
+            raise ConstraintViolationError(
+                f"Rows would move into the partition {partition}, whose transaction id is recorded",
+                cause="The write leaves that partition alone, so the rows would be lost",
+                remedy="Leave rows in their partitions, or give a TxnId without scope; the table is unchanged",
+                constraint="txn scope",
+                partition=partition,
             )
 
     def _file(self, file: _Touched) -> pa.Table:
