@@ -74,6 +74,10 @@ def update(
         write.transaction.read_rows(files)
         rows = write.engine.project(changes.scan(selected.leaving), columns)
         recomputed = recomputed_columns(write.target.table, assignments)
+        if not {*recomputed, *(assignment.path[0] for assignment in assignments)}.isdisjoint(
+            write.target.partition_columns
+        ):
+            write.transaction.move_across_scopes()
         counts = changes.apply(rows, recomputed=recomputed)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=True)
 

@@ -206,24 +206,31 @@ def test_a_merge_leaves_out_the_partitions_that_are_recorded(
 def test_no_row_moves_into_a_partition_that_is_recorded(
     rows: Any, table: DeltaTable, days: Any, ids: Any, verb: str
 ) -> None:
-    # The commit left the row out, and removed it where it was.
+    # The commit left the row out, and removed it where it was: also where the id was recorded while it was made.
     txns = [TxnId(day, 1, scope=parse_expression(f"day = '{day}'")) for day in "abc"]
     table.append(days(("a", 1), ("b", 2), ("b", 3)), partition_by=["day"])
     table.append(days(), txn=txns[:1])
 
     def move(day: str) -> None:
         if verb == "update":
-            table.update({"day": f"'{day}'"}, "id = 2", txn=txns, engine=rows.engine)
+            table.update({"DAY": f"'{day}'"}, "id = 2", txn=txns, engine=rows.engine)
         else:
             merge = table.merge(rows.data(days(("x", 2))), "target.id = source.id", txn=txns, engine=rows.engine)
-            merge.when_matched_update({"day": f"'{day}'"}).execute()
+            merge.when_matched_update({"Day": f"'{day}'"}).execute()
 
     with pytest.raises(ConstraintViolationError, match="whose transaction id is recorded") as info:
         move("a")
     assert info.value.context["constraint"] == "txn scope"
     assert ids(table) == {"a": [1], "b": [2, 3]}
-    move("c")
-    assert ids(table) == {"a": [1], "b": [3], "c": [2]}
+    late = table_of_now(table)
+    DeltaTable(table.uri).append(days(), txn=txns[2:])
+    table = late
+    with pytest.raises(ConflictError, match="same application id"):
+        move("c")
+    assert ids(DeltaTable(table.uri)) == {"a": [1], "b": [2, 3]}
+    table = DeltaTable(table.uri)
+    move("b")
+    assert ids(table) == {"a": [1], "b": [2, 3]}
 
 
 # Metadata domains

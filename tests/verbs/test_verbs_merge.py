@@ -311,7 +311,7 @@ def test_the_time_of_a_scan_is_that_of_the_join(table: DeltaTable, monkeypatch: 
         return join(*arguments)
 
     monkeypatch.setattr(LocalEngine, "evaluated", slow)
-    assert table.upsert(rows_of((1, "x")), ["id"]).operation_metrics["scanTimeMs"] >= 50
+    assert int(table.upsert(rows_of((1, "x")), ["id"]).operation_metrics["scanTimeMs"]) >= 50
 
 
 def test_txn_and_dry_run(table: DeltaTable) -> None:

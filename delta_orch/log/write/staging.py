@@ -161,6 +161,7 @@ class Staging:
         self._last_result: TableConfiguration | None = None
         self._reads = ReadSet()
         self._staged = StagedActions()
+        self._moves_across_scopes = False
         self._keys_read: pa.Array | None = None
         self._marks: MarkedRows | None = None
         # Files that must be as durable as the commit that names them.
@@ -179,6 +180,11 @@ class Staging:
     def read_across_scopes(self) -> None:
         """Rows that come into partitions whose identifier another run records concern the change all the same."""
         self._reads.across_scopes = True
+
+    def move_across_scopes(self) -> None:
+        """Rows may come out of one partition into another. Where another run records the identifier of one of them
+        first, that is a conflict: without it the rows would be lost, or there twice."""
+        self._moves_across_scopes = True
 
     def read_partitions(self, values: pa.Table) -> None:
         """The change depends on these partitions: one string column a partition column, spelled as in the log."""

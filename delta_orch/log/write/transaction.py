@@ -28,7 +28,7 @@ from delta_orch.errors import (
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.files.txn import Recorded, TxnId, ensure_follows, stale_among
+from delta_orch.log.files.txn import Recorded, TxnId, ensure_follows, is_wholly_stale, stale_among
 from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
 from delta_orch.log.write.commit_checks import (
     ensure_isolation_level,
@@ -293,7 +293,10 @@ class Transaction(Staging):
                 winner = replace(winner, protocol=None, metadata=None)
             else:
                 base = before.after(winner)
-            if self._leave_out(stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns}), base):
+            stale = stale_among(self._txns, {txn.app_id: txn.version for txn in winner.txns})
+            if self._moves_across_scopes and not is_wholly_stale(self._txns, stale):
+                stale = ()  # None can be left out without the others: `ensure_no_conflict` says so.
+            if self._leave_out(stale, base):
                 return self._skip(base, attempt)
             self._base = base
             self._follow_moved_rows(winner, base)

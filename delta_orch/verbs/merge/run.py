@@ -212,6 +212,9 @@ class _Run:
         if not all(column in keyed for part in bounds for column in columns_of(part)):
             # A row has one place in all parts together: another run may put it into a part that it settles.
             write.transaction.read_across_scopes()
+        updated = {path[0] for clause in self._clauses.all if clause.action is Action.UPDATE for path in clause.values}
+        if not bounds and not {*updated, *self._recomputed}.isdisjoint(write.target.partition_columns):
+            write.transaction.move_across_scopes()
         changes = RowChanges(write, NO_FILES)
         self._types = value_types(engine, changes, source, self._clauses.all, sides, evolves=self._evolves)
         return source
