@@ -11,6 +11,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import orjson
 import pyarrow as pa
 import pytest
@@ -23,6 +24,7 @@ from delta_orch.log.files.arrow_building import (
     int64_array,
     int64_range,
     literal_array,
+    longs_from_numpy,
     plain,
     string_array,
     string_map_array,
@@ -238,3 +240,10 @@ print("pandas" in sys.modules)
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.stdout.strip(), done.stderr) == ("False", "")
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.int32, np.uint8])
+def test_numbers_of_any_width_become_longs(kind: Any) -> None:
+    # Older NumPy counts in 32 bits on Windows.
+    assert longs_from_numpy(np.arange(0, 12, 3, dtype=kind)).to_pylist() == [0, 3, 6, 9]
+    assert longs_from_numpy(np.arange(12, dtype=kind)[::3]).to_pylist() == [0, 3, 6, 9]
