@@ -95,7 +95,8 @@ class Written(WriterCommitMessage):  # type: ignore[misc]
 
 
 def write_task(spec: bytes | None, schema_json: str, batches: Iterator[pa.RecordBatch]) -> Written:
-    """Write the rows of one task by a pickled `WriteSpec` and its moment; without, nothing is left to write."""
+    """Write the rows of one task. `spec` is what `PlannedWrite.spec` gives, pickled; without it nothing is left to
+    write."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

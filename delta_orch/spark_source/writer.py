@@ -114,8 +114,8 @@ class PlannedWrite:
         return cls(request, schema, is_overwrite, version)
 
     def spec(self) -> tuple[WriteSpec, datetime] | None:
-        """How tasks write the rows, and the moment that its expressions tell: the commit is planned again, and may be
-        by a plan of its own. None where nothing is left to do, because the `txn` is recorded.
+        """How tasks write the rows, and the moment that all expressions tell. The commit plans the write again, maybe
+        in another process: it takes both from here. None where nothing is left to do, because the `txn` is recorded.
 
         Raises:
             UnsupportedFeatureError: Tasks cannot write such rows without each other, or the table cannot be planned
