@@ -16,7 +16,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.spark import file_names
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.errors import UnsupportedExpressionError
+from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
 from delta_orch.protocol.types import (
     DOUBLE,
     LONG,
@@ -326,6 +326,27 @@ def test_trap_16_a_struct_without_any_wanted_field_in_a_file_is_null(
         assert frame.where("st.d IS NOT NULL").select("id", "st.d.y").collect() == [(1, None)]
         assert frame.where("many IS NOT NULL AND size(many.b) = 1").select("id").collect() == [(1,)]
         assert frame.where("st.a = 1").select("id", "st.a").collect() == [(1, 1)]
+
+
+@pytest.mark.parametrize(
+    ("name", "is_free"),
+    [("delta_orch_vector_file", True), ("delta_orch_vector_words", True), ("r", True), ("v", True)]
+    + [(f"DELTA_orch_{name}", False) for name in ("row_position", "file_number", "row_file")],
+)
+def test_columns_called_like_those_of_a_scan(engine: SparkEngine, tmp_path: Path, name: str, is_free: bool) -> None:
+    table = DeltaTable(tmp_path / "table")
+    table.append(pa.table({"id": [1, 2, 3], name: [7, 8, 9]}), properties={"delta.enableDeletionVectors": "true"})
+
+    def ids() -> list[int]:
+        return sorted(engine.to_arrow(table.snapshot().scan().to_relation(engine))["id"].to_pylist())
+
+    assert ids() == [1, 2, 3]
+    table.delete("id = 2", engine="local")
+    if is_free:
+        assert ids() == [1, 3]
+        return
+    with pytest.raises(InvalidRequestError, match="reserves"):
+        ids()
 
 
 @pytest.mark.parametrize("beyond", [70, 1 << 25, 1 << 60])

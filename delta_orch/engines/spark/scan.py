@@ -30,7 +30,12 @@ from delta_orch.engines.spark.frames import (
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, UTC_NAMES, SparkHost
 from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
 from delta_orch.engines.spark.sql_text import bounded_sql, field_of, same_values, timestamp_ntz_sql
-from delta_orch.errors import ColumnNotFoundError, CorruptDeletionVectorError, UnsupportedExpressionError
+from delta_orch.errors import (
+    ColumnNotFoundError,
+    CorruptDeletionVectorError,
+    InvalidRequestError,
+    UnsupportedExpressionError,
+)
 from delta_orch.expressions.nodes import Cast, Coerced, Expression, In, Opaque
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
@@ -65,6 +70,8 @@ _WORDS = "delta_orch_vector_words"
 _LIKELY_ROWS = 1 << 26
 """Up to this sum, vectors are believed that the rows exist which they mark last: their words take 8 MiB. A vector of a
 few bytes can mark a row that no file has, and the bits before it would fill the memory."""
+_OWN_NAMES = (NUMBER_COLUMN, FILE_COLUMN, POSITION_COLUMN, ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION)
+"""What a scan adds to the columns of files, where it asks for positions."""
 _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
 
 _ZONE = "spark.sql.session.timeZone"
@@ -132,7 +139,10 @@ def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
     tracked = bool(plan.made_columns)
     vectors = FileTable(plan.files).deletion_vector if "deletion_vector" in plan.files.column_names else None
     if vectors is None or vectors.null_count == len(vectors):
+        if tracked:
+            _ensure_own_names_are_free(names)
         return host.scan_files(prepare_scan(plan, names), positioned=tracked)
+    _ensure_own_names_are_free(names)
     marked = replace(plan, files=plan.files.filter(vectors.is_valid()))
     whole = replace(plan, files=plan.files.filter(vectors.is_null()))
     positioned = host.scan_files(prepare_scan(marked, names, numbered=True), positioned=True)
@@ -143,12 +153,25 @@ def _live_rows(host: SparkHost, plan: ScanPlan, names: StructType) -> DataFrame:
     return rows.unionByName(host.scan_files(prepare_scan(whole, names), positioned=tracked))
 
 
+def _ensure_own_names_are_free(names: StructType) -> None:
+    """Raise InvalidRequestError where a column of the files is called like one that the scan adds."""
+    if taken := [name for name in _OWN_NAMES if names.find(name) is not None]:
+        raise InvalidRequestError(
+            f"The table has a column {taken[0]!r}, a name that this package reserves while Spark reads",
+            cause="The table has deletion vectors, or the scan asks for row ids or is to change rows",
+            remedy='Use engine="local", or write the table anew with another name for the column',
+            column=taken[0],
+        )
+
+
 def _without_marked(host: SparkHost, positioned: DataFrame, vectors: pa.Table) -> DataFrame:
     frame = arrow_to_frame(host.session, vectors, _VECTOR_SCHEMA)
     # `get` gives null beyond the last word, and null does not match.
-    word = f"get({_WORDS}, CAST({POSITION_COLUMN} DIV 64 AS INT))"
-    is_marked = f"{NUMBER_COLUMN} = {_VECTOR_FILE} AND getbit({word}, CAST({POSITION_COLUMN} % 64 AS INT)) = 1"
-    return positioned.join(frame.hint("broadcast"), sql_functions(host.session).expr(is_marked), "left_anti")
+    word = f"get(v.{_WORDS}, CAST(r.{POSITION_COLUMN} DIV 64 AS INT))"
+    # The table may have columns of the vectors' names.
+    is_marked = f"r.{NUMBER_COLUMN} = v.{_VECTOR_FILE} AND getbit({word}, CAST(r.{POSITION_COLUMN} % 64 AS INT)) = 1"
+    rows, marks = positioned.alias("r"), frame.alias("v").hint("broadcast")
+    return rows.join(marks, sql_functions(host.session).expr(is_marked), "left_anti")
 
 
 def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
