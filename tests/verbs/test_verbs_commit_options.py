@@ -233,6 +233,26 @@ def test_no_row_moves_into_a_partition_that_is_recorded(
     assert ids(table) == {"a": [1], "b": [2, 3]}
 
 
+def test_a_row_that_matches_in_a_recorded_partition_is_not_inserted_again(
+    rows: Any, table: DeltaTable, days: Any, ids: Any
+) -> None:
+    txns = [TxnId(day, 1, scope=parse_expression(f"day = '{day}'")) for day in "ab"]
+    table.append(days(("a", 1), ("b", 2)), partition_by=["day"])
+
+    def upsert(at: DeltaTable, on: str) -> None:
+        at.merge(rows.data(days(("b", 3))), on, txn=txns, engine=rows.engine).when_not_matched_insert_all().execute()
+
+    late = table_of_now(table)
+    DeltaTable(table.uri).upsert(days(("a", 3)), ["id"], txn=txns[:1])
+    with pytest.raises(ConflictError):
+        upsert(late, "target.id = source.id")
+    with pytest.raises(InvalidRequestError, match="does not compare day"):
+        upsert(DeltaTable(table.uri), "target.id = source.id")
+    assert ids(DeltaTable(table.uri)) == {"a": [1, 3], "b": [2]}
+    upsert(DeltaTable(table.uri), "target.id = source.id AND target.day = source.day")
+    assert ids(DeltaTable(table.uri)) == {"a": [1, 3], "b": [2, 3]}
+
+
 # Metadata domains
 
 

@@ -209,15 +209,34 @@ class _Run:
         bounds = self._request.bounds
         self._is_inside = inside_one(bounds, sides) if bounds else None
         keyed = {key.target for key in equalities(self._on, sides)}
-        if not all(column in keyed for part in bounds for column in columns_of(part)):
-            # A row has one place in all parts together: another run may put it into a part that it settles.
+        # Where a row is, some columns say: those of the bounds, or those that scopes of identifiers can be about.
+        places = [column for part in bounds for column in columns_of(part)]
+        if not bounds and self._clauses.of(Kind.NOT_MATCHED):
+            places = [Column((name,)) for name in write.target.partition_columns]
+        if not keyed.issuperset(places):
+            # A source row may match a row that another run puts into a part that it settles.
             write.transaction.read_across_scopes()
+            if write.omitted is not None and not bounds:
+                self._ensure_places_are_matched(write.omitted, keyed)
         updated = {path[0] for clause in self._clauses.all if clause.action is Action.UPDATE for path in clause.values}
         if not bounds and not {*updated, *self._recomputed}.isdisjoint(write.target.partition_columns):
             write.transaction.move_across_scopes()
         changes = RowChanges(write, NO_FILES)
         self._types = value_types(engine, changes, source, self._clauses.all, sides, evolves=self._evolves)
         return source
+
+    @staticmethod
+    def _ensure_places_are_matched(omitted: Expression, keyed: set[Column]) -> None:
+        """Refuse source rows that may match a row of a partition that is left alone: they would seem to match none, and
+        come in again."""
+        missing = sorted({".".join(column.path) for column in columns_of(omitted) if column not in keyed})
+        if missing:
+            raise InvalidRequestError(
+                f"The condition of the merge does not compare {missing[0]}, a column of its txn scopes",
+                cause="Some scopes are recorded already. A source row that matches a row there would be inserted again",
+                remedy=f"Compare {missing[0]} of both sides in the condition, or give a TxnId without scope",
+                columns=missing,
+            )
 
     def _fit_table(self, source: StructType) -> Sides:
         """The sides, the table as the merge leaves it."""
