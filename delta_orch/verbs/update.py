@@ -54,7 +54,8 @@ def update(
             answer is not fixed. Nothing was read.
         UnsupportedExpressionError: The engine does not evaluate one of them. Nothing was committed.
         InvalidExpressionError: A value cannot be computed for a row, or does not fit its column. Nothing was committed.
-        ConstraintViolationError: A new row breaks a rule of the table. Nothing was committed.
+        ConstraintViolationError: A new row breaks a rule of the table, or a row moves into a partition whose scoped
+            transaction id is recorded. Nothing was committed.
         AppendOnlyError, ConflictError: As `delete`.
     """
     started = time.monotonic()

@@ -118,12 +118,14 @@ class Merge:
         Returns: `skipped` where a transaction id is recorded already, or no row changed.
 
         Raises:
-            InvalidRequestError: There is no clause, a clause can never be reached, or an assignment is invalid. Nothing
-                was committed.
+            InvalidRequestError: There is no clause, a clause can never be reached, or an assignment is invalid; or rows
+                are inserted, some scoped transaction ids are recorded, and the condition does not compare the columns
+                of their scopes. Nothing was committed.
             InvalidExpressionError, ColumnNotFoundError: A condition or a value does not fit. Nothing was written.
             SchemaMismatchError: Columns are missing or of other types. Nothing was written.
             ConstraintViolationError: Several source rows match one row of the table (the error names up to five keys),
-                or a new row breaks a rule of the table. Nothing was committed.
+                a new row breaks a rule of the table, or one moves into a partition whose scoped transaction id is
+                recorded. Nothing was committed.
             AppendOnlyError: The table keeps its rows. Nothing was committed.
             ConflictError: Another commit changed what this one has read.
         """
