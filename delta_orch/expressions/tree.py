@@ -154,6 +154,13 @@ def is_opaque(expression: Expression) -> bool:
     return any(isinstance(node, Opaque | Coerced | Cast | MakeStruct | Choice) for node in _walk(expression))
 
 
+def conjuncts(condition: Expression | None) -> Sequence[Expression]:
+    """The parts of a condition that all hold where it is true; none of None."""
+    if condition is None:
+        return ()
+    return condition.children if isinstance(condition, And) else (condition,)
+
+
 def conjunction(*expressions: Expression | None) -> Expression:
     """All of them: nested `And`s are flattened, None is left out, none at all is TRUE."""
     parts: list[Expression] = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
@@ -10,7 +9,7 @@ import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import And, Coerced, Column, Expression, Not, Opaque, Or
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.tree import columns_of, conjuncts
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files
 from delta_orch.log.read.snapshot import Snapshot
@@ -121,14 +120,8 @@ def explain_scan(snapshot: Snapshot, where: Expression | None, arrow_filter: pc.
         total=total,
         after_partition_pruning=pruned,
         after_data_skipping=left,
-        parts=(*(_part(snapshot, part, total) for part in _conjuncts(where)), *_arrow_part(arrow_filter)),
+        parts=(*(_part(snapshot, part, total) for part in conjuncts(where)), *_arrow_part(arrow_filter)),
     )
-
-
-def _conjuncts(where: Expression | None) -> Sequence[Expression]:
-    if where is None:
-        return ()
-    return where.children if isinstance(where, And) else (where,)
 
 
 def _part(snapshot: Snapshot, part: Expression, total: FileCount) -> PredicatePart:

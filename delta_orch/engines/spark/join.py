@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from delta_orch.engines.base import JoinKind, JoinSide
 from delta_orch.engines.spark.sql_text import bounded_sql
-from delta_orch.expressions.nodes import And, Coerced, Comparison, Expression
+from delta_orch.expressions.nodes import Coerced, Comparison, Expression
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.tree import columns_of, conjuncts
 
 _MOST_BROADCAST_ROWS = 500_000
 """Of these a semi join holds what the condition looks at, some 100 bytes a row."""
@@ -45,7 +45,7 @@ def _is_much_smaller(small: JoinSide, large: JoinSide) -> bool:
 
 def _has_equality(on: Expression) -> bool:
     """Whether rows find their partners by hash. Otherwise each pair is looked at, and once is enough."""
-    return any(_is_of_both(part) for part in (on.children if isinstance(on, And) else (on,)))
+    return any(map(_is_of_both, conjuncts(on)))
 
 
 def _is_of_both(part: Expression) -> bool:

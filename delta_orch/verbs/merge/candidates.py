@@ -7,11 +7,11 @@ from typing import Any, NamedTuple
 
 from delta_orch.engines.base import ComputedColumn, Engine, Measure, Relation
 from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In, IsNull, Literal
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
-from delta_orch.expressions.tree import columns_of, conjunction, disjunction, is_opaque
+from delta_orch.expressions.tree import columns_of, conjunction, conjuncts, disjunction, is_opaque
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -51,11 +51,6 @@ class Candidates(NamedTuple):
     num_source_rows: int
     where: Expression
     bounds: Expression | None
-
-
-def conjuncts(condition: Expression) -> Sequence[Expression]:
-    """The parts of a condition that all hold where it is true."""
-    return condition.children if isinstance(condition, And) else (condition,)
 
 
 def equalities(on: Expression, sides: Sides) -> list[Equality]:
