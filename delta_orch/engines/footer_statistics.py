@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import orjson
@@ -20,6 +21,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
 from delta_orch.protocol.arrow_types import string_array
@@ -161,6 +163,7 @@ def serialize_footer_statistics(
     columns: Sequence[StatisticsColumn],
     *,
     nan_free: Collection[ColumnPath] = (),
+    seen: Mapping[ColumnPath, Found] = MappingProxyType({}),
     says_tight: bool = False,
     groups: Sequence[int] | None = None,
 ) -> str:
@@ -168,7 +171,7 @@ def serialize_footer_statistics(
 
     Bounds of a float column count NaN only if parquet-mr (Spark) wrote them; other writers pass over NaN, and a
     maximum that does is no upper bound where NaN is the greatest number. From those writers the maximum is used only
-    for leaves in `nan_free`.
+    for leaves in `nan_free`. What a writer has `seen` of a leaf counts instead of the footer.
 
     A nested leaf counts as null wherever one of its parents is, as Delta counts it. Binary and boolean columns, arrays,
     maps and variants get no bounds.
@@ -191,7 +194,7 @@ def serialize_footer_statistics(
                 _put(null_counts, column.path, of_lists[chunk.index])
             continue
         index, arrow_type = chunk.index, chunk.kind
-        found = _merge_row_groups(row_groups, index, arrow_type)
+        found = seen.get(column.path) or _merge_row_groups(row_groups, index, arrow_type)
         if found.null_count is not None:
             _put(null_counts, column.path, found.null_count)
         rule = _bound_rule(column.data_type)
@@ -279,22 +282,29 @@ def _null_counts_of_lists(
 
 
 @dataclass(slots=True)
-class _Found:
-    """What the row groups of a file say of one column."""
+class Found:
+    """What is known of one column of a file: of its bounds as Parquet's physical type has them."""
 
     null_count: int | None = 0
     minimum: Statistic = None
     maximum: Statistic = None
 
+    def add(self, values: pa.ChunkedArray) -> None:
+        """Count floats that may hold NaN, which leaves no upper bound that JSON has."""
+        self.null_count = (self.null_count or 0) + values.null_count
+        minimum = pc.min(values).as_py()
+        if minimum is not None and not _is_nan(minimum) and (self.minimum is None or minimum < self.minimum):
+            self.minimum = minimum
 
-def _merge_row_groups(row_groups: Sequence[pq.RowGroupMetaData], index: int, kind: pa.DataType) -> _Found:
+
+def _merge_row_groups(row_groups: Sequence[pq.RowGroupMetaData], index: int, kind: pa.DataType) -> Found:
     """Raw physical bounds over all row groups; None where one that has values has no bounds."""
-    found = _Found()
+    found = Found()
     has_bounds = True
     for row_group in row_groups:
         statistics = row_group.column(index).statistics
         if statistics is None:
-            return _Found(null_count=None)
+            return Found(null_count=None)
         null_count = statistics.null_count if statistics.has_null_count else None
         if null_count is None or found.null_count is None:
             found.null_count = None

@@ -251,6 +251,15 @@ def test_trap_7_bounds_in_footers_leave_nan_out(engine: SparkEngine, tmp_path: P
     ensure_same_rows(users, engine.to_arrow(session.createDataFrame(everything.to_arrow()).where(where)))
 
 
+@pytest.mark.parametrize("where", ["x > 5", "st.y >= 5", "x = double('NaN')", "NOT (x <= 5)"])
+def test_trap_7_spares_others_who_read_our_files(classic: SparkEngine, tmp_path: Path, where: str) -> None:
+    values = [1.0, float("nan"), None, -0.0]
+    table = DeltaTable(tmp_path / "table")
+    table.append(pa.table({"x": values, "st": [{"y": v} for v in values]}))
+    theirs = classic.host.session.read.parquet(str(tmp_path / "table"))
+    assert theirs.where(where).count() == 1
+
+
 def test_trap_9_a_struct_under_other_names_is_read_whole(classic: SparkEngine, tmp_path: Path) -> None:
     rows = nested_table(tmp_path / "table", "name").snapshot().scan().to_relation(classic).select("st.x")
     assert "ReadSchema: struct<col-2:struct<col-3:bigint>>" in rows._jdf.queryExecution().executedPlan().toString()

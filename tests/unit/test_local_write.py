@@ -204,6 +204,47 @@ def test_rewrite_makes_one_ordered_file_of_each_plan(store: LogStore) -> None:
     assert ENGINE.rewrite([], WriteSpec(store, schema, ("p",))).num_rows == 0
 
 
+def bounds_in_footers(store: LogStore, adds: pa.Table, leaf: str) -> list[list[bool]]:
+    """For each file, whether its row groups have bounds for a leaf."""
+    root = store.data_filesystem()[1]
+    footers = [pq.read_metadata(f"{root}/{path}") for path in adds["path"].to_pylist()]
+    index = [footer.schema.column(i).path for footer in footers[:1] for i in range(len(footer.schema))].index(leaf)
+    found = [[f.row_group(i).column(index).statistics for i in range(f.num_row_groups)] for f in footers]
+    return [[one is not None and one.has_min_max for one in groups] for groups in found]
+
+
+def test_a_float_column_with_nan_has_no_bounds_in_the_footer(store: LogStore) -> None:
+    nan = math.nan
+    rows = pa.table({"s": [{"x": nan, "y": 0.5}, {"x": 2.0, "y": None}, None], "f": [1.0, 2.0, None], "s.x": [1, 2, 3]})
+    adds = write(store, rows)
+    assert [bounds_in_footers(store, adds, leaf) for leaf in ("s.y", "f")] == [[[True]], [[True]]]
+    assert bounds_in_footers(store, adds, "s.x") == [[False]]
+    stats = json.loads(adds["stats"][0].as_py())
+    assert stats["minValues"] == {"s": {"x": 2.0, "y": 0.5}, "f": 1.0}, "Arrow's writer cannot tell s.x from x in s"
+    assert stats["maxValues"] == {"s": {"y": 0.5}, "f": 2.0}
+    assert stats["nullCount"] == {"s": {"x": 1, "y": 2}, "f": 1}
+
+
+def test_nan_that_comes_late(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_module, "MAX_ROW_GROUP_ROWS", 10)
+    values = [*[1.0] * 20, *[math.nan] * 5, *[-2.0] * 15]
+    rows = pa.table({"id": range(40), "x": values, "y": [1.0] * 40})
+    batches = pa.Table.from_batches([rows.slice(i, 5).to_batches()[0] for i in range(0, 40, 5)])
+    adds = write(store, batches, keeps_order=True)
+    assert bounds_in_footers(store, adds, "x") == [[True, True], [False, False]]
+    assert bounds_in_footers(store, adds, "y") == [[True, True], [True, True]]
+    first, second = map(json.loads, adds["stats"].to_pylist())
+    assert (first["maxValues"], second["minValues"]["x"]) == ({"id": 19, "x": 1.0, "y": 1.0}, -2.0)
+    assert "x" not in second["maxValues"]
+    assert second["nullCount"] == {"id": 0, "x": 0, "y": 0}
+    schema = schema_from_arrow(rows.schema)
+    assert repr(scan(store, adds, schema).to_pylist()) == repr(rows.to_pylist())
+    together = ENGINE.rewrite([ScanPlan(store, schema, (), adds)], WriteSpec(store, schema, ()))
+    assert bounds_in_footers(store, together, "x") == [[False] * 4], "else compaction would never end"
+    assert bounds_in_footers(store, together, "y") == [[True] * 4]
+    assert repr(scan(store, together, schema).to_pylist()) == repr(rows.to_pylist())
+
+
 @pytest.mark.parametrize(
     ("codec", "suffix", "name"),
     [("zstd", ".zstd.parquet", "ZSTD"), ("SNAPPY", ".snappy.parquet", "SNAPPY"), ("gzip", ".gz.parquet", "GZIP"),

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec
+    from delta_orch.engines.footer_statistics import ColumnPath
     from delta_orch.engines.local.file_writer import WrittenFile
     from delta_orch.engines.row_sets import RowKey, RowSet
     from delta_orch.engines.space_curve import Curve
@@ -164,12 +165,19 @@ class LocalEngine:
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
         """Each plan becomes one file a partition; larger ones are split only at `spec.target_file_size_bytes`."""
-        from delta_orch.engines.local.file_writer import add_table
+        from delta_orch.engines.local.file_writer import LateNanError, add_table
         from delta_orch.engines.local.write import write_relation
         from delta_orch.engines.prefetch import map_ahead
 
         def rewrite_one(plan: ScanPlan) -> list[WrittenFile]:
-            return write_relation(self.scan(plan), spec, file_size_bytes=spec.target_file_size_bytes, threads=1)
+            size = spec.target_file_size_bytes
+            with_nan: tuple[ColumnPath, ...] = ()
+            while True:
+                try:
+                    # Compaction would not come to an end if a file were split again each time.
+                    return write_relation(self.scan(plan), spec, file_size_bytes=size, threads=1, with_nan=with_nan)
+                except LateNanError as e:
+                    with_nan = (*with_nan, *e.leaves)
 
         files = chain.from_iterable(written for _, written in map_ahead(rewrite_one, plans))
         return add_table(list(files), spec.partition_names)

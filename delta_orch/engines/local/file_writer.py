@@ -5,7 +5,7 @@ from __future__ import annotations
 import posixpath
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,6 +24,7 @@ from delta_orch.engines.file_schema import (
 )
 from delta_orch.engines.footer_statistics import (
     ColumnPath,
+    Found,
     StatisticsColumn,
     serialize_footer_statistics,
     statistics_of_files,
@@ -34,7 +35,6 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.paths import encode_path
-from delta_orch.protocol.types import DOUBLE, FLOAT
 from delta_orch.storage.base import storage_error
 
 if TYPE_CHECKING:
@@ -45,6 +45,14 @@ _CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "
 _SAMPLED_ROWS, _SAMPLE = 256 * 1024, 128
 """From so many rows on, a row group is sampled: so many runs of so many rows."""
 _SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "lz4": ".lz4raw"}
+
+
+class LateNanError(Exception):
+    """NaN came into columns that have bounds in the footer, in rows that are to stay together."""
+
+    def __init__(self, leaves: tuple[ColumnPath, ...]) -> None:
+        super().__init__(leaves)
+        self.leaves = leaves
 
 
 class WrittenFile(NamedTuple):
@@ -69,7 +77,8 @@ class FileLayout:
         file_schema: The same as files have them: physical names, field ids, everything nullable.
         shredded: Variant columns that are shredded, by name, and how.
         change_type: The value of a last column `_change_type`, which no relation has.
-        float_leaves: Float columns with statistics, whose NaNs must be watched for: Arrow's bounds pass over them.
+        float_leaves: Float columns outside lists and maps, whose NaNs must be watched for.
+        with_nan: Those of them known to have NaN; None where a file may be split for NaN that comes late.
     """
 
     filesystem: pafs.FileSystem
@@ -86,10 +95,11 @@ class FileLayout:
     statistics: tuple[StatisticsColumn, ...]
     float_leaves: tuple[ColumnPath, ...]
     says_tight: bool
+    with_nan: tuple[ColumnPath, ...] | None
     shredded: Mapping[str, ShreddingPlan] = field(default_factory=dict)
 
     @staticmethod
-    def of(spec: WriteSpec) -> FileLayout:
+    def of(spec: WriteSpec, with_nan: tuple[ColumnPath, ...] | None = None) -> FileLayout:
         """Raises InvalidPropertyError for an unknown compression, and as `columns_in_files`."""
         codec = _CODECS.get(spec.compression.lower())
         if codec is None:
@@ -99,6 +109,7 @@ class FileLayout:
         columns = columns_in_files(spec)
         statistics = statistics_of_files(spec)
         filesystem, root = spec.store.data_filesystem()
+        file_schema = arrow_file_schema(columns, spec.column_mapping)
         return FileLayout(
             filesystem,
             root,
@@ -106,14 +117,15 @@ class FileLayout:
             spec.directory,
             spec.partition_names,
             schema_to_arrow(columns.logical),
-            arrow_file_schema(columns, spec.column_mapping),
+            file_schema,
             spec.change_type,
             codec,
             spec.data_page_version,
             spec.page_checksums,
             statistics,
-            tuple(column.path for column in statistics if column.data_type in (FLOAT, DOUBLE)),
+            tuple(_float_leaves(file_schema, ())),
             spec.statistics.says_tight,
+            with_nan,
         )
 
     def in_file(self, rows: pa.Table) -> pa.Table:
@@ -175,16 +187,35 @@ class _Renamed:
         return self.schema.__arrow_c_schema__(), self.batch.__arrow_c_array__()[1]
 
 
+def _float_leaves(fields: Iterable[pa.Field], parent: ColumnPath) -> Iterator[ColumnPath]:
+    for leaf in fields:
+        if pa.types.is_struct(leaf.type):
+            yield from _float_leaves(leaf.type, (*parent, leaf.name))
+        elif pa.types.is_floating(leaf.type):
+            yield (*parent, leaf.name)
+
+
 class FileWriter:
-    """One file that is being written. Not safe to use from two threads at once."""
+    """One file that is being written. Not safe to use from two threads at once.
+
+    Arrow's bounds leave NaN out. Readers to which NaN is the greatest number, as Spark, would pass over such rows. A
+    float column with NaN gets no bounds in the footer, which is said before the first row group. Where NaN comes later,
+    what there is becomes a file of its own, or the write starts again (`FileLayout.with_nan`).
+    """
 
     def __init__(self, layout: FileLayout, partition: PartitionKey) -> None:
         """Creates the file under a name that no other file has. Raises StorageError."""
         self._layout = layout
         self._partition = partition
-        self._path = layout.new_path(partition, _SUFFIXES[layout.codec])
+        self._finished: list[WrittenFile] = []
+        self._start()
+
+    def _start(self) -> None:
+        layout = self._layout
+        self._path = layout.new_path(self._partition, _SUFFIXES[layout.codec])
         self._full_path = f"{layout.root}/{self._path}"
-        self._with_nan: set[ColumnPath] = set()
+        # Of columns without bounds in the footer.
+        self._seen: dict[ColumnPath, Found] = {}
         self._metadata: list[pq.FileMetaData] = []
         try:
             self._sink = self._open_sink()
@@ -208,6 +239,7 @@ class FileWriter:
             use_dictionary=_dictionary_columns(rows),
             data_page_version=layout.data_page_version,
             write_page_checksum=layout.page_checksums,
+            write_statistics=_without_leaves(layout.file_schema, self._seen) if self._seen else True,
             metadata_collector=self._metadata,
             # Spark and other readers take types from the log; Arrow's own schema would only repeat them.
             store_schema=False,
@@ -221,20 +253,34 @@ class FileWriter:
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """Append one row group of rows under the table's names. Raises StorageError."""
+        """Append one row group of rows under the table's names. Raises StorageError and LateNanError."""
         rows = self._layout.in_file(rows)
-        for path in self._layout.float_leaves:
-            if path not in self._with_nan and _has_nan(rows, path):
-                self._with_nan.add(path)
+        floats = {path: _leaf(rows, path) for path in self._layout.float_leaves}
+        with_nan = [path for path, column in floats.items() if pc.any(pc.is_nan(column)).as_py()]
+        if self._writer is not None and (late := tuple(path for path in with_nan if path not in self._seen)):
+            if self._layout.with_nan is not None:
+                raise LateNanError(late)
+            self._finish()
+            self._start()
         try:
             if self._writer is None:
+                self._seen = {path: Found() for path in (*with_nan, *(self._layout.with_nan or ()))}
                 self._writer = self._open_writer(rows)
+            for path, found in self._seen.items():
+                found.add(floats[path])
             self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
         except OSError as e:
             raise storage_error(e, "write", self._full_path) from e
 
-    def close(self) -> WrittenFile:
-        """Finish the file, which waits for no disk. Raises StorageError."""
+    def close(self) -> list[WrittenFile]:
+        """Finish the file, which waits for no disk. Raises StorageError.
+
+        Returns: the file; several where NaN came late.
+        """
+        self._finish()
+        return self._finished
+
+    def _finish(self) -> None:
         assert self._writer is not None, "no rows were written"
         try:
             self._writer.close()
@@ -242,11 +288,14 @@ class FileWriter:
             self._sink.close()
         except OSError as e:
             raise storage_error(e, "write", self._full_path) from e
-        nan_free = [path for path in self._layout.float_leaves if path not in self._with_nan]
         stats = serialize_footer_statistics(
-            self._metadata[0], self._layout.statistics, nan_free=nan_free, says_tight=self._layout.says_tight
+            self._metadata[0],
+            self._layout.statistics,
+            nan_free=self._layout.float_leaves,
+            seen=self._seen,
+            says_tight=self._layout.says_tight,
         )
-        return WrittenFile(self._path, self._partition, size, time.time_ns() // 1_000_000, stats)
+        self._finished.append(WrittenFile(self._path, self._partition, size, time.time_ns() // 1_000_000, stats))
 
     def abandon(self) -> None:
         """Let go of a file that will never be named by a commit; vacuum removes what there is of it."""
@@ -275,11 +324,20 @@ def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
     return [name for name in rows.column_names if pc.count_distinct(sample.column(name), mode="all").as_py() < limit]
 
 
-def _has_nan(rows: pa.Table, path: ColumnPath) -> bool:
+def _without_leaves(schema: pa.Schema, leaves: Collection[ColumnPath]) -> list[str]:
+    """The other leaves of a file, by the names that Parquet has for them."""
+    sink = pa.BufferOutputStream()
+    pq.write_metadata(schema, sink)
+    left_out = {".".join(path) for path in leaves}
+    in_file = pq.read_metadata(pa.BufferReader(sink.getvalue())).schema
+    return [path for i in range(len(in_file)) if (path := in_file.column(i).path) not in left_out]
+
+
+def _leaf(rows: pa.Table, path: ColumnPath) -> pa.ChunkedArray:
     column = rows.column(path[0])
     for name in path[1:]:
         column = pc.struct_field(column, [name])
-    return bool(pc.any(pc.is_nan(column)).as_py())
+    return column
 
 
 def add_table(files: Sequence[WrittenFile], partition_names: Sequence[str]) -> pa.Table:

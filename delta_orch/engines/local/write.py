@@ -19,6 +19,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.file_schema import as_nullable
+from delta_orch.engines.footer_statistics import ColumnPath
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.relation import LocalRelation
@@ -41,19 +42,25 @@ _SLICE_ROWS = 1024 * 1024
 
 
 def write_relation(
-    relation: LocalRelation, spec: WriteSpec, *, file_size_bytes: int | None, threads: int | None = None
+    relation: LocalRelation,
+    spec: WriteSpec,
+    *,
+    file_size_bytes: int | None,
+    threads: int | None = None,
+    with_nan: tuple[ColumnPath, ...] | None = None,
 ) -> list[WrittenFile]:
     """Write all rows; see `Engine.write`.
 
     Args:
         file_size_bytes: Start a new file when one has reached this size; None never does.
         threads: How many files of one partition may be written at the same time; None for `thread_count`.
+        with_nan: As `FileLayout.with_nan`.
     """
     target = schema_to_arrow(as_nullable(spec.written_schema))
     checks = batch_checks(spec.schema, spec.checks, spec.lengths)
     fillers = _fillers(spec)
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
-    with _Sink(FileLayout.of(spec), file_size_bytes, threads, keeps_order=spec.keeps_order) as sink:
+    with _Sink(FileLayout.of(spec, with_nan), file_size_bytes, threads, keeps_order=spec.keeps_order) as sink:
         for batch in _slices(relation.open_batches()):
             rows = batch if batch.schema.equals(target) else conform_batch(batch, target, lossless=True)
             for fill in fillers:
@@ -243,5 +250,5 @@ class _Sink:
         self._finish_file(writer)
 
     def _finish_file(self, writer: FileWriter) -> None:
-        self._finished.append(writer.close())
+        self._finished.extend(writer.close())
         self._open.remove(writer)

@@ -29,7 +29,7 @@ PREDICATES = (
     "CAST(p AS STRING) IN ('a', 'b')", "CAST(v AS INT) = 3", "CAST(f AS INT) > 0", "CAST(d AS BIGINT) = 2",
     "CAST(day AS STRING) = '2024-02-29'", "CAST(ts AS DATE) = day", "CAST(id AS DOUBLE) / 2 > 1.5", "id / 2 > 1",
     "try_cast(p AS INT) IS NULL", "CAST(i AS STRING) LIKE '1%'", "d + i > 2", "d * 2 = 3", "d % 1 = 0.5",
-    "round(d) = 2", "floor(f) = 0", "ceil(d) > 2", "pmod(id, 3) = 1", "-id < -4", "mod(v, 2) = 1", "sign(f) = 1",
+    "round(d) = 2", "floor(d) = 0", "ceil(d) > 2", "pmod(id, 3) = 1", "-id < -4", "mod(v, 2) = 1", "sign(f) = 1",
     "substring(p, 1, 1) = 'c'", "trim(`ä-y`) = ''", "lower(p) <> p", "replace(p, 'c', 'a') = 'a d%'", "p || 'x' = 'ax'",
     "instr(p, 'd') > 0", "lpad(p, 3, 'x') = 'xxa'", "reverse(p) = p", "startswith(p, 'c')", "contains(p, 'd')",
     "p RLIKE '^[ab]$'", "concat_ws('-', p, vc) = 'a-ab'", "ifnull(p, 'a') = 'a'", "nvl(v, 1) = 1",
