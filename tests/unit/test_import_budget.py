@@ -184,6 +184,10 @@ table.overwrite(rows(20), replace_where="id >= 5 AND id <= 20")
 assert ids() == [2, 3, 20]
 assert table.optimize().version is not None
 assert ids() == [2, 3, 20]
+table.update({"id": "id * 2 + 1", "x": "0.5"}, "id > 2")
+assert ids() == [2, 7, 41]
+table.delete("id = 2")
+assert ids(where="x = 0.5") == [7, 41]
 """
 
 

@@ -1,4 +1,5 @@
-"""Columns computed batch by batch: what is only passed on stays in Arrow, whatever its type, and so do constants."""
+"""Columns computed batch by batch: what is only passed on stays in Arrow, whatever its type, and so do constants and
+plain arithmetic."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.conform import conform_column, nulls_of
+from delta_orch.engines.local.arithmetic import Arithmetic
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, fields_on
 from delta_orch.expressions.nodes import Column, Literal
@@ -27,17 +29,22 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
     """
     ensure_distinct([column.name for column in columns])
     computed = [column for column in columns if _is_computed(column, relation.schema)]
-    types = dict(zip((c.name for c in computed), _types(computed, relation.schema), strict=True))
+    in_arrow = {c.name: found for c in computed if (found := Arithmetic.of(c.value, relation.schema)) is not None}
+    in_duckdb = [column for column in computed if column.name not in in_arrow]
+    types = dict(zip((c.name for c in in_duckdb), _types(in_duckdb, relation.schema), strict=True))
+    types |= {name: found.data_type for name, found in in_arrow.items()}
     fields = tuple(_field(column, relation.schema, types) for column in columns)
 
     def batches() -> Iterator[pa.RecordBatch]:
         evaluate = None
-        if computed:
+        if in_duckdb:
             from delta_orch.engines.local.duckdb_requests import evaluator
 
-            evaluate = evaluator(computed, _known(relation.schema))
+            evaluate = evaluator(in_duckdb, _known(relation.schema))
         for batch in relation.to_reader():
-            values = {} if evaluate is None else dict(zip(types, evaluate(batch), strict=True))
+            values = {name: found.values(batch, name) for name, found in in_arrow.items()}
+            if evaluate is not None:
+                values |= zip((column.name for column in in_duckdb), evaluate(batch), strict=True)
             arrays = [
                 conform_column(values[column.name], type_to_arrow(field.data_type), lossless=True, path=column.name)
                 if column.name in values
