@@ -16,8 +16,6 @@ from delta_orch.table.column_mapping import ColumnMappingMode
 
 def with_logical_names(rows: pa.Table, schema: StructType, mode: ColumnMappingMode) -> pa.Table:
     """The columns of `rows` that belong to the schema, named and nested as the schema has them; others are left out."""
-    if mode is ColumnMappingMode.NONE:
-        return rows
     fields, columns = Candidates(rows.schema), {}
     for field in schema:
         index = find_in_file(field, fields, mode)

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
-from delta_orch.engines.local.logical_names import with_logical_names
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
 from delta_orch.engines.scan_plan import RowAddresses, RowTracking
@@ -290,7 +289,11 @@ class FileReader:
     def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
         from_file = pa.schema([self.needed.field(name) for name in names])
-        named = with_logical_names(rows, self.schema, self.column_mapping)
+        named = rows
+        if self.column_mapping is not ColumnMappingMode.NONE:
+            from delta_orch.engines.local.logical_names import with_logical_names
+
+            named = with_logical_names(rows, self.schema, self.column_mapping)
         if holds_variant(self.schema):
             named = _with_variants(named, self.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])

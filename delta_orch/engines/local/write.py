@@ -23,13 +23,13 @@ from delta_orch.engines.footer_statistics import ColumnPath
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.row_checks import batch_checks
 from delta_orch.engines.prefetch import thread_count
 from delta_orch.protocol.arrow_types import schema_to_arrow
-from delta_orch.protocol.types import BINARY, STRING, VARIANT
+from delta_orch.protocol.types import BINARY, STRING, VARIANT, holds_variant, not_null_places
 
 if TYPE_CHECKING:
     from delta_orch.engines.local.computed_columns import Filler
+    from delta_orch.engines.local.row_checks import BatchCheck
 
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
 MIN_ROW_GROUP_BYTES = 1024 * 1024
@@ -57,7 +57,7 @@ def write_relation(
         with_nan: As `FileLayout.with_nan`.
     """
     target = schema_to_arrow(as_nullable(spec.written_schema))
-    checks = batch_checks(spec.schema, spec.checks, spec.lengths)
+    checks = _checks(spec)
     fillers = _fillers(spec)
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
     with _Sink(FileLayout.of(spec, with_nan), file_size_bytes, threads, keeps_order=spec.keeps_order) as sink:
@@ -79,6 +79,15 @@ def write_relation(
             for key, part in split_by_partition(rows, spec.schema, spec.partition_columns):
                 sink.add(key, part)
         return sink.finish()
+
+
+def _checks(spec: WriteSpec) -> Sequence[BatchCheck]:
+    holds_rules = holds_variant(spec.schema) or any(True for _ in not_null_places(spec.schema))
+    if not (holds_rules or spec.checks or spec.lengths):
+        return ()
+    from delta_orch.engines.local.row_checks import batch_checks
+
+    return batch_checks(spec.schema, spec.checks, spec.lengths)
 
 
 def _fillers(spec: WriteSpec) -> Sequence[Filler]:
