@@ -60,7 +60,7 @@ BUDGETS = {
     ),
     "append": Budget(
         "from delta_orch import DeltaTable\nDeltaTable(URI).append(ROWS)",
-        own=113,
+        own=102,
         libraries=JSON,
         arrow=COMPUTE | PARQUET | {"_json", "json"},
     ),

@@ -13,6 +13,8 @@ next tries again. Nothing is done that is not due:
 The caller waits for a checkpoint of few files, which costs about as much as a commit. A larger one is written after the
 call has returned (`background`). Where processes are ended too early for that again and again, checkpoints fall behind:
 one that finds them far behind writes one before it returns.
+
+What is rarely due is imported when it is: most tasks append once, in a process of their own.
 """
 
 from __future__ import annotations
@@ -27,10 +29,7 @@ from delta_orch.errors import FileMissingInStoreError, IncompleteCheckpointError
 from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
 from delta_orch.log.upkeep.checkpoint_pointer import is_version_present
-from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
-from delta_orch.log.upkeep.compaction_writer import write_compaction
-from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
 from delta_orch.log.write.commit_result import Committed
 from delta_orch.protocol.paths import checksum_path
 from delta_orch.protocol.table_properties import TableProperties
@@ -144,6 +143,8 @@ def _compact_log(log: TableLog, read: Snapshot | None, version: int, properties:
     checkpointed = version // properties.checkpoint_interval * properties.checkpoint_interval
     start = max(version - interval, checkpointed) + 1
     if start < version:
+        from delta_orch.log.upkeep.compaction_writer import write_compaction
+
         write_compaction(log, _snapshot_of(log, read, version), start, version)
 
 
@@ -158,6 +159,8 @@ def _snapshot_of(log: TableLog, read: Snapshot | None, version: int) -> Snapshot
 
 def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
     """A checkpoint, and the checksum of its version where that has none yet and it costs no reading of its own."""
+    from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
+
     if log.store.head(checksum_path(snapshot.version)) is not None:
         write_checkpoint(log, snapshot)
         return
@@ -179,6 +182,8 @@ def _is_near(store: LogStore) -> bool:
 
 def _clean_up_once_a_day(log: TableLog, version: int, properties: TableProperties) -> None:
     """Unless this process has already cleaned up to where it would today."""
+    from delta_orch.log.upkeep.log_cleanup import clean_up_log, cut_off_ms
+
     cut_off = cut_off_ms(properties, time.time_ns() // 1_000_000)
     if _cleaned_up.get(log.store.uri) == cut_off:
         return
