@@ -115,10 +115,11 @@ def delta_multi_asset(
         called = BatchFunction(function)
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
-            results: dict[object, Returned] = {}
+            results: dict[object, tuple[Returned, Mapping[str, ChangeBatch]]] = {}
             given: dict[str, Returned] = {}
 
             def rows_of(name: str, batches: Mapping[str, ChangeBatch]) -> object:
+                asked = batches
                 place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in batches.items())
                 if place not in results:
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
@@ -126,8 +127,11 @@ def delta_multi_asset(
                         options: WriteOptions = {"partition_by": out.partition_by}
                         step = Step("", table_of(context, out.table), MODES[out.write], options=options)
                         batches = {n: step.guarded(batch) for n, batch in batches.items()}
-                    results[place] = called(context, batches.get("", batches), arguments)
-                rows = results[place].rows
+                    results[place] = called(context, batches.get("", batches), arguments), batches
+                returned, handed = results[place]
+                for n, batch in asked.items():
+                    batch.read.update(handed[n].read)
+                rows = returned.rows
                 if not isinstance(rows, Mapping) or set(rows) != set(outs):
                     raise InvalidRequestError(
                         f"The function of a delta_multi_asset returned {type(rows).__name__}, not rows for each output",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
@@ -60,6 +60,7 @@ class ChangeBatch:
         recomputes: It replaces the touched partitions.
         touched: Of a step that replaces partitions and reads several sources: what is touched in any of them (None: all
             rows). `scan` reads it from each, as a partition has rows of all of them.
+        read: What has been read of the batch, and of its copies: `scan`, where it has rows of touched partitions alone.
     """
 
     source: DeltaTable
@@ -75,6 +76,7 @@ class ChangeBatch:
     replaces: tuple[tuple[str, ...], ...] = ()
     recomputes: bool = False
     touched: tuple[Expression | None, ...] = ()
+    read: set[str] = field(default_factory=set, repr=False, compare=False)
 
     @property
     def changes(self) -> ChangeFeed:
@@ -126,6 +128,8 @@ class ChangeBatch:
             self._ensure_whole_partitions()
         touched = [] if self.is_whole else [part for part in self.touched or (self.partition_predicate(),) if part]
         is_part = touched and len(touched) == len(self.touched or touched)
+        if is_part:
+            self.read.add("scan")
         return self.snapshot.scan(columns=columns, where=disjunction(*touched) if is_part else None)
 
     def inserted(self, columns: Sequence[str] | None = None) -> Scan | ChangeFeed:

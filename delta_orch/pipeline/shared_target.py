@@ -3,18 +3,25 @@ nobody's."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, VersionNotFoundError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.pipeline.run_identity import WRITERS
+from delta_orch.protocol.partition_values import (
+    parse_partition_value,
+    partition_column_from_arrow,
+    serialize_partition_value,
+)
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.pipeline.incremental import ChangeBatch
+    from delta_orch.protocol.types import StructType
     from delta_orch.staged_write import StagedWrite
 
 _NEW_ROWS = ("WRITE", "STREAMING UPDATE")
@@ -70,6 +77,66 @@ def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers:
                 before = _places(commit.removes)
                 wanted |= {path: place for path, place in before.items() if place is None or place in places}
         version -= 1
+
+
+def ensure_touched(
+    name: str, given: Iterable[ChangeBatch], news: Iterable[ChangeBatch], strings: pa.Table, schema: StructType
+) -> None:
+    """Check that a step replaces no partition whose rows it has read in part: another batch has brought the others, or
+    will replace what this one leaves there.
+
+    Args:
+        given: What the function of the step was handed.
+        news: Those of them that have changes.
+        strings: The partitions that are replaced, one string column a partition column, spelled as in the log.
+        schema: Of the table that is written.
+
+    Raises:
+        InvalidRequestError: It would. A step that has not read `ChangeBatch.scan`, or all of the source by it, chose
+            its rows itself.
+    """
+    if not any(batch.read for batch in given):
+        return
+    own = {column.lower(): column for column in strings.column_names}
+    rows = dict.fromkeys(_spelled(strings, strings.column_names, schema))
+    for batch in news:
+        columns = batch.snapshot.partition_columns
+        if not {column.lower() for column in columns} <= own.keys():
+            # Only a first batch may be: it is all there is.
+            return
+        partitions, source = batch.partitions(), batch.snapshot.schema
+        types = [field.data_type for column in columns if (field := source.find(column)) is not None]
+        read = map(partition_column_from_arrow, partitions.select(columns).columns, types)
+        names = [own[column.lower()] for column in columns]
+        touched = set(_spelled(pa.table(list(read), names=names), names, schema))
+        places = [strings.column_names.index(column) for column in names]
+        rows = {row: None for row in rows if tuple(row[place] for place in places) not in touched}
+    if rows:
+        where = ", ".join(
+            f"{column} = {value}" for column, value in zip(strings.column_names, next(iter(rows)), strict=True)
+        )
+        raise InvalidRequestError(
+            f"{name} would replace a partition that the batch does not touch: {where}",
+            cause="batch.scan() has the rows of the touched partitions; rows of others that lie there would be lost",
+            remedy="Return rows of batch.partitions() alone; or write by merge or overwrite; or read all that belongs "
+            "to the partitions that are replaced from batch.snapshot.scan(where=…)",
+        )
+
+
+def _spelled(strings: pa.Table, columns: Sequence[str], schema: StructType) -> Iterable[tuple[str | None, ...]]:
+    """The rows of a table of the log's strings, each value in one spelling of its type; as it is, if it is none."""
+    spelled = []
+    for column in columns:
+        field = schema.find(column)
+        assert field is not None
+        values = {}
+        for text in set(strings.column(column).to_pylist()):
+            try:
+                values[text] = serialize_partition_value(parse_partition_value(text, field.data_type), field.data_type)
+            except ProtocolViolationError:
+                values[text] = text
+        spelled.append([values[text] for text in strings.column(column).to_pylist()])
+    return zip(*spelled, strict=True)
 
 
 def _places(files: pa.Table) -> dict[str, tuple[tuple[str, str | None], ...] | None]:

@@ -9,15 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from typing import Literal as OneOf
 
-from delta_orch.errors import (
-    AuditFailedError,
-    ConflictError,
-    InvalidRequestError,
-    TableExistsError,
-)
+from delta_orch.errors import AuditFailedError, ConflictError, InvalidRequestError, TableExistsError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.pandas_rows import fit_pandas
 from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
@@ -126,6 +122,7 @@ class Step:
         consumers: Of an incremental step, the names of its cursors (`run_identity.cdc_prefix`).
         owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another,
             and none that `shared_target` spares. `process` sets it.
+        look_at_partitions: The `look` of `verbs.overwrite`.
     """
 
     name: str
@@ -146,6 +143,7 @@ class Step:
     look: Callable[[StagedWrite], None] | None = None
     consumers: tuple[str, ...] = ()
     owner: str | None = None
+    look_at_partitions: Callable[..., None] | None = None
 
     def run(self, rows: Callable[[], object]) -> StepReport:
         """Get the rows and commit them. Do neither where the work is recorded, or `error` or `ignore` found data.
@@ -228,6 +226,8 @@ class Step:
                 f"{self.name} replaces the touched partitions, which are those of one source",
                 remedy="Merge, or overwrite the partitions of the rows",
             )
+        from delta_orch.pipeline.shared_target import ensure_touched
+
         goals: Mapping[str, int] = {}
         appends = self.mode == "append"
         reports: list[StepReport] = []
@@ -243,7 +243,8 @@ class Step:
                 step = replace(step, mode="overwrite")
             step._ensure_owner(snapshot_or_none(self.table))
             given = {name: self.guarded(batch) for name, batch in self._read_together(readers, batches).items()}
-            reports.append(step._commit(rows(given)))
+            look = partial(ensure_touched, self.name, given.values(), batches.values())
+            reports.append(replace(step, look_at_partitions=look)._commit(rows(given)))
             done += batches.values()
             if not any(batch.ending_version < goals.get(name, -1) for name, batch in batches.items()):
                 break
@@ -377,11 +378,12 @@ class Step:
         return StepReport(table, version, result.skipped, reason, repeated, result, findings=findings)
 
     def _write(self, data: object, before: TableSnapshot | None) -> CommitResult:
-        options = self._options(before)
+        options, log = self._options(before), self.table.log
         creates = before is None and self.mode in ("error", "ignore")
         if self.mode in ("append", "error", "ignore") and not creates:
-            return self._append(data, before, options)
-        log = self.table.log
+            from delta_orch.verbs.append import append
+
+            return append(log, before, data, self.schema_mode, self.engine, options, self._bounds)
         if self.mode == "scd2":
             from delta_orch.pipeline.scd2 import Deletes, apply_scd2
 
@@ -399,7 +401,9 @@ class Step:
         dynamic = "dynamic" if self.mode == "overwrite_partitions" else "static"
         where = self._bounds if creates else self.where
         # From this very version, or where there is no table: what others commit from here on is a conflict.
-        return overwrite(log, before, data, where, dynamic, self.schema_mode, self.engine, options)
+        return overwrite(
+            log, before, data, where, dynamic, self.schema_mode, self.engine, options, self.look_at_partitions
+        )
 
     def _move_cursor(self) -> CommitResult:
         """Record what was processed, though no row changes: the next batch follows it."""
@@ -422,8 +426,9 @@ class Step:
             return result, findings
         # What holds for the whole table must hold beside the commits of others, too. A snapshot ends the keys that it
         # does not have, whoever has added them.
-        is_about_all = any(a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits)
-        is_of_table = is_about_all or self.full_snapshot
+        is_of_table = self.full_snapshot or any(
+            a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits
+        )
         try:
             return replace(staged.publish(if_unchanged=is_of_table), measured=result.measured), findings
         except ConflictError as e:
@@ -463,11 +468,6 @@ class Step:
         from delta_orch.expressions.tree import any_of
 
         return any_of(self.within) if self.within else None
-
-    def _append(self, data: object, before: TableSnapshot | None, options: WriteOptions) -> CommitResult:
-        from delta_orch.verbs.append import append
-
-        return append(self.table.log, before, data, self.schema_mode, self.engine, options, self._bounds)
 
     def _upsert(self, data: object, before: TableSnapshot | None, options: WriteOptions) -> CommitResult:
         if before is None:

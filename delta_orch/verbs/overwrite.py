@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
@@ -38,6 +40,7 @@ def overwrite(
     schema_mode: str | None,
     engine: EngineChoice,
     options: WriteOptions,
+    look: Callable[[pa.Table, StructType], object] | None = None,
 ) -> CommitResult:
     """Replace all rows, or with `replace_where` exactly those for which the predicate is true, by the rows given.
 
@@ -50,6 +53,8 @@ def overwrite(
             and leaves all others alone; data without rows changes nothing.
         schema_mode: `merge` adds the columns that the table does not have. `overwrite`, which only a write that
             replaces every row may use, takes the data's columns and, where `partition_by` is given, that partitioning.
+        look: With `dynamic`: is shown the partitions that are replaced, spelled as in the log, and the schema. What it
+            raises refuses the write.
 
     Returns: `skipped` where nothing is replaced or written, unless a transaction id is to be recorded.
 
@@ -73,7 +78,7 @@ def overwrite(
 
     def change(write: Write) -> dict[str, int]:
         if is_dynamic:
-            return _replace_partitions(write)
+            return _replace_partitions(write, look)
         if mode is SchemaMode.OVERWRITE:
             if write.omitted is not None:
                 raise _schema_overwrite_refused("Some of the txn scopes are recorded already, and their rows stay")
@@ -104,7 +109,7 @@ def _replace_rows(write: Write, replace_where: str | Expression | None) -> dict[
     return write_metrics(adds, selected.files)
 
 
-def _replace_partitions(write: Write) -> dict[str, int]:
+def _replace_partitions(write: Write, look: Callable[[pa.Table, StructType], object] | None) -> dict[str, int]:
     columns, schema = write.target.partition_columns, write.target.schema
     if not columns:
         raise InvalidRequestError(
@@ -117,6 +122,8 @@ def _replace_partitions(write: Write) -> dict[str, int]:
     adds = write.insert()
     # The partitions of the files, spelled as in the log.
     partitions = distinct_rows(file_partition_strings(adds, schema, columns))
+    if look is not None:
+        look(partitions, schema)
     write.transaction.read_partitions(partitions)
     if write.snapshot is None:
         return write_metrics(adds)

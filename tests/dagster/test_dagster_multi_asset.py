@@ -124,3 +124,28 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
     DeltaTable(tmp_path / "source").append(amounts(1))
     assert not dg.materialize([one], instance=dg.DagsterInstance.ephemeral(), raise_on_error=False).success
     assert not DeltaTable(tmp_path / "table").exists()
+
+
+def test_none_of_the_tables_loses_rows_of_days_that_are_not_touched(tmp_path: Path) -> None:
+    source, copy, late = (DeltaTable(tmp_path / name) for name in ("source", "copy", "late"))
+    days = {"day": ["a", "b"], "amount": pa.array([1, 2], pa.int64())}
+    source.append(pa.table(days), partition_by=["day"])
+    spills: list[pa.Table] = []
+
+    @delta_multi_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        outs={
+            t: DeltaOut(DeltaTableResource(table_uri=str(tmp_path / t)), partition_by=["day"]) for t in ("copy", "late")
+        },
+    )
+    def both(batch: ChangeBatch) -> dict[str, pa.Table]:
+        rows = batch.scan().to_arrow()
+        return {"copy": rows, "late": pa.concat_tables([rows, *spills])}
+
+    assert dg.materialize([both]).success
+    source.append(amounts(3))
+    spills.append(pa.table({"day": ["b"], "amount": pa.array([9], pa.int64())}))
+    with pytest.raises(InvalidRequestError, match="late would replace a partition that the batch does not touch"):
+        dg.materialize([both])
+    assert sorted(copy.snapshot().scan(["amount"]).to_arrow()["amount"].to_pylist()) == [1, 2, 3]
+    assert sorted(late.snapshot().scan(["amount"]).to_arrow()["amount"].to_pylist()) == [1, 2]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -313,6 +313,58 @@ def test_a_step_is_not_handed_rows_that_it_would_make_wrong_ones_of(
         return
     step.process(IncrementalReader(source, target), lambda batch: batch.scan().to_arrow())
     assert values(target) == [(1, 1), (2, 1), (3, 1)]
+
+
+@pytest.mark.parametrize("other_day", [2, 9], ids=["there", "new"])
+@pytest.mark.parametrize("begins", [True, False], ids=["first", "later"])
+def test_rows_of_touched_partitions_replace_no_other(
+    source: DeltaTable, target: DeltaTable, other_day: int, begins: bool
+) -> None:
+    def spills(batch: ChangeBatch) -> pa.Table:
+        return pa.concat_tables([batch.scan().to_arrow(), rows(other_day, value=7)])
+
+    step = Step("A step", target, "overwrite_partitions", options={"partition_by": ["day"]})
+    if not begins:
+        step.process(IncrementalReader(source, target), lambda batch: batch.scan().to_arrow())
+        source.append(rows(1, value=3))
+    if begins and other_day == 2:
+        # Of its first batch it has read all rows.
+        step.process(IncrementalReader(source, target), spills)
+        assert values(target) == [(1, 1), (2, 1), (2, 7)]
+        return
+    with pytest.raises(InvalidRequestError, match=f"does not touch: day = 2013-01-0{other_day}"):
+        step.process(IncrementalReader(source, target), spills)
+    assert begins or values(target) == [(1, 1), (2, 1)]
+    assert target.exists() is not begins
+    # A step that asks for the rows itself knows what it replaces.
+    step.process(
+        IncrementalReader(source, target),
+        lambda batch: pa.concat_tables([batch.snapshot.scan().to_arrow(), rows(other_day, value=7)]),
+    )
+    assert (other_day, 7) in values(target)
+
+
+@pytest.mark.parametrize(
+    ("column", "is_one_to_one"),
+    [
+        (pa.array(["2013-01-01", "2013-01-02"]), True),
+        (pa.array([datetime(2013, 1, 1), datetime(2013, 1, 2)], pa.timestamp("us")), True),
+        (pa.array(["2013-01", "2013-01"]), False),
+    ],
+)
+def test_a_touched_partition_may_have_another_type(
+    source: DeltaTable, target: DeltaTable, column: pa.Array, is_one_to_one: bool
+) -> None:
+    def step(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow().sort_by("day").set_column(0, "day", column)
+
+    write = Step("A step", target, "overwrite_partitions", options={"partition_by": ["day"]})
+    if is_one_to_one:
+        assert not write.process(IncrementalReader(source, target), step).skipped
+        return
+    # Months that are called days: the next day would replace all of its month.
+    with pytest.raises(InvalidRequestError, match=r"day = 2013-01\. "):
+        write.process(IncrementalReader(source, target), step)
 
 
 class TwoConsumers:
