@@ -381,6 +381,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         uri, kind = definition.get("dagster/uri"), definition.get("dagster/storage_kind")
         named = definition.get(TABLE_RESOURCE)
         # How it is written does not matter, and may be for another IO manager.
+        theirs = [key for key in definition if key in DEFINED_KEYS or elsewhere(key)]
+        refuse_slips(definition.keys() - set(theirs), PLACE_KEYS, "the upstream", {})
         definition = {key: value for key, value in definition.items() if key in PLACE_KEYS}
         settings = parse_settings(definition, None, "overwrite")
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))

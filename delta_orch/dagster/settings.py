@@ -148,7 +148,8 @@ def parse_settings(
     """The settings of an asset.
 
     Raises:
-        InvalidRequestError: A key has a value of the wrong kind, the mode is not known, or a merge has no keys.
+        InvalidRequestError: A key has a value of the wrong kind, the mode is not known, a merge has no keys, or
+            there are keys and nothing says that they are for a merge.
     """
     defined, written = plain_metadata(definition), plain_metadata(output)
     if misplaced := sorted(_OF_DEFINITION & set(written)):
@@ -173,6 +174,13 @@ def parse_settings(
             f"mode {mode!r} needs merge_keys",
             cause="They say which row of the table a new row is about",
             remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
+        )
+    said = {**defined, **written}
+    if said.get("merge_keys") and "mode" not in said and mode not in ("merge", "scd2"):
+        raise InvalidRequestError(
+            f"The metadata has merge_keys and no mode, and by default the mode is {default_mode!r}",
+            cause="The rows would not be merged by their keys",
+            remedy='Add "mode": "merge" to the metadata, or leave merge_keys out',
         )
     commit_metadata = {**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")}
     return AssetSettings(

@@ -535,6 +535,33 @@ def test_an_input_has_no_filter(lake: Lake, key: str) -> None:
     assert "DeltaSnapshot" in str(lake.fails(reads, dg.AssetSpec("t")))
 
 
+@pytest.mark.parametrize("key", ["schem", "Schema", "partitionexpr", "partition_fromat"])
+def test_a_slip_in_what_says_where_rows_are_is_not_read_over(lake: Lake, key: str) -> None:
+    lake.run(writer("t"))
+
+    @dg.asset
+    def reads(t: pa.Table) -> None: ...
+
+    assert "of the upstream does not exist" in str(lake.fails(reads, dg.AssetSpec("t", metadata={key: "x"})))
+    # How it is written is said to its own IO manager.
+    assert lake.run(reads, dg.AssetSpec("t", metadata={"mod": "x", "write_mode": "x", "replace_where": "x"})).success
+
+
+def test_merge_keys_without_a_mode_are_refused(lake: Lake) -> None:
+    said: list[dict[str, Any]] = [{"mode": "merge"}, {"mode": "append"}, {}]
+
+    @dg.asset(metadata={"merge_keys": ["n"]})
+    def items() -> dg.Output[pa.Table]:
+        return dg.Output(pa.table({"n": [1]}), metadata=said.pop(0))
+
+    for _ in range(2):
+        lake.run(items)
+    # The table would be replaced.
+    with pytest.raises(InvalidRequestError, match="merge_keys and no mode, and by default the mode is 'overwrite'"):
+        lake.run(items)
+    assert lake.rows("items") == [{"n": 1}, {"n": 1}]
+
+
 def test_what_is_said_of_the_asset_counts_as_said_of_its_output(lake: Lake) -> None:
     said = [{"mode": "append"}, {"mod": "append"}]
 
