@@ -108,10 +108,12 @@ def column_indexes(path: Sequence[str], schema: StructType) -> list[int]:
     """The position of the column in the schema, and of each field on the way in the struct around it."""
     found = []
     current: DataType = schema
-    for step in fields_on(path, schema):
+    for name in path:
         assert isinstance(current, StructType)
-        found.append(current.names.index(step.name))
-        current = step.data_type
+        place = current.place(name)
+        assert place is not None
+        found.append(place)
+        current = current.fields[place].data_type
     return found
 
 

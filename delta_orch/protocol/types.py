@@ -77,10 +77,8 @@ class StructType(DataType):
     """Fields in order: a struct, or the columns of a table."""
 
     fields: tuple[StructField, ...]
-    # By name, and by name in lower case; made when it is first asked for.
-    _by_name: tuple[dict[str, StructField], dict[str, StructField]] | None = field(
-        default=None, init=False, repr=False, compare=False
-    )
+    # Places by name, and by name in lower case; made when they are first asked for.
+    _places: tuple[dict[str, int], dict[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[StructField]:
         return iter(self.fields)
@@ -95,21 +93,27 @@ class StructType(DataType):
     def find(self, name: str) -> StructField | None:
         """The field of that name: an exact match first, then one that differs only in case (names are
         case-insensitive in Delta and unique under that rule)."""
-        by_name = self._by_name
-        if by_name is None:
+        place = self.place(name)
+        return None if place is None else self.fields[place]
+
+    def place(self, name: str) -> int | None:
+        """Where the field of that name stands, found as by `find`."""
+        places = self._places
+        if places is None:
             # From the last on, so that of several the first one stays.
-            backwards = self.fields[::-1]
-            by_name = {f.name: f for f in backwards}, {f.name.lower(): f for f in backwards}
-            object.__setattr__(self, "_by_name", by_name)
-        exact, folded = by_name
-        return exact.get(name) or folded.get(name.lower())
+            backwards = [(f.name, place) for place, f in enumerate(self.fields)][::-1]
+            places = dict(backwards), {name.lower(): place for name, place in backwards}
+            object.__setattr__(self, "_places", places)
+        exact, folded = places
+        place = exact.get(name)
+        return folded.get(name.lower()) if place is None else place
 
     def __getstate__(self) -> tuple[StructField, ...]:
         return self.fields
 
     def __setstate__(self, fields: tuple[StructField, ...]) -> None:
         object.__setattr__(self, "fields", fields)
-        object.__setattr__(self, "_by_name", None)
+        object.__setattr__(self, "_places", None)
 
     def __str__(self) -> str:
         return "struct<" + ",".join(f"{f.name}:{f.data_type}" for f in self.fields) + ">"

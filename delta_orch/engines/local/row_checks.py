@@ -104,7 +104,8 @@ def _rows_of(indices: pa.Array, num_rows: int) -> pa.BooleanArray:
 
 
 def _length_check(check: LengthCheck, schema: StructType) -> BatchCheck:
-    index = schema.names.index(check.path[0])
+    index = schema.place(check.path[0])
+    assert index is not None
 
     def verify(batch: pa.RecordBatch) -> None:
         column = batch.column(index)
@@ -130,7 +131,8 @@ def _items_at(
         return array, rows
     match data_type:
         case StructType():
-            place = data_type.names.index(path[0])
+            place = data_type.place(path[0])
+            assert place is not None
             return _items_at(array.flatten()[place], data_type.fields[place].data_type, path[1:], rows)
         case ArrayType(element_type):
             parents, items, inner = pc.list_parent_indices(array), pc.list_flatten(array), element_type

@@ -122,9 +122,11 @@ class FilterReader:
         names: DataType = self.names
         schema: DataType = self.schema
         for name in path:
-            if not isinstance(names, StructType) or not isinstance(schema, StructType) or name not in names.names:
+            if not isinstance(names, StructType) or not isinstance(schema, StructType):
                 return None
-            index = names.names.index(name)
+            index = names.place(name)
+            if index is None or names.fields[index].name != name:
+                return None
             logical.append(schema.fields[index].name)
             names, schema = names.fields[index].data_type, schema.fields[index].data_type
         return Column(tuple(logical)), schema

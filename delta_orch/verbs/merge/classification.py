@@ -81,9 +81,9 @@ def _flat(column: Column, sides: Sides) -> str:
     side, name = column.path[:2]
     schema = sides.target if side == TARGET else sides.source
     # Text of SQL that only an engine evaluates has names as the user wrote them.
-    found = schema.find(name)
-    assert found is not None
-    return f"_delta_orch_{side}_{schema.names.index(found.name)}"
+    place = schema.place(name)
+    assert place is not None
+    return f"_delta_orch_{side}_{place}"
 
 
 def needed_columns(clauses: Clauses, recomputed: Sequence[str], sides: Sides) -> dict[Column, None]:
