@@ -133,8 +133,9 @@ def _sql_type(name: str) -> str:
 
 def _write_source(rows: pa.Table, path: Path) -> None:
     path.mkdir()
-    # Arrow's bounds of floats leave NaN out, and the reference would not find such rows of its source.
-    pq.write_table(rows, path / "rows.parquet", write_statistics=False)
+    # Spark looks for floats in bounds, where Arrow leaves NaN out, and in dictionaries, where -0.0 is not 0.0: the
+    # reference would not find such rows of its source.
+    pq.write_table(rows, path / "rows.parquet", write_statistics=False, use_dictionary=False)
 
 
 def _step(
