@@ -16,7 +16,7 @@ from typing import Literal as OneOf
 import pyarrow as pa
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.txn import TxnId
@@ -247,6 +247,7 @@ class IncrementalReader:
                 (`bootstrap='error'`), or the source is older than the cursor. The step appends, and has read the
                 source under another name.
             VersionNotFoundError: Versions the target has not read were removed from the source's log.
+            UnsupportedFeatureError: The source has other columns or partitions now than in what is to be read.
         """
         latest = self.source.snapshot()
         app_id = cdc_app_id(self.consumer, latest.metadata.id)
@@ -346,7 +347,10 @@ class IncrementalReader:
             raise self._history_gone(start, latest.version)
         end = latest.version if self.max_versions is None else self._last_version_of_batch(start, latest.version)
         # An incremental step does not care whether an update is one change, or a delete and an insert.
-        feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
+        try:
+            feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
+        except UnsupportedFeatureError as error:
+            raise error if error.context.get("features") else self._of_two_shapes(error, latest) from error
         if feed.is_empty:
             return None
         return ChangeBatch(
@@ -368,13 +372,28 @@ class IncrementalReader:
                 return commit.version
         return latest
 
+    def _of_two_shapes(self, error: UnsupportedFeatureError, latest: TableSnapshot) -> UnsupportedFeatureError:
+        return UnsupportedFeatureError(
+            error.problem,
+            cause=error.cause,
+            remedy="Run the step once with max_versions=1, which reads each version by its own columns. Where that "
+            f"does not help either, {self._recompute(latest.version)}",
+            features=[],
+            source=self.source.uri,
+        )
+
+    def _recompute(self, latest: int) -> str:
+        return (
+            "recompute the target from the source's present state and commit it with the cursor "
+            f"txn=('{cdc_app_id(self.consumer, self.source.snapshot().metadata.id)}', {latest})"
+        )
+
     def _history_gone(self, start: int, latest: int) -> VersionNotFoundError:
         return VersionNotFoundError(
             f"Version {start} of the source at {self.source.uri} is gone, and {self.consumer} has not read it yet",
             cause="The source's log was cleaned up (delta.logRetentionDuration) before this step ran",
-            remedy="Recompute the target from the source's present state and commit it with the cursor "
-            f"txn=('{cdc_app_id(self.consumer, self.source.snapshot().metadata.id)}', {latest}); "
-            "then raise delta.logRetentionDuration or run the step more often",
+            remedy=f"To go on, {self._recompute(latest)}; then raise delta.logRetentionDuration or run the step more "
+            "often",
             source=self.source.uri,
             version=start,
         )

@@ -15,6 +15,7 @@ from delta_orch.errors import (
     ConcurrentTransactionError,
     InvalidRequestError,
     TableNotFoundError,
+    UnsupportedFeatureError,
     VersionNotFoundError,
 )
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
@@ -239,6 +240,29 @@ def test_history_that_is_gone_is_an_error_with_a_remedy(source: DeltaTable, targ
     with pytest.raises(VersionNotFoundError, match="Version 1 of the source") as caught:
         reader.next_batch()
     assert "delta.logRetentionDuration" in str(caught.value)
+
+
+def test_a_source_that_took_another_shape_is_an_error_with_a_remedy(source: DeltaTable, target: DeltaTable) -> None:
+    def run(**extras: Any) -> None:
+        step = Step("A step", target, "overwrite_partitions", options={"partition_by": ["day"]})
+        reader = IncrementalReader(source, target, **extras)
+        step.process(reader, lambda batch: batch.scan(["day", "value"]).to_arrow(), until_current=True)
+
+    source.alter().set_properties({"delta.columnMapping.mode": "name"}).commit()
+    source.append(rows(3).append_column("more", pa.array([1])), schema_mode="merge")
+    run()
+    source.append(rows(4).append_column("more", pa.array([1])))
+    source.alter().drop_columns("more").commit()
+    with pytest.raises(UnsupportedFeatureError, match="with max_versions=1"):
+        run()
+    run(max_versions=1)
+    assert values(target) == [(1, 1), (2, 1), (3, 1), (4, 1)]
+    source.overwrite(rows(1, value=5), schema_mode="overwrite", partition_by=["value"])
+    with pytest.raises(UnsupportedFeatureError, match=r"with the cursor txn=\('cdc:silver<-.*', 5\)"):
+        run(max_versions=1)
+    target.overwrite(source.snapshot().scan().to_arrow(), txn=(f"cdc:silver<-{source.snapshot().metadata.id}", 5))
+    run()
+    assert values(target) == [(1, 5)]
 
 
 def test_a_source_older_than_the_cursor_is_an_error(source: DeltaTable, target: DeltaTable) -> None:
