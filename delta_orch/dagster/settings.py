@@ -31,7 +31,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal as OneOf
-from typing import cast, get_args
+from typing import get_args
 
 import dagster as dg
 
@@ -40,7 +40,7 @@ from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.table.schema_evolution import parse_schema_mode
 
 OutputMode = OneOf["overwrite", "append", "merge", "scd2", "error", "ignore"]
-MODES = get_args(OutputMode)
+MODES: tuple[OutputMode, ...] = get_args(OutputMode)
 
 WRITTEN_KEYS = ("mode", "merge_keys", "schema_mode", "commit_metadata")
 """What output metadata may say."""
@@ -294,7 +294,8 @@ def parse_mode(mode: object) -> OutputMode:
     """A write mode, checked."""
     if mode not in MODES:
         raise InvalidRequestError(f"mode {mode!r} does not exist", remedy=f"Use one of {', '.join(MODES)}", mode=mode)
-    return cast(OutputMode, mode)
+    # A member of an enum of texts is one of them, too. Dagster stores plain ones alone.
+    return MODES[MODES.index(mode)]
 
 
 def parse_columns(value: object, key: str) -> tuple[str, ...] | None:

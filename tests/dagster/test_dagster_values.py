@@ -3,6 +3,7 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 from datetime import UTC, datetime
+from enum import Enum
 from pathlib import Path
 from typing import Any, cast
 
@@ -545,6 +546,17 @@ def test_a_slip_in_what_says_where_rows_are_is_not_read_over(lake: Lake, key: st
     assert "of the upstream does not exist" in str(lake.fails(reads, dg.AssetSpec("t", metadata={key: "x"})))
     # How it is written is said to its own IO manager.
     assert lake.run(reads, dg.AssetSpec("t", metadata={"mod": "x", "write_mode": "x", "replace_where": "x"})).success
+
+
+class Writing(str, Enum):  # noqa: UP042  # as many have them
+    ADDS = "append"
+
+
+def test_a_mode_may_be_a_member_of_an_enum(lake: Lake) -> None:
+    for _ in range(2):
+        result = lake.run(writer("t", metadata={"mode": Writing.ADDS}))
+        assert metadata_of(result, "t")["delta/mode"] == "append"
+    assert lake.rows("t") == [{"n": 1}, {"n": 1}]
 
 
 def test_merge_keys_without_a_mode_are_refused(lake: Lake) -> None:
