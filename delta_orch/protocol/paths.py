@@ -144,6 +144,12 @@ def canonical_path(log_path: str) -> str:
     return _FILE_URI.sub("/", log_path) if log_path.startswith("file:") else log_path
 
 
+def local_path_in_log(path: str) -> str:
+    """An absolute path of a local file as a log spells it, `file:/x`: Delta on Spark looks files up by the text that
+    Spark has for them."""
+    return f"file:{canonical_path(path)}"
+
+
 def canonical_paths(paths: StringColumn) -> StringColumn:
     """`canonical_path` of a whole column of strings; the column itself where nothing needs to change."""
     import delta_orch.arrow_compute as pc

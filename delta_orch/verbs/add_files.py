@@ -32,7 +32,7 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
-from delta_orch.protocol.paths import decode_path, encode_path, is_absolute
+from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, local_path_in_log
 from delta_orch.protocol.types import (
     VARIANT,
     DataType,
@@ -144,7 +144,7 @@ def _log_path(store: LogStore, given: str | PathLike[str]) -> str:
     elif separator:
         spelled = f"{scheme}://{quote(rest, safe='/@:!$&()*+,;=~-._')}"
     elif text.startswith("/"):
-        spelled = f"file://{encode_path(posixpath.normpath(text))}"
+        spelled = local_path_in_log(encode_path(posixpath.normpath(text)))
     else:
         spelled = encode_path(posixpath.normpath(text))
     try:
@@ -161,7 +161,7 @@ def _log_path(store: LogStore, given: str | PathLike[str]) -> str:
                 f"{text} is reached through a link", cause=f"It is {real}", remedy="Name the file itself", path=text
             )
     if not place.startswith(root):
-        return spelled
+        return local_path_in_log(spelled) if text.startswith("file:") else spelled
     inside = place[len(root) :]
     if any(part.startswith(".") or (part.startswith("_") and "=" not in part) for part in inside.split("/")):
         raise InvalidRequestError(

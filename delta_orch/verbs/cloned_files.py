@@ -24,7 +24,7 @@ from delta_orch.log.read.deletion_vectors import (
 from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import relative_path
-from delta_orch.protocol.paths import decode_path, encode_path, is_absolute
+from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, local_path_in_log
 from delta_orch.storage.base import LogStore, ensure_regular_file, storage_error
 
 _COPIES_AT_ONCE = 8
@@ -64,7 +64,7 @@ def referred_files(source: LogStore, target: LogStore, files: pa.Table) -> pa.Ta
 def _root_in_log(store: LogStore) -> str:
     """The root of a table as an absolute path in a log: URI-encoded once."""
     if store.uri.startswith("file:"):
-        return store.uri
+        return local_path_in_log(store.uri)
     scheme, separator, rest = store.uri.partition("://")
     return f"{scheme}{separator}{quote(rest, safe='/@:!$&()*+,;=~-._')}"
 

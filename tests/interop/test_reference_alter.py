@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable, column, identity_column
@@ -176,6 +177,20 @@ def test_clustering_in_turns(turns: Turns) -> None:
     turns.they("ALTER TABLE {t} CLUSTER BY NONE")
     table.alter().cluster_by("id").commit()
     turns.agree()
+
+
+def test_files_named_by_absolute_paths_take_their_deletions(turns: Turns, tmp_path: Path) -> None:
+    """Delta on Spark finds the file of a deleted row by the text that Spark has for its path."""
+    table, outside = turns.table, tmp_path / "out side"
+    table.append(ROWS, properties={"delta.enableDeletionVectors": "true"})
+    clone = Turns(turns.reference, tmp_path / "a clone")
+    table.clone(clone.path)
+    outside.mkdir()
+    pq.write_table(ROWS, outside / "x%y.parquet")
+    clone.table.add_files([outside / "x%y.parquet"])
+    clone.they("UPDATE {t} SET day = 'theirs' WHERE id = 1", "DELETE FROM {t} WHERE day = 'e'")
+    assert [row["day"] for row in clone.agree()] == ["theirs", "theirs"]
+    assert turns.agree() == ROWS.to_pylist()
 
 
 def test_iceberg_ids_of_ours_are_kept(turns: Turns) -> None:

@@ -68,7 +68,7 @@ def test_everything_but_history_comes_along(source: DeltaTable, tmp_path: Path, 
     assert clone.metadata.id != original.metadata.id
     assert clone.metadata.configuration["owner"] == "you"
     assert clone.metadata.configuration["delta.columnMapping.mode"] == "name"
-    assert all(path.startswith("file:///") == shallow for path in paths(target))
+    assert all(path.startswith("file:/") == shallow and "//" not in path for path in paths(target))
     metrics = result.operation_metrics
     assert metrics["sourceNumOfFiles"] == original.num_files == clone.num_files
     assert metrics["numCopiedFiles"] == (0 if shallow else clone.num_files)
