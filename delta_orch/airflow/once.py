@@ -125,6 +125,8 @@ class OnceWriter:
         attempts = Attempts(self._context, self._run)
         marker = attempts.marker_of(txns[-1].app_id)
         recorded = None if before is None else before.txn_version(txns[-1].app_id)
+        if recorded is not None and recorded < 0:
+            recorded = None  # A restore has undone it.
         if self._adds and marker is not None and not self._is_heard_of(txns[-1].app_id, marker, recorded):
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)

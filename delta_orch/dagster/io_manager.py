@@ -259,7 +259,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             owner=asset_owner(context.asset_key.path) if context.has_asset_key else OPS,
         )
         if before is not None and is_once and settings.mode == "append":
-            ensure_one_location(before.txns, step.txns)
+            ensure_one_location([name for name, at in before.txns.items() if at >= 0], step.txns)
         return step, scopes
 
     def _txns(

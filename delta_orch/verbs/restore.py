@@ -28,6 +28,8 @@ from delta_orch.writing.identity import with_marks_kept
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 
 _MOST_NAMED = 5
+_STEPS = ("dagster:", "airflow:")
+"""What the ids of steps begin with (`pipeline.run_identity`). Their version 0: written once, whichever run does it."""
 
 
 def restore(
@@ -130,10 +132,16 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
 
 
 def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
-    """What the cursors of incremental steps were, where they have moved since; -1 for one that was not there."""
+    """What the cursors of incremental steps were, and the marks of partitions that are written once, where they have
+    moved since; -1 for one that was not there. No newer run could write such a partition again."""
     recorded = {**({} if past.checkpoint is None else past.checkpoint.txns), **past.tail.txns}
-    then = {name: recorded[name].version if name in recorded else -1 for name in newest.txns if name.startswith("cdc:")}
-    return {name: version for name, version in then.items() if version != newest.txns[name]}
+    goes_back = {
+        name: version
+        for name, version in newest.txns.items()
+        if name.startswith("cdc:") or (name.startswith(_STEPS) and version <= 0)
+    }
+    then = {name: recorded[name].version if name in recorded else -1 for name in goes_back}
+    return {name: version for name, version in then.items() if version != goes_back[name]}
 
 
 def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:

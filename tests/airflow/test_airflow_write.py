@@ -138,6 +138,11 @@ def test_idempotency_partition_writes_an_interval_once_whichever_run_comes(runs,
     assert rows(tmp_path / "t") == [("2024-01-01", 1)]
     runs.run(dag, DAY_2)
     assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 1)]
+    DeltaTable(str(tmp_path / "t")).restore(version=0)
+    # What is undone is written again, and once.
+    for _ in range(2):
+        runs.run(dag, DAY_2)
+        assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 1)]
 
 
 def test_idempotency_partition_needs_an_interval(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

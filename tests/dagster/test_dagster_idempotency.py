@@ -313,7 +313,23 @@ def test_idempotency_by_partition_writes_each_partition_once(tmp_path: Path) -> 
     for day in ("2013-01-01", "2013-01-02", "2013-01-01"):
         result = run([readings], instance, io_manager, partition_key=day)
     assert skipped(result, "readings") == [True]
-    assert DeltaTable(tmp_path / "readings").snapshot().scan().to_arrow().num_rows == 2
+    table = DeltaTable(tmp_path / "readings")
+    assert table.snapshot().scan().to_arrow().num_rows == 2
+    # What a restore undoes is written again, and once; another restore brings it back as it was.
+    table.restore(version=0)
+    for is_done in (False, True):
+        result = run([readings], instance, io_manager, partition_key="2013-01-02")
+        assert skipped(result, "readings") == [is_done]
+        assert table.snapshot().scan().to_arrow().num_rows == 2
+    table.restore(version=0)
+    table.restore(version=1)
+    result = run([readings], instance, io_manager, partition_key="2013-01-02")
+    assert skipped(result, "readings") == [True]
+    assert table.snapshot().scan().to_arrow().num_rows == 2
+    table.restore(version=0)
+    elsewhere = DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="partition", code_location="elsewhere")
+    run([readings], instance, elsewhere, partition_key="2013-01-02")
+    assert table.snapshot().scan().to_arrow().num_rows == 2
 
 
 def test_idempotency_off_always_writes(tmp_path: Path) -> None:
