@@ -280,7 +280,7 @@ def _unmapped(column: str, data_type: DataType, value: object, cause: str) -> In
     return InvalidRequestError(
         f"The value {value!r} of column {column} ({data_type}) maps to no partition key",
         cause=cause,
-        remedy="Give the sensor the partitions and the partition_format that the column holds, or a partition_key_of "
-        "that maps a value to a key, or to None where it is to be passed over",
+        remedy="Give the partitions and the partition_format that the column holds; a sensor also takes a "
+        "partition_key_of, which maps a value to a key, or to None where it is to be passed over",
         column=column,
     )
