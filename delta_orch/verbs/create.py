@@ -16,6 +16,7 @@ from delta_orch.errors import (
     SchemaMismatchError,
     TableExistsError,
 )
+from delta_orch.log.files.txn import gone_with_rows
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
@@ -86,7 +87,8 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
 
     It is a new table in an old log, with an id of its own. Older versions stay readable. What the log has promised
     stays, too: the protocol keeps its features, and transaction ids, the user's metadata domains, given row ids and
-    column ids go on.
+    column ids go on. Only what says which rows are there goes with them: cursors, and marks of partitions that are
+    written once.
 
     Returns: `skipped` where a transaction id is recorded.
 
@@ -115,6 +117,9 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     target.stage_metadata(transaction, before)
     if snapshot is not None and snapshot.num_files:
         transaction.remove_files(snapshot.files(REMOVED_FILE_COLUMNS))
+    if snapshot is not None:
+        given = {txn.app_id for txn in parse_txns(commit.get("txn"))}
+        transaction.take_back({name: -1 for name in gone_with_rows(snapshot.txns) if name not in given})
     return transaction.commit()
 
 

@@ -10,6 +10,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError
 from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.txn import gone_with_rows
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
@@ -28,8 +29,6 @@ from delta_orch.writing.identity import with_marks_kept
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 
 _MOST_NAMED = 5
-_STEPS = ("dagster:", "airflow:")
-"""What the ids of steps begin with (`pipeline.run_identity`). Their version 0: written once, whichever run does it."""
 
 
 def restore(
@@ -132,16 +131,11 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
 
 
 def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
-    """What the cursors of incremental steps were, and the marks of partitions that are written once, where they have
-    moved since; -1 for one that was not there. No newer run could write such a partition again."""
+    """What the ids were that go with the rows, where they have moved since; -1 for one that was not there."""
     recorded = {**({} if past.checkpoint is None else past.checkpoint.txns), **past.tail.txns}
-    goes_back = {
-        name: version
-        for name, version in newest.txns.items()
-        if name.startswith("cdc:") or (name.startswith(_STEPS) and version <= 0)
-    }
-    then = {name: recorded[name].version if name in recorded else -1 for name in goes_back}
-    return {name: version for name, version in then.items() if version != goes_back[name]}
+    now = gone_with_rows(newest.txns)
+    then = {name: recorded[name].version if name in recorded else -1 for name in now}
+    return {name: version for name, version in then.items() if version != now[name]}
 
 
 def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:

@@ -330,6 +330,11 @@ def test_idempotency_by_partition_writes_each_partition_once(tmp_path: Path) -> 
     elsewhere = DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="partition", code_location="elsewhere")
     run([readings], instance, elsewhere, partition_key="2013-01-02")
     assert table.snapshot().scan().to_arrow().num_rows == 2
+    table.create_or_replace(table.snapshot().schema, partition_by=["day"])
+    for is_done in (False, True):
+        result = run([readings], instance, io_manager, partition_key="2013-01-02")
+        assert skipped(result, "readings") == [is_done]
+        assert table.snapshot().scan().to_arrow().num_rows == 1
 
 
 def test_idempotency_off_always_writes(tmp_path: Path) -> None:

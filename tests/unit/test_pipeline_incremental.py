@@ -391,6 +391,26 @@ def test_a_touched_partition_may_have_another_type(
         write.process(IncrementalReader(source, target), step)
 
 
+def test_a_table_that_was_replaced_is_filled_again(source: DeltaTable, target: DeltaTable) -> None:
+    def run() -> None:
+        step = Step("A step", target, "append", options={"partition_by": ["day"]})
+        step.process(IncrementalReader(source, target), lambda batch: batch.inserted().to_arrow())
+
+    run()
+    target.create_or_replace(target.snapshot().schema, partition_by=["day"])
+    run()
+    assert values(target) == [(1, 1), (2, 1)]
+    # Who says how far the new rows go is heard; with rows of one's own the cursor stays.
+    cursor = f"cdc:silver<-{source.snapshot().metadata.id}"
+    source.append(rows(3))
+    target.create_or_replace(target.snapshot().schema, partition_by=["day"], txn=(cursor, 1))
+    run()
+    assert values(target) == []
+    target.create_or_replace(data=rows(1), partition_by=["day"])
+    run()
+    assert values(target) == [(1, 1)]
+
+
 class TwoConsumers:
     """Steps of two sources that fill one table, by partitions."""
 

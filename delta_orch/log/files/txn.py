@@ -52,6 +52,17 @@ Recorded = Mapping[str, int | None]
 """App id → recorded version; None, or missing, where there is none."""
 
 
+def gone_with_rows(recorded: Mapping[str, int]) -> dict[str, int]:
+    """Of what a table has recorded the ids that say which rows it has, and that nothing newer ever follows: the cursors
+    of incremental steps, and the marks of partitions that are written once, in whichever run (version 0). Where a verb
+    takes all rows back, it takes them back, too. See `pipeline.run_identity`."""
+    return {
+        name: version
+        for name, version in recorded.items()
+        if name.startswith("cdc:") or (name.startswith(("dagster:", "airflow:")) and version <= 0)
+    }
+
+
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
     """Those recorded at the same version or, unless they are `exact`, a later one."""
     versions = ((txn, recorded.get(txn.app_id)) for txn in txns)
