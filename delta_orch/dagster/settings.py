@@ -103,8 +103,10 @@ NOT_WRITTEN = {
 }
 """What no asset can say of its table, and where it is said."""
 _FILTERING = "Annotate the input as DeltaSnapshot, and read input.scan(where=…)"
-NOT_READ = dict.fromkeys(("filter", "filters", "partition_filters", "predicate", "row_filter", "where"), _FILTERING)
-"""What no input can say. An input has all rows of its partitions."""
+_FILTERS = ("filter", "filters", "partition_filters", "predicate", "row_filter", "where")
+_OF_UPSTREAM = "Say it in the metadata of the upstream, whose table it is about"
+NOT_READ = {**dict.fromkeys(_FILTERS, _FILTERING), **dict.fromkeys(PLACE_KEYS, _OF_UPSTREAM)}
+"""What no input can say. An input has all rows of its partitions, from where its upstream keeps them."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -536,6 +536,16 @@ def test_an_input_has_no_filter(lake: Lake, key: str) -> None:
     assert "DeltaSnapshot" in str(lake.fails(reads, dg.AssetSpec("t")))
 
 
+@pytest.mark.parametrize("key", ["schema", "table", "partition_expr", "partition_format"])
+def test_an_input_does_not_say_where_its_rows_are(lake: Lake, key: str) -> None:
+    lake.run(writer("t"))
+
+    @dg.asset(ins={"t": dg.AssetIn(metadata={key: "n"})})
+    def reads(t: pa.Table) -> None: ...
+
+    assert "metadata of the upstream" in str(lake.fails(reads, dg.AssetSpec("t")))
+
+
 @pytest.mark.parametrize("key", ["schem", "Schema", "partitionexpr", "partition_fromat"])
 def test_a_slip_in_what_says_where_rows_are_is_not_read_over(lake: Lake, key: str) -> None:
     lake.run(writer("t"))
