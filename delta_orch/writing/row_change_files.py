@@ -140,8 +140,8 @@ class ChangedFiles:
                 change_files.append(table)
         if self._updated or copied:
             self._copies.note_in(transaction)
-        left = [self._file(file) for file in (*emptied, *rewritten)]
-        removed = pa.concat_tables([self._whole, *left]).select(REMOVED_FILE_COLUMNS)
+        left = self._files.take(int64_array([file.number for file in (*emptied, *rewritten)]))
+        removed = pa.concat_tables([self._whole, left]).select(REMOVED_FILE_COLUMNS)
         if removed.num_rows:
             transaction.remove_files(removed)
             transaction.read_files(removed)

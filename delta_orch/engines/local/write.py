@@ -36,6 +36,7 @@ MIN_ROW_GROUP_BYTES = 1024 * 1024
 MAX_ROW_GROUP_ROWS = 256 * 1024
 """As Polars. With four times as many rows, rewriting narrow rows takes twice the memory and as much time."""
 _LEAST_GROUP_BYTES = 8 * 1024
+_LEAST_GROUP_BYTES_OF_A_THREAD = 64 * 1024
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 100
 _SLICE_ROWS = 1024 * 1024
@@ -198,8 +199,9 @@ class _Sink:
         rows = pa.Table.from_batches(partition.batches)
         self._buffered_bytes -= partition.num_bytes
         partition.batches, partition.num_rows, partition.num_bytes = [], 0, 0
-        if last and self._pool is None and len(self._partitions) == 1:
-            # One small write, such as an append of some rows: a thread would cost more than it gains.
+        if rows.nbytes < _LEAST_GROUP_BYTES_OF_A_THREAD:
+            # Such as an append of some rows, or of a few to each of many partitions: a thread would cost more than it
+            # gains.
             writer = self._take_writer(key)
             writer.write(rows)
             self._put_back(key, writer)
