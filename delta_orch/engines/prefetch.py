@@ -15,6 +15,8 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 MAX_THREADS = 8
+FAR_THREADS = 16
+"""For small files of an object store, where a thread mostly waits for an answer."""
 
 
 def thread_count() -> int:

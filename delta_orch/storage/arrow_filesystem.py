@@ -17,8 +17,8 @@ import pyarrow.fs as pafs
 from delta_orch.errors import FileMissingInStoreError
 from delta_orch.storage.base import FileMeta, FlatStore
 
-# Below this, one request for the whole object is faster than one for the footer and one for what it points to.
-_WHOLE_BYTES = 256 * 1024
+# Up to this, an object is read whole by the first request. Of a larger one it reads the end, where footers are.
+_END_BYTES = 256 * 1024
 
 
 def object_filesystem(objects: FlatStore) -> pafs.PyFileSystem:
@@ -28,21 +28,21 @@ def object_filesystem(objects: FlatStore) -> pafs.PyFileSystem:
 
 def open_object(objects: FlatStore, path: str) -> pa.NativeFile:
     """Random access. Raises FileMissingInStoreError, StorageError."""
-    found = objects.find_object(path)
-    if found is None:
-        raise FileMissingInStoreError(f"Cannot open {path}", cause="There is no such object", path=path)
-    if found.size <= _WHOLE_BYTES:
-        return pa.BufferReader(objects.read_object(path, 0, found.size) if found.size else b"")
-    return pa.PythonFile(_ObjectInput(objects, path, found.size), mode="r")
+    end, size = objects.read_end(path, _END_BYTES)
+    if len(end) == size:
+        return pa.BufferReader(end)
+    return pa.PythonFile(_ObjectInput(objects, path, end, size), mode="r")
 
 
 class _ObjectInput(io.RawIOBase):
-    """Each read is one request for the bytes asked for: Arrow knows the file's layout, and reads ahead itself."""
+    """Each read is one request for the bytes asked for: Arrow knows the file's layout, and reads ahead itself. What is
+    in the end needs none."""
 
-    def __init__(self, objects: FlatStore, path: str, size: int) -> None:
+    def __init__(self, objects: FlatStore, path: str, ending: bytes, size: int) -> None:
         super().__init__()
         self._objects = objects
         self._path = path
+        self._ending = ending
         self._size = size
         self._at = 0
 
@@ -66,7 +66,11 @@ class _ObjectInput(io.RawIOBase):
         end = self._size if size is None or size < 0 else min(self._at + size, self._size)
         if end <= self._at:
             return b""
-        data = self._objects.read_object(self._path, self._at, end)
+        ending_at = self._size - len(self._ending)
+        if self._at >= ending_at:
+            data = self._ending[self._at - ending_at : end - ending_at]
+        else:
+            data = self._objects.read_object(self._path, self._at, end)
         self._at += len(data)
         return data
 

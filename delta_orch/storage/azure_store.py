@@ -83,6 +83,19 @@ class AzureStore(ObjectStore):
         data: bytes = self._blob(bucket, key).download_blob(**part, **self._timeouts).readall()
         return data
 
+    def _get_end(self, bucket: str, key: str, length: int) -> tuple[bytes, int]:
+        # There is no request for the end. The beginning is all of a small blob.
+        try:
+            answer = self._blob(bucket, key).download_blob(offset=0, length=length, **self._timeouts)
+        except self.sdk_errors as e:
+            if getattr(e, "status_code", None) == 416:
+                return b"", 0
+            raise
+        if _is_directory(answer.properties):
+            raise self.missing(key)
+        data, size = answer.readall(), int(str(answer.properties.content_range).rpartition("/")[2])
+        return (data, size) if size <= length else (self._get(bucket, key, size - length, size), size)
+
     def _find(self, bucket: str, key: str) -> FileMeta | None:
         found = self._blob(bucket, key).get_blob_properties(**self._timeouts)
         return None if _is_directory(found) else _meta(found, key)

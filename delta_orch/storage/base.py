@@ -260,6 +260,11 @@ class FlatStore(LogStore):
         """The bytes from `start` to before `end`. Raises FileMissingInStoreError, StorageError."""
 
     @abstractmethod
+    def read_end(self, full: str, length: int) -> tuple[bytes, int]:
+        """The last bytes of an object, all of them if it has no more than `length`, and its size. One request where the
+        store can answer both. Raises FileMissingInStoreError, StorageError."""
+
+    @abstractmethod
     def write_object(self, full: str) -> io.RawIOBase | io.BufferedIOBase:
         """A file to write. The object appears when the file is closed. Raises StorageError, as do its methods."""
 

@@ -98,6 +98,10 @@ class MemoryStore(FlatStore):
     def read_object(self, full: str, start: int, end: int) -> bytes:
         return _file(full).data[start:end]
 
+    def read_end(self, full: str, length: int) -> tuple[bytes, int]:
+        data = _file(full).data
+        return data[-length:], len(data)
+
     def write_object(self, full: str) -> io.BytesIO:
         return _UnfinishedFile(full)
 

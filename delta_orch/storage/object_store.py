@@ -126,6 +126,14 @@ class ObjectStore(FlatStore):
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         """The bytes from `start` to before `end`."""
 
+    def _get_end(self, bucket: str, key: str, length: int) -> tuple[bytes, int]:
+        """The last bytes, `length` at most, and the size of the object."""
+        found = self._find(bucket, key)
+        if found is None:
+            raise self.missing(key)
+        data = self._get(bucket, key, max(0, found.size - length), found.size) if found.size else b""
+        return data, found.size
+
     @abstractmethod
     def _find(self, bucket: str, key: str) -> FileMeta | None:
         """One metadata request; `path` is the key."""
@@ -147,6 +155,10 @@ class ObjectStore(FlatStore):
     @abstractmethod
     def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         """Create or replace the object."""
+
+    def _put_data(self, bucket: str, key: str, data: Content) -> None:
+        """As `_replace`, where nobody asks for the object's time."""
+        self._replace(bucket, key, data)
 
     @abstractmethod
     def _remove(self, bucket: str, key: str) -> None:
@@ -268,6 +280,10 @@ class ObjectStore(FlatStore):
         bucket, _, key = full.partition("/")
         return self.call("read", full, lambda: self._get(bucket, key, start, end))
 
+    def read_end(self, full: str, length: int) -> tuple[bytes, int]:
+        bucket, _, key = full.partition("/")
+        return self.call("read", full, lambda: self._get_end(bucket, key, length))
+
     def list_objects(self, full: str, *, recursive: bool, start_name: str = "") -> Iterator[FileMeta]:
         bucket, _, key = full.partition("/")
         prefix, token = f"{key}/" if key else "", None
@@ -387,6 +403,11 @@ class ObjectStore(FlatStore):
         kind = FailureKind.UNKNOWN if status >= 500 or status == 408 else FailureKind.REFUSED
         return Failure(kind, f"{self.label} answers {answer}", is_passing=is_passing_status(status))
 
+    def missing(self, key: str) -> FileMissingInStoreError:
+        """The error of who reads an object that is not there."""
+        shown = self._shown(f"{self.location.bucket}/{key}")
+        return FileMissingInStoreError(f"Cannot read {shown}", cause="There is no such object", path=shown)
+
     def missing_bucket(self, full: str) -> Failure:
         """The failure of a listing or a write because the bucket does not exist."""
         return Failure(
@@ -466,7 +487,7 @@ class _ObjectOutput(io.RawIOBase):
         if self._file is None:
             bucket, _, key = self._path.partition("/")
             content, store = b"".join(self._held), self._store
-            store.call("write", self._path, lambda: store._replace(bucket, key, content), may_repeat=True)
+            store.call("write", self._path, lambda: store._put_data(bucket, key, content), may_repeat=True)
         elif not self._file.closed:
             self._checked(self._file.close)
 

@@ -135,6 +135,19 @@ class S3Store(ObjectStore):
             data: bytes = body.read()
         return data
 
+    def _get_end(self, bucket: str, key: str, length: int) -> tuple[bytes, int]:
+        try:
+            answer = self._request("get_object", Bucket=bucket, Key=key, Range=f"bytes=-{length}")
+        except self.sdk_errors as e:
+            if _code(e) == "InvalidRange":
+                return b"", 0  # of nothing there is no end
+            raise
+        with answer["Body"] as body:
+            data: bytes = body.read()
+        # A server that knows no ranges sends everything.
+        size = str(answer.get("ContentRange", "")).rpartition("/")[2]
+        return data, int(size) if size.isdigit() else len(data)
+
     def _find(self, bucket: str, key: str) -> FileMeta | None:
         found = self._request("head_object", Bucket=bucket, Key=key)
         return FileMeta(key, int(found["ContentLength"]), _milliseconds(found["LastModified"]))
@@ -160,6 +173,9 @@ class S3Store(ObjectStore):
 
     def _replace(self, bucket: str, key: str, data: Content) -> FileMeta:
         return self._written(bucket, key, self._put(bucket, key, data), len(data))
+
+    def _put_data(self, bucket: str, key: str, data: Content) -> None:
+        self._put(bucket, key, data)
 
     def _put(self, bucket: str, key: str, data: Content, **condition: str) -> Sdk:
         return self._request("put_object", Bucket=bucket, Key=key, Body=data, **condition)

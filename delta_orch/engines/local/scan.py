@@ -19,7 +19,7 @@ from delta_orch.engines.local.parquet_read import (
     row_group_skipping,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.prefetch import map_ahead
+from delta_orch.engines.prefetch import FAR_THREADS, map_ahead, thread_count
 from delta_orch.engines.scan_plan import FILE_NUMBERS, OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
@@ -75,7 +75,7 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     reader = _reader(plan, _row_filter(plan))
     single = _file_tasks(plan, reader.needed.names)
     if not _are_small(plan, reader.filesystem):
-        for task, few in map_ahead(reader.read_small, single):
+        for task, few in map_ahead(reader.read_small, single, threads=_threads(reader.filesystem)):
             yield from reader.stream(task) if few is None else few
         return
     for _, together in map_ahead(reader.read_together, _groups(single), threads=_SMALL_FILE_THREADS):
@@ -86,7 +86,10 @@ def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
     """How many row groups the files have, and how many of them the statistics in the footers do not rule out. Only
     footers are read. Raises as `read_batches`."""
     reader = _reader(plan, None)
-    found = [counts for _, counts in map_ahead(reader.count_row_groups, _file_tasks(plan, reader.needed.names))]
+    threads = _threads(reader.filesystem)
+    found = [
+        counts for _, counts in map_ahead(reader.count_row_groups, _file_tasks(plan, reader.needed.names), threads)
+    ]
     return sum(total for total, _ in found), sum(kept for _, kept in found)
 
 
@@ -114,6 +117,10 @@ def _are_small(plan: ScanPlan, filesystem: pafs.FileSystem) -> bool:
     files = plan.files.num_rows
     is_local = isinstance(filesystem, pafs.LocalFileSystem)
     return is_local and files >= _MANY_FILES and FileTable(plan.files).size_bytes < files * WHOLE_BYTES
+
+
+def _threads(filesystem: pafs.FileSystem) -> int:
+    return thread_count() if isinstance(filesystem, pafs.LocalFileSystem) else FAR_THREADS
 
 
 def _groups(tasks: Iterator[FileTask]) -> Iterator[list[FileTask]]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
@@ -23,7 +24,7 @@ from delta_orch.engines.footer_statistics import ColumnPath
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.prefetch import thread_count
+from delta_orch.engines.prefetch import FAR_THREADS, thread_count
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, VARIANT, holds_variant, not_null_places
 
@@ -150,6 +151,10 @@ class _Sink:
         self._open: set[FileWriter] = set()
         self._pool: ThreadPoolExecutor | None = None
         self._running: deque[tuple[PartitionKey, FileWriter, Future[None]]] = deque()
+        # To an object store, a small file is sent when it is closed.
+        self._is_far = not isinstance(layout.filesystem, pafs.LocalFileSystem)
+        self._uploads: ThreadPoolExecutor | None = None
+        self._uploading: deque[tuple[FileWriter, Future[list[WrittenFile]]]] = deque()
 
     @property
     def _threads(self) -> int:
@@ -160,8 +165,9 @@ class _Sink:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=True, cancel_futures=True)
+        for pool in (self._pool, self._uploads):
+            if pool is not None:
+                pool.shutdown(wait=True, cancel_futures=True)
         if kind is not None:
             for writer in self._open:
                 writer.abandon()
@@ -190,6 +196,7 @@ class _Sink:
         self._collect(0)
         for writer in list(self._idle_order):
             self._close(writer)
+        self._collect_uploads(0)
         return self._finished
 
     def _flush(self, key: PartitionKey, *, last: bool = False) -> None:
@@ -261,5 +268,19 @@ class _Sink:
         self._finish_file(writer)
 
     def _finish_file(self, writer: FileWriter) -> None:
-        self._finished.extend(writer.close())
-        self._open.remove(writer)
+        if not self._is_far:
+            self._finished.extend(writer.close())
+            self._open.remove(writer)
+            return
+        if self._uploads is None:
+            self._uploads = ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="delta-orch-upload")
+        # A file that waits is in memory.
+        self._collect_uploads(FAR_THREADS)
+        self._uploading.append((writer, self._uploads.submit(writer.close)))
+
+    def _collect_uploads(self, most: int) -> None:
+        """Wait until at most that many files are being sent."""
+        while len(self._uploading) > most:
+            writer, future = self._uploading.popleft()
+            self._finished.extend(future.result())
+            self._open.remove(writer)
