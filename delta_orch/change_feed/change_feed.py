@@ -19,6 +19,7 @@ from delta_orch.arguments import checked
 from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
 from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
 from delta_orch.engines.base import Engine
+from delta_orch.engines.prefetch import FAR_THREADS, map_ahead
 from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
@@ -294,9 +295,19 @@ def read_changes(
     if require_change_data_feed is not False:
         _ensure_feed_enabled(table_log, latest, commits, always=bool(require_change_data_feed))
     _ensure_one_schema(table_log, snapshot, commits, is_chosen=schema_version is not None)
-    parts = [read_changed_files(table_log, snapshot, commit) for commit in commits]
+    parts = _changed_files(table_log, snapshot, commits)
     files = pa.concat_tables([pa.Table.from_batches([], CHANGED_FILE_SCHEMA), *parts])
     return ChangeFeed(snapshot, start, end, files, columns, where)
+
+
+def _changed_files(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Commit]) -> list[pa.Table]:
+    def read(commit: Commit) -> pa.Table:
+        return read_changed_files(table_log, snapshot, commit)
+
+    if table_log.store.is_near:
+        return list(map(read, commits))
+    # Some commits have deletion vectors to be read.
+    return [files for _, files in map_ahead(read, commits, FAR_THREADS)]
 
 
 def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Commit]:

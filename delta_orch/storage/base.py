@@ -83,6 +83,11 @@ class LogStore(ABC):
     uri: str
     """The root in its canonical spelling, without a trailing slash: `file:///data/t`, `s3://bucket/t`, `memory://t`."""
 
+    @property
+    def is_near(self) -> bool:
+        """Whether a request costs less than handing it to a thread: nothing is asked across a network."""
+        return self.uri.startswith(("file:", "memory:"))
+
     root: str
     """The root's path in `data_filesystem()`'s file system."""
 

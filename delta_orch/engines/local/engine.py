@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from delta_orch.engines.row_sets import RowKey, RowSet
     from delta_orch.engines.space_curve import Curve
 
+_FEW_BYTES = 8 * 1024 * 1024
+
 
 class LocalEngine:
     """`engines.base.Engine` on Arrow and DuckDB.
@@ -167,7 +169,7 @@ class LocalEngine:
         """Each plan becomes one file a partition; larger ones are split only at `spec.target_file_size_bytes`."""
         from delta_orch.engines.local.file_writer import LateNanError, add_table
         from delta_orch.engines.local.write import write_relation
-        from delta_orch.engines.prefetch import map_ahead
+        from delta_orch.engines.prefetch import FAR_THREADS, map_ahead
 
         def rewrite_one(plan: ScanPlan) -> list[WrittenFile]:
             size = spec.target_file_size_bytes
@@ -179,7 +181,10 @@ class LocalEngine:
                 except LateNanError as e:
                     with_nan = (*with_nan, *e.leaves)
 
-        files = chain.from_iterable(written for _, written in map_ahead(rewrite_one, plans))
+        # Far files of few bytes are a matter of waiting, others one of memory.
+        is_waiting = not spec.store.is_near and all(_is_small(plan) for plan in plans)
+        threads = FAR_THREADS if is_waiting else None
+        files = chain.from_iterable(written for _, written in map_ahead(rewrite_one, plans, threads))
         return add_table(list(files), spec.partition_names)
 
     def to_arrow(self, relation: LocalRelation, limit: int | None = None) -> pa.Table:
@@ -196,6 +201,12 @@ class LocalEngine:
 
     def to_reader(self, relation: LocalRelation) -> pa.RecordBatchReader:
         return relation.to_reader()
+
+
+def _is_small(plan: ScanPlan) -> bool:
+    from delta_orch.log.files.file_columns import FileTable
+
+    return FileTable(plan.files).size_bytes < _FEW_BYTES
 
 
 def _batches_of(plan: ScanPlan) -> Iterator[pa.RecordBatch]:

@@ -349,7 +349,7 @@ def _read_all(store: LogStore, paths: Sequence[str]) -> Iterator[bytes | None]:
             return None
 
     # A local read is shorter than handing it to a thread; a remote one waits for the network.
-    if len(paths) < 2 or store.uri.startswith(("file:", "memory:")):
+    if len(paths) < 2 or store.is_near:
         yield from map(read, paths)
         return
     from concurrent.futures import ThreadPoolExecutor
@@ -366,9 +366,14 @@ def read_commit(store: LogStore, meta: FileMeta, version: int) -> Commit:
         ProtocolViolationError: An action that is no file lacks what the protocol requires.
     """
     (file,) = read_commits(store, [meta], [version])
+    return parse_commit(file, meta)
+
+
+def parse_commit(file: LogFile, meta: FileMeta) -> Commit:
+    """A commit that was read. Raises as `read_commit`."""
     actions = parse_log_files([file])
     return Commit(
-        version=version,
+        version=file.version,
         timestamp_ms=commit_timestamp_ms(actions.commit_info, meta),
         commit_info=actions.commit_info,
         protocol=actions.protocol,

@@ -380,7 +380,7 @@ class Checkpoint:
             ChecksumMismatchError: It counts others.
         """
         # Across a network, one more request would cost each first read more than the rest of the check.
-        if not self.files.has_checksum or not self.store.uri.startswith(("file:", "memory:")):
+        if not self.files.has_checksum or not self.store.is_near:
             return False
         recorded = _recorded_files(self.store, self.version)
         counts = [part.num_actions("add") for part in self.file_parts]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from delta_orch.errors import InvalidRequestError, LogGapError, VersionNotFoundError
-from delta_orch.log.files.commit_reader import Commit, parse_log_files, read_commit, read_commits
+from delta_orch.log.files.commit_reader import Commit, parse_commit, parse_log_files, read_commit, read_commits
 from delta_orch.log.files.listing import LogListing, list_log
 from delta_orch.log.read import segment as segments
 from delta_orch.log.read.replay import replay_segment
@@ -25,6 +25,7 @@ CommitObserver: TypeAlias = "Callable[[TableLog, Snapshot | None, Any], None]"
 
 _MAX_PROBES = 16
 _REBASE_COMMITS = 50
+_COMMITS_AT_ONCE = 64
 
 
 class TableLog:
@@ -199,12 +200,21 @@ class TableLog:
         return meta
 
     def commits(self, start: int, end: int) -> Iterator[Commit]:
-        """The commits of versions `start` to `end`, both inclusive, ascending, each read when it is asked for.
+        """The commits of versions `start` to `end`, both inclusive, ascending, read as they are asked for: from a far
+        store some at once.
 
         Raises as `read_commit`.
         """
-        for version in range(start, end + 1):
-            yield self.read_commit(version)
+        if start == end or self.store.is_near:
+            for version in range(start, end + 1):
+                yield self.read_commit(version)
+            return
+        listed = list_log(self.store, start, end).commits
+        for first in range(start, end + 1, _COMMITS_AT_ONCE):
+            versions = range(first, min(first + _COMMITS_AT_ONCE, end + 1))
+            metas = [listed.get(version) or self.find_commit(version) for version in versions]
+            for meta, file in zip(metas, read_commits(self.store, metas, versions), strict=True):
+                yield parse_commit(file, meta)
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """What the commits say about themselves, newest first: every commit the log holds, before a gap, too.

@@ -221,7 +221,7 @@ def _is_temporary(file: FileMeta) -> bool:
 
 
 def _delete(store: LogStore, paths: Sequence[str]) -> None:
-    if len(paths) < 2 or store.uri.startswith(("file:", "memory:")):
+    if len(paths) < 2 or store.is_near:
         for path in paths:
             store.delete(path)
         return

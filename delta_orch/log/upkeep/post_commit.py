@@ -65,7 +65,7 @@ def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
         read: An older snapshot that spares reading the log again.
     """
     store, version = log.store, commit.version
-    if _is_near(store):
+    if store.is_near:
         _attempt(log, version, "write the checksum", lambda: _write_checksum(store, commit))
     if commit.table.properties.symlink_manifests:
         from delta_orch.log.upkeep.manifest_writer import keep_manifests
@@ -99,7 +99,7 @@ def _may_wait_for(store: LogStore, read: Snapshot | None, commit: Committed) -> 
     last = read_last_checkpoint(store)
     actions = 0 if last is None else last.size or 0
     since = 0 if read is None else read.tail.most_files
-    if actions + since + commit.actions.num_added <= (_QUICK_ACTIONS if _is_near(store) else _QUICK_ACTIONS_FAR):
+    if actions + since + commit.actions.num_added <= (_QUICK_ACTIONS if store.is_near else _QUICK_ACTIONS_FAR):
         return True
     behind = commit.version - (0 if last is None else last.version)
     is_far_behind = behind >= _FAR_BEHIND_INTERVALS * commit.table.properties.checkpoint_interval
@@ -174,10 +174,6 @@ def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
 def _has_few_files(snapshot: Snapshot) -> bool:
     groups = [] if snapshot.checkpoint is None else snapshot.checkpoint.row_groups("add")
     return sum(group.num_rows for group in groups) <= _FEW_FILES
-
-
-def _is_near(store: LogStore) -> bool:
-    return store.uri.startswith(("file:", "memory:"))
 
 
 def _clean_up_once_a_day(log: TableLog, version: int, properties: TableProperties) -> None:
