@@ -85,7 +85,7 @@ class LogStore(ABC):
 
     @property
     def is_near(self) -> bool:
-        """Whether a request costs less than handing it to a thread: nothing is asked across a network."""
+        """Whether nothing is asked across a network: a request costs less than handing it to a thread."""
         return self.uri.startswith(("file:", "memory:"))
 
     root: str
@@ -266,8 +266,7 @@ class FlatStore(LogStore):
 
     @abstractmethod
     def read_end(self, full: str, length: int) -> tuple[bytes, int]:
-        """The last bytes of an object, all of them if it has no more than `length`, and its size. One request where the
-        store can answer both. Raises FileMissingInStoreError, StorageError."""
+        """The last bytes of an object, `length` at most, and its size. Raises as `read_object`."""
 
     @abstractmethod
     def write_object(self, full: str) -> io.RawIOBase | io.BufferedIOBase:
@@ -367,7 +366,7 @@ def resolve_data_path(root: str, log_path: str) -> str:
     # Whether it is absolute is decided before decoding: `a%3Ab` is a file name, not a scheme.
     if is_absolute(log_path):
         return path
-    if ".." in path and _leaves_root(path):
+    if ".." in path and posixpath.normpath(path).split("/", 1)[0] == "..":
         raise ProtocolViolationError(
             f"The log names a data file outside the table: {log_path!r}",
             cause="A relative path must stay below the table's directory",
@@ -418,23 +417,15 @@ def ensure_log_file_size(path: str, size: int) -> None:
 
 def in_another_store(store_uri: str, log_path: str) -> UnsupportedStoreError:
     """The error for a data file that the table's store cannot reach."""
-    return UnsupportedStoreError(
-        f"The log names a data file in another store: {_public(log_path)}",
-        cause=f"The table is at {store_uri}, and its files are read through that store only",
-        remedy="Copy the files beside the table, or read it with an engine that opens every store",
-        path=_public(log_path),
-    )
-
-
-def _public(log_path: str) -> str:
-    """Without what may be secret in it."""
     from delta_orch.storage.storage_options import public_uri
 
-    return public_uri(log_path)
-
-
-def _leaves_root(path: str) -> bool:
-    return posixpath.normpath(path).split("/", 1)[0] == ".."
+    shown = public_uri(log_path)
+    return UnsupportedStoreError(
+        f"The log names a data file in another store: {shown}",
+        cause=f"The table is at {store_uri}, and its files are read through that store only",
+        remedy="Copy the files beside the table, or read it with an engine that opens every store",
+        path=shown,
+    )
 
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})

@@ -8,13 +8,8 @@ from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.connection_errors import may_connect_later, never_connected
-from delta_orch.storage.object_store import (
-    Content,
-    Failure,
-    FailureKind,
-    ObjectStore,
-    Sdk,
-)
+from delta_orch.storage.failed_request import Failure, FailureKind
+from delta_orch.storage.object_store import Content, ObjectStore, Sdk
 
 _NO_CREDENTIALS = (
     "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"

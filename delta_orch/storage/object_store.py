@@ -17,9 +17,8 @@ import re
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import replace
-from enum import Enum
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from delta_orch.errors import (
     FileExistsInStoreError,
@@ -29,6 +28,7 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.storage.base import FileMeta, FlatStore, in_another_store, resolve_data_path
+from delta_orch.storage.failed_request import Failure, FailureKind, busy
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, ObjectLocation, StoreOptions, parse_location
@@ -53,26 +53,6 @@ Content = bytes | mmap.mmap
 
 _COMMIT = re.compile(r"(^|/)_delta_log/\d{20}\.json$")
 _LARGE_BYTES = 8 * 1024 * 1024
-
-
-class FailureKind(Enum):
-    """What a failed request left behind."""
-
-    MISSING = "there is no such object"
-    EXISTS = "the name is taken; nothing was written"
-    BUSY = "nothing was done, and the store asks to try again"
-    REFUSED = "nothing was done"
-    UNKNOWN = "the request may have taken effect"
-
-
-class Failure(NamedTuple):
-    """A failed request in the words of a user. The texts hold nothing secret."""
-
-    kind: FailureKind
-    cause: str
-    remedy: str | None = None
-    is_passing: bool = False
-    """Whether the same request may succeed a little later, without anybody changing anything."""
 
 
 class ObjectStore(FlatStore):
@@ -498,11 +478,6 @@ class _ObjectOutput(io.RawIOBase):
             # Its finalizer would try to upload once more.
             self._file.closed = True
             raise
-
-
-def busy(cause: str) -> Failure:
-    """The failure of a request that the store has not looked at."""
-    return Failure(FailureKind.BUSY, cause, "Try again when there are fewer requests", is_passing=True)
 
 
 def before(start_key: str, prefix: str) -> str:

@@ -74,6 +74,7 @@ class FaultProxy:
         late_s: How long a `LATE` request is held back.
         hang_s: How long a hanging request is held.
         slow_s: How long a slow answer takes.
+        most_at_once: How many requests there were at the same time, at most.
         flaky: Some of so many requests, at random, meet one of `PASSING`; 0 for none.
     """
 
@@ -84,6 +85,8 @@ class FaultProxy:
     flaky: int = 0
     chance: random.Random = field(default_factory=random.Random)
     seen: list[str] = field(default_factory=list)
+    most_at_once: int = 0
+    _at_once: int = 0
     _rules: list[_Rule] = field(default_factory=list)
     _first_answers: dict[str, _Answer] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -105,6 +108,7 @@ class FaultProxy:
         with self._lock:
             self._rules.clear()
             self.seen.clear()
+            self.most_at_once = 0
             self._first_answers.clear()
 
     def count(self, method: str, pattern: str = "*") -> int:
@@ -120,7 +124,14 @@ class FaultProxy:
             disable_nagle_algorithm = True
 
             def handle_any(self) -> None:
-                proxy._handle(self)
+                with proxy._lock:
+                    proxy._at_once += 1
+                    proxy.most_at_once = max(proxy.most_at_once, proxy._at_once)
+                try:
+                    proxy._handle(self)
+                finally:
+                    with proxy._lock:
+                        proxy._at_once -= 1
 
             do_GET = do_PUT = do_POST = do_HEAD = do_DELETE = do_PATCH = handle_any
 
