@@ -52,6 +52,9 @@ T = TypeVar("T")
 _THREADS = 16
 # Parquet stores all of them as 32 bits: a reader that expects a wider one needs no history of the type.
 OF_32_BITS = (BYTE, SHORT, INTEGER)
+_VARIANT = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
+_OF_VARIANTS = {"metadata", "value", "typed_value"}
+_IS_VARIANT = {"ARROW:extension:name": "arrow.parquet.variant"}
 _CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
@@ -130,7 +133,12 @@ def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], 
         _as_read(pa.field(field.name, kind), metadata, leaves, path)
         return field
     if pa.types.is_struct(kind):
-        return field.with_type(pa.struct([_as_read(child, metadata, leaves, path) for child in kind]))
+        read = field.with_type(pa.struct([_as_read(child, metadata, leaves, path) for child in kind]))
+        # Arrow does not tell what the footer does: that the struct, shredded or not, holds a variant.
+        names = {child.name for child in kind}
+        if {"metadata"} <= names <= _OF_VARIANTS and f" {field.name} (Variant" in str(metadata.schema):
+            return read.with_type(_VARIANT).with_metadata(_IS_VARIANT)
+        return read
     if pa.types.is_map(kind):
         key = _as_read(kind.key_field, metadata, leaves, path)
         return field.with_type(pa.map_(key, _as_read(kind.item_field, metadata, leaves, path)))

@@ -182,7 +182,9 @@ def test_clustering_in_turns(turns: Turns) -> None:
 def test_files_named_by_absolute_paths_take_their_deletions(turns: Turns, tmp_path: Path) -> None:
     """Delta on Spark finds the file of a deleted row by the text that Spark has for its path."""
     table, outside = turns.table, tmp_path / "out side"
-    table.append(ROWS, properties={"delta.enableDeletionVectors": "true"})
+    gone = ROWS.set_column(2, "day", pa.array(["gone", "gone"]))
+    table.append(pa.concat_tables([ROWS, gone]), properties={"delta.enableDeletionVectors": "true"})
+    table.delete("day = 'gone'")
     clone = Turns(turns.reference, tmp_path / "a clone")
     table.clone(clone.path)
     outside.mkdir()

@@ -91,5 +91,21 @@ def test_variants(reference: Reference, tmp_path: Path, properties: dict[str, st
     assert variant_to_json(read["v"]).to_pylist() == ['{"a":[7]}']
 
 
+def test_variants_in_files_of_theirs(reference: Reference, tmp_path: Path) -> None:
+    """Spark shreds them; a table that has been converted says what they are, as theirs does."""
+    values = "parse_json('{\"a\": 1}') AS v, array(parse_json('[1]')) AS l, named_struct('v', parse_json('\"x\"')) AS s"
+    for name in ("ours", "theirs"):
+        reference.run(f"INSERT OVERWRITE DIRECTORY '{tmp_path / name}' USING parquet SELECT 1 AS id, {values}")
+    DeltaTable.convert(tmp_path / "ours")
+    reference.run(f"CONVERT TO DELTA parquet.`{tmp_path / 'theirs'}`")
+    ours, theirs = (DeltaTable(tmp_path / name) for name in ("ours", "theirs"))
+    assert ours.snapshot().schema == theirs.snapshot().schema
+    ours.update({"id": "2"})
+    reference.run(f"INSERT INTO delta.`{tmp_path / 'ours'}` SELECT 3 AS id, {values}")
+    read = reference.query(f"SELECT to_json(v) AS v, to_json(l) AS l, to_json(s) AS s FROM delta.`{tmp_path / 'ours'}`")
+    assert read.to_pylist() == [{"v": '{"a":1}', "l": "[[1]]", "s": '{"v":"x"}'}] * 2
+    assert variant_to_json(ours.snapshot().scan().to_arrow()["v"]).to_pylist() == ['{"a":1}'] * 2
+
+
 def parsed(text: str | None) -> object:
     return "SQL NULL" if text is None else json.loads(text)

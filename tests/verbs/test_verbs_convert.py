@@ -23,6 +23,7 @@ from delta_orch.errors import (
     TableExistsError,
 )
 from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.variant import variant_to_json
 from delta_orch.verbs.convert import convert
 from tests.harness.table_builder import read_anew
 
@@ -266,3 +267,18 @@ def test_a_directory_whose_escapes_are_no_unicode(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match="for the partition column p"):
         DeltaTable.convert(tmp_path, {"p": "string"})
     assert not (tmp_path / "_delta_log").exists()
+
+
+def test_a_variant_is_one(tmp_path: Path) -> None:
+    """Arrow reads it as a struct. Only the footer tells it from one that is called alike."""
+    values = "{'a': 1}::VARIANT AS v, {'metadata': 'x'::BLOB, 'value': 'y'::BLOB} AS s"
+    duckdb.sql(f"COPY (SELECT 1 AS id, {values}) TO '{tmp_path / 'x.parquet'}' (FORMAT parquet)")
+    DeltaTable.convert(tmp_path)
+    table = DeltaTable(tmp_path)
+    assert [str(f.data_type) for f in table.snapshot().schema] == [
+        "integer",
+        "variant",
+        "struct<metadata:binary,value:binary>",
+    ]
+    assert "variantType" in (table.snapshot().protocol.writer_features or ())
+    assert variant_to_json(table.snapshot().scan().to_arrow()["v"]).to_pylist() == ['{"a":1}']
