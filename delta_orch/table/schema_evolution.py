@@ -71,7 +71,9 @@ def merge_schemas(table: StructType, source: StructType, *, may_widen: bool, may
         raise SchemaMismatchError(
             "The data's schema cannot be merged into the table's",
             cause="; ".join(merging.problems),
-            remedy="Cast the columns before writing"
+            remedy="Name each column once, whatever the case"
+            if merging.has_repeats
+            else "Cast the columns before writing"
             + ("" if may_widen else ", or set delta.enableTypeWidening where the new type is wider"),
             problems=merging.problems,
         )
@@ -156,6 +158,7 @@ class _Merging:
     may_widen: bool
     may_cast: bool
     problems: list[str] = field(default_factory=list)
+    has_repeats: bool = False
 
     def struct(self, table: StructType, source: StructType, prefix: str) -> StructType:
         new: dict[str, StructField] = {}
@@ -165,6 +168,7 @@ class _Merging:
             path = f"{prefix}{theirs.name}"
             if theirs.name.lower() in seen:
                 self.problems.append(f"column {path} occurs twice")
+                self.has_repeats = True
                 continue
             seen.add(theirs.name.lower())
             ours = table.find(theirs.name)

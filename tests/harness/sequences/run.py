@@ -291,7 +291,14 @@ def _compare_feeds(copies: Copies, reference: Reference, *, nets: bool) -> None:
     for i, path in enumerate(paths):
         *_, before, after = copies.versions[path]
         selects.append(f"SELECT {i} AS _t, {columns} FROM table_changes_by_path('{path}', {before + 1}, {after})")
-    theirs = _split(reference.query(" UNION ALL ".join(selects)), len(paths), schema)
+    try:
+        told = reference.query(" UNION ALL ".join(selects))
+    except ReferenceError as error:
+        if nets and "PARQUET_COLUMN_DATA_TYPE_MISMATCH" in str(error):
+            # What a restore removes, it reads in the types of the version that comes back.
+            raise _ReferenceFailsError from error
+        raise
+    theirs = _split(told, len(paths), schema)
     expected: Bag | None = None
     for path, told_by_them in zip(paths, theirs, strict=True):
         feed = DeltaTable(path).changes(starting_version=copies.versions[path][-2] + 1).to_arrow()
