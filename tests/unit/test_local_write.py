@@ -470,3 +470,17 @@ def test_no_descriptor_is_left_open(store: LogStore) -> None:
         adds = write(store, rows, ("p",))
         scan(store, adds, schema_from_arrow(rows.schema), ("p",))
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
+
+
+def test_one_file_is_sent_where_the_interpreter_is_about_to_end() -> None:
+    write_late = """
+import atexit
+import pyarrow as pa
+from delta_orch import DeltaTable
+
+table, rows = DeltaTable("memory://late"), pa.table({"x": [1]})
+table.append(rows)
+atexit.register(lambda: print(table.append(rows).version))
+"""
+    ran = subprocess.run([sys.executable, "-c", write_late], capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("1\n", "")

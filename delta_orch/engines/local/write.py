@@ -194,6 +194,8 @@ class _Sink:
         for key in list(self._partitions):
             self._flush(key, last=True)
         self._collect(0)
+        # For one file, a thread would gain nothing; and where the interpreter is about to end, there are none.
+        self._is_far = self._is_far and len(self._open) > 1
         for writer in list(self._idle_order):
             self._close(writer)
         self._collect_uploads(0)
