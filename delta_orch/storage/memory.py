@@ -118,6 +118,9 @@ class _UnfinishedFile(io.BytesIO):
             FILES[self._path] = MemoryFile.of(self.getvalue())
         super().close()
 
+    def __del__(self) -> None:
+        """Drop what was not closed."""
+
 
 def _file(full: str) -> MemoryFile:
     file = FILES.get(full)

@@ -451,8 +451,7 @@ class _ObjectOutput(io.RawIOBase):
 
     def _write_part(self, data: memoryview) -> None:
         if self._file is None:
-            store = self._store
-            self._file = store.call("write", self._path, lambda: store.filesystem.open(self._path, "wb"))
+            self._file = self._store.call("write", self._path, lambda: self._store.filesystem.open(self._path, "wb"))
             held, self._held = self._held, []
             self._checked(lambda: self._file.write(b"".join(held)))
         self._checked(lambda: self._file.write(data))
@@ -465,11 +464,15 @@ class _ObjectOutput(io.RawIOBase):
             return
         super().close()
         if self._file is None:
-            bucket, _, key = self._path.partition("/")
-            content, store = b"".join(self._held), self._store
-            store.call("write", self._path, lambda: store._put_data(bucket, key, content), may_repeat=True)
+            (bucket, _, key), content = self._path.partition("/"), b"".join(self._held)
+            put = partial(self._store._put_data, bucket, key, content)
+            self._store.call("write", self._path, put, may_repeat=True)
         elif not self._file.closed:
             self._checked(self._file.close)
+
+    def __del__(self) -> None:
+        if self._file is not None:  # Not closed, it is dropped; both finalizers would send it.
+            self._file.closed = True
 
     def _checked(self, step: Callable[[], T]) -> T:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import random
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -10,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.errors import FileMissingInStoreError
+from delta_orch.engines.local import write
+from delta_orch.errors import ConstraintViolationError, FileMissingInStoreError
 from delta_orch.storage.base import FlatStore, LogStore
 from tests.harness.emulators import Emulator
 from tests.harness.fault_proxy import Fault, FaultProxy
@@ -74,6 +77,27 @@ def test_commits_are_read_side_by_side(s3: Emulator) -> None:
         assert table.changes(starting_version=1).files().num_rows == FILES
         assert proxy.most_at_once >= 4
         assert (proxy.count("HEAD"), proxy.count("GET", "*.json*")) == (0, FILES)
+
+
+def test_what_a_refused_write_has_begun_is_not_sent(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
+    with slow_table(emulator) as (proxy, reopened):
+        reopened().create(ROWS.schema, partition_by=["p"], properties={"delta.constraints.few": f"id < {FILES - 1}"})
+        table = reopened()
+        monkeypatch.setattr(write, "MAX_BUFFERED_BYTES", 1)
+        with pytest.raises(ConstraintViolationError):
+            table.append(pa.concat_tables([ROWS.slice(0, FILES - 1), ROWS.slice(FILES - 1)]))
+        gc.collect()
+        assert proxy.count("PUT") + proxy.count("POST") == 0
+
+
+def test_an_end_that_was_cut_is_not_taken_for_the_end(s3: Emulator) -> None:
+    rows = pa.table({"x": [random.random() for _ in range(50_000)]})
+    with slow_table(s3) as (proxy, reopened):
+        reopened().append(rows)
+        table = reopened()
+        proxy.clear()
+        proxy.at("GET", "*.parquet*", Fault.SHORT)
+        assert table.snapshot().scan().to_arrow() == rows
 
 
 @pytest.mark.parametrize("size", [0, 1, 256 * 1024, 256 * 1024 + 1, 700_000])

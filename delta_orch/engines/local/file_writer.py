@@ -302,6 +302,8 @@ class FileWriter:
         # Left open, it would try to finish the file when it is collected.
         if self._writer is not None:
             self._writer.is_open = False
+        if not isinstance(self._layout.filesystem, pafs.LocalFileSystem):
+            return  # Closing would send it, each one alone, to a store that may have failed. Unclosed, it is dropped.
         try:
             self._sink.close()
         except OSError:
