@@ -345,7 +345,8 @@ class IncrementalReader:
             return None
         if not self.source.log.has_version(start):
             raise self._history_gone(start, latest.version)
-        end = latest.version if self.max_versions is None else self._last_version_of_batch(start, latest.version)
+        most = self.max_versions
+        end = latest.version if most is None else self._last_version_of_batch(start, latest.version, most)
         # An incremental step does not care whether an update is one change, or a delete and an insert.
         try:
             feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
@@ -364,12 +365,14 @@ class IncrementalReader:
             txn=TxnId(app_id, end, follows=-1 if is_bootstrap else start - 1),
         )
 
-    def _last_version_of_batch(self, start: int, latest: int) -> int:
+    def _last_version_of_batch(self, start: int, latest: int, most: int) -> int:
         seen = 0
-        for commit in self.source.log.commits(start, latest):
-            seen += changes_data(commit)
-            if seen == self.max_versions:
-                return commit.version
+        # In pieces: what is asked for at once is read at once, and most of what lies far behind is for later batches.
+        for first in range(start, latest + 1, most):
+            for commit in self.source.log.commits(first, min(first + most - 1, latest)):
+                seen += changes_data(commit)
+                if seen == most:
+                    return commit.version
         return latest
 
     def _of_two_shapes(self, error: UnsupportedFeatureError, latest: TableSnapshot) -> UnsupportedFeatureError:

@@ -14,6 +14,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.local import write
 from delta_orch.errors import ConstraintViolationError, FileMissingInStoreError
+from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.storage.base import FlatStore, LogStore
 from tests.harness.emulators import Emulator
 from tests.harness.fault_proxy import Fault, FaultProxy
@@ -77,6 +78,22 @@ def test_commits_are_read_side_by_side(s3: Emulator) -> None:
         assert table.changes(starting_version=1).files().num_rows == FILES
         assert proxy.most_at_once >= 4
         assert (proxy.count("HEAD"), proxy.count("GET", "*.json*")) == (0, FILES)
+
+
+def test_a_batch_reads_no_more_commits_than_it_may_have(s3: Emulator) -> None:
+    with slow_table(s3) as (proxy, reopened):
+        source = DeltaTable(reopened().uri, s3.storage_options)
+        for number in range(FILES):
+            source.append(ROWS.slice(number, 1))
+        far = reopened()
+        proxy.clear()
+        reader = IncrementalReader(
+            far, DeltaTable("memory://" + str(uuid.uuid4())), bootstrap="changes", max_versions=2
+        )
+        batch = reader.next_batch()
+        assert batch is not None
+        assert (batch.starting_version, batch.ending_version) == (0, 1)
+        assert [proxy.count("GET", f"*{version:020}.json*") for version in range(2, 10)] == [0] * 8
 
 
 def test_what_a_refused_write_has_begun_is_not_sent(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:

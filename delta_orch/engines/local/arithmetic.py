@@ -49,7 +49,10 @@ class Arithmetic:
         try:
             return self._values(batch)
         except pa.ArrowInvalid as e:
-            raise InvalidExpressionError(f"The expression of column {name} failed for a row", cause=str(e)) from e
+            raise InvalidExpressionError(
+                f"The expression of column {name} failed for a row",
+                cause=f"The result is beyond the range of its integer type ({e})",
+            ) from e
 
     def _widened(self, target: DataType) -> Arithmetic | None:
         if self.data_type == target:
