@@ -15,8 +15,9 @@ Task = TypeVar("Task")
 Result = TypeVar("Result")
 
 MAX_THREADS = 8
-FAR_THREADS = 16
-"""For small files of an object store, where a thread mostly waits for an answer."""
+FAR_THREADS = 10
+"""For small files of an object store, where a thread mostly waits for an answer: as many connections as the libraries
+of Google and Azure keep open."""
 
 
 def thread_count() -> int:

@@ -20,7 +20,7 @@ from delta_orch.storage.base import FileMeta, FlatStore
 
 # Up to this, an object is read whole by the first request. Of a larger one it reads the end, where footers are.
 _END_BYTES = 256 * 1024
-_LOOKING = 16
+_LOOKING = 10
 """Requests at once where many objects are looked up."""
 
 

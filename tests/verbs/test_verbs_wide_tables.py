@@ -52,6 +52,7 @@ VERBS: dict[str, Callable[[DeltaTable, int], object]] = {
 }
 
 
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["none", "name"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_work_grows_with_the_columns(verb: str, mode: str, tmp_path: Path) -> None:
