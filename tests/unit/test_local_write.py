@@ -245,6 +245,20 @@ def test_nan_that_comes_late(store: LogStore, monkeypatch: pytest.MonkeyPatch) -
     assert repr(scan(store, together, schema).to_pylist()) == repr(rows.to_pylist())
 
 
+def test_nan_that_comes_late_in_many_columns(store: LogStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(write_module, "MAX_ROW_GROUP_ROWS", 10)
+    columns = {f"x{i}": [math.nan if row == 10 * i + 15 else 1.0 for row in range(80)] for i in range(6)}
+    rows = pa.table({"id": range(80), **columns})
+    adds = pa.concat_tables([write(store, rows.slice(start, 10)) for start in range(0, 80, 10)])
+    begun = len(files_below(store))
+    schema = schema_from_arrow(rows.schema)
+    together = ENGINE.rewrite([ScanPlan(store, schema, (), adds)], WriteSpec(store, schema, ()))
+    assert repr(scan(store, together, schema).to_pylist()) == repr(rows.to_pylist())
+    assert together.num_rows == 1
+    assert len(files_below(store)) - begun <= 3
+    assert {"x0", "x5"} <= json.loads(together["stats"][0].as_py())["minValues"].keys()
+
+
 @pytest.mark.parametrize(
     ("codec", "suffix", "name"),
     [("zstd", ".zstd.parquet", "ZSTD"), ("SNAPPY", ".snappy.parquet", "SNAPPY"), ("gzip", ".gz.parquet", "GZIP"),

@@ -179,7 +179,8 @@ class LocalEngine:
                     # Compaction would not come to an end if a file were split again each time.
                     return write_relation(self.scan(plan), spec, file_size_bytes=size, threads=1, with_nan=with_nan)
                 except LateNanError as e:
-                    with_nan = (*with_nan, *e.leaves)
+                    # Twice at most: the second time, no float gets bounds.
+                    with_nan = e.floats if with_nan else e.leaves
 
         # Far files of few bytes are a matter of waiting, others one of memory.
         is_waiting = not spec.store.is_near and all(_is_small(plan) for plan in plans)

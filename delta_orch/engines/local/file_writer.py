@@ -50,9 +50,10 @@ _SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "l
 class LateNanError(Exception):
     """NaN came into columns that have bounds in the footer, in rows that are to stay together."""
 
-    def __init__(self, leaves: tuple[ColumnPath, ...]) -> None:
+    def __init__(self, leaves: tuple[ColumnPath, ...], floats: tuple[ColumnPath, ...]) -> None:
         super().__init__(leaves)
         self.leaves = leaves
+        self.floats = floats
 
 
 class WrittenFile(NamedTuple):
@@ -259,7 +260,7 @@ class FileWriter:
         with_nan = [path for path, column in floats.items() if pc.any(pc.is_nan(column)).as_py()]
         if self._writer is not None and (late := tuple(path for path in with_nan if path not in self._seen)):
             if self._layout.with_nan is not None:
-                raise LateNanError(late)
+                raise LateNanError(late, self._layout.float_leaves)
             self._finish()
             self._start()
         try:
