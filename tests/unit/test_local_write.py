@@ -486,13 +486,16 @@ def test_no_descriptor_is_left_open(store: LogStore) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-def test_one_file_is_sent_where_the_interpreter_is_about_to_end() -> None:
-    write_late = """
+@pytest.mark.parametrize("store", ["memory", "local"])
+@pytest.mark.parametrize("count", [1, 50_000])
+def test_one_file_is_written_where_the_interpreter_is_about_to_end(tmp_path: Path, store: str, count: int) -> None:
+    uri = "memory://late" if store == "memory" else str(tmp_path / "late")
+    write_late = f"""
 import atexit
 import pyarrow as pa
 from delta_orch import DeltaTable
 
-table, rows = DeltaTable("memory://late"), pa.table({"x": [1]})
+table, rows = DeltaTable({uri!r}), pa.table({{"x": range({count})}})
 table.append(rows)
 atexit.register(lambda: print(table.append(rows).version))
 """

@@ -208,9 +208,9 @@ class _Sink:
         rows = pa.Table.from_batches(partition.batches)
         self._buffered_bytes -= partition.num_bytes
         partition.batches, partition.num_rows, partition.num_bytes = [], 0, 0
-        if rows.nbytes < _LEAST_GROUP_BYTES_OF_A_THREAD:
-            # Such as an append of some rows, or of a few to each of many partitions: a thread would cost more than it
-            # gains.
+        is_only_one = last and self._pool is None and len(self._partitions) == 1
+        if is_only_one or rows.nbytes < _LEAST_GROUP_BYTES_OF_A_THREAD:
+            # One small write, or a few rows for each of many partitions: a thread would cost more than it gains.
             writer = self._take_writer(key)
             writer.write(rows)
             self._put_back(key, writer)
