@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+import re
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count, pairwise
 from typing import NamedTuple, TypeVar
@@ -135,10 +136,18 @@ def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], 
     if pa.types.is_struct(kind):
         read = field.with_type(pa.struct([_as_read(child, metadata, leaves, path) for child in kind]))
         # Arrow does not tell what the footer does: that the struct, shredded or not, holds a variant.
-        names = {child.name for child in kind}
-        if {"metadata"} <= names <= _OF_VARIANTS and f" {field.name} (Variant" in str(metadata.schema):
-            return read.with_type(_VARIANT).with_metadata(_IS_VARIANT)
-        return read
+        names, printed = {child.name for child in kind}, str(metadata.schema)
+        if not {"metadata"} <= names <= _OF_VARIANTS or f" {field.name} (Variant" not in printed:
+            return read
+        if re.search(rf" {re.escape(field.name)} {{\n[^\n]* (metadata|value|typed_value)\b", printed):
+            raise SchemaMismatchError(
+                f"It cannot be told whether {field.name!r} of the file {path} is a variant",
+                cause="One group of this name is a variant, another one is not, and Arrow tells only that",
+                remedy="Write the file again with another name for one of them",
+                path=path,
+                column=field.name,
+            )
+        return read.with_type(_VARIANT).with_metadata(_IS_VARIANT)
     if pa.types.is_map(kind):
         key = _as_read(kind.key_field, metadata, leaves, path)
         return field.with_type(pa.map_(key, _as_read(kind.item_field, metadata, leaves, path)))

@@ -269,6 +269,20 @@ def test_a_directory_whose_escapes_are_no_unicode(tmp_path: Path) -> None:
     assert not (tmp_path / "_delta_log").exists()
 
 
+def test_a_struct_with_the_name_of_a_variant_is_not_guessed(tmp_path: Path) -> None:
+    alike, other = "{'metadata': 'x'::BLOB, 'value': 'y'::BLOB}", "{'a': 1}"
+    for name, struct in (("alike", alike), ("other", other)):
+        (tmp_path / name).mkdir()
+        query = f"SELECT {{'a': 1}}::VARIANT AS v, {{'v': {struct}}} AS s"
+        duckdb.sql(f"COPY ({query}) TO '{tmp_path / name / 'x.parquet'}' (FORMAT parquet)")
+    with pytest.raises(SchemaMismatchError, match="cannot be told whether 'v'"):
+        DeltaTable.convert(tmp_path / "alike")
+    assert not (tmp_path / "alike" / "_delta_log").exists()
+    DeltaTable.convert(tmp_path / "other")
+    types = [str(f.data_type) for f in DeltaTable(tmp_path / "other").snapshot().schema]
+    assert types == ["variant", "struct<v:struct<a:integer>>"]
+
+
 def test_a_variant_is_one(tmp_path: Path) -> None:
     """Arrow reads it as a struct. Only the footer tells it from one that is called alike."""
     values = "{'a': 1}::VARIANT AS v, {'metadata': 'x'::BLOB, 'value': 'y'::BLOB} AS s"
