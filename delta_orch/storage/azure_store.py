@@ -84,7 +84,7 @@ class AzureStore(ObjectStore):
             answer = self._blob(bucket, key).download_blob(offset=0, length=length, **self._timeouts)
         except self.sdk_errors as e:
             if getattr(e, "status_code", None) == 416:
-                return b"", 0
+                return super()._get_end(bucket, key, length)
             raise
         if _is_directory(answer.properties):
             raise self.missing(key)
