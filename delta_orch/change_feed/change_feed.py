@@ -23,7 +23,6 @@ from delta_orch.engines.prefetch import FAR_THREADS, map_ahead
 from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
-from delta_orch.log.files.arrow_building import int64_range, one_chunk, string_map_array
 from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
@@ -31,6 +30,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import ensure_version, read_adjusted_file_times
 from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.arrow_building import int64_range, one_chunk, string_map_array
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.schema_check import RESERVED_NAMES
 from delta_orch.protocol.table_properties import TableProperties

@@ -10,7 +10,6 @@ from pyroaring import BitMap64
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import CorruptLogError
-from delta_orch.log.files.arrow_building import STRING_MAP, int64_array, string_array
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FileTable, record_counts
 from delta_orch.log.read.deletion_vectors import (
@@ -20,6 +19,7 @@ from delta_orch.log.read.deletion_vectors import (
 )
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.arrow_building import STRING_MAP, int64_array, string_array
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.protocol.types import VOID, DataType, StructType, parts_beside

@@ -14,8 +14,8 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import NamePositions
 from delta_orch.errors import SchemaMismatchError
-from delta_orch.expressions.to_arrow import literal_array
-from delta_orch.protocol.types import BINARY, INTEGER, LONG
+from delta_orch.protocol.arrow_building import literal_array, literal_scalar
+from delta_orch.protocol.types import BINARY, INTEGER
 
 Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
 _NANOS_PER_MICRO = 1_000
@@ -147,7 +147,7 @@ def _blank_below(parent: pa.Array, values: pa.Array) -> pa.Array:
     """The bytes of a variant where there is none: Parquet refuses nulls in NOT NULL fields, below null, too."""
     if not pa.types.is_binary(values.type) or not values.null_count:
         return values
-    return pc.if_else(pc.and_(parent.is_null(), values.is_null()), literal_array([b""], BINARY)[0], values)
+    return pc.if_else(pc.and_(parent.is_null(), values.is_null()), literal_scalar(b"", BINARY), values)
 
 
 def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str) -> pa.Array:
@@ -168,7 +168,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     if not hasattr(array.type, "value_field"):
         raise pa.ArrowInvalid(f"{array.type} is not a list")
     # Large lists, fixed-size lists and list views share no layout: rebuild from lengths.
-    lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), _ticks(0))
+    lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), 0)
     ends = pc.cast(pc.cumulative_sum(lengths), pa.int32())
     offsets = pa.concat_arrays([literal_array([0], INTEGER), ends])
     # They have no nulls. Arrow 25 takes no validity bitmap in them, even one that says so.
@@ -193,15 +193,11 @@ def _conform_timestamp(array: pa.Array, target: pa.DataType, lossless: bool) -> 
     if pa.types.is_timestamp(source) and source.unit == "ns" and not lossless:
         # Towards the past, as Spark does; a cast would cut towards 1970.
         nanos = array.view(pa.int64())
-        cut = pc.divide(nanos, _ticks(_NANOS_PER_MICRO))
-        rest = pc.subtract(nanos, pc.multiply(cut, _ticks(_NANOS_PER_MICRO)))
-        floored = pc.if_else(pc.less(rest, _ticks(0)), pc.subtract(cut, _ticks(1)), cut)
+        cut = pc.divide(nanos, _NANOS_PER_MICRO)
+        rest = pc.subtract(nanos, pc.multiply(cut, _NANOS_PER_MICRO))
+        floored = pc.if_else(pc.less(rest, 0), pc.subtract(cut, 1), cut)
         return floored.view(target)
     if pa.types.is_timestamp(source) and (source.tz is None) != (target.tz is None):
         # Same ticks: zone-less values count as UTC, and the log decides what a column is.
         array = array.view(pa.int64()).view(pa.timestamp(source.unit, target.tz))
     return pc.cast(array, target)
-
-
-def _ticks(value: int) -> pa.Scalar:
-    return literal_array([value], LONG)[0]

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
-from delta_orch.log.files.arrow_building import bool_array
+from delta_orch.protocol.arrow_building import bool_array
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from array import array
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ import pyarrow.parquet as pq
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
-from delta_orch.protocol.arrow_types import string_array
+from delta_orch.protocol.arrow_building import int64_array, string_array
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_path
 
@@ -133,18 +132,13 @@ def read_footer_statistics(
     return pa.Table.from_arrays(
         [
             string_array(paths),
-            long_array([info.size for info in infos]),
-            long_array([(info.mtime_ns or 0) // 1_000_000 for info in infos]),
-            long_array([num_records for num_records, _ in footers]),
+            int64_array([info.size for info in infos]),
+            int64_array([(info.mtime_ns or 0) // 1_000_000 for info in infos]),
+            int64_array([num_records for num_records, _ in footers]),
             string_array([stats for _, stats in footers]),
         ],
         schema=FOOTER_SCHEMA,
     )
-
-
-def long_array(values: Sequence[int]) -> pa.Int64Array:
-    """An int64 column without nulls; unlike `pa.array` it never imports pandas."""
-    return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(array("q", values))])
 
 
 def _read_metadata(filesystem: pafs.FileSystem, path: str) -> pq.FileMetaData:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import longs_to_numpy
+from delta_orch.protocol.arrow_building import longs_to_numpy
 
 if TYPE_CHECKING:
     from pyroaring import BitMap64

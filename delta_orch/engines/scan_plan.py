@@ -219,17 +219,17 @@ class ScanPlan:
         if not self.each_once or not self.files.num_rows:
             return
         import delta_orch.arrow_compute as pc
-        from delta_orch.log.files.arrow_building import one_chunk, string_array, string_scalar
+        from delta_orch.protocol.arrow_building import one_chunk, string_array
 
         files = FileTable(self.files)
-        paths = pc.binary_join_element_wise(string_scalar(self.store.resolve("x")[:-1]), files.path, string_scalar(""))
+        paths = pc.binary_join_element_wise(self.store.resolve("x")[:-1], files.path, "")
         odd = pc.match_substring_regex(files.path, _MAY_BE_RESPELLED)
         if pc.any(odd).as_py():
             resolved = map(self.store.resolve, pc.filter(files.path, odd).to_pylist())
             # On a file system there is more than one way to a file; a key of an object store means itself.
             plain = [normpath(path) if path.startswith("/") else path for path in resolved]
             paths = pc.replace_with_mask(one_chunk(paths), one_chunk(odd), string_array(plain))
-        keys = pc.binary_join_element_wise(paths, files.dv_id, string_scalar("\0"), null_handling="replace")
+        keys = pc.binary_join_element_wise(paths, files.dv_id, "\0", null_handling="replace")
         if len(pc.unique(keys)) == len(keys):
             return
         counts = pc.value_counts(keys)
@@ -266,7 +266,7 @@ def with_row_addresses(plan: ScanPlan, file_number: str, row_position: str) -> S
         file_number: The name of the column with the number of the row's file in `plan.files`. No other column has it.
         row_position: The name of the column with the position of the row in its file, deleted rows counted. Likewise.
     """
-    from delta_orch.log.files.arrow_building import int64_range
+    from delta_orch.protocol.arrow_building import int64_range
 
     addresses = RowAddresses(file_number, row_position)
     return replace(

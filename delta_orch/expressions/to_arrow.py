@@ -7,9 +7,7 @@ false for null where SQL answers null. Both are made good here.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Sequence
-from datetime import UTC, date, datetime, timedelta
 from functools import partial, reduce
 from typing import TypeAlias
 
@@ -33,27 +31,11 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type, round_to_float
+from delta_orch.expressions.spark_literals import natural_type, round_to_float
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import plain_values
-from delta_orch.protocol.arrow_types import string_array, type_to_arrow
-from delta_orch.protocol.types import (
-    BINARY,
-    BOOLEAN,
-    BYTE,
-    DATE,
-    DOUBLE,
-    FLOAT,
-    INTEGER,
-    LONG,
-    SHORT,
-    STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
-    DataType,
-    DecimalType,
-    StructType,
-)
+from delta_orch.protocol.arrow_building import literal_array, literal_scalar
+from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, DataType, StructType
 
 Rows: TypeAlias = "pa.Table | pa.RecordBatch"
 _Values: TypeAlias = "pa.Array | pa.ChunkedArray | pa.Scalar"
@@ -61,12 +43,6 @@ _Evaluate: TypeAlias = "Callable[[Rows], _Values]"
 
 _COMPARE: dict[str, Callable[[_Values, _Values], _Values]] = {
     "=": pc.equal, "!=": pc.not_equal, "<": pc.less, "<=": pc.less_equal, ">": pc.greater, ">=": pc.greater_equal,
-}  # fmt: skip
-_EPOCH_DAY = date(1970, 1, 1)
-_EPOCH = datetime(1970, 1, 1)
-_FORMATS: dict[DataType, str] = {
-    BYTE: "b", SHORT: "h", INTEGER: "i", LONG: "q", FLOAT: "f", DOUBLE: "d", DATE: "i", TIMESTAMP: "q",
-    TIMESTAMP_NTZ: "q",
 }  # fmt: skip
 
 
@@ -88,67 +64,6 @@ def arrow_predicate(expression: Expression, schema: StructType) -> Callable[[Row
         return pa.repeat(found, rows.num_rows) if isinstance(found, pa.Scalar) else found
 
     return answers
-
-
-def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
-    """Python values, None included, as an Arrow array of a Delta type.
-
-    Built from buffers: `pa.array` would import pandas where it is installed, which costs a cold process 0.6 s.
-    """
-    validity = None
-    if any(value is None for value in values):
-        validity = pa.py_buffer(_bits([value is not None for value in values]))
-    if data_type == STRING:
-        return string_array(values)
-    arrow_type = type_to_arrow(data_type)
-    if data_type == BOOLEAN:
-        data = _bits(values)
-    elif data_type == BINARY:
-        present = [b"" if value is None else bytes(value) for value in values]
-        ends = [0]
-        for item in present:
-            ends.append(ends[-1] + len(item))
-        buffers = [validity, pa.py_buffer(struct.pack(f"<{len(ends)}i", *ends)), pa.py_buffer(b"".join(present))]
-        return pa.Array.from_buffers(arrow_type, len(values), buffers)
-    elif isinstance(data_type, DecimalType):
-        data = b"".join(_unscaled(value, data_type).to_bytes(16, "little", signed=True) for value in values)
-    else:
-        numbers = (
-            values
-            if validity is None and data_type in INTEGRAL_RANGES
-            else [0 if value is None else _number(value, data_type) for value in values]
-        )
-        data = struct.pack(f"<{len(values)}{_FORMATS[data_type]}", *numbers)
-    return pa.Array.from_buffers(arrow_type, len(values), [validity, pa.py_buffer(data)])
-
-
-def _bits(values: Sequence[Constant]) -> bytes:
-    """One bit a value, lowest first, set where the value is true."""
-    return bytes(
-        sum(1 << index for index, value in enumerate(values[start : start + 8]) if value)
-        for start in range(0, len(values), 8)
-    )
-
-
-def _number(value: Constant, data_type: DataType) -> Constant:
-    if data_type == DATE:
-        return (value - _EPOCH_DAY).days
-    if data_type in (TIMESTAMP, TIMESTAMP_NTZ):
-        naive = value if value.tzinfo is None else value.astimezone(UTC).replace(tzinfo=None)
-        return (naive - _EPOCH) // timedelta(microseconds=1)
-    return value
-
-
-def _unscaled(value: Constant, data_type: DecimalType) -> int:
-    if value is None:
-        return 0
-    if isinstance(value, int):  # of more than 64 bits
-        return int(value * 10**data_type.scale)
-    sign, digits, exponent = value.as_tuple()
-    magnitude = int("".join(map(str, digits)) or "0")
-    shift = data_type.scale + exponent
-    magnitude = magnitude * int(10**shift) if shift >= 0 else magnitude // int(10**-shift)
-    return -magnitude if sign else magnitude
 
 
 _FALSE, _NULL = literal_array([False, None], BOOLEAN)
@@ -245,7 +160,7 @@ def _call(function: Callable[..., _Values], *operands: _Evaluate) -> _Evaluate:
 
 
 def _constant(value: Constant, data_type: DataType) -> _Evaluate:
-    scalar = literal_array([value], data_type)[0]
+    scalar = literal_scalar(value, data_type)
     return lambda _: scalar
 
 

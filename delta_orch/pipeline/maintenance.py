@@ -13,7 +13,6 @@ import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked_constructor
 from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS as ROW_COUNT_COLUMNS  # its users import both
 from delta_orch.log.files.file_columns import FileTable, live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
@@ -90,7 +89,7 @@ def read_table_health(snapshot: Snapshot, *, log: TableLog | None = None, now_ms
         commits_since_checkpoint=len(snapshot.segment.commits),
         checkpoint_version=None if checkpoint is None else checkpoint.version,
         num_expired_tombstones=_count_below(
-            pc.fill_null(deleted_ms, int64_array([0])[0]),
+            pc.fill_null(deleted_ms, 0),
             now - snapshot.properties.deleted_file_retention_ms,
         ),
         deleted_rows_ratio=deleted_rows_ratio(snapshot.files(ROW_COUNT_COLUMNS)),
@@ -115,7 +114,7 @@ def _count_compactable(snapshot: Snapshot, target_file_size_bytes: int) -> int:
 
 
 def _count_below(values: pa.ChunkedArray, limit: int) -> int:
-    return pc.sum(pc.less(values, int64_array([limit])[0])).as_py() or 0
+    return pc.sum(pc.less(values, limit)).as_py() or 0
 
 
 @checked_constructor

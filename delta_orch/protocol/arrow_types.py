@@ -1,13 +1,10 @@
-"""Delta's types ↔ Arrow's, and strings into Arrow without detours.
+"""Delta's types ↔ Arrow's.
 
 `timestamp` is `timestamp[us, UTC]`, `timestamp_ntz` is `timestamp[us]`; Arrow types that Delta has no name for map to
 the narrowest Delta type that holds all their values, or are refused. So are Arrow values that are none of their type.
 """
 
 from __future__ import annotations
-
-from collections.abc import Iterable
-from itertools import accumulate
 
 import pyarrow as pa
 
@@ -188,32 +185,6 @@ def _simple_type_from_arrow(t: pa.DataType) -> DataType | None:
 
 def _is_list_view(t: pa.DataType) -> bool:
     return bool(pa.types.is_list_view(t) or pa.types.is_large_list_view(t))
-
-
-def string_array(values: Iterable[str | None]) -> pa.StringArray:
-    """A string column from Python strings.
-
-    `pa.array` would do the same but imports pandas on its first call where it is installed, which costs a cold process
-    more than replaying a log.
-    """
-    encoded = [None if v is None else v.encode() for v in values]
-    offsets = pa.py_buffer(
-        memoryview(_int32_bytes(accumulate((0 if v is None else len(v) for v in encoded), initial=0)))
-    )
-    data = pa.py_buffer(b"".join(v for v in encoded if v is not None))
-    nulls = sum(v is None for v in encoded)
-    validity = pa.py_buffer(_bitmap([v is not None for v in encoded])) if nulls else None
-    return pa.StringArray.from_buffers(len(encoded), offsets, data, validity, nulls)
-
-
-def _int32_bytes(numbers: Iterable[int]) -> bytes:
-    from array import array
-
-    return array("i", numbers).tobytes()
-
-
-def _bitmap(bits: list[bool]) -> bytes:
-    return sum(1 << i for i, bit in enumerate(bits) if bit).to_bytes((len(bits) + 7) // 8, "little")
 
 
 def ensure_sound(rows: pa.RecordBatch | pa.Table) -> None:

@@ -197,17 +197,18 @@ def partition_column_to_arrow(texts: pa.Array | pa.ChunkedArray, data_type: Data
     import pyarrow as pa
 
     import delta_orch.arrow_compute as pc
+    from delta_orch.protocol.arrow_building import literal_array
 
     if data_type == STRING:
         return pc.if_else(pc.cast(pc.binary_length(texts), pa.bool_()), texts, pa.nulls(1, pa.string())[0])
     encoded = _dictionary(texts)
     values = [parse_partition_value(t, data_type) for t in encoded.dictionary.to_pylist()]
-    return _typed_array(values, data_type).take(encoded.indices)
+    return literal_array(values, data_type).take(encoded.indices)
 
 
 def partition_column_from_arrow(values: pa.Array | pa.ChunkedArray, data_type: DataType) -> pa.StringArray:
     """A typed Arrow column as the log's strings; `values` must have the Arrow type of `data_type`."""
-    from delta_orch.protocol.arrow_types import string_array
+    from delta_orch.protocol.arrow_building import string_array
 
     encoded = _dictionary(values)
     texts = string_array(serialize_partition_value(v, data_type) for v in encoded.dictionary.to_pylist())
@@ -219,26 +220,6 @@ def _dictionary(column: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
 
     encoded = column.dictionary_encode()
     return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
-
-
-def _typed_array(values: list[PartitionValue], data_type: DataType) -> pa.Array:
-    import pyarrow as pa
-
-    from delta_orch.protocol.arrow_types import string_array, type_to_arrow
-
-    arrow_type = type_to_arrow(data_type)
-    if data_type in (DATE, BOOLEAN) or data_type in _INTEGER_BITS:
-        # Through strings, which spares a cold process the import of pandas.
-        return string_array(serialize_partition_value(v, data_type) for v in values).cast(arrow_type)
-    if data_type in (TIMESTAMP, TIMESTAMP_NTZ):
-        return string_array(None if v is None else str(_ticks(v)) for v in values).cast(pa.int64()).view(arrow_type)
-    return pa.array(values, arrow_type)
-
-
-def _ticks(moment: datetime) -> int:
-    """Microseconds since the epoch, in UTC where it has a zone."""
-    naive = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-    return (naive - datetime(1970, 1, 1)) // timedelta(microseconds=1)
 
 
 def partition_directory(names: Sequence[str], values: Iterable[str | None]) -> str:

@@ -10,10 +10,10 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.expressions.tree import columns_of
-from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS, live_row_counts
 from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.arrow_building import one_chunk
 
 _COUNT = "delta_orch_num_rows"
 

@@ -7,11 +7,11 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.files.arrow_building import int64_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.arrow_building import one_chunk, string_array
 from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import StructType
 
@@ -34,7 +34,7 @@ def list_files(snapshot: Snapshot, where: Expression | None, *, absolute: bool) 
         "modification_time": one_chunk(FileTable(files).modification_time).cast(pa.timestamp("ms", "UTC")),
         "partition": _as_struct(partitions, files.num_rows),
         "num_records": stats.get("numRecords", pa.nulls(files.num_rows, pa.int64())),
-        "num_deleted": pc.coalesce(marked, int64_array([0])[0]),
+        "num_deleted": pc.coalesce(marked, 0),
         "tight_bounds": stats.get("tightBounds", pa.nulls(files.num_rows, pa.bool_())),
         "min": stats.get("minValues", _no_fields(files.num_rows)),
         "max": stats.get("maxValues", _no_fields(files.num_rows)),

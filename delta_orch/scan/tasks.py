@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.arrow_building import int64_range
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -31,9 +31,9 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
     VersionNotFoundError,
 )
-from delta_orch.log.files.arrow_building import int64_array, string_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.time_travel import parse_timestamp_ms
+from delta_orch.protocol.arrow_building import int64_array, string_array
 from delta_orch.protocol.paths import commit_path
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files

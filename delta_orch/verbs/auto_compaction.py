@@ -13,7 +13,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import Committed
-from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins, long_scalar
+from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 
 _LOGGER = logging.getLogger(__name__)
@@ -62,9 +62,9 @@ def _bins(snapshot: Snapshot, added: pa.Table) -> tuple[pa.Table, ...]:
     files, live_bytes, is_stale = candidates(snapshot, None, _MAX_DELETED_ROWS_RATIO)
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
     written = file_partition_keys(added, snapshot.schema, snapshot.partition_columns)
-    is_small = pc.or_(is_stale, pc.less(live_bytes, long_scalar(MAX_FILE_BYTES // 2)))
+    is_small = pc.or_(is_stale, pc.less(live_bytes, MAX_FILE_BYTES // 2))
     counted = pc.value_counts(keys.filter(pc.and_(is_small, pc.is_in(keys, value_set=written))))
-    many = counted.field("values").filter(pc.greater_equal(counted.field("counts"), long_scalar(MIN_FILES)))
+    many = counted.field("values").filter(pc.greater_equal(counted.field("counts"), MIN_FILES))
     chosen = pc.and_(is_small, pc.is_in(keys, value_set=many))
     stale = pc.indices_nonzero(is_stale.filter(chosen)).to_pylist()
     return cut_bins(files.filter(chosen), keys.filter(chosen), live_bytes.filter(chosen), MAX_FILE_BYTES, stale)

@@ -10,7 +10,6 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
-from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -19,6 +18,7 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.protocol.table_properties import OWNER, ensure_settable, property_texts
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.configuration import TableConfiguration

@@ -14,7 +14,6 @@ import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError, MissingFileError, UnsupportedStoreError
-from delta_orch.log.files.arrow_building import bool_array, string_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.deletion_vectors import (
     deletion_vector_array,
@@ -23,6 +22,7 @@ from delta_orch.log.read.deletion_vectors import (
 )
 from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
 from delta_orch.protocol.actions import DeletionVectorDescriptor
+from delta_orch.protocol.arrow_building import bool_array, string_array
 from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, local_path_in_log
 from delta_orch.storage.base import LogStore, ensure_regular_file, storage_error

@@ -14,13 +14,13 @@ from delta_orch.engines.space_curve import MAX_COLUMNS, Curve
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import ensure_sequence_of_names
 from delta_orch.expressions.nodes import Column, Expression
-from delta_orch.log.files.arrow_building import int64_array, one_chunk, string_array, string_map_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.arrow_building import int64_array, one_chunk, string_array, string_map_array
 from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
 from delta_orch.table.clustering import ensure_bounded, indexed_columns, logical_paths
 from delta_orch.verbs.file_bins import candidates, compaction_metrics

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 
 # Ratios of rows are compared in whole numbers.
@@ -49,22 +49,18 @@ def candidates(
         files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
         return files, one_chunk(FileTable(files).size), all_booleans(False, files.num_rows)
     files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()
-    size, none = one_chunk(FileTable(files).size), long_scalar(0)
-    deleted = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), none)
+    size = one_chunk(FileTable(files).size)
+    deleted = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), 0)
     # One that does not say how many rows it has (none may, with a deletion vector) counts as full.
-    rows = pc.coalesce(record_counts(files), none)
+    rows = pc.coalesce(record_counts(files), 0)
     live_bytes = pc.if_else(
-        pc.and_(pc.greater(deleted, none), pc.greater(rows, none)),
-        pc.multiply(pc.divide(size, pc.max_element_wise(rows, long_scalar(1))), pc.subtract(rows, deleted)),
+        pc.and_(pc.greater(deleted, 0), pc.greater(rows, 0)),
+        pc.multiply(pc.divide(size, pc.max_element_wise(rows, 1)), pc.subtract(rows, deleted)),
         size,
     )
-    most = pc.multiply(rows, long_scalar(round(max_deleted_rows_ratio * _PARTS)))
-    is_stale = pc.and_(pc.greater(pc.multiply(deleted, long_scalar(_PARTS)), most), pc.greater(rows, none))
+    most = pc.multiply(rows, round(max_deleted_rows_ratio * _PARTS))
+    is_stale = pc.and_(pc.greater(pc.multiply(deleted, _PARTS), most), pc.greater(rows, 0))
     return files.select(REMOVED_FILE_COLUMNS), live_bytes, is_stale
-
-
-def long_scalar(value: int) -> pa.Scalar:
-    return int64_array([value])[0]
 
 
 def pack_bins(

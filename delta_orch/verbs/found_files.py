@@ -22,8 +22,8 @@ from delta_orch.errors import (
     SchemaMismatchError,
     StorageError,
 )
-from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.protocol.arrow_types import schema_from_arrow
 from delta_orch.protocol.partition_values import HIVE_NULL, parse_partition_value, serialize_partition_value
 from delta_orch.protocol.paths import decode_path

@@ -17,7 +17,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
-from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins, long_scalar
+from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
 
@@ -102,7 +102,7 @@ def plan_compaction(
         with deleted rows, which are left behind.
     """
     files, live_bytes, is_stale = candidates(snapshot, where, max_deleted_rows_ratio)
-    chosen = pc.or_(is_stale, pc.less(live_bytes, long_scalar(target_file_size_bytes)))
+    chosen = pc.or_(is_stale, pc.less(live_bytes, target_file_size_bytes))
     files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
     return cut_bins(files, keys, live_bytes, target_file_size_bytes, pc.indices_nonzero(is_stale).to_pylist())

@@ -12,13 +12,13 @@ from delta_orch.engines.file_traits import have_unknown_columns
 from delta_orch.engines.select import EngineChoice
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
-from delta_orch.log.files.arrow_building import int64_array, one_chunk
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.protocol.arrow_building import int64_array, one_chunk
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from delta_orch.verbs.file_bins import compaction_metrics, cut_bins

@@ -9,10 +9,10 @@ import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import StorageError, UnsupportedStoreError
-from delta_orch.log.files.arrow_building import int64_array, string_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
 from delta_orch.storage.base import FileMeta, LogStore
@@ -31,7 +31,7 @@ def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
         StorageError: The store cannot be asked.
     """
     tombstones = snapshot.tombstones(["path", "deletion_vector", "deletion_timestamp"])
-    is_expired = pc.less_equal(FileTable(tombstones).deletion_timestamp, int64_array([expired_ms])[0])
+    is_expired = pc.less_equal(FileTable(tombstones).deletion_timestamp, expired_ms)
     # One that does not say when it was written is as old as can be.
     expired = tombstones.filter(pc.fill_null(is_expired, True))
     filesystem, directory = snapshot.store.data_filesystem()

@@ -6,13 +6,13 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError, StorageError
-from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, parse_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.arrow_building import string_array
 from delta_orch.verbs.fsck import check_data_files
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.target import existing_target

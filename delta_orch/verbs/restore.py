@@ -8,7 +8,6 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError
-from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.txn import gone_with_rows
 from delta_orch.log.read.snapshot import Snapshot
@@ -19,6 +18,7 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.column_mapping import MAX_COLUMN_ID
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN, parse_high_water_mark, serialize_high_water_mark

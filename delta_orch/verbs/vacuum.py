@@ -21,12 +21,12 @@ from delta_orch.errors import (
     StorageError,
     UnsupportedStoreError,
 )
-from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_scalar
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, CommitOptions
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
 from delta_orch.storage.base import LogStore, is_full
 from delta_orch.storage.store_clock import present_ms
@@ -263,7 +263,7 @@ def _unneeded_files(
         # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
         paths = pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
     # Also of a file that lies at the root.
-    rooted = pc.binary_join_element_wise(string_scalar(""), paths, string_scalar("/"))
+    rooted = pc.binary_join_element_wise("", paths, "/")
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
     directories, names = (pc.list_element(parts, place) for place in int64_array([0, 1]))
     directories = directories.dictionary_encode()
@@ -273,7 +273,7 @@ def _unneeded_files(
         for directory in directories.dictionary.to_pylist()
     ]
     is_kept = [
-        pc.greater(files.column("time").combine_chunks(), int64_array([expired_ms])[0]),
+        pc.greater(files.column("time").combine_chunks(), expired_ms),
         bool_array(kept).take(directories.indices),
         pc.starts_with(names, "_"),
         pc.starts_with(names, "."),
@@ -308,7 +308,7 @@ def _needed_paths(
             remedy="Find the commit that added them; nothing was deleted",
         )
     # A tombstone that does not say when it was written is as old as can be.
-    unexpired = tombstones.filter(pc.greater(FileTable(tombstones).deletion_timestamp, int64_array([expired_ms])[0]))
+    unexpired = tombstones.filter(pc.greater(FileTable(tombstones).deletion_timestamp, expired_ms))
     needed = (live, unexpired, *(version.files(columns) for version in others))
     spelled = [
         *(chunk for files in needed for chunk in FileTable(files).path.chunks),

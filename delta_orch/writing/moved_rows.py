@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.scan_plan import RowTracking, ScanPlan
-from delta_orch.log.files.arrow_building import all_booleans
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.protocol.types import LONG, StructField, StructType
 from delta_orch.table.row_tracking import materialized_columns
 

@@ -15,13 +15,13 @@ from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import ConstraintViolationError, StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
-from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import NO_FILES, FileTable, record_counts
 from delta_orch.log.read.deletion_vectors import (
     deletion_vector_array,
     deletion_vector_descriptors,
     read_deletion_vectors,
 )
+from delta_orch.protocol.arrow_building import int64_array
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import LONG, STRING, StructType
 from delta_orch.scan.scan import scan_of_files

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from delta_orch import DeltaTable, TxnId
 from delta_orch.delta_table import TableSnapshot
-from delta_orch.log.files.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.upkeep import checkpoint_writer
 from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy
 from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array, string_map_array
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table

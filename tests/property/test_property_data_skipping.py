@@ -26,9 +26,9 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.log.files.arrow_building import string_array, string_map_array
 from delta_orch.log.read.skipping import file_statistics
 from delta_orch.log.read.skipping.data_skipping import match_files
+from delta_orch.protocol.arrow_building import string_array, string_map_array
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.types import (
     BOOLEAN,

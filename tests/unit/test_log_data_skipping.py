@@ -12,10 +12,10 @@ import pytest
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.log.files.arrow_building import string_array, string_map_array
 from delta_orch.log.read.skipping import file_statistics
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.skipping.predicates import partition_column
+from delta_orch.protocol.arrow_building import string_array, string_map_array
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,

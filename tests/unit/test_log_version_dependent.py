@@ -19,10 +19,10 @@ from delta_orch.errors import (
     ProtocolChangedError,
     ProtocolViolationError,
 )
-from delta_orch.log.files.arrow_building import bool_array, int64_array
 from delta_orch.log.files.file_columns import record_counts
 from delta_orch.log.write.commit_base import assign_row_ids
 from delta_orch.protocol.actions import Protocol
+from delta_orch.protocol.arrow_building import bool_array, int64_array
 from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.open import open_store
 from delta_orch.table.row_tracking import parse_high_water_mark, serialize_high_water_mark

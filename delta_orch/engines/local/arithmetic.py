@@ -15,7 +15,7 @@ from delta_orch.expressions.fit_comparison import literal_type
 from delta_orch.expressions.nodes import Cast, Column, Expression, Opaque, Operation
 from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.to_arrow import literal_array
+from delta_orch.protocol.arrow_building import literal_scalar
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import BYTE, DOUBLE, INTEGER, LONG, SHORT, DataType, StructType
 
@@ -68,7 +68,7 @@ def _operand(node: Expression, schema: StructType) -> Arithmetic | None:
     if (literal := constant_of(node)) is not None:
         if literal.value is None or (kind := literal_type(literal)) not in _KINDS:
             return None
-        scalar = literal_array([literal.value], kind)[0]
+        scalar = literal_scalar(literal.value, kind)
         return Arithmetic(kind, lambda _: scalar)
     match node:
         case Column(path):

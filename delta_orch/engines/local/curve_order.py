@@ -16,7 +16,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.spool import spilling
 from delta_orch.engines.space_curve import SAMPLED_ROWS, Curve, CurveGrid, grid_of
-from delta_orch.log.files.arrow_building import longs_from_numpy
+from delta_orch.protocol.arrow_building import longs_from_numpy
 
 if TYPE_CHECKING:
     import numpy.typing as npt

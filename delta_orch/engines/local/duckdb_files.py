@@ -235,7 +235,7 @@ class _Builder:
         paths = [footers[i].path for i in files]
         if not facts and not has_vectors:
             return f"(SELECT {self._selected(texts)} FROM {self._read_parquet(paths)} AS {_FILES})"
-        from delta_orch.log.files.arrow_building import binary_array, int64_array, int64_range
+        from delta_orch.protocol.arrow_building import binary_array, int64_array, int64_range
 
         columns = {"file": int64_range(0, len(files))}
         columns |= {column: self._constants.column(name).take(int64_array(files)) for name, column in facts.items()}
@@ -275,7 +275,7 @@ class _Builder:
     ) -> str:
         """Each file for itself, in parts if it is long: conditions on constants are applied while it is decoded."""
         from delta_orch.engines.local.duckdb_deletions import MASKS_TOGETHER
-        from delta_orch.log.files.arrow_building import binary_array, int64_range
+        from delta_orch.protocol.arrow_building import binary_array, int64_range
 
         for column in facts.values():
             self._set_list(f"{table}_{column}", f"SELECT {column} AS value, file AS number FROM {table}")

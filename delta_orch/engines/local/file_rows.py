@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.log.files.arrow_building import booleans_from_numpy, longs_from_numpy
+from delta_orch.protocol.arrow_building import booleans_from_numpy, longs_from_numpy
 from delta_orch.protocol.deletion_vector import DeletionVector
 
 Part = tuple[int, int]

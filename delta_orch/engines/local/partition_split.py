@@ -9,9 +9,8 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.file_writer import PartitionKey
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.expressions.to_arrow import literal_array
 from delta_orch.protocol.partition_values import partition_column_from_arrow
-from delta_orch.protocol.types import LONG, StructType
+from delta_orch.protocol.types import StructType
 
 
 def split_by_partition(
@@ -63,14 +62,10 @@ def _encode(
         encoded = texts.dictionary_encode(null_encoding="encode")
         values = encoded.dictionary.to_pylist()
         own = pc.cast(encoded.indices, pa.int64())
-        codes = own if codes is None else pc.add(pc.multiply(codes, _long(len(values))), own)
+        codes = own if codes is None else pc.add(pc.multiply(codes, len(values)), own)
         # Only combinations that occur: their number is bounded by the rows, their product is not.
         combined = codes.dictionary_encode()
         keys = [(*keys[code // len(values)], values[code % len(values)]) for code in combined.dictionary.to_pylist()]
         codes = pc.cast(combined.indices, pa.int64())
     assert codes is not None
     return codes, keys
-
-
-def _long(value: int) -> pa.Scalar:
-    return literal_array([value], LONG)[0]

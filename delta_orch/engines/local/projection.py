@@ -16,7 +16,7 @@ from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, fields
 from delta_orch.expressions.nodes import Column, Literal
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
-from delta_orch.expressions.to_arrow import literal_array
+from delta_orch.protocol.arrow_building import literal_scalar
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import VOID, DataType, StructField, StructType
 
@@ -90,7 +90,7 @@ def _taken(column: ComputedColumn, field: StructField, batch: pa.RecordBatch, sc
         case Literal(value):
             if value is None:
                 return nulls_of(batch.num_rows, type_to_arrow(field.data_type))
-            return pa.repeat(literal_array([value], field.data_type)[0], batch.num_rows)
+            return pa.repeat(literal_scalar(value, field.data_type), batch.num_rows)
         case Column(path):
             first, *below = column_indexes(find_column(path, schema)[0], schema)
             return pc.struct_field(batch.column(first), below) if below else batch.column(first)

@@ -9,9 +9,10 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import LengthCheck, RowCheck
 from delta_orch.errors import ConstraintViolationError, InvalidVariantError, SchemaMismatchError
-from delta_orch.expressions.to_arrow import arrow_predicate, literal_array
+from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, is_opaque
+from delta_orch.protocol.arrow_building import literal_array
 from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType, holds_variant, not_null_places
 
 BatchCheck = Callable[[pa.RecordBatch], None]
@@ -171,8 +172,8 @@ def _violation_finder(check: RowCheck, schema: StructType) -> Callable[[pa.Recor
         from delta_orch.engines.local.duckdb_requests import violation_finder
 
         return violation_finder(check.condition, schema)
-    holds, false = arrow_predicate(check.condition, schema), literal_array([False], BOOLEAN)[0]
-    return lambda batch: pa.Table.from_batches([batch.filter(pc.invert(pc.coalesce(holds(batch), false)))])
+    holds = arrow_predicate(check.condition, schema)
+    return lambda batch: pa.Table.from_batches([batch.filter(pc.invert(pc.coalesce(holds(batch), False)))])
 
 
 def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: Sequence[str]) -> None:

@@ -21,8 +21,8 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.spark.frames import with_position
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, Followed, LargeScan, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import NUMBER_COLUMN, ScanFiles, hadoop_root
-from delta_orch.log.files.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.arrow_building import int32_array, one_chunk, string_array
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
@@ -306,10 +306,9 @@ def _partition_rows(files: ScanFiles) -> str:
 
 
 def _join_rows(columns: Sequence[pa.Array]) -> str:
-    tab, newline = string_array(["\t", "\n"])
-    lines = pc.binary_join_element_wise(*columns, tab)
+    lines = pc.binary_join_element_wise(*columns, "\t")
     as_list = pa.ListArray.from_arrays(int32_array([0, len(lines)]), lines)
-    text: str = pc.binary_join(as_list, newline)[0].as_py()
+    text: str = pc.binary_join(as_list, "\n")[0].as_py()
     return text
 
 
@@ -331,4 +330,4 @@ def _catalyst_text(values: pa.Array) -> pa.Array:
     if pa.types.is_string(kind):
         for plain, escaped in (("\\", "\\\\"), ("\t", "\\t"), ("\n", "\\n")):
             texts = pc.replace_substring(texts, pattern=plain, replacement=escaped)
-    return pc.fill_null(texts, string_array(["\\N"])[0])
+    return pc.fill_null(texts, "\\N")

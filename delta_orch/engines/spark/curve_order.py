@@ -13,7 +13,7 @@ from delta_orch.engines.spark.frames import value_to_frame
 from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.log.files.arrow_building import int64_range
+from delta_orch.protocol.arrow_building import int64_range
 from delta_orch.protocol.types import DataType
 
 if TYPE_CHECKING:

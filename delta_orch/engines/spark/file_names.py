@@ -24,8 +24,8 @@ from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in
 from delta_orch.engines.read_errors import read_error
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError, SchemaMismatchError
-from delta_orch.log.files.arrow_building import int64_array, one_chunk
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.arrow_building import int64_array, one_chunk
 from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import (
     LONG,

@@ -33,8 +33,8 @@ from delta_orch.engines.spark.scan_files import ScanFiles, hadoop_root
 from delta_orch.errors import UnsupportedError
 from delta_orch.expressions.spark_literals import quote_identifier, type_sql
 from delta_orch.expressions.tree import is_opaque
-from delta_orch.log.files.arrow_building import one_chunk, string_array
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.arrow_building import one_chunk, string_array
 from delta_orch.protocol.paths import decode_path, is_absolute
 from delta_orch.protocol.types import BOOLEAN, STRING, StructField, StructType
 from delta_orch.storage.base import LogStore

@@ -41,9 +41,9 @@ from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import children_of, columns_of
-from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
+from delta_orch.protocol.arrow_building import int64_range
 from delta_orch.protocol.schema import Places, below, char_columns
 from delta_orch.protocol.types import (
     CHAR_VARCHAR_TYPE,

@@ -17,9 +17,9 @@ from delta_orch.engines.scan_plan import FILE_NUMBERS, ScanPlan
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.engines.spark.sql_text import field_of, plain_schema
 from delta_orch.errors import UnsupportedStoreError
-from delta_orch.log.files.arrow_building import int64_array, int64_range, longs_from_numpy, one_chunk
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import partition_strings, row_codes
+from delta_orch.protocol.arrow_building import int64_array, int64_range, longs_from_numpy, one_chunk
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import LONG, VOID, StructField, StructType

@@ -45,8 +45,8 @@ from delta_orch.engines.spark.write_columns import (
 )
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.log.files.arrow_building import int64_range
 from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.protocol.arrow_building import int64_range
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import ArrayType, MapType, StructType

@@ -16,10 +16,10 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import string_array, string_scalar
 from delta_orch.log.files.stats_json import json_texts, quoted_texts
 from delta_orch.protocol.action_json import ADD_FIELDS, DELETION_VECTOR_FIELDS, REMOVE_FIELDS, serialize_action
 from delta_orch.protocol.actions import Action, Add, DeletionVectorDescriptor, JsonObject, JsonValue
+from delta_orch.protocol.arrow_building import string_array
 
 _BATCH_ROWS = 50_000
 _FEW_ROWS = 8
@@ -180,7 +180,7 @@ def _fields(
     return _concatenate(
         _constant(f'{{"{action}":{{"path":'),
         quoted_texts(batch.column(path)),
-        string_scalar(constant),
+        constant,
         *optional,
         _constant(f"{end}}}}}\n"),
     )
@@ -242,7 +242,7 @@ def _concatenate(*parts: pa.Array | pa.Scalar | None) -> pa.StringArray:
 
 @cache
 def _constant(text: str) -> pa.StringScalar:
-    return string_scalar(text)
+    return string_array([text])[0]
 
 
 @cache

@@ -12,7 +12,9 @@ import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import (
+from delta_orch.protocol.action_json import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS, parse_deletion_vector
+from delta_orch.protocol.actions import JsonValue
+from delta_orch.protocol.arrow_building import (
     STRING_MAP,
     bool_array,
     int32_array,
@@ -23,8 +25,6 @@ from delta_orch.log.files.arrow_building import (
     struct_array,
     validity_bitmap,
 )
-from delta_orch.protocol.action_json import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS, parse_deletion_vector
-from delta_orch.protocol.actions import JsonValue
 
 DELETION_VECTOR_TYPE = pa.struct(
     [
@@ -231,8 +231,8 @@ ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 def live_row_counts(files: pa.Table) -> pa.Array:
     """The rows of each file without those that its deletion vector marks; null where statistics do not say."""
     marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
-    counts = pc.subtract(record_counts(files), pc.coalesce(marked, int64_array([0])[0]))
-    return pc.if_else(pc.greater_equal(counts, int64_array([0])[0]), counts, pa.nulls(1, pa.int64())[0])
+    counts = pc.subtract(record_counts(files), pc.coalesce(marked, 0))
+    return pc.if_else(pc.greater_equal(counts, 0), counts, pa.nulls(1, pa.int64())[0])
 
 
 def _counts(stats: pa.StringArray) -> pa.Array:

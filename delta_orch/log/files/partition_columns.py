@@ -12,14 +12,13 @@ import numpy as np
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import (
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.arrow_building import (
     int64_range,
     longs_from_numpy,
     one_chunk,
     string_array,
-    string_scalar,
 )
-from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.partition_values import partition_column_from_arrow, partition_column_to_arrow
 from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import DOUBLE, FLOAT, STRING, StructField, StructType
@@ -46,14 +45,14 @@ def partition_strings(partition_values: pa.Array | pa.ChunkedArray, partition_co
 
 def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_rows: int) -> pa.Array:
     every_row = pc.cast(int64_range(0, num_rows), rows.type)
-    mine = pc.equal(keys, string_scalar(name))
+    mine = pc.equal(keys, name)
     named, values = pc.filter(rows, mine), pc.filter(items, mine)
     if named.equals(every_row):
         return values
     found = pc.index_in(every_row, value_set=named)
     if found.null_count:
         # Each file for itself, so that it does not matter which others it is looked at with.
-        folded = pc.equal(pc.utf8_lower(keys), string_scalar(name.lower()))
+        folded = pc.equal(pc.utf8_lower(keys), name.lower())
         others, other_values = pc.filter(rows, folded), pc.filter(items, folded)
         by_folded = pc.take(other_values, pc.index_in(every_row, value_set=others))
         return pc.if_else(pc.is_null(found), by_folded, pc.take(values, found))
@@ -74,7 +73,7 @@ def partition_keys(strings: pa.Table, schema: StructType, *, equal_zeros: bool =
     ]
     if not parts:
         return string_array([""] * strings.num_rows)
-    return pc.binary_join_element_wise(*parts, string_scalar(_ESCAPE + ","))
+    return pc.binary_join_element_wise(*parts, _ESCAPE + ",")
 
 
 def file_partition_strings(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:
@@ -143,4 +142,4 @@ def _comparable(texts: pa.Array, name: str, schema: StructType, equal_zeros: boo
         values = pc.add(values, pa.scalar(0.0, values.type))
     texts = partition_column_from_arrow(values if field is None else filled_up(values, field), data_type)
     escaped = pc.replace_substring(texts, pattern=_ESCAPE, replacement=_ESCAPE * 2)
-    return pc.coalesce(escaped, string_scalar(_ESCAPE + "null"))
+    return pc.coalesce(escaped, _ESCAPE + "null")

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import int32_array, string_array, string_scalar
+from delta_orch.protocol.arrow_building import int32_array, string_array
 
 _NEEDS_ESCAPE = r'["\\\x00-\x1f]'
 _CONTROL = r"[\x00-\x1f]"
@@ -25,12 +25,12 @@ def read_stats_json(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
     import pyarrow.json as pj
 
     # Between the tokens of JSON a line break is a space, and inside a string there is none.
-    text = pc.ascii_trim_whitespace(pc.replace_substring(pc.coalesce(stats, string_scalar("{}")), "\n", " "))
+    text = pc.ascii_trim_whitespace(pc.replace_substring(pc.coalesce(stats, "{}"), "\n", " "))
     # The reader goes by objects, not by lines: each line must be one.
     if not pc.all(pc.and_(pc.starts_with(text, "{"), pc.ends_with(text, "}"))).as_py():
         raise pa.ArrowInvalid("a line is not an object")
     longest = pc.max(pc.binary_length(text)).as_py() or 0
-    lines = pc.binary_join(pa.ListArray.from_arrays(int32_array([0, len(text)]), text), string_scalar("\n"))
+    lines = pc.binary_join(pa.ListArray.from_arrays(int32_array([0, len(text)]), text), "\n")
     table = pj.read_json(
         pa.BufferReader(lines[0].as_buffer()),
         read_options=pj.ReadOptions(block_size=max(_SMALLEST_BLOCK_BYTES, 2 * longest + 2)),
@@ -67,11 +67,9 @@ def _struct_json(values: pa.StructArray) -> pa.Array:
         name = orjson.dumps(field.name).decode()
         child = json_texts(child_values)
         # Null where the child is null, so that the join below leaves the member out.
-        members.append(pc.binary_join_element_wise(string_scalar(f",{name}:"), child, string_scalar("")))
+        members.append(pc.binary_join_element_wise(f",{name}:", child, ""))
     # The braces take part in the join: a row without any value would vanish from it.
-    objects = pc.binary_join_element_wise(
-        string_scalar("{"), *members, string_scalar("}"), string_scalar(""), null_handling="skip"
-    )
+    objects = pc.binary_join_element_wise("{", *members, "}", "", null_handling="skip")
     if not members:
         objects = string_array(["{}"] * len(values))
     objects = pc.replace_substring(objects, "{,", "{", max_replacements=1)
@@ -105,13 +103,11 @@ def _timestamp_json(values: pa.Array) -> pa.Array:
     zoned = values.type.tz is not None
     plain = pc.cast(pc.cast(values, pa.timestamp("us", values.type.tz), safe=False), pa.timestamp("us"))
     text = pc.replace_substring(pc.cast(plain, pa.string()), " ", "T")
-    return pc.binary_join_element_wise(
-        string_scalar('"'), text, string_scalar('Z"' if zoned else '"'), string_scalar("")
-    )
+    return pc.binary_join_element_wise('"', text, 'Z"' if zoned else '"', "")
 
 
 def _quoted(text: pa.Array) -> pa.Array:
-    return pc.binary_join_element_wise(string_scalar('"'), text, string_scalar('"'), string_scalar(""))
+    return pc.binary_join_element_wise('"', text, '"', "")
 
 
 def _plain(values: pa.Array) -> pa.Array:

@@ -9,7 +9,6 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.log.files.arrow_building import STRING_MAP, string_map_array, string_scalar
 from delta_orch.log.files.file_columns import ADD_SCHEMA, DELETION_VECTOR_TYPE, REMOVE_SCHEMA
 from delta_orch.log.read.checkpoint_reader import RowGroup
 from delta_orch.protocol.action_json import (
@@ -19,6 +18,7 @@ from delta_orch.protocol.action_json import (
     REMOVE_FIELDS,
     STATS_PARSED,
 )
+from delta_orch.protocol.arrow_building import STRING_MAP, string_map_array
 
 SCHEMAS: Mapping[str, pa.Schema] = {"add": ADD_SCHEMA, "remove": REMOVE_SCHEMA}
 _FIELDS: Mapping[str, Mapping[str, str]] = {"add": ADD_FIELDS, "remove": REMOVE_FIELDS}
@@ -124,8 +124,8 @@ def dv_ids(column: Column | None) -> Column | None:
     if vectors is None:
         return None
     kind, path, offset = (pc.struct_field(vectors, [name]) for name in DELETION_VECTOR_ID_FIELDS)
-    base = pc.binary_join_element_wise(kind, path, string_scalar(""))
-    with_offset = pc.binary_join_element_wise(base, pc.cast(offset, pa.string()), string_scalar("@"))
+    base = pc.binary_join_element_wise(kind, path, "")
+    with_offset = pc.binary_join_element_wise(base, pc.cast(offset, pa.string()), "@")
     return pc.coalesce(with_offset, base)
 
 

@@ -9,7 +9,6 @@ from typing import NamedTuple
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import narrowed_mask, one_chunk
 from delta_orch.log.read.checkpoint_decoding import (
     SCHEMAS,
     Column,
@@ -21,6 +20,7 @@ from delta_orch.log.read.checkpoint_decoding import (
 )
 from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, run_parallel
 from delta_orch.log.read.reconcile import TouchedFiles, file_keys
+from delta_orch.protocol.arrow_building import narrowed_mask, one_chunk
 from delta_orch.protocol.paths import canonical_paths
 
 _GROUPS_AT_ONCE = 2

@@ -26,11 +26,11 @@ from delta_orch.errors import (
     ProtocolViolationError,
     StorageError,
 )
-from delta_orch.log.files.arrow_building import plain, valid_runs
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.protocol.action_json import PROBE_LEAF, is_below, parse_action
 from delta_orch.protocol.actions import Action, DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.arrow_building import plain, valid_runs
 from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checksum_path, decode_path, is_absolute
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import one_chunk, plain
 from delta_orch.log.read.checkpoint_decoding import (
     SCHEMAS,
     columns_of,
@@ -21,6 +20,7 @@ from delta_orch.log.read.checkpoint_decoding import (
 from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, child_of
 from delta_orch.log.read.reconcile import TouchedFiles, file_keys
 from delta_orch.protocol.action_json import STATS_PARSED
+from delta_orch.protocol.arrow_building import one_chunk, plain
 from delta_orch.protocol.paths import canonical_paths
 
 _DELETION_VECTOR = "deletionVector"

@@ -19,10 +19,10 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError, FileMissingInStoreError, ProtocolViolationError
-from delta_orch.log.files.arrow_building import int64_numbers
 from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import JsonObject, Metadata, Protocol, Txn
+from delta_orch.protocol.arrow_building import int64_numbers
 from delta_orch.protocol.paths import canonical_path, checksum_path
 from delta_orch.protocol.version_checksum import (
     DELETED_RECORD_BOUNDARIES,

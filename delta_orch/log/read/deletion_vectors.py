@@ -14,9 +14,9 @@ from delta_orch.errors import (
     MissingFileError,
     StorageError,
 )
-from delta_orch.log.files.arrow_building import int32_array, int64_array, string_array, struct_array, validity_bitmap
 from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FileTable
 from delta_orch.protocol.actions import DeletionVectorDescriptor
+from delta_orch.protocol.arrow_building import int32_array, int64_array, string_array, struct_array, validity_bitmap
 from delta_orch.protocol.deletion_vector import (
     FIRST_OFFSET,
     DeletionVector,

@@ -17,9 +17,9 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.log.files.arrow_building import int64_range, longs_to_numpy, one_chunk, string_array, string_scalar
 from delta_orch.log.files.commit_reader import LogActions
 from delta_orch.log.files.file_columns import ADD_SCHEMA, REMOVE_SCHEMA, FileTable
+from delta_orch.protocol.arrow_building import int64_range, longs_to_numpy, one_chunk, string_array
 from delta_orch.protocol.paths import canonical_paths
 
 _BEFORE_ALL = -1
@@ -77,9 +77,7 @@ class TailFiles(NamedTuple):
 
 def file_keys(paths: pa.Array | pa.ChunkedArray, dv_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
     """One string for each logical file, from canonical paths and deletion vector ids."""
-    return one_chunk(
-        pc.binary_join_element_wise(paths, dv_ids, string_scalar("\x00"), null_handling="replace", null_replacement="")
-    )
+    return one_chunk(pc.binary_join_element_wise(paths, dv_ids, "\x00", null_handling="replace", null_replacement=""))
 
 
 def reconcile_files(before: TailFiles | None, runs: Sequence[LogActions]) -> TailFiles:

@@ -11,18 +11,6 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import (
-    STRING_MAP,
-    all_booleans,
-    bool_array,
-    int32_array,
-    int64_array,
-    one_chunk,
-    string_array,
-    string_map_array,
-    struct_array,
-    validity_bitmap,
-)
 from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FILE_TYPES, FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.files.stats_columns import parse_stats, stats_type
@@ -35,6 +23,18 @@ from delta_orch.protocol.action_json import (
     body_to_json,
 )
 from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
+from delta_orch.protocol.arrow_building import (
+    STRING_MAP,
+    all_booleans,
+    bool_array,
+    int32_array,
+    int64_array,
+    one_chunk,
+    string_array,
+    string_map_array,
+    struct_array,
+    validity_bitmap,
+)
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructType

@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import DeltaError
-from delta_orch.log.files.arrow_building import int64_array
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns, rows_of
 from delta_orch.storage.base import storage_error
@@ -55,10 +54,9 @@ def oldest_tombstone_ms(snapshot: Snapshot) -> int:
 
 def unexpired(tombstones: Iterable[pa.Table], expired_ms: int) -> Iterator[pa.Table]:
     """Tombstones younger than a time."""
-    limit = int64_array([expired_ms])[0]
     for rows in tombstones:
         # One that does not say when it was written counts as written at the epoch.
-        yield rows.filter(pc.greater(FileTable(rows).deletion_timestamp, limit))
+        yield rows.filter(pc.greater(FileTable(rows).deletion_timestamp, expired_ms))
 
 
 def file_rows(

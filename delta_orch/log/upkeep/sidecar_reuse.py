@@ -19,13 +19,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import plain, string_scalar
 from delta_orch.log.read.checkpoint_decoding import has_deletion_vectors
 from delta_orch.log.read.checkpoint_reader import Checkpoint, ParquetPart, RowGroup, child_of, run_parallel
 from delta_orch.log.read.checkpoint_stream import live_mask
 from delta_orch.log.read.reconcile import TouchedFiles
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns
 from delta_orch.protocol.actions import Sidecar
+from delta_orch.protocol.arrow_building import plain
 from delta_orch.protocol.paths import commit_path
 
 if TYPE_CHECKING:
@@ -160,7 +160,5 @@ def _lies_elsewhere(group: RowGroup, action: str, touched: TouchedFiles) -> bool
     if not isinstance(first, str) or not isinstance(last, str) or (first < _AFTER_FILE_URIS and last >= _FILE_URIS):
         # Such a path may be spelled in several ways, and bounds are of the one that was used.
         return False
-    between = pc.and_(
-        pc.greater_equal(touched.paths, string_scalar(first)), pc.less_equal(touched.paths, string_scalar(last))
-    )
+    between = pc.and_(pc.greater_equal(touched.paths, first), pc.less_equal(touched.paths, last))
     return not between.true_count

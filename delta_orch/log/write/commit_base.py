@@ -15,11 +15,11 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
-from delta_orch.log.files.arrow_building import int64_array, one_chunk
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
+from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import (
     ROW_TRACKING_DOMAIN,
@@ -199,7 +199,7 @@ def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
     if pc.any(is_new).as_py():
         from delta_orch.log.files.file_columns import record_counts
 
-        counts = pc.if_else(is_new, record_counts(files), _long(0))
+        counts = pc.if_else(is_new, record_counts(files), 0)
         if counts.null_count:
             raise InvalidRequestError(
                 "A new file does not say how many records it has",
@@ -211,10 +211,10 @@ def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
         if mark + total > _LARGEST:
             raise ProtocolViolationError("The row ids of the table are used up", cause=f"The last one given is {mark}")
         ends = pc.cumulative_sum(counts)
-        fresh = pc.add(pc.subtract(ends, counts), _long(mark + 1))
+        fresh = pc.add(pc.subtract(ends, counts), mark + 1)
         base_ids = pc.if_else(is_new, fresh, base_ids)
         mark += total
-    versions = pc.coalesce(_column(files, "default_row_commit_version"), _long(version))
+    versions = pc.coalesce(_column(files, "default_row_commit_version"), version)
     return _with(_with(files, "base_row_id", base_ids), "default_row_commit_version", versions), mark
 
 
@@ -229,7 +229,3 @@ def _with(files: pa.Table, name: str, values: pa.Array) -> pa.Table:
     if index < 0:
         return files.append_column(ADD_SCHEMA.field(name), values)
     return files.set_column(index, ADD_SCHEMA.field(name), values)
-
-
-def _long(value: int) -> pa.Scalar:
-    return int64_array([value])[0]

@@ -12,10 +12,10 @@ from uuid import uuid4
 import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import all_booleans, string_array
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts, with_wide_bounds
 from delta_orch.log.read.deletion_vectors import deletion_vector_array
 from delta_orch.protocol.actions import DeletionVectorDescriptor
+from delta_orch.protocol.arrow_building import all_booleans, string_array
 from delta_orch.protocol.deletion_vector import (
     DeletionVector,
     SerializedVector,

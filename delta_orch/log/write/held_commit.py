@@ -22,7 +22,6 @@ from delta_orch.expressions.nodes import Expression, Opaque
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import with_columns
-from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.file_columns import FILE_TYPES, FileTable
 from delta_orch.log.files.txn import TxnId
@@ -30,6 +29,7 @@ from delta_orch.log.write.staged_actions import ReadSet, StagedActions
 from delta_orch.log.write.staging import Provenance
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol
+from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.paths import STAGED_DIRECTORY
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import StructType

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.arrow_building import bool_array, int64_array, one_chunk
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.log.write.deletion_vector_writer import (
@@ -25,6 +24,7 @@ from delta_orch.log.write.deletion_vector_writer import (
     with_deletion_vectors,
 )
 from delta_orch.log.write.staged_actions import StagedActions, ensure_file_table, keys_of
+from delta_orch.protocol.arrow_building import bool_array, int64_array, one_chunk
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import canonical_paths
 

@@ -16,7 +16,6 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import ConcurrentAppendError, ConcurrentDeleteReadError, DeltaError
 from delta_orch.expressions.tree import disjunction
-from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.write.commit_options import SERIALIZABLE
@@ -31,6 +30,7 @@ from delta_orch.log.write.intent import (
     outside_settled,
 )
 from delta_orch.log.write.staged_actions import keys_of, paths_of
+from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.protocol.paths import canonical_paths
 
 if TYPE_CHECKING:

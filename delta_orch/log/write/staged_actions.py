@@ -11,11 +11,11 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.files.arrow_building import all_booleans, one_chunk, string_array
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys, partition_keys
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
+from delta_orch.protocol.arrow_building import all_booleans, one_chunk, string_array
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
 

@@ -13,7 +13,6 @@ import delta_orch.arrow_compute as pc
 from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.commit_json import ensure_json, ensure_mapping, json_parameters
 from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.files.txn import TxnId
@@ -25,6 +24,7 @@ from delta_orch.log.write.commit_checks import (
 )
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, ensure_file_table, keys_of
 from delta_orch.protocol.actions import CommitInfo, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.redaction import kept
 from delta_orch.table.configuration import TableConfiguration

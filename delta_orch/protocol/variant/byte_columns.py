@@ -14,6 +14,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.arrow_building import booleans_from_numpy, longs_from_numpy, valid_mask
 from delta_orch.protocol.variant.values import invalid_variant
 
 Mask = npt.NDArray[np.bool_]
@@ -77,10 +78,10 @@ class ByteColumn:
 
     def only(self, keep: Mask) -> ByteColumn:
         """The strings of some rows; those of the others are missing."""
-        return column_from_arrow(pc.if_else(boolean_array(keep), self.to_arrow(), _EMPTY_STRING))
+        return column_from_arrow(pc.if_else(booleans_from_numpy(keep), self.to_arrow(), _EMPTY_STRING))
 
     def take(self, rows: Ints) -> ByteColumn:
-        return column_from_arrow(pc.take(self.to_arrow(), int64_array(rows)))
+        return column_from_arrow(pc.take(self.to_arrow(), longs_from_numpy(rows)))
 
     def expand(self, rows: Ints, length: int) -> ByteColumn:
         """A column of `length` strings that has this one's at the ascending positions `rows`, and no others."""
@@ -173,30 +174,6 @@ def ragged_positions(starts: Ints, counts: Ints, steps: Ints | int = 1) -> tuple
 
 
 # Arrow's buffers
-
-
-def boolean_array(mask: Mask) -> pa.BooleanArray:
-    buffer = pa.py_buffer(np.packbits(mask, bitorder="little"))
-    return pa.BooleanArray.from_buffers(pa.bool_(), len(mask), [None, buffer])
-
-
-def int64_array(numbers: Ints) -> pa.Int64Array:
-    return pa.Int64Array.from_buffers(pa.int64(), len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
-
-
-def bits_of(buffer: pa.Buffer, offset: int, length: int) -> Mask:
-    """Bits of a bitmap as booleans."""
-    first = offset // 8
-    packed = np.frombuffer(buffer, np.uint8)[first : (offset + length + 7) // 8]
-    return np.unpackbits(packed, bitorder="little")[offset - 8 * first :][:length].view(np.bool_)
-
-
-def valid_mask(array: pa.Array) -> Mask:
-    """Where an array has no null."""
-    validity = array.buffers()[0]
-    if array.null_count == 0 or validity is None:
-        return np.ones(len(array), np.bool_)
-    return bits_of(validity, array.offset, len(array))
 
 
 def with_validity(array: pa.Array, valid: Mask) -> pa.Array:

@@ -24,20 +24,17 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.protocol.arrow_building import bits_of, booleans_from_numpy, longs_from_numpy, valid_mask
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Bytes,
     Ints,
     Mask,
-    bits_of,
-    boolean_array,
     column_from_arrow,
     fixed_values,
     gather,
-    int64_array,
     offsets_of,
     present_bytes,
-    valid_mask,
     with_validity,
 )
 from delta_orch.protocol.variant.dictionaries import Located
@@ -232,7 +229,7 @@ def arrow_values(kind: Kind, data: Bytes, starts: Ints, sizes: Ints) -> Iterator
     """
     every, content = slice(None), starts + 1
     if kind in BOOLEANS:
-        yield every, boolean_array(np.full(len(starts), kind is Kind.TRUE))
+        yield every, booleans_from_numpy(np.full(len(starts), kind is Kind.TRUE))
     elif kind in DECIMAL_DIGITS:
         for scale in present_bytes(data[content]):
             same = np.flatnonzero(data[content] == scale)
@@ -286,7 +283,7 @@ def assemble(pieces: list[tuple[Ints, pa.Array]], length: int, target: pa.DataTy
         before += len(rows)
     if not before:
         return pa.nulls(length, target)
-    return pc.take(pa.concat_arrays([array for _, array in pieces]), with_validity(int64_array(positions), there))
+    return pc.take(pa.concat_arrays([array for _, array in pieces]), with_validity(longs_from_numpy(positions), there))
 
 
 # Typed columns as encoded values

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.protocol.arrow_building import longs_from_numpy, valid_mask
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Bytes,
@@ -23,10 +24,8 @@ from delta_orch.protocol.variant.byte_columns import (
     column_from_arrow,
     dictionary_codes,
     gather,
-    int64_array,
     offsets_of,
     ragged_positions,
-    valid_mask,
 )
 from delta_orch.protocol.variant.layouts import (
     Children,
@@ -101,7 +100,7 @@ class Dictionaries:
 
     def names_at(self, codes: Ints) -> list[bytes]:
         """Words of the vocabulary."""
-        return list(pc.take(self.vocabulary, int64_array(codes)).to_pylist())
+        return list(pc.take(self.vocabulary, longs_from_numpy(codes)).to_pylist())
 
 
 def parse_dictionaries(metadata: ByteColumn) -> Dictionaries:

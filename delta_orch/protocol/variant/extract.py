@@ -12,16 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from delta_orch.protocol.arrow_building import longs_from_numpy, valid_mask
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
-from delta_orch.protocol.variant.byte_columns import (
-    ByteColumn,
-    Ints,
-    Mask,
-    int64_array,
-    join,
-    valid_mask,
-    with_validity,
-)
+from delta_orch.protocol.variant.byte_columns import ByteColumn, Ints, Mask, join, with_validity
 from delta_orch.protocol.variant.convert import (
     OnMismatch,
     assemble,
@@ -155,7 +148,7 @@ def _nothing() -> Located:
 def _element(typed: TypedArray, lists: pa.Array, there: Mask, rows: Ints, index: int) -> _Typed:
     offsets = list_offsets(lists)
     chosen = np.flatnonzero(there & (np.diff(offsets) > index))
-    elements = lists.values.take(int64_array(offsets[chosen] + index))
+    elements = lists.values.take(longs_from_numpy(offsets[chosen] + index))
     return _Typed(typed.element, elements, valid_mask(elements), rows[chosen], np.ones(len(chosen), np.bool_))
 
 

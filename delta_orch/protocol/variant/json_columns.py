@@ -13,6 +13,7 @@ import numpy.typing as npt
 import orjson
 import pyarrow as pa
 
+from delta_orch.protocol.arrow_building import longs_from_numpy
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Bytes,
@@ -24,7 +25,6 @@ from delta_orch.protocol.variant.byte_columns import (
     constant,
     fixed_values,
     gather,
-    int64_array,
     join,
     missing,
     offsets_of,
@@ -302,7 +302,7 @@ def _moments(array: pa.Array) -> ByteColumn:
     usual = (days >= MIN_DAYS) & (days <= MAX_DAYS)
     near, far = np.flatnonzero(usual), np.flatnonzero(~usual)
     if len(far):
-        array = array.take(int64_array(near))
+        array = array.take(longs_from_numpy(near))
     texts = _texts_of(array.view(pa.timestamp(unit)) if is_timestamp else array)
     sizes = texts.sizes
     if not pa.types.is_date(t):

@@ -14,20 +14,18 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.arrow_building import booleans_from_numpy, longs_from_numpy, valid_mask
 from delta_orch.protocol.arrow_types import VARIANT_STORAGE
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
     Ints,
     Mask,
-    boolean_array,
     column_from_arrow,
     constant,
     gather,
-    int64_array,
     join,
     missing,
-    valid_mask,
 )
 from delta_orch.protocol.variant.convert import encode_primitives, plain_storage
 from delta_orch.protocol.variant.dictionaries import Located, Names
@@ -240,7 +238,7 @@ def _encode_arrays(
 ) -> ByteColumn:
     rows = np.flatnonzero(present)
     if len(rows) < len(lists):
-        lists = lists.filter(boolean_array(present))
+        lists = lists.filter(booleans_from_numpy(present))
     offsets = list_offsets(lists)
     elements = lists.values.slice(offsets[0], offsets[-1] - offsets[0])
     counts = np.diff(offsets)
@@ -443,7 +441,7 @@ def _compact(array: pa.Array) -> tuple[pa.Array, Ints]:
     """The array without elements under its nulls, and its offsets."""
     offsets = list_offsets(array)
     if array.null_count and np.diff(offsets)[~valid_mask(array)].any():
-        array = pc.take(array, int64_array(np.arange(len(array))))
+        array = pc.take(array, longs_from_numpy(np.arange(len(array))))
         offsets = list_offsets(array)
     return array, offsets
 
@@ -457,4 +455,4 @@ def _from_parts(t: pa.DataType, array: pa.Array, offsets: Ints, children: pa.Arr
 
 def null_mask(valid: Mask) -> pa.BooleanArray | None:
     """The mask that structs are built with: which rows are null, None where no row is."""
-    return None if valid.all() else boolean_array(~valid)
+    return None if valid.all() else booleans_from_numpy(~valid)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, gather, join, valid_mask, with_validity
+from delta_orch.protocol.arrow_building import valid_mask
+from delta_orch.protocol.variant.byte_columns import ByteColumn, Bytes, Ints, gather, join, with_validity
 from delta_orch.protocol.variant.convert import assemble, convert_located
 from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.json_columns import unquoted_texts

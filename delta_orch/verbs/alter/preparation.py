@@ -22,7 +22,6 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import ConflictError, InvalidRequestError
-from delta_orch.log.files.arrow_building import string_array
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable, record_counts, with_record_count
 from delta_orch.log.files.listing import CheckpointFiles, list_log
@@ -33,6 +32,7 @@ from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.log.write.commit_options import CommitOptions, provenance_only
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.action_json import body_to_json
+from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.paths import LogFileKind
 from delta_orch.protocol.table_properties import find_property
 from delta_orch.storage.base import LogStore

@@ -13,11 +13,11 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import Engine, WriteSpec
 from delta_orch.engines.file_traits import have_older_types, have_shredded_variants, read_num_rows
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.log.files.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.protocol.types import StructType, fields_of, holds_variant
 from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode, physical_name
 from delta_orch.table.protocol_upgrade import FileTrait
@@ -90,7 +90,7 @@ class FileRewriter:
         todo = files.filter(
             pc.and_(
                 pc.invert(pc.is_in(keys_of(files), value_set=self._made.column(_SOURCE).combine_chunks())),
-                pc.greater(_live_rows(files), int64_array([0])[0]),
+                pc.greater(_live_rows(files), 0),
             )
         )
         if not todo.num_rows:
@@ -176,7 +176,7 @@ def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
 
 def _deleted_rows(files: pa.Table) -> pa.Array:
     vectors = one_chunk(FileTable(files).deletion_vector)
-    return pc.coalesce(pc.struct_field(vectors, "cardinality"), int64_array([0])[0])
+    return pc.coalesce(pc.struct_field(vectors, "cardinality"), 0)
 
 
 def _live_rows(files: pa.Table) -> pa.Array:

@@ -24,7 +24,6 @@ from delta_orch.expressions.nodes import (
     StartsWith,
 )
 from delta_orch.expressions.tree import columns_of
-from delta_orch.log.files.arrow_building import all_booleans, narrowed_mask, one_chunk
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import filled_up
 from delta_orch.log.read.skipping.file_statistics import ColumnBounds, Path, leaf_type, read_bounds, read_parsed_bounds
@@ -40,6 +39,7 @@ from delta_orch.log.read.skipping.predicates import (
     is_in_literals,
     prefix_in_bounds,
 )
+from delta_orch.protocol.arrow_building import all_booleans, narrowed_mask, one_chunk
 from delta_orch.protocol.schema import char_places
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 from delta_orch.table.column_mapping import physical_path

@@ -11,10 +11,10 @@ from datetime import date
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import one_chunk
 from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS, FileTable, record_counts
 from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.log.read.skipping.file_statistics import read_bounds
+from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.protocol.types import BYTE, DATE, INTEGER, LONG, SHORT, DataType
 
 EXACT_TYPES = (BYTE, SHORT, INTEGER, LONG, DATE)

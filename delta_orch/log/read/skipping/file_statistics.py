@@ -17,16 +17,14 @@ import pyarrow as pa
 import pyarrow.types as pt
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.files.arrow_building import (
-    bool_array,
-    float64_array,
+from delta_orch.log.files.file_columns import parse_object
+from delta_orch.protocol.action_json import STATS_PARSED
+from delta_orch.protocol.actions import JsonValue
+from delta_orch.protocol.arrow_building import (
     int64_array,
     one_chunk,
     string_array,
 )
-from delta_orch.log.files.file_columns import parse_object
-from delta_orch.protocol.action_json import STATS_PARSED
-from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
@@ -61,11 +59,9 @@ _EXACT_TYPES = {
 }
 # Beyond 15 digits a decimal does not survive the doubles that some writers put it through.
 _MAX_EXACT_DIGITS = 15
-_DOUBLE_ERROR = float64_array([2.0**-50])[0]
-_ALMOST_A_MILLISECOND = int64_array([999])[0]
-_LAST_MILLISECOND = int64_array([(1 << 63) - 1000])[0]
-_ZERO = int64_array([0])[0]
-_YES = bool_array([True])[0]
+_DOUBLE_ERROR = 2.0**-50
+_ALMOST_A_MILLISECOND = 999
+_LAST_MILLISECOND = (1 << 63) - 1000
 
 _BATCH_ROWS = 128 * 1024
 _FEW_FILES = 64
@@ -285,8 +281,8 @@ def bounds_of(
         null_count, num_records: Integers.
     """
     null_count, num_records = _cast(null_count, pa.int64()), _cast(num_records, pa.int64())
-    may_be_null = pc.coalesce(pc.not_equal(null_count, _ZERO), _YES)
-    may_be_value = pc.coalesce(pc.not_equal(null_count, num_records), _YES)
+    may_be_null = pc.coalesce(pc.not_equal(null_count, 0), True)
+    may_be_value = pc.coalesce(pc.not_equal(null_count, num_records), True)
     lower, upper = _range(data_type, minimum, maximum)
     return ColumnBounds(lower, upper, may_be_null, may_be_value, data_type)
 

@@ -17,7 +17,9 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.expressions.nodes import Constant, Literal
 from delta_orch.expressions.tree import plain_values
-from delta_orch.log.files.arrow_building import (
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.skipping.file_statistics import ColumnBounds
+from delta_orch.protocol.arrow_building import (
     all_booleans,
     bool_array,
     literal_array,
@@ -25,8 +27,6 @@ from delta_orch.log.files.arrow_building import (
     one_chunk,
     string_array,
 )
-from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 from delta_orch.protocol.types import STRING, DataType, StructType
 from delta_orch.table.column_mapping import physical_path
 
@@ -101,7 +101,7 @@ def _and(a: Outcomes, b: Outcomes) -> Outcomes:
 
 
 def _known(values: pa.BooleanArray) -> pa.BooleanArray:
-    return pc.coalesce(values, bool_array([False])[0])
+    return pc.coalesce(values, False)
 
 
 _Key = tuple[bool, bool, float]
@@ -124,7 +124,6 @@ _COMPARE_PYTHON: Mapping[str, Callable[[_Key, _Key], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_NO = bool_array([False])[0]
 _NULL = pa.nulls(1, pa.bool_())[0]
 
 
@@ -205,7 +204,7 @@ def compare_with_literal(op: str, values: pa.Array, literal: Literal, data_type:
         constants = [literal.value] * len(values)
         return _compare_floats(op, values.to_pylist(), constants)
     result = _COMPARE[op](values, literal_scalar(literal.value, data_type))
-    return pc.coalesce(result, _NO) if op == "<=>" else result
+    return pc.coalesce(result, False) if op == "<=>" else result
 
 
 def compare_columns(op: str, left: pa.Array, right: pa.Array) -> pa.BooleanArray:
@@ -215,7 +214,7 @@ def compare_columns(op: str, left: pa.Array, right: pa.Array) -> pa.BooleanArray
     result = _COMPARE[op](left, right)
     if op != "<=>":
         return result
-    return pc.or_(pc.coalesce(result, _NO), pc.and_(pc.is_null(left), pc.is_null(right)))
+    return pc.or_(pc.coalesce(result, False), pc.and_(pc.is_null(left), pc.is_null(right)))
 
 
 def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: DataType) -> pa.BooleanArray:
@@ -232,7 +231,7 @@ def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: Dat
         found = pc.if_else(pc.is_valid(values), listed, _NULL)
     if len(present) == len(literals):
         return found
-    return pc.if_else(pc.coalesce(found, _NO), found, _NULL)
+    return pc.if_else(pc.coalesce(found, False), found, _NULL)
 
 
 def _compare_floats(op: str, left: Sequence[float | None], right: Sequence[float | None]) -> pa.BooleanArray:
@@ -259,7 +258,6 @@ _MAX_SINGLE_VALUES = 100
 _MIN_PREFIX_CHARACTERS = 32
 """Writers cut strings to a prefix of at least this many characters; not all of them round the maximum up."""
 _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
-_YES = bool_array([True])[0]
 
 
 def compare_bounds(op: str, bounds: ColumnBounds, literal: Literal) -> Outcomes:
@@ -287,9 +285,8 @@ def prefix_in_bounds(bounds: ColumnBounds, prefix: str) -> Outcomes:
     """`column LIKE 'prefix%'`."""
     if bounds.data_type != STRING:
         return Outcomes.unknown(len(bounds.lower))
-    text = string_array([prefix])[0]
-    not_above = pc.or_kleene(pc.less_equal(bounds.lower, text), pc.starts_with(bounds.lower, prefix))
-    not_below = pc.or_kleene(pc.greater_equal(bounds.upper, text), _is_cut_prefix_of(bounds.upper, prefix))
+    not_above = pc.or_kleene(pc.less_equal(bounds.lower, prefix), pc.starts_with(bounds.lower, prefix))
+    not_below = pc.or_kleene(pc.greater_equal(bounds.upper, prefix), _is_cut_prefix_of(bounds.upper, prefix))
     true = _unless_known(pc.and_kleene(not_above, not_below))
     return Outcomes(pc.and_(bounds.may_be_value, true), bounds.may_be_value, bounds.may_be_null)
 
@@ -359,4 +356,4 @@ def _scalar(bounds: ColumnBounds, literal: Literal) -> pa.Scalar:
 
 def _unless_known(holds: pa.BooleanArray) -> pa.BooleanArray:
     """Null, where a bound is missing, counts as possible."""
-    return pc.coalesce(holds, _YES)
+    return pc.coalesce(holds, True)

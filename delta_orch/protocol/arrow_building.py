@@ -1,26 +1,41 @@
-"""Arrow arrays from Python lists, without `pa.array` and `pa.scalar`: those import pandas where it is installed, which
-costs a cold process more than reading a log does. And arrays as they come, made plain or one.
+"""Arrow arrays from Python values and from numpy's arrays, without `pa.array` and `pa.scalar`: those import pandas
+where it is installed, which costs a cold process more than reading a log does. And arrays as they come, made plain, or
+one of several.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
+from decimal import Decimal
 from itertools import accumulate, chain
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.types as pt
 
 import delta_orch.arrow_compute as pc
-from delta_orch.protocol.types import BINARY, BOOLEAN, DATE, STRING, TIMESTAMP, TIMESTAMP_NTZ, DataType, DecimalType
+from delta_orch.protocol.types import (
+    BINARY,
+    BOOLEAN,
+    BYTE,
+    DATE,
+    DOUBLE,
+    FLOAT,
+    INTEGER,
+    LONG,
+    SHORT,
+    STRING,
+    TIMESTAMP,
+    TIMESTAMP_NTZ,
+    DataType,
+    DecimalType,
+)
 
 if TYPE_CHECKING:
     import numpy.typing as npt
-
-    from delta_orch.expressions.nodes import Constant
 
 T = TypeVar("T")
 
@@ -29,32 +44,30 @@ STRING_MAP = pa.map_(pa.string(), pa.string())
 _EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1)
 _MICROSECOND = timedelta(microseconds=1)
+_CODES: dict[DataType, str] = {
+    BYTE: "b", SHORT: "h", INTEGER: "i", LONG: "q", FLOAT: "f", DOUBLE: "d", DATE: "i", TIMESTAMP: "q",
+    TIMESTAMP_NTZ: "q",
+}  # fmt: skip
 
 
-def string_array(values: Sequence[str | None]) -> pa.StringArray:
+def string_array(values: Iterable[str | None]) -> pa.StringArray:
     """Strings and nulls. Raises AttributeError where a value is neither."""
-    encoded = [b"" if v is None else v.encode() for v in values]
-    return pa.StringArray.from_buffers(
-        len(encoded), _offsets(map(len, encoded)), pa.py_buffer(b"".join(encoded)), validity_bitmap(values)
-    )
+    return _byte_strings([None if v is None else v.encode() for v in values], pa.string(), "i")
 
 
 def binary_array(values: Sequence[bytes]) -> pa.LargeBinaryArray:
-    """Byte strings, none of them null."""
-    offsets = pa.py_buffer(array("q", accumulate(map(len, values), initial=0)))
-    return pa.Array.from_buffers(pa.large_binary(), len(values), [None, offsets, pa.py_buffer(b"".join(values))])
+    """Byte strings, more than 2 GiB where need be."""
+    return _byte_strings(values, pa.large_binary(), "q")
 
 
 def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
     """64-bit integers and nulls. Raises TypeError or OverflowError where a value is neither."""
-    data = array("q", [0 if v is None else v for v in values])
-    return pa.Array.from_buffers(pa.int64(), len(values), [validity_bitmap(values), pa.py_buffer(data)])
+    return _numbers(values, pa.int64(), "q")
 
 
 def int32_array(values: Sequence[int | None]) -> pa.Int32Array:
     """As `int64_array`, with 32 bits."""
-    data = array("i", [0 if v is None else v for v in values])
-    return pa.Array.from_buffers(pa.int32(), len(values), [validity_bitmap(values), pa.py_buffer(data)])
+    return _numbers(values, pa.int32(), "i")
 
 
 def bool_array(values: Sequence[bool | None]) -> pa.BooleanArray:
@@ -67,8 +80,8 @@ def string_map_array(values: Sequence[Mapping[str, str | None] | None]) -> pa.Ma
     present = [v or {} for v in values]
     entries = pa.StructArray.from_arrays(
         [
-            string_array(list(chain.from_iterable(present))),
-            string_array(list(chain.from_iterable(v.values() for v in present))),
+            string_array(chain.from_iterable(present)),
+            string_array(chain.from_iterable(v.values() for v in present)),
         ],
         fields=[pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())],
     )
@@ -88,10 +101,6 @@ def validity_bitmap(values: Sequence[T | None]) -> pa.Buffer | None:
     return _bitmap(bytes(v is not None for v in values)) if None in values else None
 
 
-def string_scalar(value: str) -> pa.StringScalar:
-    return string_array([value])[0]
-
-
 def int64_range(start: int, stop: int) -> pa.Int64Array:
     """start, start + 1, …, stop − 1."""
     return longs_from_numpy(np.arange(start, stop, dtype=np.int64))
@@ -105,6 +114,21 @@ def longs_from_numpy(values: npt.NDArray[np.int64]) -> pa.Int64Array:
 def booleans_from_numpy(values: npt.NDArray[np.bool_]) -> pa.BooleanArray:
     """The same answers."""
     return pa.Array.from_buffers(pa.bool_(), len(values), [None, pa.py_buffer(np.packbits(values, bitorder="little"))])
+
+
+def bits_of(buffer: pa.Buffer, offset: int, length: int) -> npt.NDArray[np.bool_]:
+    """Bits of a bitmap as booleans."""
+    first = offset // 8
+    packed = np.frombuffer(buffer, np.uint8)[first : (offset + length + 7) // 8]
+    return np.unpackbits(packed, bitorder="little")[offset - 8 * first :][:length].view(np.bool_)
+
+
+def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
+    """Where an array has no null."""
+    validity = array.buffers()[0]
+    if array.null_count == 0 or validity is None:
+        return np.ones(len(array), np.bool_)
+    return bits_of(validity, array.offset, len(array))
 
 
 def longs_to_numpy(values: pa.Int64Array) -> npt.NDArray[np.int64]:
@@ -131,8 +155,8 @@ def _bitmap(flags: bytes) -> pa.Buffer:
     return pa.py_buffer(np.packbits(np.frombuffer(flags, np.uint8), bitorder="little"))
 
 
-def _offsets(lengths: map[int]) -> pa.Buffer:
-    return pa.py_buffer(array("i", accumulate(lengths, initial=0)))
+def _offsets(lengths: Iterable[int], code: str = "i") -> pa.Buffer:
+    return pa.py_buffer(array(code, accumulate(lengths, initial=0)))
 
 
 def plain(column: pa.Array) -> pa.Array:
@@ -146,10 +170,9 @@ def valid_runs(column: pa.Array) -> list[tuple[int, int]]:
     cost a cold process more than reading them."""
     if not column.null_count:
         return [(0, len(column))] if len(column) else []
-    if (validity := column.buffers()[0]) is None:
-        return []  # The type of a column without values has no bitmap.
-    bits = np.unpackbits(np.frombuffer(validity, np.uint8), bitorder="little")
-    edges = np.diff(bits[column.offset : column.offset + len(column)].astype(np.int8), prepend=0, append=0)
+    if pt.is_null(column.type):
+        return []
+    edges = np.diff(valid_mask(column).astype(np.int8), prepend=0, append=0)
     return list(zip(np.flatnonzero(edges == 1).tolist(), np.flatnonzero(edges == -1).tolist(), strict=True))
 
 
@@ -164,10 +187,7 @@ def _chunk_numbers(chunk: pa.Int64Array) -> npt.NDArray[np.int64]:
     numbers: npt.NDArray[np.int64] = (
         np.frombuffer(data, np.int64, len(chunk), chunk.offset * 8) if data else np.zeros(len(chunk), np.int64)
     )
-    if not chunk.null_count:
-        return numbers
-    bits = np.unpackbits(np.frombuffer(chunk.buffers()[0], np.uint8), bitorder="little")
-    return np.where(bits[chunk.offset : chunk.offset + len(chunk)].astype(bool), numbers, 0)
+    return np.where(valid_mask(chunk), numbers, 0) if chunk.null_count else numbers
 
 
 def plain_type(t: pa.DataType) -> pa.DataType:
@@ -197,8 +217,8 @@ def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
-def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
-    """Values, none of them None, in the Arrow type of `data_type`.
+def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
+    """Values and nulls in the Arrow type of `data_type`, which is not nested.
 
     Raises:
         TypeError, ValueError, AttributeError, OverflowError, pa.ArrowInvalid: A value is none of that type.
@@ -211,35 +231,33 @@ def literal_array(values: Sequence[Constant], data_type: DataType) -> pa.Array:
     if data_type == BOOLEAN:
         return bool_array(values)
     if data_type == BINARY:
-        return _binary_array([bytes(v) for v in values])
-    return pc.cast(_castable(values, data_type, arrow_type), arrow_type)
-
-
-def _castable(values: Sequence[Constant], data_type: DataType, arrow_type: pa.DataType) -> pa.Array:
-    if data_type == DATE:
-        return pc.cast(int64_array([(v - _EPOCH_DAY).days for v in values]), pa.int32())
-    if data_type == TIMESTAMP:
-        return int64_array([_micros(v.astimezone(UTC).replace(tzinfo=None)) for v in values])
-    if data_type == TIMESTAMP_NTZ:
-        return int64_array([_micros(v) for v in values])
+        return _byte_strings([None if v is None else bytes(v) for v in values], arrow_type, "i")
     if isinstance(data_type, DecimalType):
-        return string_array([f"{v:f}" for v in values])
-    return float64_array(values) if pa.types.is_floating(arrow_type) else int64_array(values)
+        return pc.cast(string_array(None if v is None else f"{Decimal(v):f}" for v in values), arrow_type)
+    if data_type == DATE:
+        values = [None if v is None else (v - _EPOCH_DAY).days for v in values]
+    elif data_type in (TIMESTAMP, TIMESTAMP_NTZ):
+        values = [None if v is None else _micros(v) for v in values]
+    return _numbers(values, arrow_type, _CODES[data_type])
 
 
-def literal_scalar(value: Constant, data_type: DataType) -> pa.Scalar:
-    """One value, not None. Raises as `literal_array`."""
+def literal_scalar(value: Any, data_type: DataType) -> pa.Scalar:
+    """One value, or null. Raises as `literal_array`."""
     return literal_array([value], data_type)[0]
 
 
-def float64_array(values: Sequence[float]) -> pa.DoubleArray:
-    return pa.Array.from_buffers(pa.float64(), len(values), [None, pa.py_buffer(array("d", values))])
+def _micros(moment: datetime) -> int:
+    """Since the epoch, in UTC where it has a zone."""
+    naive = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    return (naive - _EPOCH) // _MICROSECOND
 
 
-def _micros(value: datetime) -> int:
-    return (value - _EPOCH) // _MICROSECOND
+def _numbers(values: Sequence[Any], arrow_type: pa.DataType, code: str) -> pa.Array:
+    data = array(code, [0 if v is None else v for v in values])
+    return pa.Array.from_buffers(arrow_type, len(values), [validity_bitmap(values), pa.py_buffer(data)])
 
 
-def _binary_array(values: Sequence[bytes]) -> pa.BinaryArray:
-    offsets = pa.py_buffer(array("i", accumulate(map(len, values), initial=0)))
-    return pa.Array.from_buffers(pa.binary(), len(values), [None, offsets, pa.py_buffer(b"".join(values))])
+def _byte_strings(values: Sequence[bytes | None], arrow_type: pa.DataType, code: str) -> pa.Array:
+    present = [v or b"" for v in values]
+    buffers = [validity_bitmap(values), _offsets(map(len, present), code), pa.py_buffer(b"".join(present))]
+    return pa.Array.from_buffers(arrow_type, len(values), buffers)
