@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -18,6 +17,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.write.held_commit import HeldCommit, load_held_commit, reference_path
 from delta_orch.protocol.paths import STAGED_DIRECTORY, commit_path
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table_snapshot import TableSnapshot
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_result import CommitResult
 
 _HOUR_MS = 3_600_000
-_THREADS = 16
 
 
 @checked
@@ -213,9 +212,8 @@ class StagedWrite:
         if age_ms > max(table.properties.deleted_file_retention_ms, _HOUR_MS):
             cause = f"It was staged {age_ms / _HOUR_MS:.1f} hours ago, which is longer than the table's retention"
         else:
-            with ThreadPoolExecutor(_THREADS, thread_name_prefix="delta-publish") as pool:
-                found = pool.map(self._log.store.head, held.written)
-                missing = [path for path, file in zip(held.written, found, strict=True) if file is None]
+            found = map_ahead(self._log.store.head, held.written, FAR_THREADS)
+            missing = [path for path, file in zip(held.written, found, strict=True) if file is None]
             if missing:
                 cause = f"{len(missing)} of its files are gone, for example {missing[0]}"
         if cause is None:

@@ -19,7 +19,6 @@ from delta_orch.arguments import checked
 from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
 from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
 from delta_orch.engines.base import Engine
-from delta_orch.engines.prefetch import FAR_THREADS, map_ahead
 from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
@@ -37,6 +36,7 @@ from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, StructType
 from delta_orch.scan.projection import resolve_projection
 from delta_orch.scan.scan import ScanPredicate, resolve_scan_predicate
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.column_mapping import physical_name
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def _changed_files(table_log: TableLog, snapshot: Snapshot, commits: Sequence[Co
     if table_log.store.is_near:
         return list(map(read, commits))
     # Some commits have deletion vectors to be read.
-    return [files for _, files in map_ahead(read, commits, FAR_THREADS)]
+    return list(map_ahead(read, commits, FAR_THREADS))
 
 
 def _with_adjusted_times(table_log: TableLog, commits: list[Commit]) -> list[Commit]:

@@ -9,7 +9,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from delta_orch.engines.file_lookup import Candidates, find_in_file
-from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
 from delta_orch.protocol.arrow_building import bool_array
 from delta_orch.protocol.arrow_types import type_to_arrow
@@ -17,10 +16,10 @@ from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import read_footer
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode
 
 T = TypeVar("T")
-_THREADS = 8
 _TYPED_VALUE = "typed_value"
 
 
@@ -79,7 +78,7 @@ def _each(store: LogStore, paths: Sequence[str], look: Callable[[pq.FileMetaData
         with reading(path), filesystem.open_input_file(path) as source:
             return look(read_footer(source).metadata)
 
-    return [seen for _, seen in map_ahead(read, map(store.resolve, paths), _THREADS)]
+    return list(map_ahead(read, map(store.resolve, paths), FAR_THREADS))
 
 
 def _has_older_types(struct: StructType, candidates: Candidates, mode: ColumnMappingMode) -> bool:

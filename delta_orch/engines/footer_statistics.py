@@ -10,7 +10,6 @@ from __future__ import annotations
 import datetime as dt
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -25,6 +24,7 @@ from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
 from delta_orch.protocol.arrow_building import int64_array, string_array
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_path
 
 Statistic = Any
@@ -101,7 +101,6 @@ def read_footer_statistics(
     *,
     nan_free: Collection[ColumnPath] = (),
     says_tight: bool = False,
-    max_threads: int = 8,
 ) -> pa.Table:
     """Read the footers of files just written, in parallel, and derive their statistics.
 
@@ -124,10 +123,7 @@ def read_footer_statistics(
             metadata, columns, nan_free=nan_free, says_tight=says_tight
         )
 
-    if not paths:
-        return FOOTER_SCHEMA.empty_table()
-    with ThreadPoolExecutor(min(max_threads, len(paths)), thread_name_prefix="delta-orch-footers") as pool:
-        footers = list(pool.map(read, paths))
+    footers = list(map_ahead(read, paths, FAR_THREADS))
     infos = filesystem.get_file_info(list(paths))
     return pa.Table.from_arrays(
         [

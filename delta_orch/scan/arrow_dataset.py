@@ -9,7 +9,6 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
-from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
 from delta_orch.errors import SchemaMismatchError, UnsupportedFeatureError
 from delta_orch.log.files.file_columns import FileTable
@@ -20,10 +19,9 @@ from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import VARIANT, DataType, StructType
 from delta_orch.scan.file_listing import bare_types
 from delta_orch.storage.parquet_footer import read_footer
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.type_widening import has_type_changes
-
-_THREADS = 16
 
 
 def arrow_dataset(snapshot: Snapshot) -> ds.FileSystemDataset:
@@ -44,7 +42,7 @@ def arrow_dataset(snapshot: Snapshot) -> ds.FileSystemDataset:
     in_files = StructType(tuple(f for f in schema if f.name not in snapshot.partition_columns))
     filesystem = snapshot.store.data_filesystem()[0]
     paths = [snapshot.store.resolve(path) for path in FileTable(files).path.to_pylist()]
-    for _ in map_ahead(lambda path: _ensure_plain(filesystem, path, in_files), paths, _THREADS):
+    for _ in map_ahead(lambda path: _ensure_plain(filesystem, path, in_files), paths, FAR_THREADS):
         pass
     parquet = ds.ParquetFileFormat()
     fragments = [

@@ -9,7 +9,6 @@ import errno
 import io
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -17,11 +16,10 @@ import pyarrow.fs as pafs
 
 from delta_orch.errors import FileMissingInStoreError
 from delta_orch.storage.base import FileMeta, FlatStore
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 # Up to this, an object is read whole by the first request. Of a larger one it reads the end, where footers are.
 _END_BYTES = 256 * 1024
-_LOOKING = 10
-"""Requests at once where many objects are looked up."""
 
 
 def object_filesystem(objects: FlatStore) -> pafs.PyFileSystem:
@@ -96,10 +94,7 @@ class _ObjectHandler(pafs.FileSystemHandler):  # type: ignore[misc]
         return path.rstrip("/")
 
     def get_file_info(self, paths: list[str]) -> list[pafs.FileInfo]:
-        if len(paths) < 2:
-            return [self._info(path) for path in paths]
-        with ThreadPoolExecutor(min(_LOOKING, len(paths)), thread_name_prefix="delta-orch-look") as pool:
-            return list(pool.map(self._info, paths))
+        return list(map_ahead(self._info, paths, FAR_THREADS))
 
     def get_file_info_selector(self, selector: pafs.FileSelector) -> list[pafs.FileInfo]:
         base = selector.base_dir.rstrip("/")

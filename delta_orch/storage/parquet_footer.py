@@ -19,7 +19,6 @@ import pyarrow.parquet as pq
 if TYPE_CHECKING:
     from delta_orch.storage.legacy_calendar import LegacyCalendar
 
-_READERS = 8
 _LEGACY_MARK = b"org.apache.spark.legacy"
 _MAGIC = b"PAR1"
 _ARROW_TYPES, _NO_TYPES = b"\x18\x0cARROW:schema\x18", b"\x18\x0cno:such:type\x18"

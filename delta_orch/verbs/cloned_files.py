@@ -5,7 +5,6 @@ from __future__ import annotations
 import posixpath
 import uuid
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import quote
 
@@ -26,8 +25,8 @@ from delta_orch.protocol.arrow_building import bool_array, string_array
 from delta_orch.protocol.deletion_vector import relative_path
 from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, local_path_in_log
 from delta_orch.storage.base import LogStore, ensure_regular_file, storage_error
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
-_COPIES_AT_ONCE = 8
 _PIECE_BYTES = 8 * 1024 * 1024
 _ABSOLUTE = r"^(?:/|[A-Za-z][A-Za-z0-9+.-]*:)"
 
@@ -116,7 +115,8 @@ def _copy_all(
 ) -> None:
     (read_from, _), (write_to, root) = source.data_filesystem(), target.data_filesystem()
 
-    def copy(path: str, name: str, size: int) -> None:
+    def copy(job: tuple[str, str, int]) -> None:
+        path, name, size = job
         copied = _copy(read_from, source.resolve(path), write_to, f"{root}/{name}")
         if copied != size:
             raise CorruptDataError(
@@ -125,14 +125,8 @@ def _copy_all(
                 path=path,
             )
 
-    with ThreadPoolExecutor(_COPIES_AT_ONCE, thread_name_prefix="delta-clone") as pool:
-        pending = [pool.submit(copy, *job) for job in zip(paths, names, sizes, strict=True)]
-        try:
-            for future in pending:
-                future.result()
-        finally:
-            for future in pending:
-                future.cancel()
+    for _ in map_ahead(copy, zip(paths, names, sizes, strict=True), FAR_THREADS):
+        pass
 
 
 def _copy(read_from: pafs.FileSystem, path: str, write_to: pafs.FileSystem, to: str) -> int:

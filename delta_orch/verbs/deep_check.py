@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 import orjson
@@ -25,9 +25,9 @@ from delta_orch.protocol.schema import without_char
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
 from delta_orch.storage.parquet_footer import read_footer
+from delta_orch.storage.prefetch import map_ahead
 from delta_orch.table.column_mapping import physical_path
 
-_THREADS = 4
 _BATCH_ROWS = 64 * 1024
 _PREFIX_CHARS = 32
 _WRONG_STATISTICS = (
@@ -58,9 +58,7 @@ def check_rows(snapshot: Snapshot) -> Iterator[Problem]:
             found = problem_of(e, "error")
             return [Problem("error", found.code, found.message, path)]
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delta-deep-check") as executor:
-        for problems in executor.map(check, range(files.num_rows)):
-            yield from problems
+    yield from chain.from_iterable(map_ahead(check, range(files.num_rows)))
 
 
 def _read_pages(snapshot: Snapshot, path: str) -> int:

@@ -14,7 +14,6 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.footer_statistics import serialize_footer_statistics, statistics_of_files
-from delta_orch.engines.prefetch import map_ahead
 from delta_orch.errors import (
     InvalidRequestError,
     MissingFileError,
@@ -44,13 +43,13 @@ from delta_orch.protocol.types import (
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.storage.legacy_calendar import legacy_calendar
 from delta_orch.storage.parquet_footer import read_footer
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.type_widening import is_widening, with_type_change
 
 Progress = Callable[[int, int], None]
 """Is told how many footers are read, and of how many."""
 
 T = TypeVar("T")
-_THREADS = 16
 # Parquet stores all of them as 32 bits: a reader that expects a wider one needs no history of the type.
 OF_32_BITS = (BYTE, SHORT, INTEGER)
 _VARIANT = pa.struct([("metadata", pa.binary()), ("value", pa.binary())])
@@ -108,7 +107,7 @@ def _footers(
             raise StorageError(f"The footer of {path} cannot be read", cause=str(e), path=path) from e
         return look(metadata, path)
 
-    yield from map_ahead(read, files, _THREADS)
+    yield from zip(files, map_ahead(read, files, FAR_THREADS), strict=True)
 
 
 def _schema_of(metadata: pq.FileMetaData, path: str) -> StructType:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from itertools import chain
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -29,9 +30,9 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 FILE_CHECK_COLUMNS = ("path", "size", "deletion_vector")
-_THREADS = 8
 _CHUNK_ROWS = 512
 # Other failures are the store's: it would be no use to go on.
 _OF_THE_PATH = (errno.EACCES, errno.EPERM, errno.ENAMETOOLONG, errno.ENOTDIR, errno.ELOOP, errno.EINVAL)
@@ -48,9 +49,7 @@ def check_data_files(store: LogStore, files: pa.Table) -> Iterator[Problem]:
     """
     filesystem = store.data_filesystem()[0]
     chunks = files.select(["path", "size"]).to_batches(_CHUNK_ROWS)
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delta-file-check") as executor:
-        for problems in executor.map(lambda chunk: _check_chunk(store, filesystem, chunk), chunks):
-            yield from problems
+    yield from chain.from_iterable(map_ahead(partial(_check_chunk, store, filesystem), chunks, FAR_THREADS))
 
 
 def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordBatch) -> list[Problem]:
@@ -111,10 +110,8 @@ def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem
             return Problem("error", e.code, f"The deletion vector of {path}: {e}", e.context.get("path") or path)
         return None
 
-    with ThreadPoolExecutor(_THREADS, thread_name_prefix="delta-dv-check") as executor:
-        for problem in executor.map(check, zip(paths, descriptors, strict=True)):
-            if problem is not None:
-                yield problem
+    problems = map_ahead(check, zip(paths, descriptors, strict=True), FAR_THREADS)
+    yield from (problem for problem in problems if problem is not None)
 
 
 @dataclass(frozen=True, slots=True)

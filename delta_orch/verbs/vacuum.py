@@ -6,7 +6,6 @@ import logging
 import posixpath
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from itertools import chain
@@ -29,6 +28,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
 from delta_orch.storage.base import LogStore, is_full
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.storage.store_clock import present_ms
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
 from delta_orch.writing.target import existing_target
@@ -38,7 +38,6 @@ logger = logging.getLogger(__name__)
 _HOUR_MS = 60 * 60 * 1000
 # Ten thousand years: beyond that, times do not fit the log's integers any more.
 _MOST_HOURS = 87_600_000
-_DELETE_THREADS = 8
 _MOST_NAMED = 100
 _LONGEST_RUN_MS = 24 * _HOUR_MS
 _COMMITS_LOOKED_AT = 200
@@ -380,8 +379,7 @@ def delete_files(store: LogStore, paths: Sequence[str]) -> dict[str, StorageErro
             return path, e
         return None
 
-    with ThreadPoolExecutor(_DELETE_THREADS, thread_name_prefix="delta-vacuum") as pool:
-        return dict(filter(None, pool.map(delete, paths)))
+    return dict(filter(None, map_ahead(delete, paths, FAR_THREADS)))
 
 
 def _record(

@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
-from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
 from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, fields_on
 from delta_orch.errors import SchemaMismatchError, TableError
@@ -38,6 +37,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.storage.base import ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+from delta_orch.storage.prefetch import map_ahead
 
 if TYPE_CHECKING:
     from delta_orch.engines.local.duckdb_deletions import Branch
@@ -161,7 +161,7 @@ class _Builder:
     def build(self) -> NativeScan:
         if len({w.name.lower() for w in self._wanted}) < len(self._wanted):
             raise NotNativeError
-        footers = [self._footer(path, footer) for path, footer in map_ahead(_read_footer, self._paths)]
+        footers = list(map(self._footer, self._paths, map_ahead(_read_footer, self._paths)))
         vectors = self._vectors()
         groups: dict[tuple[int, frozenset[Path], bool], list[int]] = defaultdict(list)
         for index, (footer, vector) in enumerate(zip(footers, vectors, strict=True)):

@@ -169,7 +169,7 @@ class LocalEngine:
         """Each plan becomes one file a partition; larger ones are split only at `spec.target_file_size_bytes`."""
         from delta_orch.engines.local.file_writer import LateNanError, add_table
         from delta_orch.engines.local.write import write_relation
-        from delta_orch.engines.prefetch import FAR_THREADS, map_ahead
+        from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
         def rewrite_one(plan: ScanPlan) -> list[WrittenFile]:
             size = spec.target_file_size_bytes
@@ -185,7 +185,7 @@ class LocalEngine:
         # Far files of few bytes are a matter of waiting, others one of memory.
         is_waiting = not spec.store.is_near and all(_is_small(plan) for plan in plans)
         threads = FAR_THREADS if is_waiting else None
-        files = chain.from_iterable(written for _, written in map_ahead(rewrite_one, plans, threads))
+        files = chain.from_iterable(map_ahead(rewrite_one, plans, threads))
         return add_table(list(files), spec.partition_names)
 
     def to_arrow(self, relation: LocalRelation, limit: int | None = None) -> pa.Table:

@@ -15,7 +15,6 @@ import pyarrow.parquet as pq
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
-from delta_orch.engines.prefetch import map_ahead
 from delta_orch.engines.read_errors import reading
 from delta_orch.engines.scan_plan import RowAddresses, RowTracking
 from delta_orch.errors import DeltaError
@@ -29,6 +28,7 @@ from delta_orch.protocol.schema import Places
 from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore, ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+from delta_orch.storage.prefetch import map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode
 
 BATCH_ROWS = 131_072
@@ -185,7 +185,7 @@ class FileReader:
                 rows = _gregorian(own.read_row_group(group, columns=names, use_threads=False), footer)
                 return list(self._finish(chosen.choose(rows, [group]), task))
 
-        for _, batches in map_ahead(read_group, groups):
+        for batches in map_ahead(read_group, groups):
             yield from batches
 
     @contextmanager

@@ -19,7 +19,6 @@ from delta_orch.engines.local.parquet_read import (
     row_group_skipping,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.prefetch import FAR_THREADS, map_ahead, thread_count
 from delta_orch.engines.scan_plan import FILE_NUMBERS, OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.nodes import Expression
@@ -32,6 +31,7 @@ from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead, thread_count
 from delta_orch.table.column_mapping import physical_name
 
 _MANY_FILES, _FILES_TOGETHER = 32, 64
@@ -75,10 +75,10 @@ def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
     reader = _reader(plan, _row_filter(plan))
     single = _file_tasks(plan, reader.needed.names)
     if not _are_small(plan, reader.filesystem):
-        for task, few in map_ahead(reader.read_small, single, threads=_threads(reader.filesystem)):
+        for task, few in map_ahead(lambda task: (task, reader.read_small(task)), single, _threads(reader.filesystem)):
             yield from reader.stream(task) if few is None else few
         return
-    for _, together in map_ahead(reader.read_together, _groups(single), threads=_SMALL_FILE_THREADS):
+    for together in map_ahead(reader.read_together, _groups(single), _SMALL_FILE_THREADS):
         yield from together
 
 
@@ -87,9 +87,7 @@ def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
     footers are read. Raises as `read_batches`."""
     reader = _reader(plan, None)
     threads = _threads(reader.filesystem)
-    found = [
-        counts for _, counts in map_ahead(reader.count_row_groups, _file_tasks(plan, reader.needed.names), threads)
-    ]
+    found = list(map_ahead(reader.count_row_groups, _file_tasks(plan, reader.needed.names), threads))
     return sum(total for total, _ in found), sum(kept for _, kept in found)
 
 

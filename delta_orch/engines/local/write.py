@@ -24,9 +24,9 @@ from delta_orch.engines.footer_statistics import ColumnPath
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.prefetch import FAR_THREADS, thread_count
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, VARIANT, holds_variant, not_null_places
+from delta_orch.storage.prefetch import FAR_THREADS, thread_count
 
 if TYPE_CHECKING:
     from delta_orch.engines.local.computed_columns import Filler

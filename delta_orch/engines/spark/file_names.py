@@ -11,8 +11,7 @@ they are. Only a footer tells which files have any, and few tables do: mostly th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
@@ -40,11 +39,11 @@ from delta_orch.protocol.types import (
     types_of,
 )
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.column_mapping import PHYSICAL_NAME, ColumnMappingMode, physical_field
 
 T = TypeVar("T")
 
-_READERS = 16
 _SAMPLE = 64
 _TIMESTAMPS = (TIMESTAMP, TIMESTAMP_NTZ)
 # How Spark, delta-rs and this package name their files. They write microseconds only.
@@ -98,7 +97,7 @@ def _ask(plan: ScanPlan, physical: StructType, rows: Sequence[int]) -> list[Stru
     if not rows:
         return []
     paths = FileTable(plan.files).path.take(int64_array(rows)).to_pylist()
-    return each_file(lambda path: _ask_one(plan, physical, path), paths)
+    return list(map_ahead(lambda path: _ask_one(plan, physical, path), paths, FAR_THREADS))
 
 
 def _ask_one(plan: ScanPlan, physical: StructType, path: str) -> StructType:
@@ -139,12 +138,6 @@ def _type_spark_follows(field: StructField, data_type: DataType) -> DataType:
     sources = [c.get("fromType") for c in field.metadata.get(TYPE_CHANGES) or () if not c.get("fieldPath")]
     digits = max((_INTEGER_DIGITS.get(source, 0) for source in sources if isinstance(source, str)), default=0)
     return DecimalType(max(data_type.precision, min(digits + data_type.scale, 38)), data_type.scale)
-
-
-def each_file(read: Callable[[str], T], paths: Sequence[str]) -> list[T]:
-    """What `read` gives for each path, in order; several are read at a time."""
-    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-footer-read") as executor:
-        return list(executor.map(read, paths))
 
 
 def read_footer(store: LogStore, log_path: str) -> pq.ParquetFile:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from delta_orch.engines.scan_plan import RowTracking, ScanPlan
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
-from delta_orch.engines.spark.file_names import each_file, read_footer, scans_by_name
+from delta_orch.engines.spark.file_names import read_footer, scans_by_name
 from delta_orch.engines.spark.frames import (
     FILE_COLUMN,
     POSITION_COLUMN,
@@ -61,6 +61,7 @@ from delta_orch.protocol.types import (
     types_of,
 )
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -183,7 +184,7 @@ def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
     lengths = [vector.bitmap.max() + 1 if vector.bitmap else 0 for vector in vectors]
     if sum(lengths) > _LIKELY_ROWS:
         paths = FileTable(files).path.to_pylist()
-        lengths = each_file(lambda path: int(read_footer(store, path).metadata.num_rows), paths)
+        lengths = list(map_ahead(lambda path: int(read_footer(store, path).metadata.num_rows), paths, FAR_THREADS))
     words = [_words(vector.row_indexes(length)) for length, vector in zip(lengths, vectors, strict=True)]
     offsets = np.concatenate(([0], np.cumsum([len(w) for w in words])))
     if offsets[-1] >= 1 << 31:

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 _BLOCK_BYTES = 512 * 1024
 LONGEST_LINE_BYTES = 256 << 20
-_READERS = 8
 _MALFORMED = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 _FLUSH_ROWS = 1_000
 # The years 1 to 9999.
@@ -349,13 +348,12 @@ def _read_all(store: LogStore, paths: Sequence[str]) -> Iterator[bytes | None]:
             return None
 
     # A local read is shorter than handing it to a thread; a remote one waits for the network.
-    if len(paths) < 2 or store.is_near:
+    if store.is_near:
         yield from map(read, paths)
         return
-    from concurrent.futures import ThreadPoolExecutor
+    from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
-    with ThreadPoolExecutor(min(_READERS, len(paths)), thread_name_prefix="delta-log-read") as executor:
-        yield from executor.map(read, paths)
+    yield from map_ahead(read, paths, FAR_THREADS)
 
 
 def read_commit(store: LogStore, meta: FileMeta, version: int) -> Commit:

@@ -7,7 +7,6 @@ that may refer to sidecars, under a UUID name or the classic one) look the same 
 from __future__ import annotations
 
 import logging
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
     from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 
 _LOGGER = logging.getLogger(__name__)
-_MAX_THREADS = 8
 # Threads cost more than they save below.
 _QUICK_ROWS = 256 * 1024
 _FEW_ROWS = 16 * 1024
@@ -423,14 +421,10 @@ def child_of(struct: pa.StructArray, name: str) -> pa.Array:
 
 
 def run_parallel(function: Callable[[T], R], tasks: Sequence[T]) -> list[R]:
-    """Map over threads that end with the call, so that none is ever shared with a forked child."""
-    if len(tasks) < 2:
-        return [function(task) for task in tasks]
-    threads = min(len(tasks), _MAX_THREADS, max(2, os.cpu_count() or 1))
-    from concurrent.futures import ThreadPoolExecutor
+    """`map_ahead`, all of it."""
+    from delta_orch.storage.prefetch import map_ahead, thread_count
 
-    with ThreadPoolExecutor(threads, thread_name_prefix="delta-checkpoint-read") as executor:
-        return list(executor.map(function, tasks))
+    return list(map_ahead(function, tasks, max(2, thread_count())))
 
 
 def _prefetch_footers(parts: Iterable[ParquetPart]) -> None:

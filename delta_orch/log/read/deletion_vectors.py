@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
 
@@ -28,8 +27,8 @@ from delta_orch.protocol.deletion_vector import (
     stored_length_bytes,
 )
 from delta_orch.storage.base import LogStore
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
-_READERS = 8
 _LARGEST_BYTES = 1 << 30
 _NEAR_BYTES = 64 * 1024
 
@@ -66,12 +65,9 @@ def read_deletion_vectors(
         CorruptDeletionVectorError: Its size, checksum or content is not what the log says; no row was returned.
         StorageError: It cannot be read for another reason.
     """
-    wanted = [d for d in descriptors if d is not None]
-    if not wanted:
-        return [None] * len(descriptors)
-    with ThreadPoolExecutor(min(_READERS, len(wanted)), thread_name_prefix="delta-dv-read") as executor:
-        vectors = executor.map(lambda d: read_deletion_vector(store, d), wanted)
-        return [None if d is None else next(vectors) for d in descriptors]
+    wanted = (d for d in descriptors if d is not None)
+    vectors = map_ahead(lambda d: read_deletion_vector(store, d), wanted, FAR_THREADS)
+    return [None if d is None else next(vectors) for d in descriptors]
 
 
 def read_deletion_vector(store: LogStore, descriptor: DeletionVectorDescriptor) -> DeletionVector:

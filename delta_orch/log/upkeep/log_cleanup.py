@@ -13,7 +13,6 @@ import logging
 import re
 import time
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -25,6 +24,7 @@ from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -35,7 +35,6 @@ _LOGGER = logging.getLogger(__name__)
 _DAY_MS = 24 * 60 * 60 * 1000
 _SAFE_DAYS = 1
 """So long at least, a file that nothing refers to may still be in the making."""
-_DELETE_THREADS = 8
 _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 
@@ -221,11 +220,6 @@ def _is_temporary(file: FileMeta) -> bool:
 
 
 def _delete(store: LogStore, paths: Sequence[str]) -> None:
-    if len(paths) < 2 or store.is_near:
-        for path in paths:
-            store.delete(path)
-        return
     # In about the order of the plan: whatever is left when this is interrupted, the log begins somewhere.
-    with ThreadPoolExecutor(_DELETE_THREADS, thread_name_prefix="delta-log-cleanup") as pool:
-        for start in range(0, len(paths), _DELETE_THREADS):
-            list(pool.map(store.delete, paths[start : start + _DELETE_THREADS]))
+    for _ in map(store.delete, paths) if store.is_near else map_ahead(store.delete, paths, FAR_THREADS):
+        pass

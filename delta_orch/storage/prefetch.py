@@ -1,0 +1,49 @@
+"""Doing work ahead on threads, in order and with a bound."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+Task = TypeVar("Task")
+Result = TypeVar("Result")
+
+MAX_THREADS = 8
+FAR_THREADS = 10
+"""Where a thread mostly waits for the answer of an object store: as many connections as the libraries of Google and
+Azure keep open."""
+
+
+def thread_count() -> int:
+    """Threads for decoding and encoding: the cores this process may use, at most `MAX_THREADS`."""
+    return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+
+
+def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None = None) -> Iterator[Result]:
+    """`map(work, tasks)`, at most two results a thread ahead of the consumer; by default on `thread_count()` threads.
+
+    The first error ends it. Threads end with the iteration, also where the consumer gives up early: none is ever shared
+    with a forked child. A single task starts no thread.
+    """
+    remaining = iter(tasks)
+    first = list(islice(remaining, 2))
+    if len(first) < 2:
+        yield from map(work, first)
+        return
+    from concurrent.futures import ThreadPoolExecutor
+
+    threads = threads or thread_count()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="delta-orch")
+    try:
+        pending: deque[Future[Result]] = deque(pool.submit(work, task) for task in first)
+        while pending:
+            pending.extend(pool.submit(work, task) for task in islice(remaining, 2 * threads - len(pending)))
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
