@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -13,8 +14,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.scan_plan import RowAddresses, RowTracking
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import ProtocolViolationError
+from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.arrow_building import booleans_from_numpy, longs_from_numpy
 from delta_orch.protocol.deletion_vector import DeletionVector
 
@@ -23,27 +25,38 @@ Part = tuple[int, int]
 _MARK = "\0tracked "
 
 
+class FileTask(NamedTuple):
+    """What to read of one file.
+
+    Attributes:
+        path: For the store's file system.
+        constants: Partition values as Arrow scalars, by column name.
+        deletion_vector: Marks rows of the file that are not in the table.
+        base_row_id, default_row_commit_version: For row tracking.
+        number: For addresses of rows.
+    """
+
+    path: str
+    constants: dict[str, pa.Scalar]
+    deletion_vector: DeletionVectorDescriptor | None = None
+    base_row_id: int | None = None
+    default_row_commit_version: int | None = None
+    number: int | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class TrackedColumns:
     """How to make the columns of row tracking and of addresses for the rows of one file.
 
     Attributes:
-        tracking: Where the columns of row tracking come from; None where there are none.
-        addresses: Which columns are those of addresses; None where there are none.
+        plan: The scan, which says where they come from.
+        task: The file.
         names: Those that are wanted, by their names in the schema.
-        path: Of the file, for errors.
-        base_row_id: The id of its first row; None where the log names none.
-        default_row_commit_version: The version its rows are from; None where the log names none.
-        file_number: The number of the file in its scan; None where there are no addresses.
     """
 
-    tracking: RowTracking | None
-    addresses: RowAddresses | None
+    plan: ScanPlan
+    task: FileTask
     names: tuple[str, ...]
-    path: str
-    base_row_id: int | None
-    default_row_commit_version: int | None
-    file_number: int | None = None
 
     def names_in_file(self, columns: Sequence[str]) -> list[str]:
         """The materialised columns to read, of those the file has."""
@@ -61,10 +74,11 @@ class TrackedColumns:
         return rows
 
     def _column(self, name: str, rows: pa.Table, positions: npt.NDArray[np.int64]) -> pa.ChunkedArray | pa.Array:
-        if self.addresses is not None and name == self.addresses.row_position:
+        addresses = self.plan.row_addresses
+        if addresses is not None and name == addresses.row_position:
             return longs_from_numpy(positions)
-        if self.addresses is not None and name == self.addresses.file_number:
-            return longs_from_numpy(np.full(len(positions), self.file_number, dtype=np.int64))
+        if addresses is not None and name == addresses.file_number:
+            return longs_from_numpy(np.full(len(positions), self.task.number, dtype=np.int64))
         default = self._default(name, positions)
         stored = self._materialized(name)
         column = pc.cast(rows.column(stored), pa.int64()) if stored in rows.column_names else None
@@ -72,29 +86,31 @@ class TrackedColumns:
             return column if column.null_count == 0 else pc.coalesce(column, default)
         if default is None and rows.num_rows:
             raise ProtocolViolationError(
-                f"The rows of {self.path} have no {name}",
+                f"The rows of {self.task.path} have no {name}",
                 cause="Row tracking is enabled, but the log lacks "
                 + ("baseRowId" if self._is_row_id(name) else "defaultRowCommitVersion")
                 + " for the file",
                 remedy="Read without row_tracking",
-                path=self.path,
+                path=self.task.path,
             )
         return pa.nulls(0, pa.int64()) if default is None else default
 
     def _default(self, name: str, positions: npt.NDArray[np.int64]) -> pa.Array | None:
         if self._is_row_id(name):
-            return None if self.base_row_id is None else longs_from_numpy(positions + self.base_row_id)
-        version = self.default_row_commit_version
+            base = self.task.base_row_id
+            return None if base is None else longs_from_numpy(positions + base)
+        version = self.task.default_row_commit_version
         return None if version is None else longs_from_numpy(np.full(len(positions), version, dtype=np.int64))
 
     def _materialized(self, name: str) -> str | None:
-        tracking = self.tracking
+        tracking = self.plan.row_tracking
         if tracking is None or name not in tracking.names:
             return None
         return tracking.materialized_row_id if self._is_row_id(name) else tracking.materialized_row_commit_version
 
     def _is_row_id(self, name: str) -> bool:
-        return self.tracking is not None and name == self.tracking.row_id
+        tracking = self.plan.row_tracking
+        return tracking is not None and name == tracking.row_id
 
 
 def marked(name: str) -> str:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -14,19 +13,18 @@ import pyarrow.parquet as pq
 
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
-from delta_orch.engines.local.file_rows import FileRows, TrackedColumns, marked
+from delta_orch.engines.local.file_rows import FileRows, FileTask, TrackedColumns, marked
 from delta_orch.engines.read_errors import reading
-from delta_orch.engines.scan_plan import RowAddresses, RowTracking
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with_columns
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
-from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.arrow_types import ensure_sound, field_to_arrow
-from delta_orch.protocol.schema import Places
+from delta_orch.protocol.schema import Places, char_columns
 from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
-from delta_orch.storage.base import LogStore, ensure_regular_file
+from delta_orch.storage.base import ensure_regular_file
 from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 from delta_orch.storage.prefetch import map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode
@@ -43,58 +41,30 @@ WHOLE_BYTES = 256 * 1024
 RowFilter = Callable[[pa.Table], pa.Table]
 
 
-class FileTask(NamedTuple):
-    """What to read of one file.
-
-    Attributes:
-        path: For the store's file system.
-        constants: Partition values as Arrow scalars, by column name.
-        deletion_vector: Marks rows of the file that are not in the table.
-        base_row_id, default_row_commit_version: For row tracking.
-        number: For addresses of rows.
-    """
-
-    path: str
-    constants: dict[str, pa.Scalar]
-    deletion_vector: DeletionVectorDescriptor | None = None
-    base_row_id: int | None = None
-    default_row_commit_version: int | None = None
-    number: int | None = None
-
-
 @dataclass(slots=True)
 class FileReader:
     """How to read each file of a scan. Threads may share it.
 
     Attributes:
-        store: Where the files are.
-        filesystem: The store's, for data files.
-        schema: The table's schema.
-        column_mapping: How files know its columns.
+        plan: The scan.
         needed: The columns to produce before filtering, in order, in the table's types.
-        output: The names to return, in order.
         filter: The rows to keep, of those with the columns `needed`.
         skipping: A condition that `filter` implies, by which row groups may be skipped, None if there is none.
-        row_tracking: Which columns of `schema` are those of row tracking, None if there are none.
-        row_addresses: Which are those of addresses, likewise.
-        opened: See `ScanPlan`.
-        chars: The columns with texts to fill up.
     """
 
-    store: LogStore
-    filesystem: pafs.FileSystem
-    schema: StructType
-    column_mapping: ColumnMappingMode
+    plan: ScanPlan
     needed: pa.Schema
-    output: tuple[str, ...]
     filter: RowFilter | None = None
     skipping: RowGroupSkipping | None = None
-    row_tracking: RowTracking | None = None
-    row_addresses: RowAddresses | None = None
-    opened: list[tuple[int, int]] | None = None
-    chars: Mapping[str, Places] = field(default_factory=dict)
+    filesystem: pafs.FileSystem = field(init=False)
+    _output: tuple[str, ...] = field(init=False)
+    _chars: Mapping[str, Places] = field(init=False)
     # The columns to read from the last file, which the next one most likely has, too.
     _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        self.filesystem = self.plan.store.data_filesystem()[0]
+        self._output, self._chars = self.plan.read_schema.names, char_columns(self.plan.schema)
 
     @property
     def _is_local(self) -> bool:
@@ -115,7 +85,7 @@ class FileReader:
                 alike.append((task, rows))
         if alike:
             batches += self._finish_together(alike)
-        if not batches or not self.output:
+        if not batches or not self._output:
             return batches
         return list(pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=BATCH_ROWS))
 
@@ -227,50 +197,35 @@ class FileReader:
 
     def _names_for(self, file_schema: pa.Schema, task: FileTask) -> list[str]:
         in_file = Candidates(file_schema)
-        looked_up = (self.schema.find(name) for name in self._names_from_file(task))
+        looked_up = (self.plan.schema.find(name) for name in self._names_from_file(task))
         wanted = [field for field in looked_up if field is not None]
-        ensure_field_ids(wanted, in_file, self.column_mapping)
-        found = [(field, find_in_file(field, in_file, self.column_mapping)) for field in wanted]
+        ensure_field_ids(wanted, in_file, self.plan.column_mapping)
+        found = [(field, find_in_file(field, in_file, self.plan.column_mapping)) for field in wanted]
         names = [
             path
             for field, index in found
             if index is not None
-            for path in paths_in_file(field, in_file[index], self.column_mapping)
+            for path in paths_in_file(field, in_file[index], self.plan.column_mapping)
         ]
         tracked = self._tracked(task)
         return names if tracked is None else [*names, *tracked.names_in_file(file_schema.names)]
 
     def _names_from_file(self, task: FileTask) -> list[str]:
-        made = self._made_columns
+        made = self.plan.made_columns
         return [name for name in self.needed.names if name not in task.constants and name not in made]
 
-    @property
-    def _made_columns(self) -> tuple[str, ...]:
-        tracked = () if self.row_tracking is None else self.row_tracking.names
-        return tracked if self.row_addresses is None else (*tracked, *self.row_addresses.names)
-
     def _tracked(self, task: FileTask) -> TrackedColumns | None:
-        wanted = tuple(name for name in self._made_columns if name in self.needed.names)
-        if not wanted:
-            return None
-        return TrackedColumns(
-            self.row_tracking,
-            self.row_addresses,
-            wanted,
-            task.path,
-            task.base_row_id,
-            task.default_row_commit_version,
-            task.number,
-        )
+        wanted = tuple(name for name in self.plan.made_columns if name in self.needed.names)
+        return TrackedColumns(self.plan, task, wanted) if wanted else None
 
     def _rows_of(self, metadata: pq.FileMetaData, task: FileTask) -> FileRows:
-        vector = None if task.deletion_vector is None else read_deletion_vector(self.store, task.deletion_vector)
+        vector = None if task.deletion_vector is None else read_deletion_vector(self.plan.store, task.deletion_vector)
         return FileRows.of_file(metadata, vector, self._tracked(task))
 
     def _groups_of(self, file: pq.ParquetFile, footer: ParquetFooter, task: FileTask) -> list[int]:
         groups = self._wanted_groups(file, footer, task)
-        if self.opened is not None:
-            self.opened.append((file.metadata.num_row_groups, len(groups)))
+        if self.plan.opened is not None:
+            self.plan.opened.append((file.metadata.num_row_groups, len(groups)))
         return groups
 
     def _wanted_groups(self, file: pq.ParquetFile, footer: ParquetFooter, task: FileTask) -> list[int]:
@@ -291,12 +246,12 @@ class FileReader:
         names = self._names_from_file(task)
         from_file = pa.schema([self.needed.field(name) for name in names])
         named = rows
-        if self.column_mapping is not ColumnMappingMode.NONE:
+        if self.plan.column_mapping is not ColumnMappingMode.NONE:
             from delta_orch.engines.local.logical_names import with_logical_names
 
-            named = with_logical_names(rows, self.schema, self.column_mapping)
-        if holds_variant(self.schema):
-            named = _with_variants(named, self.schema)
+            named = with_logical_names(rows, self.plan.schema, self.plan.column_mapping)
+        if holds_variant(self.plan.schema):
+            named = _with_variants(named, self.plan.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         ensure_sound(table)
         num_rows, found = rows.num_rows, frozenset(names)
@@ -305,13 +260,13 @@ class FileReader:
                 table = table.add_column(index, column, pa.repeat(task.constants[column.name], num_rows))
             elif column.name not in found:
                 table = table.add_column(index, column, rows.column(marked(column.name)))
-        if self.chars:
+        if self._chars:
             from delta_orch.engines.local.char_padding import filled_up
 
-            table = filled_up(table, self.chars)
+            table = filled_up(table, self._chars)
         if self.filter is not None:
             table = self.filter(table)
-        yield from table.select(self.output).to_batches(max_chunksize=BATCH_ROWS)
+        yield from table.select(self._output).to_batches(max_chunksize=BATCH_ROWS)
 
 
 def _holds_view(data_type: pa.DataType) -> bool:

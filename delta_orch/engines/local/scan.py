@@ -10,10 +10,10 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
+from delta_orch.engines.local.file_rows import FileTask
 from delta_orch.engines.local.parquet_read import (
     WHOLE_BYTES,
     FileReader,
-    FileTask,
     RowFilter,
     ordered_columns,
     row_group_skipping,
@@ -21,15 +21,13 @@ from delta_orch.engines.local.parquet_read import (
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import FILE_NUMBERS, OutputColumn, ScanPlan, column_indexes, output_columns_schema
 from delta_orch.errors import ProtocolViolationError
-from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_arrow import arrow_predicate
-from delta_orch.expressions.tree import columns_of
+from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
-from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead, thread_count
 from delta_orch.table.column_mapping import physical_name
@@ -92,21 +90,15 @@ def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
 
 
 def _reader(plan: ScanPlan, row_filter: RowFilter | None) -> FileReader:
-    output = plan.read_schema.names
-    needed = plan.schema.names if plan.arrow_filter is not None else [*output, *_used_columns(plan.where)]
+    needed = plan.schema.names
+    if plan.arrow_filter is None:
+        used = (column.path[0] for column in columns_of(conjunction(plan.where)))
+        needed = (*plan.read_schema.names, *used)
     return FileReader(
-        plan.store,
-        plan.store.data_filesystem()[0],
-        plan.schema,
-        plan.column_mapping,
+        plan,
         ordered_columns(schema_to_arrow(plan.schema), needed),
-        output,
         row_filter,
         row_group_skipping(plan.where, plan.schema, (*plan.partition_columns, *plan.made_columns), plan.column_mapping),
-        plan.row_tracking,
-        plan.row_addresses,
-        plan.opened,
-        char_columns(plan.schema),
     )
 
 
@@ -124,10 +116,6 @@ def _threads(filesystem: pafs.FileSystem) -> int:
 def _groups(tasks: Iterator[FileTask]) -> Iterator[list[FileTask]]:
     while group := list(islice(tasks, _FILES_TOGETHER)):
         yield group
-
-
-def _used_columns(where: Expression | None) -> set[str]:
-    return set() if where is None else {column.path[0] for column in columns_of(where)}
 
 
 def _row_filter(plan: ScanPlan) -> RowFilter | None:
