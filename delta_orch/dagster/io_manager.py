@@ -23,7 +23,7 @@ from delta_orch.dagster.metadata import (
 )
 from delta_orch.dagster.output_place import Place, asset_place, output_parts, table_place
 from delta_orch.dagster.own_version import own_txn, repeat_conflicts
-from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
+from delta_orch.dagster.partition_selection import PartitionSelection, written_partitions
 from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, DagsterRun, is_in_run, read_run, retry_conflicts, step_name
 from delta_orch.dagster.settings import (
@@ -153,7 +153,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         Raises:
             dg.Failure: An audit did not pass. The table is as before.
             InvalidRequestError: A setting is misspelled or does not fit, the value is None where the output's type does
-                not admit it, or another table is in the way of the folder.
+                not admit it, the run names no partition of an asset that has some, or another table is in the way of
+                the folder.
             DeltaError: As `Step.run`. The table is unchanged.
         """
         refuse_slips(context.definition_metadata, DEFINED_KEYS, "the definition")
@@ -169,9 +170,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if obj is None:
             _report_nothing(context, place)
             return
-        selection = None
-        if context.has_asset_partitions:
-            selection = select_partitions(context, settings.partition_expr, settings.partition_format)
+        selection = written_partitions(context, settings.partition_expr, settings.partition_format)
 
         def write() -> tuple[StepReport, dict[str, Expression]]:
             step, scopes = self._step(context, settings, place, selection, obj)

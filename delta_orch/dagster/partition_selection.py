@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import dagster as dg
 
 from delta_orch.dagster.partition_keys import ensure_one_to_one, is_window, no_keys, partition_of
+from delta_orch.dagster.run import is_in_run
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import conjunction, disjunction
@@ -193,6 +194,33 @@ def select_partitions(
         f"Asset {context.asset_key.to_user_string()}",
         known_keys,
     )
+
+
+def written_partitions(
+    context: dg.OutputContext,
+    partition_expr: Mapping[str, str] | None,
+    partition_format: Mapping[str, str] | None = None,
+) -> PartitionSelection | None:
+    """The partitions that a run writes; None for an output that has no partitions.
+
+    Raises:
+        InvalidRequestError: As `select_partitions`; or the output has partitions, and the run names none of them. Its
+            rows would take the place of all partitions.
+    """
+    if context.has_asset_partitions and context.asset_partition_keys:
+        return select_partitions(context, partition_expr, partition_format)
+    # A range that ends before it begins has no key, either.
+    if context.has_asset_partitions or (
+        is_in_run(context) and context.step_context.has_asset_partitions_for_output(context.name)
+    ):
+        raise InvalidRequestError(
+            f"Asset {context.asset_key.to_user_string()} has partitions, and the run names none of them",
+            cause="A schedule or sensor of a partitioned job launches such runs, and so does Python without a "
+            "partition_key",
+            remedy="Launch a run with a partition: build_schedule_from_partitioned_job, RunRequest(partition_key=…); "
+            "for all at once a run over a range (BackfillPolicy.single_run)",
+        )
+    return None
 
 
 def partition_rows(

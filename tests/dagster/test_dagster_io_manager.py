@@ -524,6 +524,24 @@ def test_partitions_without_partition_expr_are_refused(lake: Lake) -> None:
     assert not lake.table("events").exists()
 
 
+@pytest.mark.parametrize("mode", ["overwrite", "append", "ignore"])
+def test_a_run_that_names_no_partition_of_a_partitioned_asset_is_refused(tmp_path: Path, mode: str) -> None:
+    lake = Lake(tmp_path, mode=mode)
+
+    # As a schedule of the job runs it that is not made of its partitions. Dagster has nothing against that.
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def events() -> pa.Table:
+        return pa.table({"day": ["2013-01-01"], "id": [1]})
+
+    lake.run(events, partition="2013-01-01")
+    lake.table("events").append(pa.table({"day": ["2013-01-02"], "id": [2]}))
+    for span in (None, ("2013-01-02", "2013-01-01")):
+        error = lake.fails(events, span=span)
+        assert isinstance(error, InvalidRequestError)
+        assert "names none of them" in str(error)
+    assert [row["id"] for row in lake.rows("events")] == [1, 2]
+
+
 def test_partition_expr_must_be_a_column(lake: Lake) -> None:
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS, partition_expr="dya")
     assert isinstance(lake.fails(asset, partition="2013-01-01"), ColumnNotFoundError)
