@@ -168,8 +168,8 @@ class ChangeFeed:
         """Scans whose rows are the changes. A value that is constant in a file is a partition value of the file, so
         engines know nothing of change feeds. No plan names a file twice."""
         in_file = pc.is_null(self._files.column("change_type"))
-        plans = [self._plan(part, CHANGE_TYPE) for part in without_repeats(self._files.filter(pc.invert(in_file)))]
-        plans += [self._plan(part, None) for part in without_repeats(self._files.filter(in_file))]
+        plans = [self._plan(part, CHANGE_TYPE) for part in without_repeats(pc.filter(self._files, pc.invert(in_file)))]
+        plans += [self._plan(part, None) for part in without_repeats(pc.filter(self._files, in_file))]
         return plans or [self._plan(self._files, CHANGE_TYPE)]
 
     def _plan(self, files: pa.Table, constant: StructField | None) -> ScanPlan:
@@ -196,9 +196,9 @@ class ChangeFeed:
         in_file = pc.is_null(files.column("change_type"))
         kept = []
         for constant in (CHANGE_TYPE, None):
-            part = files.filter(in_file if constant is None else pc.invert(in_file))
+            part = pc.filter(files, in_file if constant is None else pc.invert(in_file))
             plan = self._plan(part, constant)
-            kept.append(part.filter(match_files(plan.files, where, plan.schema, plan.partition_columns).may_match))
+            kept.append(pc.filter(part, match_files(plan.files, where, plan.schema, plan.partition_columns).may_match))
         return pa.concat_tables(kept)
 
 
@@ -210,8 +210,8 @@ def without_repeats(files: pa.Table) -> Iterable[pa.Table]:
         if len(first) == files.num_rows:
             break
         chosen = pc.is_in(int64_range(0, files.num_rows), value_set=pc.cast(first, pa.int64()))
-        yield files.filter(chosen)
-        files = files.filter(pc.invert(chosen))
+        yield pc.filter(files, chosen)
+        files = pc.filter(files, pc.invert(chosen))
     if files.num_rows:
         yield files
 
@@ -400,7 +400,7 @@ def _versions_of_schemas(snapshot: Snapshot, commits: Sequence[Commit], *, is_ch
 def _removes_rows(commit: Commit) -> bool:
     """Whether it removes files for more than to rearrange their rows."""
     flags = FileTable(commit.removes).data_change
-    return bool(pc.any(pc.or_kleene(flags, flags.is_null())).as_py())
+    return bool(pc.any(pc.or_kleene(flags, pc.is_null(flags))).as_py())
 
 
 def _physical_partitions(snapshot: Snapshot) -> list[str]:

@@ -96,18 +96,18 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
         return _changed(commit, commit.cdc, None)
     if _only_copies(commit.commit_info or {}):
         return CHANGED_FILE_SCHEMA.empty_table()
-    adds = commit.adds.filter(_changes_data(commit.adds))
-    removes = _complete_removes(table_log, snapshot, commit, commit.removes.filter(_changes_data(commit.removes)))
+    adds = pc.filter(commit.adds, _changes_data(commit.adds))
+    removes = _complete_removes(table_log, snapshot, commit, pc.filter(commit.removes, _changes_data(commit.removes)))
     in_adds, in_removes = canonical_paths(FileTable(adds).path), canonical_paths(FileTable(removes).path)
     # The same file on both sides: only its deletion vector changed (PROTOCOL, "Reader Requirements for AddCDCFile").
     kept = pc.is_in(in_adds, value_set=in_removes)
     still_there = pc.is_in(in_removes, value_set=in_adds)
-    before = removes.take(pc.index_in(in_adds.filter(kept), value_set=in_removes))
+    before = pc.take(removes, pc.index_in(pc.filter(in_adds, kept), value_set=in_removes))
     return pa.concat_tables(
         [
-            _changed(commit, removes.filter(pc.invert(still_there)), "delete"),
-            _changed(commit, adds.filter(pc.invert(kept)), "insert"),
-            *_changed_vectors(table_log, commit, before, adds.filter(kept)),
+            _changed(commit, pc.filter(removes, pc.invert(still_there)), "delete"),
+            _changed(commit, pc.filter(adds, pc.invert(kept)), "insert"),
+            *_changed_vectors(table_log, commit, before, pc.filter(adds, kept)),
         ]
     )
 
@@ -131,7 +131,7 @@ def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, afte
     new_vectors = map(_bitmap, read_deletion_vectors(store, deletion_vector_descriptors(after)))
     differences = [(new - old, old - new) for old, new in zip(old_vectors, new_vectors, strict=True)]
     changed = [row for row, (deleted, restored) in enumerate(differences) if deleted or restored]
-    after = after.take(int64_array(changed))
+    after = pc.take(after, int64_array(changed))
     for row, (num_rows, index) in enumerate(zip(_num_rows(store, after), changed, strict=True)):
         for change_type, rows in zip(("delete", "insert"), differences[index], strict=True):
             if rows:
@@ -155,7 +155,7 @@ def _num_rows(store: LogStore, files: pa.Table) -> list[int]:
     """The number of rows in each file, deleted ones included; from its footer where its statistics do not say."""
     counts = record_counts(files).to_pylist()
     untold = [row for row, count in enumerate(counts) if count is None or not 0 <= count < _MANY_ROWS]
-    paths = FileTable(files).path.take(int64_array(untold)).to_pylist()
+    paths = pc.take(FileTable(files).path, int64_array(untold)).to_pylist()
     read = dict(zip(untold, read_num_rows(store, paths), strict=True))
     return [read.get(row, count) for row, count in enumerate(counts)]
 
@@ -191,7 +191,7 @@ def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, r
     before = table_log.snapshot(commit.version - 1).files(["path", "partition_values", "size"])
     rows = pc.index_in(canonical_paths(FileTable(removes).path), value_set=canonical_paths(FileTable(before).path))
     if rows.null_count:
-        missing = FileTable(removes.filter(pc.is_null(rows))).path[0].as_py()
+        missing = FileTable(pc.filter(removes, pc.is_null(rows))).path[0].as_py()
         raise CorruptLogError(
             f"Version {commit.version} removes a file that was not in the table: {missing}",
             cause="Its writer, or a commit before it, breaks the protocol",
@@ -200,6 +200,6 @@ def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, r
             path=missing,
         )
     for name in ("partition_values", "size"):
-        column = before.column(name).take(rows)
+        column = pc.take(before.column(name), rows)
         removes = removes.set_column(removes.schema.get_field_index(name), name, column)
     return removes

@@ -147,7 +147,7 @@ def _blank_below(parent: pa.Array, values: pa.Array) -> pa.Array:
     """The bytes of a variant where there is none: Parquet refuses nulls in NOT NULL fields, below null, too."""
     if not pa.types.is_binary(values.type) or not values.null_count:
         return values
-    return pc.if_else(pc.and_(parent.is_null(), values.is_null()), literal_scalar(b"", BINARY), values)
+    return pc.if_else(pc.and_(pc.is_null(parent), pc.is_null(values)), literal_scalar(b"", BINARY), values)
 
 
 def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str) -> pa.Array:

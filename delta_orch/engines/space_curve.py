@@ -104,17 +104,17 @@ def _transposed(axes: list[npt.NDArray[np.int64]], bits: int) -> list[npt.NDArra
 
 def _bounds(column: pa.ChunkedArray, most: int) -> pa.Array:
     """At most that many values, which cut the column into ranges of about as many rows. Null and NaN are none."""
-    values = column.combine_chunks().drop_null()
+    values = pc.drop_null(column.combine_chunks())
     if isinstance(values, pa.ChunkedArray):
         values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], column.type)
     if pa.types.is_floating(values.type):
-        values = values.filter(pc.invert(pc.is_nan(values)))
-    ordered = values.take(pc.sort_indices(values))
+        values = pc.filter(values, pc.invert(pc.is_nan(values)))
+    ordered = pc.take(values, pc.sort_indices(values))
     distinct = pc.unique(ordered)
     if len(distinct) <= most:
         return distinct
     places = pa.array([(i + 1) * len(ordered) // (most + 1) for i in range(most)], pa.int64())
-    return pc.unique(ordered.take(places))
+    return pc.unique(pc.take(ordered, places))
 
 
 def _ranges(values: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
@@ -128,14 +128,14 @@ def _ranges(values: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
         known, found = bounds.view(width), values.view(width)
     else:
-        encoded = values.dictionary_encode()
+        encoded = pc.dictionary_encode(values)
         ordered = bounds.to_pylist()
         of_distinct = [1 + bisect_right(ordered, value) for value in encoded.dictionary.to_pylist()]
-        numbers = pa.array(of_distinct, pa.int64()).take(encoded.indices)
+        numbers = pc.take(pa.array(of_distinct, pa.int64()), encoded.indices)
         return np.asarray(pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False), np.int64)
     numbers = 1 + np.searchsorted(
         known.to_numpy(zero_copy_only=False), pc.fill_null(found, 0).to_numpy(zero_copy_only=False), side="right"
     )
     if found.null_count:
-        numbers[np.asarray(found.is_null().to_numpy(zero_copy_only=False))] = 0
+        numbers[np.asarray(pc.is_null(found).to_numpy(zero_copy_only=False))] = 0
     return np.asarray(numbers, np.int64)

@@ -44,7 +44,7 @@ def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
     base = table.snapshot(staged.read_version).files(["path", "dv_id", "partition_values", "modification_time"])
     after = FileTable(staged.snapshot().files(["path", "dv_id"]))
     kept = pc.is_in(_identities(FileTable(base)), _identities(after))
-    return FileTable(base.filter(pc.invert(kept)))
+    return FileTable(pc.filter(base, pc.invert(kept)))
 
 
 def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers: tuple[str, ...]) -> None:

@@ -203,22 +203,25 @@ def partition_column_to_arrow(texts: pa.Array | pa.ChunkedArray, data_type: Data
         return pc.if_else(pc.cast(pc.binary_length(texts), pa.bool_()), texts, pa.nulls(1, pa.string())[0])
     encoded = _dictionary(texts)
     values = [parse_partition_value(t, data_type) for t in encoded.dictionary.to_pylist()]
-    return literal_array(values, data_type).take(encoded.indices)
+    return pc.take(literal_array(values, data_type), encoded.indices)
 
 
 def partition_column_from_arrow(values: pa.Array | pa.ChunkedArray, data_type: DataType) -> pa.StringArray:
     """A typed Arrow column as the log's strings; `values` must have the Arrow type of `data_type`."""
+    import delta_orch.arrow_compute as pc
     from delta_orch.protocol.arrow_building import string_array
 
     encoded = _dictionary(values)
     texts = string_array(serialize_partition_value(v, data_type) for v in encoded.dictionary.to_pylist())
-    return texts.take(encoded.indices)
+    return pc.take(texts, encoded.indices)
 
 
 def _dictionary(column: pa.Array | pa.ChunkedArray) -> pa.DictionaryArray:
     import pyarrow as pa
 
-    encoded = column.dictionary_encode()
+    import delta_orch.arrow_compute as pc
+
+    encoded = pc.dictionary_encode(column)
     return encoded.combine_chunks() if isinstance(encoded, pa.ChunkedArray) else encoded
 
 

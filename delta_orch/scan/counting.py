@@ -24,10 +24,10 @@ def count_rows(snapshot: Snapshot, plan: ScanPlan) -> int:
     if plan.arrow_filter is not None or not _is_of_partitions(plan):
         return _read(plan)
     counts = live_row_counts(snapshot.files(["path", *ROW_COUNT_COLUMNS], plan.where))
-    unknown = plan.files.filter(counts.is_null())
+    unknown = pc.filter(plan.files, pc.is_null(counts))
     counted = 0 if not unknown.num_rows else _read(replace(plan, files=unknown))
-    known = plan.files.filter(counts.is_valid())
-    return counted + _counted(snapshot, replace(plan, files=known), counts.drop_null())
+    known = pc.filter(plan.files, pc.is_valid(counts))
+    return counted + _counted(snapshot, replace(plan, files=known), pc.drop_null(counts))
 
 
 def _is_of_partitions(plan: ScanPlan) -> bool:

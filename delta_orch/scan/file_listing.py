@@ -26,12 +26,12 @@ def list_files(snapshot: Snapshot, where: Expression | None, *, absolute: bool) 
     partitions = typed_partitions(files, snapshot.schema, snapshot.partition_columns)
     vectors = one_chunk(FileTable(files).deletion_vector)
     marked = pc.struct_field(vectors, "cardinality")
-    if vectors.is_valid().true_count > len(marked) - marked.null_count:
+    if pc.is_valid(vectors).true_count > len(marked) - marked.null_count:
         raise CorruptDataError("A deletion vector does not say how many rows it marks")
     columns = {
         "path": _paths(snapshot, FileTable(files).path.to_pylist(), absolute),
         "size": one_chunk(FileTable(files).size),
-        "modification_time": one_chunk(FileTable(files).modification_time).cast(pa.timestamp("ms", "UTC")),
+        "modification_time": pc.cast(one_chunk(FileTable(files).modification_time), pa.timestamp("ms", "UTC")),
         "partition": _as_struct(partitions, files.num_rows),
         "num_records": stats.get("numRecords", pa.nulls(files.num_rows, pa.int64())),
         "num_deleted": pc.coalesce(marked, 0),
@@ -72,7 +72,7 @@ def _renamed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
     if not pa.types.is_struct(wanted):
         return values
     children = [_renamed(pc.struct_field(values, [i]), wanted.field(i).type) for i in range(wanted.num_fields)]
-    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=values.is_null())
+    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=pc.is_null(values))
 
 
 def _as_struct(columns: pa.Table, num_rows: int) -> pa.Array:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import local_engine
 from delta_orch.errors import InvalidRequestError
@@ -76,7 +77,7 @@ def _parts(sizes: list[int], max_bytes: int) -> Iterator[tuple[int, int]]:
 
 def _part(files: pa.Table, start: int, stop: int) -> pa.Table:
     # `take` copies: a slice would be pickled with all it was cut from.
-    return files.take(int64_range(start, stop))
+    return pc.take(files, int64_range(start, stop))
 
 
 def _sizes(files: pa.Table) -> list[int]:

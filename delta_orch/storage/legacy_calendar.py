@@ -99,7 +99,7 @@ class LegacyCalendar:
         moved = [self._rebase_array(child, int96) for child in children]
         if all(new is old for new, old in zip(moved, children, strict=True)):
             return array
-        mask = array.is_null() if array.null_count else None
+        mask = pc.is_null(array) if array.null_count else None
         if pa.types.is_struct(kind):
             return pa.StructArray.from_arrays(moved, fields=list(kind), mask=mask)
         offsets = (
@@ -141,7 +141,7 @@ def _moved(array: pa.Array, exact_from: int, move: Callable[[Days], Days]) -> pa
     old = values < exact_from
     values = values.copy()
     values[old] = move(values[old])
-    mask = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+    mask = pc.is_null(array).to_numpy(zero_copy_only=False) if array.null_count else None
     moved = pa.array(values.astype(np.int32 if pa.types.is_date32(array.type) else np.int64), mask=mask)
     return moved.view(array.type)
 

@@ -100,8 +100,8 @@ def add_files(
     else:
         transaction.read_whole_table()
     outside = pa.array([is_absolute(file.path) for file in files], pa.bool_())
-    transaction.add_files(adds.filter(pc.invert(outside)), just_written=True)
-    transaction.add_files(adds.filter(outside))
+    transaction.add_files(pc.filter(adds, pc.invert(outside)), just_written=True)
+    transaction.add_files(pc.filter(adds, outside))
     transaction.set_operation_metrics({"numFiles": len(files), "numOutputBytes": sum(file.size for file in files)})
     return transaction.commit()
 
@@ -221,7 +221,7 @@ def _ensure_new(snapshot: Snapshot, files: Sequence[FileMeta]) -> None:
         spelled = FileTable(described).path
         # Few have such a name, and only those are spelled out.
         last = pc.replace_substring_regex(spelled, "^.*/", "")
-        alike = spelled.filter(pc.or_(pc.is_in(last, value_set=known), pc.match_substring(last, "%")))
+        alike = pc.filter(spelled, pc.or_(pc.is_in(last, value_set=known), pc.match_substring(last, "%")))
         again = sorted(places.keys() & {posixpath.normpath(p) for p in _resolved(store, alike.to_pylist())})
         if again:
             raise InvalidRequestError(

@@ -63,8 +63,10 @@ def _bins(snapshot: Snapshot, added: pa.Table) -> tuple[pa.Table, ...]:
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
     written = file_partition_keys(added, snapshot.schema, snapshot.partition_columns)
     is_small = pc.or_(is_stale, pc.less(live_bytes, MAX_FILE_BYTES // 2))
-    counted = pc.value_counts(keys.filter(pc.and_(is_small, pc.is_in(keys, value_set=written))))
-    many = counted.field("values").filter(pc.greater_equal(counted.field("counts"), MIN_FILES))
+    counted = pc.value_counts(pc.filter(keys, pc.and_(is_small, pc.is_in(keys, value_set=written))))
+    many = pc.filter(counted.field("values"), pc.greater_equal(counted.field("counts"), MIN_FILES))
     chosen = pc.and_(is_small, pc.is_in(keys, value_set=many))
-    stale = pc.indices_nonzero(is_stale.filter(chosen)).to_pylist()
-    return cut_bins(files.filter(chosen), keys.filter(chosen), live_bytes.filter(chosen), MAX_FILE_BYTES, stale)
+    stale = pc.indices_nonzero(pc.filter(is_stale, chosen)).to_pylist()
+    return cut_bins(
+        pc.filter(files, chosen), pc.filter(keys, chosen), pc.filter(live_bytes, chosen), MAX_FILE_BYTES, stale
+    )

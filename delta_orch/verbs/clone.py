@@ -185,8 +185,8 @@ def _stage(
     if before is not None:
         live = before.files(REMOVED_FILE_COLUMNS)
         keys, known_keys = keys_of(adds), keys_of(live)
-        removes = live.filter(pc.invert(pc.is_in(known_keys, value_set=keys)))
-        adds = adds.filter(pc.invert(pc.is_in(keys, value_set=known_keys)))
+        removes = pc.filter(live, pc.invert(pc.is_in(known_keys, value_set=keys)))
+        adds = pc.filter(adds, pc.invert(pc.is_in(keys, value_set=known_keys)))
     if adds.num_rows:
         transaction.add_files(adds, just_written=just_written)
     if removes.num_rows:

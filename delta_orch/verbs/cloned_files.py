@@ -46,7 +46,7 @@ def referred_files(source: LogStore, target: LogStore, files: pa.Table) -> pa.Ta
         FileTable(files).path,
         pc.binary_join_element_wise(root, FileTable(files).path, "/"),
     )
-    for path in [*paths.slice(0, 1).to_pylist(), *paths.filter(pc.invert(pc.starts_with(paths, root))).to_pylist()]:
+    for path in [*paths.slice(0, 1).to_pylist(), *pc.filter(paths, pc.invert(pc.starts_with(paths, root))).to_pylist()]:
         _ensure_same_place(source, target, path, path)
     if files.num_rows:
         _ensure_same_place(source, target, FileTable(files).path[0].as_py(), paths[0].as_py())
@@ -171,8 +171,8 @@ def _with_vectors(files: pa.Table, descriptors: Sequence[DeletionVectorDescripto
         return files
     rows = pc.indices_nonzero(bool_array([d is not None for d in descriptors]))
     places = pa.array(range(len(descriptors)), pa.int64())
-    found = pc.index_in(places, value_set=rows.cast(pa.int64()))
-    vectors = deletion_vector_array([d for d in descriptors if d is not None]).take(found)
+    found = pc.index_in(places, value_set=pc.cast(rows, pa.int64()))
+    vectors = pc.take(deletion_vector_array([d for d in descriptors if d is not None]), found)
     ids = string_array([None if d is None else d.unique_id for d in descriptors])
     for name, column in (("deletion_vector", vectors), ("dv_id", ids)):
         index = files.schema.get_field_index(name)

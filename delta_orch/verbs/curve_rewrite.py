@@ -120,9 +120,9 @@ def _by_partition(files: pa.Table, snapshot: Snapshot) -> list[pa.Table]:
     if not files.num_rows or not snapshot.partition_columns:
         return [files] if files.num_rows else []
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
-    keyed = pa.table({"key": keys, "row": int64_array(range(files.num_rows))}).sort_by("key")
+    keyed = pc.sort_by(pa.table({"key": keys, "row": int64_array(range(files.num_rows))}), "key")
     counts = pc.value_counts(keyed.column("key").combine_chunks()).field("counts").to_pylist()
-    ordered = files.take(keyed.column("row"))
+    ordered = pc.take(files, keyed.column("row"))
     groups, start = [], 0
     for count in counts:
         groups.append(ordered.slice(start, count))
@@ -135,7 +135,7 @@ def files_to_cluster(snapshot: Snapshot, max_deleted_rows_ratio: float = 0.05) -
     deleted. Pure."""
     files = snapshot.files(_FILE_COLUMNS).combine_chunks()
     _, _, is_stale = candidates(snapshot, None, max_deleted_rows_ratio)
-    return files.filter(pc.or_(one_chunk(FileTable(files).clustering_provider.is_null()), is_stale))
+    return pc.filter(files, pc.or_(one_chunk(pc.is_null(FileTable(files).clustering_provider)), is_stale))
 
 
 def _to_cluster(snapshot: Snapshot, names: str, max_deleted_rows_ratio: float, *, full: bool) -> pa.Table:

@@ -120,11 +120,11 @@ def _outside(values: pa.Array, bounds: ColumnBounds) -> str | None:
     """What of the values the statistics of their file rule out."""
     if values.null_count and not bounds.may_be_null[0].as_py():
         return "a null"
-    found = values.drop_null()
+    found = pc.drop_null(values)
     if len(found) and not bounds.may_be_value[0].as_py():
         return "a value that is not null"
     if pa.types.is_floating(found.type):
-        found = found.filter(pc.invert(pc.is_nan(found)))
+        found = pc.filter(found, pc.invert(pc.is_nan(found)))
     if not len(found):
         return None
     extremes: Any = pc.min_max(found)

@@ -27,12 +27,12 @@ def cut_bins(
     """
     if not files.num_rows:
         return ()
-    keyed = pa.table(
-        {"partition": partition_keys, "live_bytes": live_bytes, "row": int64_array(range(files.num_rows))}
-    ).sort_by([("partition", "ascending"), ("live_bytes", "ascending"), ("row", "ascending")])
+    rows = int64_array(range(files.num_rows))
+    keyed = pa.table({"partition": partition_keys, "live_bytes": live_bytes, "row": rows})
+    keyed = pc.sort_by(keyed, "partition", "live_bytes", "row")
     # Sorted, the files of a bin are neighbours: each is a slice, nothing is copied twice.
-    in_order = files.combine_chunks().take(keyed.column("row"))
-    partitions = keyed.column("partition").combine_chunks().dictionary_encode()
+    in_order = pc.take(files.combine_chunks(), keyed.column("row"))
+    partitions = pc.dictionary_encode(keyed.column("partition").combine_chunks())
     marked = frozenset(stale)
     moved = frozenset(place for place, row in enumerate(keyed.column("row").to_pylist()) if row in marked)
     sizes = keyed.column("live_bytes").to_pylist()

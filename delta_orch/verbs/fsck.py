@@ -93,7 +93,7 @@ def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem
     Args:
         files: `FILE_CHECK_COLUMNS`.
     """
-    with_vector = files.filter(FileTable(files).deletion_vector.is_valid())
+    with_vector = pc.filter(files, pc.is_valid(FileTable(files).deletion_vector))
     paths = FileTable(with_vector).path.to_pylist()
     try:
         descriptors = deletion_vector_descriptors(with_vector)
@@ -243,7 +243,7 @@ def _check_state(snapshot: Snapshot, problems: list[Problem]) -> pa.Table | None
 
 def _files_twice(files: pa.Table) -> Iterator[Problem]:
     counts = pc.value_counts(canonical_paths(FileTable(files).path).combine_chunks())
-    for row in counts.filter(pc.greater(counts.field("counts"), 1)).to_pylist():
+    for row in pc.filter(counts, pc.greater(counts.field("counts"), 1)).to_pylist():
         yield Problem(
             "error",
             ProtocolViolationError.code,

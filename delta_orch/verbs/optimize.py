@@ -103,6 +103,6 @@ def plan_compaction(
     """
     files, live_bytes, is_stale = candidates(snapshot, where, max_deleted_rows_ratio)
     chosen = pc.or_(is_stale, pc.less(live_bytes, target_file_size_bytes))
-    files, live_bytes, is_stale = files.filter(chosen), live_bytes.filter(chosen), is_stale.filter(chosen)
+    files, live_bytes, is_stale = pc.filter(files, chosen), pc.filter(live_bytes, chosen), pc.filter(is_stale, chosen)
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
     return cut_bins(files, keys, live_bytes, target_file_size_bytes, pc.indices_nonzero(is_stale).to_pylist())

@@ -144,7 +144,7 @@ def _files_in_same_partitions(snapshot: Snapshot, adds: pa.Table, schema: Struct
     columns = snapshot.partition_columns
     written = pc.unique(file_partition_keys(adds, schema, columns, equal_zeros=True))
     there = file_partition_keys(files, schema, columns, equal_zeros=True)
-    return files.filter(pc.is_in(there, value_set=written))
+    return pc.filter(files, pc.is_in(there, value_set=written))
 
 
 def _schema_overwrite_refused(cause: str) -> InvalidRequestError:

@@ -70,16 +70,16 @@ def purge(
 
 def _files_to_purge(snapshot: Snapshot, where: Expression | None) -> pa.Table:
     files = snapshot.files(REMOVED_FILE_COLUMNS, where).combine_chunks()
-    is_marked = one_chunk(FileTable(files).dv_id.is_valid())
+    is_marked = one_chunk(pc.is_valid(FileTable(files).dv_id))
     if snapshot.configuration.column_mapping is ColumnMappingMode.NONE or is_marked.true_count == files.num_rows:
         # Without mapping a column leaves only together with the files that have it.
-        return files.filter(is_marked)
+        return pc.filter(files, is_marked)
     asked = pc.indices_nonzero(pc.invert(is_marked)).to_pylist()
-    paths = FileTable(files).path.take(int64_array(asked)).to_pylist()
+    paths = pc.take(FileTable(files).path, int64_array(asked)).to_pylist()
     unknown = have_unknown_columns(
         snapshot.store, paths, snapshot.schema, snapshot.configuration.column_mapping, _own_columns(snapshot)
     )
-    return files.filter(pc.replace_with_mask(is_marked, pc.invert(is_marked), unknown))
+    return pc.filter(files, pc.replace_with_mask(is_marked, pc.invert(is_marked), unknown))
 
 
 def _own_columns(snapshot: Snapshot) -> Collection[str]:

@@ -33,7 +33,7 @@ def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
     tombstones = snapshot.tombstones(["path", "deletion_vector", "deletion_timestamp"])
     is_expired = pc.less_equal(FileTable(tombstones).deletion_timestamp, expired_ms)
     # One that does not say when it was written is as old as can be.
-    expired = tombstones.filter(pc.fill_null(is_expired, True))
+    expired = pc.filter(tombstones, pc.fill_null(is_expired, True))
     filesystem, directory = snapshot.store.data_filesystem()
     root = directory.rstrip("/") + "/"
     places = {}

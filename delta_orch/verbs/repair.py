@@ -38,7 +38,7 @@ def repair(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitR
         return transaction.commit()
     existing_target(snapshot)
     files = snapshot.files(REMOVED_FILE_COLUMNS)
-    gone = files.filter(pc.is_in(FileTable(files).path, value_set=_paths_gone(snapshot, files)))
+    gone = pc.filter(files, pc.is_in(FileTable(files).path, value_set=_paths_gone(snapshot, files)))
     if not gone.num_rows:
         return transaction.skip()
     transaction.remove_files(gone)

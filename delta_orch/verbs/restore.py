@@ -104,8 +104,8 @@ def _difference(past: Snapshot, newest: Snapshot) -> tuple[pa.Table, pa.Table]:
     """The logical files that only the past has, all columns, and those that only the newest version has."""
     before, now = past.files(), newest.files(REMOVED_FILE_COLUMNS)
     keys_before, keys_now = keys_of(before), keys_of(now)
-    adds = before.filter(pc.invert(pc.is_in(keys_before, value_set=keys_now)))
-    removes = now.filter(pc.invert(pc.is_in(keys_now, value_set=keys_before)))
+    adds = pc.filter(before, pc.invert(pc.is_in(keys_before, value_set=keys_now)))
+    removes = pc.filter(now, pc.invert(pc.is_in(keys_now, value_set=keys_before)))
     index = adds.schema.get_field_index("data_change")
     return adds.set_column(index, adds.schema.field(index), all_booleans(True, adds.num_rows)), removes
 

@@ -172,7 +172,7 @@ def _without_named(table_log: TableLog, snapshot: Snapshot, result: VacuumResult
     paths = string_array(result.paths)
     names = pc.replace_substring_regex(paths, "^.*/", "")
     is_named = pc.or_(pc.is_in(paths, value_set=needed), pc.is_in(names, value_set=foreign_names))
-    return replace(result, paths=tuple(paths.filter(pc.invert(is_named)).to_pylist()))
+    return replace(result, paths=tuple(pc.filter(paths, pc.invert(is_named)).to_pylist()))
 
 
 def ensure_none_runs(table_log: TableLog) -> None:
@@ -265,7 +265,7 @@ def _unneeded_files(
     rooted = pc.binary_join_element_wise("", paths, "/")
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
     directories, names = (pc.list_element(parts, place) for place in int64_array([0, 1]))
-    directories = directories.dictionary_encode()
+    directories = pc.dictionary_encode(directories)
     inner_tables = _inner_tables(FileTable(files).path) if full else inner_tables_above(store, directories.dictionary)
     kept = [
         _is_hidden(directory[1:], snapshot.partition_columns) or _is_below(directory[1:], inner_tables)
@@ -273,17 +273,17 @@ def _unneeded_files(
     ]
     is_kept = [
         pc.greater(files.column("time").combine_chunks(), expired_ms),
-        bool_array(kept).take(directories.indices),
+        pc.take(bool_array(kept), directories.indices),
         pc.starts_with(names, "_"),
         pc.starts_with(names, "."),
         pc.is_in(paths, value_set=needed),
     ]
     if len(foreign_names):
         is_kept.append(pc.is_in(names, value_set=foreign_names))
-    doomed = files.filter(pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]).sort_by("path")
+    doomed = pc.sort_by(pc.filter(files, pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]), "path")
     stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places)
     if stays:
-        doomed = doomed.filter(pc.invert(pc.is_in(FileTable(doomed).path, value_set=string_array(sorted(stays)))))
+        doomed = pc.filter(doomed, pc.invert(pc.is_in(FileTable(doomed).path, value_set=string_array(sorted(stays)))))
     return doomed
 
 
@@ -307,7 +307,7 @@ def _needed_paths(
             remedy="Find the commit that added them; nothing was deleted",
         )
     # A tombstone that does not say when it was written is as old as can be.
-    unexpired = tombstones.filter(pc.greater(FileTable(tombstones).deletion_timestamp, expired_ms))
+    unexpired = pc.filter(tombstones, pc.greater(FileTable(tombstones).deletion_timestamp, expired_ms))
     needed = (live, unexpired, *(version.files(columns) for version in others))
     spelled = [
         *(chunk for files in needed for chunk in FileTable(files).path.chunks),
@@ -320,8 +320,8 @@ def _needed_paths(
     plain: list[pa.Array] = []
     for paths in spelled:
         is_odd = pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE)
-        plain.append(paths.filter(pc.invert(is_odd)))
-        for odd in paths.filter(is_odd).to_pylist():
+        plain.append(pc.filter(paths, pc.invert(is_odd)))
+        for odd in pc.filter(paths, is_odd).to_pylist():
             try:
                 place = store.resolve(odd)
             except UnsupportedStoreError:
@@ -348,7 +348,7 @@ def _is_unicode(path: str) -> bool:
 
 def _inner_tables(paths: pa.ChunkedArray) -> tuple[str, ...]:
     """The directories inside the table that hold a table of their own: nothing in them belongs to this one."""
-    logs = paths.filter(pc.match_substring(paths, _INNER_LOG)).to_pylist()
+    logs = pc.filter(paths, pc.match_substring(paths, _INNER_LOG)).to_pylist()
     return tuple({path[: path.index(_INNER_LOG)] for path in logs})
 
 

@@ -54,7 +54,7 @@ def move_along_curve(
     adds = pa.concat_tables(made)
     for name, value in (marks or {}).items():
         index = adds.schema.get_field_index(name)
-        repeated = value.take(pa.array([0] * adds.num_rows, pa.int64()))
+        repeated = pc.take(value, pa.array([0] * adds.num_rows, pa.int64()))
         adds = adds.set_column(index, ADD_SCHEMA.field(name), repeated)
     removed = pa.concat_tables(groups).select(REMOVED_FILE_COLUMNS)
     stage_moved(write.transaction, adds, removed)

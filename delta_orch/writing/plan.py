@@ -366,7 +366,7 @@ class Write:
             # A file that can hold no row for which the predicate is false or null holds matching rows only.
             may_hold_others = match_files(files, is_not_true(was), schema, partition_columns).may_match
             is_whole = pc.or_(is_whole, pc.invert(may_hold_others))
-        return Selection(files.filter(is_whole), files.filter(pc.invert(is_whole)), leaving)
+        return Selection(pc.filter(files, is_whole), pc.filter(files, pc.invert(is_whole)), leaving)
 
     # Transform and stage
 
@@ -489,7 +489,7 @@ class Write:
         covered = match_files(adds, any_of(scopes), self.target.schema, self.target.partition_columns).all_match
         if pc.all(covered).as_py():
             return
-        outside = FileTable(adds.filter(pc.invert(covered))).partition_values[0].as_py()
+        outside = FileTable(pc.filter(adds, pc.invert(covered))).partition_values[0].as_py()
         partition = dict(outside or ())
         raise ConstraintViolationError(
             f"The data holds rows for the partition {partition}, which none of the txn scopes covers",

@@ -91,7 +91,7 @@ class ChangedFiles:
 
     def _touched_files(self, sets: Mapping[RowKey, RowSet]) -> list[_Touched]:
         numbers = sorted({number for _, number in sets if number is not None})
-        files = self._files.take(int64_array(numbers))
+        files = pc.take(self._files, int64_array(numbers))
         vectors = read_deletion_vectors(self._snapshot.store, deletion_vector_descriptors(files))
         counts = record_counts(files).to_pylist()
         found = []
@@ -140,13 +140,13 @@ class ChangedFiles:
                 change_files.append(table)
         if self._updated or copied:
             self._copies.note_in(transaction)
-        left = self._files.take(int64_array([file.number for file in (*emptied, *rewritten)]))
+        left = pc.take(self._files, int64_array([file.number for file in (*emptied, *rewritten)]))
         removed = pa.concat_tables([self._whole, left]).select(REMOVED_FILE_COLUMNS)
         if removed.num_rows:
             transaction.remove_files(removed)
             transaction.read_files(removed)
         if marked:
-            files = self._files.take(int64_array([file.number for file in marked]))
+            files = pc.take(self._files, int64_array([file.number for file in marked]))
             transaction.delete_rows(files, [file.leaving for file in marked])
         return ChangeCounts(
             deleted=self._num_deleted(),
@@ -188,7 +188,7 @@ class ChangedFiles:
 
         is_omitted = match_files(adds, omitted, target.schema, target.partition_columns).may_match
         if pc.any(is_omitted).as_py():
-            partition = dict(FileTable(adds.filter(is_omitted)).partition_values[0].as_py() or ())
+            partition = dict(FileTable(pc.filter(adds, is_omitted)).partition_values[0].as_py() or ())
             raise ConstraintViolationError(
                 f"Rows would move into the partition {partition}, whose transaction id is recorded",
                 cause="The write leaves that partition alone, so the rows would be lost",
@@ -210,7 +210,7 @@ class ChangedFiles:
         takes_vectors = self._write.target.table.enables("deletionVectors")
         full = [file for file in self._touched if file.live is not None and len(file.leaving) >= file.live]
         # Statistics may be wrong. Where a file is to go by them, its footer has the last word.
-        paths = FileTable(self._files).path.take(int64_array([file.number for file in full])).to_pylist()
+        paths = pc.take(FileTable(self._files).path, int64_array([file.number for file in full])).to_pylist()
         for file, num_rows in zip(full, read_num_rows(self._snapshot.store, paths), strict=True):
             file.live = num_rows - len(file.gone)
         emptied, marked, rewritten = [], [], []
@@ -243,7 +243,7 @@ class ChangedFiles:
         return self._write.engine.scan(self._copies.plan(plan))
 
     def _scan_of(self, touched: Sequence[_Touched], hidden: Sequence[BitMap64]) -> ScanPlan:
-        files = self._files.take(int64_array([file.number for file in touched]))
+        files = pc.take(self._files, int64_array([file.number for file in touched]))
         vectors = [DeletionVector(rows).inline_descriptor() if rows else None for rows in hidden]
         index = files.schema.get_field_index("deletion_vector")
         files = files.set_column(index, "deletion_vector", deletion_vector_array(vectors))
@@ -266,7 +266,7 @@ class ChangedFiles:
 
         if not wanted:
             return None
-        paths = FileTable(self._files).path.take(int64_array([file.number for file, _ in wanted])).to_pylist()
+        paths = pc.take(FileTable(self._files).path, int64_array([file.number for file, _ in wanted])).to_pylist()
         lengths = read_num_rows(self._snapshot.store, paths)
         others = [BitMap64(range(length)) - rows for (_, rows), length in zip(wanted, lengths, strict=True)]
         for rows in others:

@@ -133,6 +133,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_table_whose_files_were_replaced_loads_no_pandas(name: str, tmp_path: Path) -> None:
+    """Nor `pyarrow.compute`, which takes a first call half as long as opening a table."""
     table = DeltaTable(tmp_path / "table")
     for ids in ([1, 2, 3], [4, 5, 6]):
         told = {"delta.enableChangeDataFeed": "true"} if ids[0] == 1 else None
@@ -142,7 +143,7 @@ def test_a_table_whose_files_were_replaced_loads_no_pandas(name: str, tmp_path: 
     # Rows without `pa.table`, which loads pandas itself.
     code = f"from delta_orch import DeltaTable\ntable = DeltaTable({str(tmp_path / 'table')!r})\n"
     code += "rows = table.snapshot(version=0).scan().to_arrow()\n"
-    assert "pandas" not in modules_after(code + CHANGES[name])
+    assert not {"pandas", "pyarrow.compute"} & modules_after(code + CHANGES[name])
 
 
 def test_the_public_names() -> None:

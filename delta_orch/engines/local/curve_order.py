@@ -67,12 +67,12 @@ def _sample(relation: LocalRelation, paths: Sequence[tuple[str, ...]]) -> pa.Tab
         skip = (skip - batch.num_rows) % step
         if not len(places):
             continue
-        taken = [column.take(longs_from_numpy(places)) for column in _columns(batch, paths)]
+        taken = [pc.take(column, longs_from_numpy(places)) for column in _columns(batch, paths)]
         kept.append(pa.Table.from_arrays(taken, names))
         held += len(places)
         while held > 2 * SAMPLED_ROWS:
             whole = pa.concat_tables(kept)
-            kept = [whole.take(longs_from_numpy(np.arange(0, whole.num_rows, 2)))]
+            kept = [pc.take(whole, longs_from_numpy(np.arange(0, whole.num_rows, 2)))]
             held, step = kept[0].num_rows, 2 * step
             skip = 0
     if not kept:
@@ -136,11 +136,11 @@ def _sorted(
     rows = pa.Table.from_batches(batches)
     columns = _columns(rows, paths)
     if len(columns) == 1:
-        rows = rows.take(pc.sort_indices(columns[0]))
+        rows = pc.take(rows, pc.sort_indices(columns[0]))
         columns = _columns(rows, paths)
     places = grid.places_of(columns)
     order = np.argsort(places, kind="stable")
-    return rows.take(longs_from_numpy(order)), places[order]
+    return pc.take(rows, longs_from_numpy(order)), places[order]
 
 
 class _Buckets:

@@ -18,6 +18,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
 from delta_orch.engines.read_errors import reading
@@ -238,7 +239,7 @@ class _Builder:
         from delta_orch.protocol.arrow_building import binary_array, int64_array, int64_range
 
         columns = {"file": int64_range(0, len(files))}
-        columns |= {column: self._constants.column(name).take(int64_array(files)) for name, column in facts.items()}
+        columns |= {column: pc.take(self._constants.column(name), int64_array(files)) for name, column in facts.items()}
         table = f"delta_orch_files_{next(_NUMBERS)}"
         if has_vectors:
             from delta_orch.engines.local.duckdb_deletions import branches_of, deleted_rows, mask_of

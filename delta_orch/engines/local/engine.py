@@ -8,6 +8,7 @@ from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, ensure_distinct
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
@@ -82,7 +83,7 @@ class LocalEngine:
         from delta_orch.expressions.to_arrow import arrow_predicate
 
         keep = arrow_predicate(where, relation.schema)
-        return LocalRelation(relation.schema, lambda: (batch.filter(keep(batch)) for batch in relation.to_reader()))
+        return LocalRelation(relation.schema, lambda: (pc.filter(batch, keep(batch)) for batch in relation.to_reader()))
 
     def project(self, relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
         from delta_orch.engines.local.scan import output_relation

@@ -139,7 +139,7 @@ def _text_bytes(
     found = 0
     for batch in file.iter_batches(1 << 20, row_groups=[group], columns=[path], use_threads=False):
         for values in _dictionaries(batch.column(0)):
-            lengths = pc.take(pc.binary_length(values.dictionary).cast(pa.int64()), values.indices)
+            lengths = pc.take(pc.cast(pc.binary_length(values.dictionary), pa.int64()), values.indices)
             found += pc.sum(lengths).as_py() or 0
     return int(found)
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.conform import offsets_and_mask
 from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, types_of
@@ -55,7 +56,7 @@ def _renamed_struct(array: pa.StructArray, struct: StructType, mode: ColumnMappi
         if index is not None:
             children.append(_renamed(parts[index], field.data_type, mode))
             names.append(field.name)
-    mask = array.is_null() if array.null_count else None
+    mask = pc.is_null(array) if array.null_count else None
     if not children:
         # A struct of which the file has no field: null or a struct of nulls, as the parent says.
         children, names = [pa.nulls(len(array))], [struct.fields[0].name if struct.fields else ""]

@@ -31,8 +31,8 @@ def split_by_partition(
         return
     # A stable sort keeps the rows of a partition in their order.
     order = pc.sort_indices(codes)
-    counts = pc.value_counts(codes.take(order))
-    rows = batch.take(order)
+    counts = pc.value_counts(pc.take(codes, order))
+    rows = pc.take(batch, order)
     start = 0
     for code, count in zip(counts.field(0).to_pylist(), counts.field(1).to_pylist(), strict=True):
         yield keys[code], rows.slice(start, count)
@@ -59,12 +59,12 @@ def _encode(
                 remedy="Leave out such rows, or partition by another column",
                 column=field.name,
             ) from e
-        encoded = texts.dictionary_encode(null_encoding="encode")
+        encoded = pc.dictionary_encode(texts, null_encoding="encode")
         values = encoded.dictionary.to_pylist()
         own = pc.cast(encoded.indices, pa.int64())
         codes = own if codes is None else pc.add(pc.multiply(codes, len(values)), own)
         # Only combinations that occur: their number is bounded by the rows, their product is not.
-        combined = codes.dictionary_encode()
+        combined = pc.dictionary_encode(codes)
         keys = [(*keys[code // len(values)], values[code % len(values)]) for code in combined.dictionary.to_pylist()]
         codes = pc.cast(combined.indices, pa.int64())
     assert codes is not None

@@ -46,7 +46,7 @@ def _ensure_not_null(batch: pa.RecordBatch, schema: StructType) -> None:
     for index, field in enumerate(schema):
         for path, missing in _missing_values(batch.column(index), field.data_type, field.nullable, field.name):
             cause = f"The column {path} is NOT NULL"
-            _refuse(f"NOT NULL constraint on {path}", cause, batch.filter(missing), (field.name,))
+            _refuse(f"NOT NULL constraint on {path}", cause, pc.filter(batch, missing), (field.name,))
 
 
 def _ensure_variants(batch: pa.RecordBatch, schema: StructType) -> None:
@@ -71,12 +71,12 @@ def _missing_values(
     """`(path, rows)` for each place below a column where a null stands that must not. `is_inside`: below an array or
     a map."""
     if not nullable and array.null_count:
-        yield path, array.is_null()
+        yield path, pc.is_null(array)
     if not _holds_not_null(data_type):
         return
     match data_type:
         case StructType(fields):
-            present = array.is_valid()
+            present = pc.is_valid(array)
             for child, field in zip(array.flatten(), fields, strict=True):
                 # A null struct has null fields, as for Delta on Spark, which looks at no field inside arrays and maps.
                 below = f"{path}.{field.name}"
@@ -88,7 +88,7 @@ def _missing_values(
             for name, missing in _missing_values(
                 pc.list_flatten(array), element_type, contains_null, f"{path}.element", is_inside=True
             ):
-                yield name, _rows_of(parents.filter(missing), len(array))
+                yield name, _rows_of(pc.filter(parents, missing), len(array))
         case MapType(key_type, value_type, value_contains_null):
             rows, keys, items = _entries(array)
             for values, kind, may_be_null, part in (
@@ -96,7 +96,7 @@ def _missing_values(
                 (items, value_type, value_contains_null, "value"),
             ):
                 for name, missing in _missing_values(values, kind, may_be_null, f"{path}.{part}", is_inside=True):
-                    yield name, _rows_of(rows.filter(missing), len(array))
+                    yield name, _rows_of(pc.filter(rows, missing), len(array))
 
 
 def _rows_of(indices: pa.Array, num_rows: int) -> pa.BooleanArray:
@@ -117,9 +117,9 @@ def _length_check(check: LengthCheck, schema: StructType) -> BatchCheck:
             return
         places = pc.indices_nonzero(pc.greater(lengths, check.max_characters))
         text = _shorten(texts[places[0].as_py()].as_py())
-        hit = _rows_of(places if rows is None else rows.take(places), len(column))
+        hit = _rows_of(places if rows is None else pc.take(rows, places), len(column))
         cause = f"{text!r} has {lengths[places[0].as_py()]} characters"
-        _refuse(check.name, cause, batch.filter(hit), (check.path[0],))
+        _refuse(check.name, cause, pc.filter(batch, hit), (check.path[0],))
 
     return verify
 
@@ -143,7 +143,7 @@ def _items_at(
             items = keys if path[0] == "key" else values
         case _:
             raise AssertionError(f"nothing is below {data_type}")
-    return _items_at(items, inner, path[1:], parents if rows is None else rows.take(parents))
+    return _items_at(items, inner, path[1:], parents if rows is None else pc.take(rows, parents))
 
 
 def _entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
@@ -173,7 +173,7 @@ def _violation_finder(check: RowCheck, schema: StructType) -> Callable[[pa.Recor
 
         return violation_finder(check.condition, schema)
     holds = arrow_predicate(check.condition, schema)
-    return lambda batch: pa.Table.from_batches([batch.filter(pc.invert(pc.coalesce(holds(batch), False)))])
+    return lambda batch: pa.Table.from_batches([pc.filter(batch, pc.invert(pc.coalesce(holds(batch), False)))])
 
 
 def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: Sequence[str]) -> None:
@@ -197,7 +197,7 @@ def _python_value(scalar: pa.Scalar) -> object:
         return scalar.as_py()
     except (OverflowError, ValueError):
         # Days and moments beyond the years 1 to 9999.
-        return str(scalar.cast(pa.int64() if pa.types.is_timestamp(scalar.type) else pa.int32()))
+        return str(pc.cast(scalar, pa.int64() if pa.types.is_timestamp(scalar.type) else pa.int32()))
 
 
 def _shorten(value: object, characters: int = _MAX_VALUE_CHARACTERS) -> object:

@@ -113,7 +113,7 @@ def row_codes(columns: pa.Table) -> pa.Array:
 def distinct_rows(columns: pa.Table) -> pa.Table:
     """Each row once. Grouping by Arrow would import its query engine, and with it pandas."""
     code = row_codes(columns)
-    return columns.take(pc.index_in(pc.unique(code), value_set=code))
+    return pc.take(columns, pc.index_in(pc.unique(code), value_set=code))
 
 
 def typed_partitions(files: pa.Table, schema: StructType, partition_columns: Sequence[str]) -> pa.Table:

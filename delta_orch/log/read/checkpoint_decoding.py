@@ -151,7 +151,7 @@ def _vector_chunk(structs: pa.StructArray) -> pa.StructArray:
         else:
             children.append(pc.cast(pc.struct_field(structs, [index]), target.type))
     # A struct whose fields are all null is how some writers spell "none".
-    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR_TYPE), mask=children[0].is_null())
+    return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR_TYPE), mask=pc.is_null(children[0]))
 
 
 def _as_type(column: Column | None, field: pa.Field, action: str, count: int) -> Column:

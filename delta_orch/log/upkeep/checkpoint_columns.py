@@ -191,7 +191,7 @@ def _deletion_vectors(vectors: pa.StructArray) -> pa.StructArray:
         return pa.nulls(len(vectors), _DELETION_VECTOR)
     by_name = {DELETION_VECTOR_FIELDS[field.name]: pc.struct_field(vectors, field.name) for field in vectors.type}
     return pa.StructArray.from_arrays(
-        [by_name[field.name] for field in _DELETION_VECTOR], fields=list(_DELETION_VECTOR), mask=vectors.is_null()
+        [by_name[field.name] for field in _DELETION_VECTOR], fields=list(_DELETION_VECTOR), mask=pc.is_null(vectors)
     )
 
 

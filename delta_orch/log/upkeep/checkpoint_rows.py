@@ -56,7 +56,7 @@ def unexpired(tombstones: Iterable[pa.Table], expired_ms: int) -> Iterator[pa.Ta
     """Tombstones younger than a time."""
     for rows in tombstones:
         # One that does not say when it was written counts as written at the epoch.
-        yield rows.filter(pc.greater(FileTable(rows).deletion_timestamp, expired_ms))
+        yield pc.filter(rows, pc.greater(FileTable(rows).deletion_timestamp, expired_ms))
 
 
 def file_rows(

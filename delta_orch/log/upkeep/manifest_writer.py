@@ -110,17 +110,17 @@ def _manifest_path(directory: str) -> str:
 def _directories(files: pa.Table, table: TableConfiguration) -> tuple[pa.Array, list[str]]:
     """For each file the number of its partition, and the directories of the partitions."""
     schema, columns = table.schema, table.partition_columns
-    keys = one_chunk(file_partition_keys(files, schema, columns)).dictionary_encode()
+    keys = pc.dictionary_encode(one_chunk(file_partition_keys(files, schema, columns)))
     if not columns:
         return keys.indices, [""] * len(keys.dictionary)
     first = pc.index_in(keys.dictionary, value_set=keys.dictionary_decode())
-    values = file_partition_strings(files, schema, columns).take(first).to_pylist()
+    values = pc.take(file_partition_strings(files, schema, columns), first).to_pylist()
     return keys.indices, [partition_directory(columns, row.values()) for row in values]
 
 
 def _by_directory(files: pa.Table, snapshot: Snapshot) -> dict[str, list[str]]:
     numbers, directories = _directories(files, snapshot.configuration)
-    ordered = pa.table({"number": numbers, "path": FileTable(files).path}).sort_by([("number", "ascending")])
+    ordered = pc.sort_by(pa.table({"number": numbers, "path": FileTable(files).path}), "number")
     counts = pc.value_counts(ordered.column("number").combine_chunks()).field(1).to_pylist()
     found: dict[str, list[str]] = {}
     start = 0

@@ -143,7 +143,7 @@ def _count_untouched(group: RowGroup, action: str, touched: TouchedFiles) -> int
     for struct in group.iter_structs(action, names):
         paths = plain(child_of(struct, "path"))
         vectors = plain(child_of(struct, "deletionVector")) if len(names) > 1 else None
-        present = pc.sum(paths.is_valid()).as_py() or 0
+        present = pc.sum(pc.is_valid(paths)).as_py() or 0
         if live_mask(paths, vectors, touched).true_count != present:
             return None
         count += present

@@ -195,7 +195,7 @@ def assign_row_ids(adds: Sequence[pa.Table], high_water_mark: int, version: int)
 
 def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
     base_ids = _column(files, "base_row_id")
-    is_new = base_ids.is_null()
+    is_new = pc.is_null(base_ids)
     if pc.any(is_new).as_py():
         from delta_orch.log.files.file_columns import record_counts
 
@@ -205,7 +205,7 @@ def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
                 "A new file does not say how many records it has",
                 cause="The table tracks rows: their ids are counted on from file to file",
                 remedy="Give numRecords in the statistics of every file",
-                path=FileTable(files).path.filter(counts.is_null())[0].as_py(),
+                path=pc.filter(FileTable(files).path, pc.is_null(counts))[0].as_py(),
             )
         total = pc.sum(counts).as_py()
         if mark + total > _LARGEST:

@@ -106,7 +106,7 @@ def ensure_vectors_have_counts(adds: Sequence[pa.Table]) -> None:
         if "deletion_vector" not in files.column_names:
             continue
         vectors = FileTable(files).deletion_vector
-        if vectors.null_count < files.num_rows and _counts(files.filter(vectors.is_valid())).null_count:
+        if vectors.null_count < files.num_rows and _counts(pc.filter(files, pc.is_valid(vectors))).null_count:
             raise InvalidRequestError(
                 "A file with a deletion vector does not say how many records it has",
                 remedy="Give numRecords in its statistics, counting the deleted rows",
@@ -137,12 +137,12 @@ def ensure_every_row_has_an_id(snapshot: Snapshot, staged: StagedActions) -> Non
     """
     columns = ("path", "dv_id", "base_row_id", "default_row_commit_version")
     files = snapshot.files(columns)
-    lacking = files.filter(
-        pc.or_(FileTable(files).base_row_id.is_null(), FileTable(files).default_row_commit_version.is_null())
+    lacking = pc.filter(
+        files, pc.or_(pc.is_null(FileTable(files).base_row_id), pc.is_null(FileTable(files).default_row_commit_version))
     )
     if lacking.num_rows:
         replaced = [keys_of(files) for files in staged.adds] + [staged.removed_keys()]
-        lacking = lacking.filter(pc.invert(pc.is_in(keys_of(lacking), value_set=pa.concat_arrays(replaced))))
+        lacking = pc.filter(lacking, pc.invert(pc.is_in(keys_of(lacking), value_set=pa.concat_arrays(replaced))))
     if lacking.num_rows:
         raise InvalidRequestError(
             f"{lacking.num_rows} files of the table have no row ids yet",

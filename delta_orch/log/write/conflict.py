@@ -102,7 +102,7 @@ def _ensure_other_identifiers(intent: Intent, winner: Commit) -> None:
 
 
 def _ensure_row_ids(winner: Commit) -> None:
-    without = first_path(winner.adds, FileTable(winner.adds).base_row_id.is_null())
+    without = first_path(winner.adds, pc.is_null(FileTable(winner.adds).base_row_id))
     if without is not None:
         cause = f"It added the file {without} without row ids, and this one needs all rows to have them"
         raise conflict_error(ConcurrentAppendError, winner, cause, path=without)
@@ -161,16 +161,16 @@ def removes_after_compaction(
     if not is_ours.true_count or FileTable(winner.removes).partition_values.null_count:
         return None
     touched = file_partition_keys(winner.removes, table.schema, table.partition_columns)
-    emptied = pc.unique(touched.filter(is_ours))
-    if pc.any(pc.is_in(touched.filter(pc.invert(is_ours)), value_set=emptied)).as_py():
+    emptied = pc.unique(pc.filter(touched, is_ours))
+    if pc.any(pc.is_in(pc.filter(touched, pc.invert(is_ours)), value_set=emptied)).as_py():
         return None
     if any(first_path(f, has_path(f, paths_of(gone))) for f in staged.adds):
         # Rows that it only marks lie elsewhere in the new files.
         return None
     added = file_partition_keys(winner.adds, table.schema, table.partition_columns)
-    moved = winner.adds.filter(pc.is_in(added, value_set=emptied))
+    moved = pc.filter(winner.adds, pc.is_in(added, value_set=emptied))
     kept = [
-        (files.filter(pc.invert(pc.is_in(keys_of(files), value_set=gone))) if data_change else files, data_change)
+        (pc.filter(files, pc.invert(pc.is_in(keys_of(files), value_set=gone))) if data_change else files, data_change)
         for files, data_change in staged.removes
     ]
     return [*kept, (moved.select([name for name in ADD_SCHEMA.names if name != "stats"]), True)]
@@ -180,4 +180,4 @@ def _only_moves_rows(winner: Commit) -> bool:
     if not winner.removes.num_rows:
         return False
     flags = [FileTable(files).data_change for files in (winner.adds, winner.removes)]
-    return not any(pc.any(pc.or_kleene(flag, flag.is_null())).as_py() for flag in flags)
+    return not any(pc.any(pc.or_kleene(flag, pc.is_null(flag))).as_py() for flag in flags)

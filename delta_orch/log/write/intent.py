@@ -66,7 +66,9 @@ class FileChanges(NamedTuple):
 
     def without(self, paths: pa.Array) -> FileChanges:
         """Those with none of these canonical paths."""
-        return FileChanges(*(files.filter(pc.invert(has_path(files, paths))) for files in (self.adds, self.removes)))
+        return FileChanges(
+            *(pc.filter(files, pc.invert(has_path(files, paths))) for files in (self.adds, self.removes))
+        )
 
 
 def has_path(files: pa.Table, paths: pa.Array) -> pa.Array:
@@ -83,14 +85,14 @@ def first_shared(files: pa.Table, keys: pa.Array) -> str | None:
 
 def first_path(files: pa.Table, hit: pa.Array) -> str | None:
     """The path of the first file that is hit, None if none is."""
-    paths = FileTable(files).path.filter(hit)
+    paths = pc.filter(FileTable(files).path, hit)
     return paths[0].as_py() if len(paths) else None
 
 
 def data_changes(files: pa.Table) -> pa.Table:
     """The files that change what a reader sees."""
     flags = FileTable(files).data_change
-    return files.filter(pc.or_kleene(flags, flags.is_null()))
+    return pc.filter(files, pc.or_kleene(flags, pc.is_null(flags)))
 
 
 def outside_settled(intent: Intent, files: pa.Table) -> pa.Table:
@@ -98,7 +100,7 @@ def outside_settled(intent: Intent, files: pa.Table) -> pa.Table:
     for scope in intent.settled_scopes:
         if files.num_rows:
             match = match_files(files, scope, intent.table.schema, intent.table.partition_columns)
-            files = files.filter(pc.invert(match.all_match))
+            files = pc.filter(files, pc.invert(match.all_match))
     return files
 
 

@@ -72,7 +72,7 @@ class MarkedRows:
                 columns=missing,
             )
         touched = [index for index, rows in enumerate(deleted) if rows]
-        files = ensure_file_table(files).take(int64_array(touched)).combine_chunks()
+        files = pc.take(ensure_file_table(files), int64_array(touched)).combine_chunks()
         rows = cls(files, bitmaps_of(store, files), [deleted[index] for index in touched], random_prefix_length)
         rows._ensure_live()
         return rows
@@ -98,7 +98,7 @@ class MarkedRows:
             inline_bytes=INLINE_BYTES,
             random_prefix_length=self.random_prefix_length,
         )
-        adds = with_deletion_vectors(self.files.take(int64_array(staying)), vectors)
+        adds = with_deletion_vectors(pc.take(self.files, int64_array(staying)), vectors)
         self.vector_files = [*self.vector_files, *vector_files]
         staged.removes.append((self.files.select(_REMOVED_COLUMNS), True))
         staged.adds.append(adds)
@@ -117,7 +117,7 @@ class MarkedRows:
         indexes = pc.indices_nonzero(is_wanted).to_pylist()
         return replace(
             self,
-            files=self.files.filter(is_wanted).combine_chunks(),
+            files=pc.filter(self.files, is_wanted).combine_chunks(),
             marked=[self.marked[index] for index in indexes],
             deleted=[self.deleted[index] for index in indexes],
         )
@@ -129,7 +129,7 @@ class MarkedRows:
                 "A file that is to get a deletion vector does not say how many records it has",
                 cause="Its statistics lack numRecords",
                 remedy="Rewrite the file instead",
-                path=FileTable(self.files).path.filter(counts.is_null())[0].as_py(),
+                path=pc.filter(FileTable(self.files).path, pc.is_null(counts))[0].as_py(),
             )
         for index, count in enumerate(counts.to_pylist()):
             deleted = self.deleted[index]
@@ -179,21 +179,21 @@ def marks_on_top(
         return None, None
     touched = rows._those(is_removed)
     where = pc.index_in(touched.paths, value_set=one_chunk(canonical_paths(FileTable(adds).path)))
-    returns = where.is_valid()
+    returns = pc.is_valid(where)
     touched = touched._those(returns)
-    files = adds.take(where.filter(returns))
+    files = pc.take(adds, pc.filter(where, returns))
     vectors = bitmaps_of(store, files)
     is_on_top = pc.and_(
-        record_counts(files).is_valid(),
+        pc.is_valid(record_counts(files)),
         bool_array([before.issubset(after) for before, after in zip(touched.marked, vectors, strict=True)]),
     )
-    touched, files = touched._those(is_on_top), files.filter(is_on_top).combine_chunks()
+    touched, files = touched._those(is_on_top), pc.filter(files, is_on_top).combine_chunks()
     vectors = [vectors[index] for index in pc.indices_nonzero(is_on_top).to_pylist()]
     shared = [
         (after - before) & new for before, after, new in zip(touched.marked, vectors, touched.deleted, strict=True)
     ]
     if any(shared):
-        paths = FileTable(files).path.filter(bool_array([bool(both) for both in shared]))
+        paths = pc.filter(FileTable(files).path, bool_array([bool(both) for both in shared]))
         return None, Overlap(tuple(paths.to_pylist()), sum(map(len, shared)))
     return (replace(touched, files=files, marked=vectors, vector_files=[]), None) if files.num_rows else (None, None)
 

@@ -75,12 +75,12 @@ def note_moved_rows(intent: Intent, winner: Commit) -> None:
     if intent.reads.is_empty or not intent.changes_data:
         return
     flags = FileTable(winner.adds).data_change
-    moved = winner.adds.filter(pc.and_kleene(pc.invert(flags), flags.is_valid()))
+    moved = pc.filter(winner.adds, pc.and_kleene(pc.invert(flags), pc.is_valid(flags)))
     if not moved.num_rows:
         return
     rows_moved = has_path(winner.removes, intent.reads.paths_with_rows())
     if not pc.any(rows_moved).as_py() and not any(first_shared(winner.removes, keys) for keys in intent.reads.files):
-        moved = moved.filter(intent.reads.may_hold_read_rows(moved, intent.table))
+        moved = pc.filter(moved, intent.reads.may_hold_read_rows(moved, intent.table))
     intent.reads.moved.append(keys_of(moved))
 
 
@@ -89,7 +89,7 @@ def _changes(intent: Intent, winner: Commit) -> FileChanges:
     outside = outside_settled(intent, adds)
     if intent.reads.across_scopes and intent.settled_scopes:
         again = has_path(adds, canonical_paths(FileTable(removes).path))
-        outside = pa.concat_tables([adds.filter(pc.invert(again)), outside_settled(intent, adds.filter(again))])
+        outside = pa.concat_tables([pc.filter(adds, pc.invert(again)), outside_settled(intent, pc.filter(adds, again))])
     return FileChanges(outside, outside_settled(intent, removes))
 
 
@@ -97,10 +97,10 @@ def _split(changes: FileChanges) -> tuple[FileChanges, FileChanges]:
     """Files that came or went as a whole, and those that got another deletion vector: one row a file, in one order."""
     removed = one_chunk(canonical_paths(FileTable(changes.removes).path))
     partners = pc.index_in(removed, value_set=one_chunk(canonical_paths(FileTable(changes.adds).path)))
-    stays = partners.is_valid()
+    stays = pc.is_valid(partners)
     if not stays.true_count:
         return changes, FileChanges(changes.adds.slice(0, 0), changes.removes.slice(0, 0))
-    marked = FileChanges(changes.adds.take(partners.filter(stays)), changes.removes.filter(stays))
+    marked = FileChanges(pc.take(changes.adds, pc.filter(partners, stays)), pc.filter(changes.removes, stays))
     return changes.without(one_chunk(canonical_paths(FileTable(marked.adds).path))), marked
 
 
@@ -110,7 +110,7 @@ def _split(changes: FileChanges) -> tuple[FileChanges, FileChanges]:
 def _ensure_none_added(intent: Intent, winner: Commit, adds: pa.Table) -> None:
     if not adds.num_rows or not intent.reads.reads_rows:
         return
-    adds = adds.filter(intent.reads.may_hold_read_rows(adds, intent.table))
+    adds = pc.filter(adds, intent.reads.may_hold_read_rows(adds, intent.table))
     if (path := _first_read(intent, adds)) is not None:
         cause = f"It added the file {path}, whose rows this one should have read"
         raise conflict_error(ConcurrentAppendError, winner, cause, path=path)
@@ -144,7 +144,7 @@ def _ensure_none_removed(intent: Intent, winner: Commit, removes: pa.Table) -> N
         return
     path = first_path(removes, has_path(removes, reads.paths_with_rows()))
     if path is None and reads.looked_at:
-        removes = removes.filter(pc.invert(has_path(removes, pa.concat_arrays(reads.looked_at))))
+        removes = pc.filter(removes, pc.invert(has_path(removes, pa.concat_arrays(reads.looked_at))))
     if path is None:
         path = _first_removed(intent, removes)
     if path is not None:
@@ -165,7 +165,7 @@ def _first_removed(intent: Intent, removes: pa.Table) -> str | None:
     if reads.reads_rows:
         # Partition values are at hand; only what they leave over is looked up in the snapshot.
         hit = reads.may_hold_read_rows(removes, intent.table)
-        removes = removes if reads.files else removes.filter(hit)
+        removes = removes if reads.files else pc.filter(removes, hit)
     return first_path(removes, has_path(removes, paths_of(intent.keys_read()))) if removes.num_rows else None
 
 
@@ -185,11 +185,11 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
     from delta_orch.log.write.marked_rows import bitmaps_of
 
     paths, known, named_too, matching = (
-        array.filter(concerned).to_pylist() for array in (paths, is_known, is_named, may_match)
+        pc.filter(array, concerned).to_pylist() for array in (paths, is_known, is_named, may_match)
     )
-    adds = marked.adds.filter(concerned).combine_chunks()
+    adds = pc.filter(marked.adds, concerned).combine_chunks()
     before, after = (
-        bitmaps_of(intent.store, files) for files in (marked.removes.filter(concerned).combine_chunks(), adds)
+        bitmaps_of(intent.store, files) for files in (pc.filter(marked.removes, concerned).combine_chunks(), adds)
     )
     open_questions: list[int] = []
     for index, path in enumerate(paths):
@@ -206,7 +206,7 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
             raise _deleted(winner, path, gone)
     open_questions = [index for index in open_questions if after[index] != before[index]]
     if open_questions:
-        files = _only_rows(adds.take(int64_array(open_questions)), [after[i] - before[i] for i in open_questions])
+        files = _only_rows(pc.take(adds, int64_array(open_questions)), [after[i] - before[i] for i in open_questions])
         if (path := _first_read(intent, files)) is not None:
             cause = f"It deleted rows of the file {path} that this one has read"
             raise conflict_error(ConcurrentDeleteReadError, winner, cause, path=path)

@@ -86,7 +86,7 @@ class ReadSet:
             return all_booleans(True, rows)
         # A remove may lack its partition values (PROTOCOL, "Add File and Remove File"): then it may lie anywhere.
         values = FileTable(files).partition_values
-        touched = one_chunk(values.is_null()) if partition_columns else all_booleans(False, rows)
+        touched = one_chunk(pc.is_null(values)) if partition_columns else all_booleans(False, rows)
         for predicate in self.predicates:
             touched = pc.or_(touched, match_files(files, predicate, table.schema, partition_columns).may_match)
         return pc.or_(touched, self.lie_in_read_partitions(files, table)) if self.partitions else touched
@@ -118,7 +118,7 @@ class ReadSet:
                 files = snapshot.files((*_KEY_COLUMNS, "partition_values"))
                 by_value = ReadSet(partitions=self.partitions)
                 hit = by_value.may_hold_read_rows(files, snapshot.configuration)
-                found.append(keys_of(files.filter(hit)))
+                found.append(keys_of(pc.filter(files, hit)))
         return pa.concat_arrays(found) if found else pa.nulls(0, pa.string())
 
 
@@ -178,7 +178,7 @@ class StagedActions:
         """Leave out what is staged of these data files (canonical paths)."""
 
         def others(files: pa.Table) -> pa.Table:
-            return files.filter(pc.invert(pc.is_in(canonical_paths(FileTable(files).path), value_set=paths)))
+            return pc.filter(files, pc.invert(pc.is_in(canonical_paths(FileTable(files).path), value_set=paths)))
 
         self.adds = [others(files) for files in self.adds]
         self.removes = [(others(files), data_change) for files, data_change in self.removes]
@@ -195,7 +195,9 @@ class StagedActions:
         if not added or not any(len(paths) for paths in known):
             return pa.nulls(0, pa.string())
         value_set = pa.concat_arrays(known)
-        return pa.concat_arrays([paths.filter(pc.is_in(paths, value_set=value_set)) for paths in map(one_chunk, added)])
+        return pa.concat_arrays(
+            [pc.filter(paths, pc.is_in(paths, value_set=value_set)) for paths in map(one_chunk, added)]
+        )
 
     def drop_files_in(self, scope: Expression, table: TableConfiguration) -> None:
         """Leave out every file for whose partition `scope`, a predicate over partition columns, is true."""
@@ -205,7 +207,7 @@ class StagedActions:
             if not files.num_rows:
                 return files
             match = match_files(files, scope, table.schema, table.partition_columns)
-            return files.filter(pc.invert(match.may_match))
+            return pc.filter(files, pc.invert(match.may_match))
 
         self.adds = [outside(files) for files in self.adds]
         self.removes = [(outside(files), data_change) for files, data_change in self.removes]
@@ -319,7 +321,7 @@ def ensure_file_table(files: pa.Table) -> pa.Table:
 
 
 def _is_not_false(flags: pa.ChunkedArray) -> pa.ChunkedArray:
-    return pc.or_kleene(flags, flags.is_null())
+    return pc.or_kleene(flags, pc.is_null(flags))
 
 
 def _sum_of_records(tables: Sequence[pa.Table]) -> int:

@@ -346,20 +346,21 @@ def set_properties(log: TableLog, snapshot: Snapshot, asked: Mapping[str, str], 
 
 def _with_ids(snapshot: Snapshot) -> pa.Table:
     files = snapshot.files()
-    return files.filter(
-        pc.or_(FileTable(files).base_row_id.is_valid(), FileTable(files).default_row_commit_version.is_valid())
+    return pc.filter(
+        files,
+        pc.or_(pc.is_valid(FileTable(files).base_row_id), pc.is_valid(FileTable(files).default_row_commit_version)),
     ).combine_chunks()
 
 
 def _without_ids(snapshot: Snapshot) -> pa.Table:
     files = snapshot.files()
-    lacking = pc.or_(FileTable(files).base_row_id.is_null(), FileTable(files).default_row_commit_version.is_null())
-    return files.filter(lacking).combine_chunks()
+    lacking = pc.or_(pc.is_null(FileTable(files).base_row_id), pc.is_null(FileTable(files).default_row_commit_version))
+    return pc.filter(files, lacking).combine_chunks()
 
 
 def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
     """The files, their statistics completed by how many records they have."""
-    uncounted = pc.indices_nonzero(record_counts(files).is_null()).to_pylist()
+    uncounted = pc.indices_nonzero(pc.is_null(record_counts(files))).to_pylist()
     if not uncounted:
         return files
     paths = FileTable(files).path.to_pylist()

@@ -71,7 +71,7 @@ class FileRewriter:
         if files.num_rows:
             files = _with_counts(draft.snapshot, files)
             self._rewrite(draft, files, copies)
-            adds = self._made.filter(pc.is_in(self._made.column(_SOURCE), value_set=keys_of(files)))
+            adds = pc.filter(self._made, pc.is_in(self._made.column(_SOURCE), value_set=keys_of(files)))
             adds, removed = adds.drop_columns([_SOURCE]), files.select(REMOVED_FILE_COLUMNS)
             stage_moved(transaction, adds, removed)
             transaction.set_operation_metrics(compaction_metrics(adds, removed))
@@ -87,11 +87,12 @@ class FileRewriter:
         if basis != self._basis:
             self._basis, self._made = basis, self._made.slice(0, 0)
         spec = copies.spec(unsplit(basis.spec))
-        todo = files.filter(
+        todo = pc.filter(
+            files,
             pc.and_(
                 pc.invert(pc.is_in(keys_of(files), value_set=self._made.column(_SOURCE).combine_chunks())),
                 pc.greater(_live_rows(files), 0),
-            )
+            ),
         )
         if not todo.num_rows:
             return
@@ -109,7 +110,7 @@ def _rewritten(engine: Engine, plans: list[ScanPlan], spec: WriteSpec, sources: 
         # Some file holds another number of rows than the log says: then each must be asked what became of it.
         parts = [engine.rewrite([plan], spec) for plan in plans]
         made = pa.concat_tables(parts)
-        sources = sources.take(int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
+        sources = pc.take(sources, int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
     return made.append_column(_SOURCE, sources)
 
 
@@ -139,14 +140,14 @@ def _unwanted_files(draft: Draft) -> pa.Table:
         return files
     chosen = all_booleans(False, files.num_rows)
     if FileTrait.DELETION_VECTOR in unwanted:
-        chosen = pc.or_(chosen, one_chunk(FileTable(files).dv_id.is_valid()))
+        chosen = pc.or_(chosen, one_chunk(pc.is_valid(FileTable(files).dv_id)))
     mode = snapshot.configuration.column_mapping
     older, paths = draft.widened_schema, FileTable(files).path.to_pylist()
     if FileTrait.OLDER_TYPES in unwanted and older is not None and has_type_changes(older):
         chosen = pc.or_(chosen, have_older_types(snapshot.store, paths, older, mode))
     if FileTrait.SHREDDED_VARIANTS in unwanted and holds_variant(snapshot.schema):
         chosen = pc.or_(chosen, have_shredded_variants(snapshot.store, paths, snapshot.schema, mode))
-    return files.filter(chosen)
+    return pc.filter(files, chosen)
 
 
 def _names_differ(draft: Draft) -> bool:
