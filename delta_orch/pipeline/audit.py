@@ -191,19 +191,25 @@ def repeated_keys(
     snapshot: TableSnapshot, keys: Sequence[str], where: str | Expression | None = None
 ) -> tuple[tuple[str, ...], int, list[dict[str, object]]]:
     """Values of columns that more than one row has: the columns, how many such values there are, and some of them.
-    Reads these columns, in DuckDB, which spills.
+    Reads these columns, in a DuckDB of its own, which spills.
 
-    Raises ColumnNotFoundError.
+    Raises:
+        ColumnNotFoundError: There is no such column.
+        DeltaError: The files cannot be read.
     """
+    from delta_orch.engines.local.duckdb_requests import repeated
+    from delta_orch.engines.local.duckdb_session import ensure_duckdb
+    from delta_orch.engines.local.engine import LocalEngine
     from delta_orch.expressions.column_names import resolve_column_names
 
+    ensure_duckdb()
     columns = resolve_column_names(list(keys), snapshot.schema, "keys")
-    quoted = ", ".join('"' + column.replace('"', '""') + '"' for column in columns)
-    rows = snapshot.scan(columns=columns, where=where).to_duckdb()
-    repeated = rows.aggregate(f"{quoted}, count(*) AS rows_with_them", quoted).filter("rows_with_them > 1")
-    ((count,),) = repeated.aggregate("count(*)").fetchall()
-    some = repeated.limit(MOST_SHOWN).fetchall() if count else []
-    return columns, count, [dict(zip(columns, row[:-1], strict=True)) for row in some]
+    rows = LocalEngine().scan(snapshot.scan(columns=columns, where=where).plan())
+    count, some = 0, list[dict[str, object]]()
+    for batch in repeated(rows).to_reader():
+        some += batch.slice(0, MOST_SHOWN - len(some)).to_pylist()
+        count += batch.num_rows
+    return columns, count, some
 
 
 def ensure_unique_keys(staged: TableSnapshot, keys: Sequence[str]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from delta_orch.errors import (
     DeltaError,
     InvalidRequestError,
     SchemaMismatchError,
+    StorageError,
     TableExistsError,
     TableNotFoundError,
 )
@@ -26,6 +28,8 @@ from delta_orch.pipeline.incremental import IncrementalReader
 from delta_orch.pipeline.run_identity import RunIdentity
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import AIRFLOW, INCREMENTAL, OPS, asset_owner
+from delta_orch.testing import open_table
+from tests.harness.fault_store import FaultStore
 
 ROWS = pa.table({"day": ["a", "a"], "n": pa.array([1, 2], pa.int64())})
 
@@ -299,6 +303,24 @@ def test_keys_that_another_writer_adds_during_an_audit_are_a_conflict(tmp_path: 
         step.run(lambda: pa.table({"id": [2]}))
     assert caught.value.retryable
     assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [1, 2]
+
+
+def test_an_audit_of_keys_ends_with_the_error_of_the_store(tmp_path: Path) -> None:
+    store = FaultStore(DeltaTable(tmp_path / "t").store, watch_data=True)
+    table = open_table(store)
+    store.instead(("data_open", 0), lambda call, act: store.fail(call))
+    with pytest.raises(StorageError, match="data_open"):
+        Step("keys", table, audits=as_audits([Audit("ids", unique=["id"])])).run(lambda: pa.table({"id": [1]}))
+    assert not table.exists()
+
+
+def test_audits_of_keys_in_threads_do_not_stand_in_each_others_way(tmp_path: Path) -> None:
+    def write(number: int) -> None:
+        table = DeltaTable(tmp_path / str(number))
+        Step("keys", table, audits=as_audits([Audit("ids", unique=["id"])])).run(lambda: pa.table({"id": [1, 2]}))
+
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(write, range(24)))
 
 
 # Owners

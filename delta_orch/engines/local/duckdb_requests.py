@@ -125,6 +125,14 @@ def aggregated(relation: LocalRelation, keys: Sequence[ComputedColumn], measures
     return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))
 
 
+def repeated(relation: LocalRelation) -> LocalRelation:
+    """The rows that occur more than once, each once. Columns may be of any type; nulls are equal to each other."""
+    names = ", ".join(map(quote_duckdb_identifier, relation.schema.names))
+    sql = f"SELECT {names} FROM {_INPUT} GROUP BY {names} HAVING count(*) > 1"
+    inputs = {_INPUT: QueryInput(relation, set(relation.schema.names))}
+    return query_relation(DuckDBQuery(sql, relation.schema, inputs))
+
+
 def _measured(scalars: Scalars, measure: Measure) -> Typed:
     if measure.value is None:
         if measure.function != "count":
