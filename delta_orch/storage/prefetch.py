@@ -18,6 +18,8 @@ MAX_THREADS = 8
 FAR_THREADS = 10
 """Where a thread mostly waits for the answer of an object store: as many connections as the libraries of Google and
 Azure keep open."""
+FAR_WAIT_BYTES = 8 * 1024 * 1024
+"""Writing anew far files of fewer bytes is a matter of waiting, and of `FAR_THREADS`. With more it is one of memory."""
 
 
 def thread_count() -> int:

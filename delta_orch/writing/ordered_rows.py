@@ -12,6 +12,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.expressions.nodes import Column
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.scan.scan import scan_of_files
+from delta_orch.storage.prefetch import FAR_THREADS, FAR_WAIT_BYTES, map_ahead
 from delta_orch.writing.moved_rows import RowCopies, stage_moved
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write
 
@@ -36,13 +37,14 @@ def move_along_curve(
 
     Returns: The files that were added and those that were removed.
     """
-    assert write.snapshot is not None
-    copies = RowCopies(write.snapshot)
+    snapshot = write.snapshot
+    assert snapshot is not None
+    copies = RowCopies(snapshot)
     spec = replace(copies.spec(write.target.write_spec()), keeps_order=True, target_file_size_bytes=file_size_bytes)
-    made = []
-    for files in groups:
+
+    def rewrite(files: pa.Table) -> pa.Table:
         counts = record_counts(files)
-        rows = write.engine.scan(copies.plan(scan_of_files(write.snapshot, files.select(REMOVED_FILE_COLUMNS))))
+        rows = write.engine.scan(copies.plan(scan_of_files(snapshot, files.select(REMOVED_FILE_COLUMNS))))
         ordered = write.engine.along_curve(
             rows,
             columns,
@@ -50,8 +52,11 @@ def move_along_curve(
             num_rows=None if counts.null_count else pc.sum(counts).as_py(),
             num_files=max(1, -(-FileTable(files).size_bytes // file_size_bytes)),
         )
-        made.append(write.engine.write(ordered, spec))
-    adds = pa.concat_tables(made)
+        return write.engine.write(ordered, spec)
+
+    is_small = all(FileTable(files).size_bytes < FAR_WAIT_BYTES for files in groups)
+    is_waiting = is_small and not snapshot.store.is_near and write.engine.name == "local"
+    adds = pa.concat_tables(map_ahead(rewrite, groups, FAR_THREADS) if is_waiting else map(rewrite, groups))
     for name, value in (marks or {}).items():
         index = adds.schema.get_field_index(name)
         repeated = pc.take(value, pa.array([0] * adds.num_rows, pa.int64()))

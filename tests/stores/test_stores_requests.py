@@ -64,6 +64,10 @@ def test_files_are_sent_and_read_side_by_side(emulator_named: Callable[[str], Em
         reopened().restore(version=1)
         assert proxy.most_at_once >= 4, "the files of that version are looked up"
         assert reopened().snapshot().scan().to_arrow().num_rows == FILES + 1
+        table = reopened()
+        table.optimize(zorder_by=["id"])
+        assert proxy.most_at_once >= 8, "partitions are put in order side by side"
+        assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [0, *range(FILES)]
 
 
 def test_commits_are_read_side_by_side(s3: Emulator) -> None:

@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from delta_orch.engines.row_sets import RowKey, RowSet
     from delta_orch.engines.space_curve import Curve
 
-_FEW_BYTES = 8 * 1024 * 1024
-
 
 class LocalEngine:
     """`engines.base.Engine` on Arrow and DuckDB.
@@ -170,7 +168,8 @@ class LocalEngine:
         """Each plan becomes one file a partition; larger ones are split only at `spec.target_file_size_bytes`."""
         from delta_orch.engines.local.file_writer import LateNanError, add_table
         from delta_orch.engines.local.write import write_relation
-        from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
+        from delta_orch.log.files.file_columns import FileTable
+        from delta_orch.storage.prefetch import FAR_THREADS, FAR_WAIT_BYTES, map_ahead
 
         def rewrite_one(plan: ScanPlan) -> list[WrittenFile]:
             size = spec.target_file_size_bytes
@@ -183,8 +182,8 @@ class LocalEngine:
                     # Twice at most: the second time, no float gets bounds.
                     with_nan = e.floats if with_nan else e.leaves
 
-        # Far files of few bytes are a matter of waiting, others one of memory.
-        is_waiting = not spec.store.is_near and all(_is_small(plan) for plan in plans)
+        is_small = all(FileTable(plan.files).size_bytes < FAR_WAIT_BYTES for plan in plans)
+        is_waiting = is_small and not spec.store.is_near
         threads = FAR_THREADS if is_waiting else None
         files = chain.from_iterable(map_ahead(rewrite_one, plans, threads))
         return add_table(list(files), spec.partition_names)
@@ -203,12 +202,6 @@ class LocalEngine:
 
     def to_reader(self, relation: LocalRelation) -> pa.RecordBatchReader:
         return relation.to_reader()
-
-
-def _is_small(plan: ScanPlan) -> bool:
-    from delta_orch.log.files.file_columns import FileTable
-
-    return FileTable(plan.files).size_bytes < _FEW_BYTES
 
 
 def _batches_of(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
