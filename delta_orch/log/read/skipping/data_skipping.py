@@ -303,7 +303,7 @@ class Pruning(NamedTuple):
         self, rows: LiveRows, names: tuple[str, ...], columns: Mapping[tuple[str, ...], DataType]
     ) -> pa.BooleanArray:
         bounds = _bounds_of(rows, columns)
-        values = pc.filter(self._values_of(rows.group, names), rows.keep)
+        values = self._values_of(rows.group, names).filter(rows.keep)
         return may_match(values, self.where, self.schema, self.partition_columns, bounds)
 
 
