@@ -11,7 +11,7 @@ import re
 from argparse import ArgumentParser, HelpFormatter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, NoReturn, TypeVar
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.redaction import kept, redacted
@@ -111,7 +111,8 @@ COLUMNS = argument("--columns", "A,B.C", _NAMES)
 ENGINE = argument("--engine", "local|spark", "spark starts a session to read the rows.", default="local")
 DRY_RUN = flag("--dry-run", "Check everything and show what would be committed. Change nothing.")
 _LEVELS = "WriteSerializable, Serializable or SnapshotIsolation. Default: the table's level."
-ISOLATION = argument("--isolation", "LEVEL", _LEVELS)
+COMMIT = (argument("--isolation", "LEVEL", _LEVELS, dest="isolation_level"), DRY_RUN)
+"""What a command takes that commits, under the names of `CommitOptions`."""
 
 
 class _Parser(ArgumentParser):
@@ -155,6 +156,23 @@ class Command:
         values = vars(self.parser(words).parse_intermixed_args(arguments))
         target = Target(**{name: values.pop(name) for name in Target.__slots__ if name in values})
         self.function(target, **values)
+
+
+def pairs(
+    given: Sequence[str], form: Literal["KEY=VALUE", "NAME=URI", "NAME:TYPE"], option: str = ""
+) -> dict[str, str]:
+    """Texts of a form, taken apart. A VALUE may be empty.
+
+    Raises:
+        UsageError: One has another form.
+    """
+    found = {}
+    for text in given:
+        key, separator, value = text.rpartition(":") if form == "NAME:TYPE" else text.partition("=")
+        if not (key and separator and (value or form == "KEY=VALUE")):
+            raise UsageError(f"{option} {text!r} is not {form}".lstrip())
+        found[key] = value
+    return found
 
 
 F = TypeVar("F", bound=Callable[..., None])

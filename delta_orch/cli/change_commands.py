@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
@@ -11,6 +11,7 @@ from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
 
 COMMANDS = Commands()
@@ -18,12 +19,12 @@ COMMANDS = Commands()
 _WHERE = take.argument("--where", "SQL", "The rows, in Spark SQL. Default: all.")
 
 
-@COMMANDS.add(_WHERE, take.ENGINE, take.ISOLATION, take.DRY_RUN)
-def delete(at: Target, where: str | None, engine: str, isolation: str | None, dry_run: bool) -> None:
+@COMMANDS.add(_WHERE, take.ENGINE, *take.COMMIT)
+def delete(at: Target, where: str | None, engine: str, **commit: Any) -> None:
     """Delete the rows for which a predicate is true."""
     table = at.table()
     with out.working("Deleting rows"):
-        result = table.delete(where, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run)
+        result = table.delete(where, engine=open_engine(engine), **commit)
     _report(at, result)
 
 
@@ -33,12 +34,9 @@ def delete(at: Target, where: str | None, engine: str, isolation: str | None, dr
     ),
     _WHERE,
     take.ENGINE,
-    take.ISOLATION,
-    take.DRY_RUN,
+    *take.COMMIT,
 )
-def update(
-    at: Target, assigned: list[str], where: str | None, engine: str, isolation: str | None, dry_run: bool
-) -> None:
+def update(at: Target, assigned: list[str], where: str | None, engine: str, **commit: Any) -> None:
     """Give columns other values in the rows for which a predicate is true."""
     from delta_orch.protocol.schema_edit import quote_path
     from delta_orch.statements.rows import parse_assignments
@@ -51,7 +49,7 @@ def update(
             values[name] = value
     table = at.table()
     with out.working("Updating rows"):
-        result = table.update(values, where, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run)
+        result = table.update(values, where, engine=open_engine(engine), **commit)
     _report(at, result)
 
 
@@ -67,18 +65,10 @@ def update(
         default=[],
     ),
     take.ENGINE,
-    take.ISOLATION,
-    take.DRY_RUN,
+    *take.COMMIT,
 )
 def merge(
-    at: Target,
-    source: str,
-    on: str | None,
-    keys: str | None,
-    when: list[str],
-    engine: str,
-    isolation: str | None,
-    dry_run: bool,
+    at: Target, source: str, on: str | None, keys: str | None, when: list[str], engine: str, **commit: Any
 ) -> None:
     """Update, delete and insert rows by those of another table or a Parquet file."""
     from delta_orch.statements.rows import parse_merge_clause
@@ -91,9 +81,7 @@ def merge(
     clauses = [parse_merge_clause(text) for text in when or ["MATCHED THEN UPDATE SET *", "NOT MATCHED THEN INSERT *"]]
     table = at.table()
     assert condition is not None
-    builder = table.merge(
-        _source(at, source), condition, engine=open_engine(engine), isolation_level=isolation, dry_run=dry_run
-    )
+    builder = table.merge(_source(at, source), condition, engine=open_engine(engine), **commit)
     for clause in clauses:
         builder = clause(builder)
     with out.working("Merging rows"):
@@ -141,18 +129,11 @@ def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
     from delta_orch.statements.run import sql as run
     from delta_orch.verbs.vacuum import VacuumResult
 
-    tables: dict[str, object] = {}
-    for text in table:
-        name, separator, uri = text.partition("=")
-        if not (name and separator and uri):
-            raise UsageError(f"--table {text!r} is not NAME=URI")
-        tables[name] = uri
+    tables = take.pairs(table, "NAME=URI", option="--table")
     reads = open_engine(engine)
     with out.working("Running the statement"):
-        if dry_run:
-            result = run(at.uri, engine=reads, tables=tables, storage_options=at.options(), dry_run=True)
-        else:
-            result = run(at.uri, engine=reads, tables=tables, storage_options=at.options())
+        options: CommitOptions = {"dry_run": True} if dry_run else {}
+        result = run(at.uri, engine=reads, tables=tables, storage_options=at.options(), **options)
         if not isinstance(result, CommitResult | pa.Table) and reads.accepts(result):
             result = reads.to_arrow(reads.relation(result))
     if isinstance(result, CommitResult):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from delta_orch.cli.arguments import DRY_RUN, ISOLATION, VERSION, Commands, Target, argument
+from typing import Any
+
+from delta_orch.cli.arguments import COMMIT, VERSION, Commands, Target, argument
 from delta_orch.cli.output import print_json, print_rows, report_commit
 
 COMMANDS = Commands()
@@ -23,19 +25,18 @@ def list_domains(at: Target) -> None:
 @COMMANDS.add(
     _DOMAIN,
     argument("configuration", "TEXT", "Its text, for example JSON."),
-    ISOLATION,
-    DRY_RUN,
+    *COMMIT,
     name="set",
 )
-def set_domain(at: Target, domain: str, configuration: str, isolation: str | None, dry_run: bool) -> None:
+def set_domain(at: Target, domain: str, configuration: str, **commit: Any) -> None:
     """Set a metadata domain of your own, whatever it held before."""
-    result = at.table().set_domain_metadata(domain, configuration, isolation_level=isolation, dry_run=dry_run)
+    result = at.table().set_domain_metadata(domain, configuration, **commit)
     report_commit(result, done=f"Version {result.version} committed", nothing="Nothing to change", as_json=at.json)
 
 
-@COMMANDS.add(_DOMAIN, ISOLATION, DRY_RUN, name="remove")
-def remove_domain(at: Target, domain: str, isolation: str | None, dry_run: bool) -> None:
+@COMMANDS.add(_DOMAIN, *COMMIT, name="remove")
+def remove_domain(at: Target, domain: str, **commit: Any) -> None:
     """Remove a metadata domain of your own."""
-    result = at.table().remove_domain_metadata(domain, isolation_level=isolation, dry_run=dry_run)
+    result = at.table().remove_domain_metadata(domain, **commit)
     nothing = f"Nothing to remove: version {result.version} has no domain {domain}"
     report_commit(result, done=f"Version {result.version} committed", nothing=nothing, as_json=at.json)

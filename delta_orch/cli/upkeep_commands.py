@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
@@ -22,8 +22,7 @@ COMMANDS = Commands()
     take.argument("--zorder-by", "A,B.C", "Columns by whose values rows come to share files."),
     take.flag("--full", "Cluster all files of a clustered table again."),
     take.ENGINE,
-    take.ISOLATION,
-    take.DRY_RUN,
+    *take.COMMIT,
 )
 def optimize(
     at: Target,
@@ -32,8 +31,7 @@ def optimize(
     zorder_by: str | None,
     full: bool,
     engine: str,
-    isolation: str | None,
-    dry_run: bool,
+    **commit: Any,
 ) -> None:
     """Merge small files, partition by partition, and leave deleted rows behind. Rows do not change."""
     table = at.table()
@@ -45,8 +43,7 @@ def optimize(
             zorder_by=take.parse_columns(zorder_by),
             full=full,
             engine=take.open_engine(engine),
-            isolation_level=isolation,
-            dry_run=dry_run,
+            **commit,
         )
     done = "" if result.skipped else _merged_text(result)
     out.report_commit(result, done=done, nothing="Nothing to merge", as_json=at.json)

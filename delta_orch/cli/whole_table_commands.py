@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
 from delta_orch.cli.arguments import Commands, Target, UsageError
@@ -14,21 +16,14 @@ COMMANDS = Commands()
     take.argument("--version", "N", "The version to go back to.", type=int),
     take.argument("--timestamp", "TIME", "Go back to the version that was current at this time (ISO 8601)."),
     take.flag("--ignore-missing-files", "Restore even where files of that version are gone."),
-    take.ISOLATION,
-    take.DRY_RUN,
+    *take.COMMIT,
 )
-def restore(at: Target, ignore_missing_files: bool, isolation: str | None, dry_run: bool) -> None:
+def restore(at: Target, ignore_missing_files: bool, **commit: Any) -> None:
     """Make the table what it was at an older version. That is a new version; none is taken back."""
     if (at.version is None) == (at.timestamp is None):
         raise UsageError("Give --version or --timestamp")
     with out.working("Restoring"):
-        result = at.table().restore(
-            at.version,
-            at.timestamp,
-            ignore_missing_files=ignore_missing_files,
-            isolation_level=isolation,
-            dry_run=dry_run,
-        )
+        result = at.table().restore(at.version, at.timestamp, ignore_missing_files=ignore_missing_files, **commit)
     metrics = result.operation_metrics
     done = (
         f"Version {result.version}: {metrics.get('numRestoredFiles')} files restored, "
@@ -48,7 +43,7 @@ def restore(at: Target, ignore_missing_files: bool, isolation: str | None, dry_r
 )
 def clone(at: Target, target: str, deep: bool, replace: bool, property: list[str], dry_run: bool) -> None:
     """Make a version of the table a table of its own. Storage options count for both locations."""
-    properties = dict(_pair(text) for text in property)
+    properties = take.pairs(property, "KEY=VALUE", option="--property")
     with out.working("Copying files" if deep else "Cloning"):
         result = at.table().clone(
             target,
@@ -65,13 +60,6 @@ def clone(at: Target, target: str, deep: bool, replace: bool, property: list[str
     out.report_commit(result, done=done, nothing="Nothing to clone", as_json=at.json)
 
 
-def _pair(text: str) -> tuple[str, str]:
-    key, separator, value = text.partition("=")
-    if not (key and separator):
-        raise UsageError(f"--property {text!r} is not KEY=VALUE")
-    return key, value
-
-
 @COMMANDS.add(
     take.argument(
         "--partition", "NAME:TYPE", "A column that directories stand for, repeatable.", action="append", default=[]
@@ -82,12 +70,7 @@ def convert(at: Target, partition: list[str], dry_run: bool) -> None:
     """Make the Parquet files of a directory a table, in place."""
     from delta_orch.delta_table import DeltaTable
 
-    columns = {}
-    for text in partition:
-        name, separator, data_type = text.rpartition(":")
-        if not (name and separator and data_type):
-            raise UsageError(f"--partition {text!r} is not NAME:TYPE")
-        columns[name] = data_type
+    columns = take.pairs(partition, "NAME:TYPE", option="--partition")
     with out.working("Reading footers"):
         result = DeltaTable.convert(at.uri, columns or None, storage_options=at.options(), dry_run=dry_run)
     done = f"Version {result.version}: {result.operation_metrics.get('numConvertedFiles')} files"
@@ -97,14 +80,13 @@ def convert(at: Target, partition: list[str], dry_run: bool) -> None:
 @COMMANDS.add(
     take.argument("--where", "SQL", "Only partitions for which this is true."),
     take.ENGINE,
-    take.ISOLATION,
-    take.DRY_RUN,
+    *take.COMMIT,
 )
-def purge(at: Target, where: str | None, engine: str, isolation: str | None, dry_run: bool) -> None:
+def purge(at: Target, where: str | None, engine: str, **commit: Any) -> None:
     """Rewrite files that hold deleted rows or dropped columns. Rows do not change."""
     table = at.table()
     with out.working("Rewriting files"):
-        result = table.purge(where, engine=take.open_engine(engine), isolation_level=isolation, dry_run=dry_run)
+        result = table.purge(where, engine=take.open_engine(engine), **commit)
     metrics = result.operation_metrics
     before, after = (int(metrics.get(name, 0)) for name in ("numRemovedBytes", "numAddedBytes"))
     done = (

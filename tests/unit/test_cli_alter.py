@@ -98,7 +98,7 @@ def test_every_change_of_the_builder_has_its_command() -> None:
 def test_every_command_takes_what_all_of_them_take() -> None:
     for name, command in COMMANDS.items():
         own = {action.dest for action in command.parser(name)._actions}
-        assert {"uri", "isolation", "dry_run", "storage_option", "json"} <= own, name
+        assert {"uri", "isolation_level", "dry_run", "storage_option", "json"} <= own, name
         assert ("engine" in own) == (name in {"set-not-null", "add-constraint", "drop-feature"})
         assert command.help
 
