@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.parse import parse_value
 from delta_orch.expressions.spark_literals import quote_identifier
+
+T = TypeVar("T")
 
 _TOKEN = r"""(?xs)(?:\s|--[^\r\n]*|/\*.*?\*/)*+(?:
     (?P<string>[rR]?(?:'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+"))
@@ -128,12 +131,25 @@ class Cursor:
 
     def names(self) -> list[str]:
         """Columns in parentheses."""
-        self.expect("(")
-        found = [self.column()]
+        return self.listed(self.column)
+
+    def each(self, item: Callable[[], T]) -> list[T]:
+        """One of something, or several with commas between."""
+        found = [item()]
         while self.take(","):
-            found.append(self.column())
+            found.append(item())
+        return found
+
+    def listed(self, item: Callable[[], T]) -> list[T]:
+        """The same in parentheses."""
+        self.expect("(")
+        found = self.each(item)
         self.expect(")")
         return found
+
+    def key(self) -> str:
+        """The key of a property, a string or names with dots between."""
+        return self.string() if self.token.kind == "string" else ".".join(self.path())
 
     def string(self) -> str:
         """A string constant."""

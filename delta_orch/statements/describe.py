@@ -49,7 +49,7 @@ def show(cursor: Cursor) -> Statement:
         name = table_name(cursor)
         key = None
         if cursor.take("("):
-            key = cursor.string() if cursor.token.kind == "string" else ".".join(cursor.path())
+            key = cursor.key()
             cursor.expect(")")
         cursor.end()
         return _description("SHOW TBLPROPERTIES", name, lambda table: _properties(table, key))

@@ -65,7 +65,7 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         if replace_where is None and cursor.take("REPLACE", "WHERE"):
             replace_where = cursor.text_until("SELECT", "WITH", "VALUES")
         elif columns is None and cursor.at("(") and cursor.tokens[cursor.index + 1].word not in ("SELECT", "WITH", "("):
-            columns = _plain_names(cursor)
+            columns = cursor.listed(cursor.name)
         elif not by_name and cursor.take("BY", "NAME"):
             by_name = True
         else:
@@ -120,16 +120,16 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
 
 def _partition(cursor: Cursor) -> dict[str, str | None]:
     """`(p = value, q)`: the values as text, None for a partition that the rows give."""
-    cursor.expect("(")
     found: dict[str, str | None] = {}
-    while True:
+
+    def take_one() -> None:
         name = cursor.name()
         if name.lower() in map(str.lower, found):
             raise InvalidRequestError(f"The partition column {name[:200]!r} is given twice")
         found[name] = cursor.text_until(",", ")") if cursor.take("=") else None
-        if not cursor.take(","):
-            cursor.expect(")")
-            return found
+
+    cursor.listed(take_one)
+    return found
 
 
 def _partition_fields(fixed: Mapping[str, str | None], table: DeltaTable) -> list[tuple[StructField, Literal]]:
@@ -160,15 +160,6 @@ def _partition_literal(text: str, field: StructField) -> Literal:
     if not isinstance(fitted, Comparison) or not isinstance(fitted.right, Literal) or fitted.op != "=":
         raise InvalidRequestError(f"The value {text[:100]} does not fit the column {field.name} of {field.data_type}")
     return fitted.right
-
-
-def _plain_names(cursor: Cursor) -> list[str]:
-    cursor.expect("(")
-    found = [cursor.name()]
-    while cursor.take(","):
-        found.append(cursor.name())
-    cursor.expect(")")
-    return found
 
 
 _Given = Sequence[tuple[StructField, Literal]]

@@ -26,16 +26,8 @@ Statement = Callable[[Session], object]
 
 
 def values(cursor: Cursor) -> list[list[str]]:
-    rows = []
-    while True:
-        cursor.expect("(")
-        row = [cursor.text_until(",", ")")]
-        while cursor.take(","):
-            row.append(cursor.text_until(",", ")"))
-        cursor.expect(")")
-        rows.append(row)
-        if not cursor.take(","):
-            return rows
+    """`(a, b), (c, d)` as texts."""
+    return cursor.each(lambda: cursor.listed(lambda: cursor.text_until(",", ")")))
 
 
 def ensure_count(given: int, expected: int) -> None:
@@ -162,7 +154,8 @@ def parse_assignments(text: str) -> dict[Any, str]:
 def _assignments(cursor: Cursor, *stops: str) -> dict[Any, str]:
     # The verbs take columns as nodes, too, which no name can break.
     found: dict[Any, str] = {}
-    while True:
+
+    def take_one() -> None:
         column = Column(tuple(cursor.path()))
         cursor.expect("=")
         if column in found:
@@ -170,8 +163,9 @@ def _assignments(cursor: Cursor, *stops: str) -> dict[Any, str]:
                 f"The column {'.'.join(column.path)[:200]} is assigned twice", remedy="Assign it once"
             )
         found[column] = cursor.text_until(",", *stops)
-        if not cursor.take(","):
-            return found
+
+    cursor.each(take_one)
+    return found
 
 
 def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> Statement:
@@ -238,15 +232,6 @@ def parse_merge_clause(text: str) -> Callable[[Merge], Merge]:
     return found
 
 
-def _paths(cursor: Cursor) -> list[Column]:
-    cursor.expect("(")
-    found = [Column(tuple(cursor.path()))]
-    while cursor.take(","):
-        found.append(Column(tuple(cursor.path())))
-    cursor.expect(")")
-    return found
-
-
 def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
     is_matched = not cursor.take("NOT")
     cursor.expect("MATCHED")
@@ -270,7 +255,7 @@ def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
     cursor.expect("INSERT")
     if cursor.take("*"):
         return lambda merge: merge.when_not_matched_insert_all(condition)
-    columns = _paths(cursor)
+    columns = cursor.listed(lambda: Column(tuple(cursor.path())))
     cursor.expect("VALUES")
     (listed,) = values(cursor)
     ensure_count(len(listed), len(columns))

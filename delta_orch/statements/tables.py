@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.delta_table import DeltaTable
@@ -29,12 +29,7 @@ def optimize(cursor: Cursor) -> Statement:
     further: dict[str, Any] = {"full": True} if cursor.take("FULL") else {}
     where = cursor.text_until("ZORDER") if cursor.take("WHERE") else None
     if cursor.take("ZORDER", "BY"):
-        if cursor.at("("):
-            further["zorder_by"] = cursor.names()
-        else:
-            further["zorder_by"] = [cursor.column()]
-            while cursor.take(","):
-                further["zorder_by"].append(cursor.column())
+        further["zorder_by"] = cursor.names() if cursor.at("(") else cursor.each(cursor.column)
     cursor.end()
     return lambda session: session.target(name).optimize(where, engine=session.choice, **further, **session.options)
 
@@ -225,12 +220,7 @@ def _left_as_it_is(table: DeltaTable) -> CommitResult:
 
 
 def _definitions(cursor: Cursor) -> list[StructField]:
-    cursor.expect("(")
-    found = [_definition(cursor)]
-    while cursor.take(","):
-        found.append(_definition(cursor))
-    cursor.expect(")")
-    return found
+    return cursor.listed(lambda: _definition(cursor))
 
 
 def _definition(cursor: Cursor) -> StructField:
@@ -282,18 +272,18 @@ def _identity_numbers(cursor: Cursor) -> dict[str, int]:
 
 
 def _property_list(cursor: Cursor) -> dict[str, str]:
-    cursor.expect("(")
     found: dict[str, str] = {}
-    while True:
-        key = cursor.string() if cursor.token.kind == "string" else ".".join(cursor.path())
+
+    def take_one() -> None:
+        key = cursor.key()
         cursor.expect("=")
         value = cursor.string() if cursor.token.kind == "string" else cursor.text_until(",", ")").lower()
         if key in found:
             raise InvalidRequestError(f"The property {key[:200]!r} is given twice")
         found[key] = value
-        if not cursor.take(","):
-            cursor.expect(")")
-            return found
+
+    cursor.listed(take_one)
+    return found
 
 
 def _properties_and_comment(cursor: Cursor) -> tuple[dict[str, str], str | None]:
@@ -314,11 +304,7 @@ def convert(cursor: Cursor) -> Statement:
     cursor.end()
 
     def run(session: Session) -> object:
-        verb = getattr(DeltaTable, "convert", None)
-        if verb is None:
-            raise unsupported("CONVERT TO DELTA")
-        further = {} if fields is None else {"partition_schema": fields}
-        return verb(path, storage_options=session.storage_options, **further, **session.options)
+        return DeltaTable.convert(path, fields, storage_options=session.storage_options, **session.options)
 
     return run
 
@@ -359,14 +345,11 @@ def _alterations(cursor: Cursor) -> list[_Change]:
         return changes if description is None else [*changes, lambda a: a.set_description(description)]
     if cursor.take("UNSET", "TBLPROPERTIES"):
         if_exists = cursor.take("IF", "EXISTS")
-        cursor.expect("(")
-        keys = [cursor.string() if cursor.token.kind == "string" else ".".join(cursor.path())]
-        while cursor.take(","):
-            keys.append(cursor.string() if cursor.token.kind == "string" else ".".join(cursor.path()))
-        cursor.expect(")")
+        keys = cursor.listed(cursor.key)
         return [lambda a: a.unset_properties(*keys, if_exists=if_exists)]
     if cursor.take("ADD", "COLUMN") or cursor.take("ADD", "COLUMNS"):
-        return _added_columns(cursor)
+        added = partial(_added_column, cursor)
+        return cursor.listed(added) if cursor.at("(") else cursor.each(added)
     if cursor.take("ADD", "CONSTRAINT"):
         constraint = cursor.name()
         cursor.expect("CHECK")
@@ -397,18 +380,6 @@ def _alterations(cursor: Cursor) -> list[_Change]:
     raise unsupported(f"ALTER TABLE … {cursor.token.text[:60]}")
 
 
-def _added_columns(cursor: Cursor) -> list[_Change]:
-    changes: list[_Change] = []
-    in_parentheses = cursor.take("(")
-    while True:
-        changes.append(_added_column(cursor))
-        if not cursor.take(","):
-            break
-    if in_parentheses:
-        cursor.expect(")")
-    return changes
-
-
 def _added_column(cursor: Cursor) -> _Change:
     column = cursor.column()
     data_type = cursor.text_until(*_COLUMN_STOPS, angles=True)
@@ -418,10 +389,8 @@ def _added_column(cursor: Cursor) -> _Change:
             options["nullable"] = False
         elif cursor.take("COMMENT"):
             options["comment"] = cursor.string()
-        elif cursor.take("FIRST"):
-            options["first"] = True
-        elif cursor.take("AFTER"):
-            options["after"] = cursor.name()
+        elif place := _place(cursor):
+            options |= place
         else:
             raise unsupported(f"ADD COLUMN … {cursor.token.text[:60]}")
     return lambda a: a.add_column(column, data_type, **options)
@@ -429,7 +398,8 @@ def _added_column(cursor: Cursor) -> _Change:
 
 def _column_change(cursor: Cursor) -> _Change:
     column = cursor.column()
-    if cursor.tokens[cursor.index + 1].kind == "word" and cursor.token.text.strip("`").lower() == _last(column).lower():
+    is_named_again = cursor.token.text.strip("`").lower() == column_path(column)[-1].lower()
+    if is_named_again and cursor.tokens[cursor.index + 1].kind == "word":
         return _redefined_column(cursor, column)
     if cursor.take("TYPE"):
         data_type = cursor.text_until(angles=True)
@@ -446,16 +416,16 @@ def _column_change(cursor: Cursor) -> _Change:
         return lambda a: a.set_default(column, default)
     if cursor.take("DROP", "DEFAULT"):
         return lambda a: a.drop_default(column)
-    if cursor.take("FIRST"):
-        return lambda a: a.move_column(column, first=True)
-    if cursor.take("AFTER"):
-        after = cursor.name()
-        return lambda a: a.move_column(column, after=after)
+    if place := _place(cursor):
+        return lambda a: a.move_column(column, **place)
     raise unsupported(f"ALTER COLUMN … {cursor.token.text[:60]}")
 
 
-def _last(column: str) -> str:
-    return column_path(column)[-1]
+def _place(cursor: Cursor) -> dict[str, Any]:
+    """`FIRST | AFTER other`, empty where neither comes next."""
+    if cursor.take("FIRST"):
+        return {"first": True}
+    return {"after": cursor.name()} if cursor.take("AFTER") else {}
 
 
 def _redefined_column(cursor: Cursor, column: str) -> _Change:
@@ -466,9 +436,6 @@ def _redefined_column(cursor: Cursor, column: str) -> _Change:
     if cursor.take("COMMENT"):
         comment = cursor.string()
         changes.append(lambda a: a.set_column_comment(column, comment))
-    if cursor.take("FIRST"):
-        changes.append(lambda a: a.move_column(column, first=True))
-    elif cursor.take("AFTER"):
-        after = cursor.name()
-        changes.append(lambda a: a.move_column(column, after=after))
+    if place := _place(cursor):
+        changes.append(lambda a: a.move_column(column, **place))
     return lambda alteration: reduce(lambda changed, change: change(changed), changes, alteration)

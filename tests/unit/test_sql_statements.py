@@ -561,6 +561,8 @@ REFUSED = [
     "DELETE FROM t WHERE rand() < 1",
     "DELETE FROM t WHERE",
     "SET x = 1",
+    "ALTER TABLE t ALTER COLUMN id",
+    "ALTER TABLE t ALTER COLUMN",
     "EXPLAIN SELECT 1",
     "DELETE FROM t WHERE id = 1) OR (true",
     "UPDATE t SET name = 'x' WHERE id = 1 OR",
