@@ -14,7 +14,7 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import NamePositions
 from delta_orch.errors import SchemaMismatchError
-from delta_orch.protocol.arrow_building import literal_array, literal_scalar
+from delta_orch.protocol.arrow_building import literal_array, literal_scalar, with_children
 from delta_orch.protocol.types import BINARY, INTEGER
 
 Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
@@ -127,10 +127,9 @@ def _conform_struct(array: pa.Array, target: pa.StructType, lossless: bool, path
             values = children[index] if field.nullable else array.field(index)
             values = conform_column(values, field.type, lossless=lossless, path=child)
             conformed.append(values if field.nullable else _blank_below(array, values))
-    mask = pc.is_null(array) if array.null_count else None
     if not conformed:
-        return pa.array([{}] * len(array), target, mask=mask)
-    return pa.StructArray.from_arrays(conformed, fields=list(target), mask=mask)
+        return pa.array([{}] * len(array), target, mask=pc.is_null(array))
+    return with_children(array, conformed, target)
 
 
 def nulls_of(count: int, target: pa.DataType) -> pa.Array:
@@ -155,16 +154,14 @@ def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str)
         raise pa.ArrowInvalid(f"{array.type} is not a map")
     keys = conform_column(array.keys, target.key_type, lossless=lossless, path=f"{path}.key")
     items = conform_column(array.items, target.item_type, lossless=lossless, path=f"{path}.value")
-    offsets, mask = offsets_and_mask(array)
-    return pa.MapArray.from_arrays(offsets, keys, items, type=target, mask=mask)
+    return with_children(array, [keys, items], target)
 
 
 def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: str) -> pa.Array:
     element = f"{path}.element"
     if pa.types.is_list(array.type):
         values = conform_column(array.values, target.value_type, lossless=lossless, path=element)
-        offsets, mask = offsets_and_mask(array)
-        return pa.ListArray.from_arrays(offsets, values, type=target, mask=mask)
+        return with_children(array, [values], target)
     if not hasattr(array.type, "value_field"):
         raise pa.ArrowInvalid(f"{array.type} is not a list")
     # Large lists, fixed-size lists and list views share no layout: rebuild from lengths.
@@ -175,17 +172,6 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     values = conform_column(pc.list_flatten(array), target.value_type, lossless=lossless, path=element)
     return pa.ListArray.from_arrays(offsets, values, type=target, mask=pc.is_null(array) if array.null_count else None)
-
-
-def offsets_and_mask(array: pa.Array) -> tuple[pa.Array, pa.Array | None]:
-    """The offsets of a list or map and, where it has nulls, their mask: what `from_arrays` takes."""
-    # `from_arrays` takes no mask beside offsets that are a slice of a larger buffer.
-    offsets = array.offsets
-    if array.null_count == 0:
-        return offsets, None
-    if offsets.offset:
-        offsets = pa.concat_arrays([offsets.slice(0, 1), offsets.slice(1)])
-    return offsets, pc.is_null(array)
 
 
 def _conform_timestamp(array: pa.Array, target: pa.DataType, lossless: bool) -> pa.Array:

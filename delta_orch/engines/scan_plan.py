@@ -117,6 +117,14 @@ def column_indexes(path: Sequence[str], schema: StructType) -> list[int]:
     return found
 
 
+def value_at(batch: pa.RecordBatch, indexes: Sequence[int]) -> pa.Array:
+    """The values at the place that `column_indexes` gives, null where a struct on the way is."""
+    import delta_orch.arrow_compute as pc
+
+    first, *below = indexes
+    return pc.struct_field(batch.column(first), below) if below else batch.column(first)
+
+
 def fields_on(path: Sequence[str], schema: StructType) -> Iterator[StructField]:
     """The column a path begins with, and the fields it leads through."""
     current: DataType = schema

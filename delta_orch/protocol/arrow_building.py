@@ -207,6 +207,38 @@ def plain_type(t: pa.DataType) -> pa.DataType:
     return t
 
 
+def children_of(array: pa.Array) -> list[pa.Array]:
+    """The fields of a struct, the elements of a list, or the keys and values of a map, as `with_children` takes them;
+    none of any other array."""
+    if pt.is_struct(array.type):
+        return [array.field(index) for index in range(array.type.num_fields)]
+    if pt.is_map(array.type):
+        return [array.keys, array.items]
+    return [array.values] if pt.is_list(array.type) or pt.is_large_list(array.type) else []
+
+
+def with_children(array: pa.Array, children: Sequence[pa.Array], target: pa.DataType) -> pa.Array:
+    """A struct, list or map with other children, as a type that has theirs. Its nulls and lengths stay."""
+    mask = pc.is_null(array) if array.null_count else None
+    if pt.is_struct(target):
+        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+    offsets = array.offsets
+    if mask is not None and offsets.offset:
+        # `from_arrays` takes no mask beside offsets that are a slice of a larger buffer.
+        offsets = pa.concat_arrays([offsets.slice(0, 1), offsets.slice(1)])
+    kind = pa.MapArray if pt.is_map(target) else pa.ListArray
+    return kind.from_arrays(offsets, *children, type=target, mask=mask)
+
+
+def map_entries(maps: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
+    """The row, the key and the value of each entry."""
+    # Slices keep the keys and items of their parent: the offsets decide which are ours.
+    offsets = maps.offsets
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    keys, items = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
+    return pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys)), keys, items
+
+
 def one_chunk(column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column as one array, copied only where it is in several pieces."""
     if isinstance(column, pa.Array):

@@ -20,6 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import delta_orch.arrow_compute as pc
+from delta_orch.protocol.arrow_building import children_of, with_children
 
 Days = npt.NDArray[np.int64]
 Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
@@ -82,32 +83,11 @@ class LegacyCalendar:
             if not applies or unit is None:
                 return array
             return _moved(array, _FIRST_EXACT_US // unit, lambda ticks: rebase_micros(ticks * unit, self.zone) // unit)
-        if not pa.types.is_nested(kind) or not len(array):
-            return array
-        return self._rebase_nested(array, int96)
-
-    def _rebase_nested(self, array: pa.Array, int96: bool) -> pa.Array:
-        kind = array.type
-        if pa.types.is_struct(kind):
-            children = [array.field(index) for index in range(kind.num_fields)]
-        elif pa.types.is_map(kind):
-            children = [array.keys, array.items]
-        elif pa.types.is_list(kind):
-            children = [array.values]
-        else:
-            return array
+        children = children_of(array) if len(array) else []
         moved = [self._rebase_array(child, int96) for child in children]
         if all(new is old for new, old in zip(moved, children, strict=True)):
             return array
-        mask = pc.is_null(array) if array.null_count else None
-        if pa.types.is_struct(kind):
-            return pa.StructArray.from_arrays(moved, fields=list(kind), mask=mask)
-        offsets = (
-            array.offsets if mask is None else pa.concat_arrays([array.offsets.slice(0, 1), array.offsets.slice(1)])
-        )
-        if pa.types.is_map(kind):
-            return pa.MapArray.from_arrays(offsets, *moved, type=kind, mask=mask)
-        return pa.ListArray.from_arrays(offsets, moved[0], type=kind, mask=mask)
+        return with_children(array, moved, kind)
 
 
 def legacy_calendar(metadata: pq.FileMetaData) -> LegacyCalendar | None:

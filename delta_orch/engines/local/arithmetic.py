@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.scan_plan import column_indexes
+from delta_orch.engines.scan_plan import column_indexes, value_at
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.fit_comparison import literal_type
@@ -75,7 +75,8 @@ def _operand(node: Expression, schema: StructType) -> Arithmetic | None:
             found, data_type = find_column(path, schema)
             if data_type not in _KINDS:
                 return None
-            return Arithmetic(data_type, lambda batch: _column(batch, found, schema))
+            indexes = column_indexes(found, schema)
+            return Arithmetic(data_type, lambda batch: value_at(batch, indexes))
         case Operation("+" | "-" | "*" as sign, (first, second)):
             left, right = _operand(first, schema), _operand(second, schema)
             if left is None or right is None:
@@ -90,8 +91,3 @@ def _operand(node: Expression, schema: StructType) -> Arithmetic | None:
 
 def _applied(function: Callable[..., pa.Array], left: Arithmetic, right: Arithmetic) -> Callable[..., pa.Array]:
     return lambda batch: function(left._values(batch), right._values(batch))
-
-
-def _column(batch: pa.RecordBatch, path: tuple[str, ...], schema: StructType) -> pa.Array:
-    first, *below = column_indexes(path, schema)
-    return pc.struct_field(batch.column(first), below) if below else batch.column(first)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.conform import offsets_and_mask
+from delta_orch.protocol.arrow_building import children_of, with_children
 from delta_orch.protocol.schema import Places, below
 
 
@@ -26,12 +26,8 @@ def _filled(array: pa.Array, places: Places) -> pa.Array:
     if () in places:
         return pc.utf8_rpad(array, width=places[()], padding=" ")
     if pa.types.is_struct(array.type):
-        parts = [_filled(array.field(i), below(places, field.name)) for i, field in enumerate(array.type)]
-        mask = pc.is_null(array) if array.null_count else None
-        return pa.StructArray.from_arrays(parts, fields=list(array.type), mask=mask)
-    offsets, mask = offsets_and_mask(array)
-    if pa.types.is_map(array.type):
-        keys, items = _filled(array.keys, below(places, "key")), _filled(array.items, below(places, "value"))
-        return pa.MapArray.from_arrays(offsets, keys, items, type=array.type, mask=mask)
-    elements = _filled(array.values, below(places, "element"))
-    return pa.ListArray.from_arrays(offsets, elements, type=array.type, mask=mask)
+        names = [field.name for field in array.type]
+    else:
+        names = ["key", "value"] if pa.types.is_map(array.type) else ["element"]
+    parts = [_filled(child, below(places, name)) for child, name in zip(children_of(array), names, strict=True)]
+    return with_children(array, parts, array.type)

@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import TableError
+from delta_orch.protocol.arrow_building import children_of
 from delta_orch.storage.parquet_footer import INTEGERS, STRUCT, ParquetFooter, ThriftWalk
 
 BYTES_VARIABLE = "DELTA_ORCH_EXPANDED_BYTES"
@@ -149,14 +150,7 @@ def _longest(dictionary: pa.Array) -> int:
 
 
 def _dictionaries(values: pa.Array) -> Iterator[pa.DictionaryArray]:
-    kind = values.type
-    if pa.types.is_dictionary(kind):
+    if pa.types.is_dictionary(values.type):
         yield values
-    elif pa.types.is_struct(kind):
-        for child in values.flatten():
-            yield from _dictionaries(child)
-    elif pa.types.is_map(kind):
-        yield from _dictionaries(values.keys)
-        yield from _dictionaries(values.items)
-    elif pa.types.is_list(kind) or pa.types.is_large_list(kind):
-        yield from _dictionaries(values.values)
+    for child in children_of(values):
+        yield from _dictionaries(child)

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.conform import offsets_and_mask
 from delta_orch.engines.file_lookup import Candidates, find_in_file
+from delta_orch.protocol.arrow_building import with_children
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, types_of
 from delta_orch.table.column_mapping import ColumnMappingMode
 
@@ -37,12 +37,11 @@ def _renamed(array: pa.Array, data_type: DataType, mode: ColumnMappingMode) -> p
         case StructType() if pa.types.is_struct(array.type):
             return _renamed_struct(array, data_type, mode)
         case ArrayType(element_type) if pa.types.is_list(array.type) and _holds_struct(element_type):
-            offsets, mask = offsets_and_mask(array)
-            return pa.ListArray.from_arrays(offsets, _renamed(array.values, element_type, mode), mask=mask)
+            elements = _renamed(array.values, element_type, mode)
+            return with_children(array, [elements], pa.list_(elements.type))
         case MapType(key_type, value_type) if pa.types.is_map(array.type) and _holds_struct(data_type):
-            offsets, mask = offsets_and_mask(array)
             keys, items = _renamed(array.keys, key_type, mode), _renamed(array.items, value_type, mode)
-            return pa.MapArray.from_arrays(offsets, keys, items, mask=mask)
+            return with_children(array, [keys, items], pa.map_(keys.type, items.type))
         case _:
             # A type that does not fit is for the conversion that follows to refuse.
             return array

@@ -7,12 +7,11 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.conform import conform_column, nulls_of
 from delta_orch.engines.local.arithmetic import Arithmetic
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, fields_on
+from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, fields_on, value_at
 from delta_orch.expressions.nodes import Column, Literal
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
@@ -92,6 +91,5 @@ def _taken(column: ComputedColumn, field: StructField, batch: pa.RecordBatch, sc
                 return nulls_of(batch.num_rows, type_to_arrow(field.data_type))
             return pa.repeat(literal_scalar(value, field.data_type), batch.num_rows)
         case Column(path):
-            first, *below = column_indexes(find_column(path, schema)[0], schema)
-            return pc.struct_field(batch.column(first), below) if below else batch.column(first)
+            return value_at(batch, column_indexes(find_column(path, schema)[0], schema))
     raise AssertionError("computed elsewhere")

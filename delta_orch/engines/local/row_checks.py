@@ -12,7 +12,7 @@ from delta_orch.errors import ConstraintViolationError, InvalidVariantError, Sch
 from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, is_opaque
-from delta_orch.protocol.arrow_building import literal_array
+from delta_orch.protocol.arrow_building import literal_array, map_entries
 from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType, holds_variant, not_null_places
 
 BatchCheck = Callable[[pa.RecordBatch], None]
@@ -90,7 +90,7 @@ def _missing_values(
             ):
                 yield name, _rows_of(pc.filter(parents, missing), len(array))
         case MapType(key_type, value_type, value_contains_null):
-            rows, keys, items = _entries(array)
+            rows, keys, items = map_entries(array)
             for values, kind, may_be_null, part in (
                 (keys, key_type, False, "key"),
                 (items, value_type, value_contains_null, "value"),
@@ -139,20 +139,11 @@ def _items_at(
             parents, items, inner = pc.list_parent_indices(array), pc.list_flatten(array), element_type
         case MapType(key_type, value_type):
             inner = key_type if path[0] == "key" else value_type
-            parents, keys, values = _entries(array)
+            parents, keys, values = map_entries(array)
             items = keys if path[0] == "key" else values
         case _:
             raise AssertionError(f"nothing is below {data_type}")
     return _items_at(items, inner, path[1:], parents if rows is None else pc.take(rows, parents))
-
-
-def _entries(array: pa.MapArray) -> tuple[pa.Array, pa.Array, pa.Array]:
-    """The row, the key and the value of each entry of a map column."""
-    offsets = array.offsets
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    keys, items = array.keys.slice(first, last - first), array.items.slice(first, last - first)
-    rows = pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys))
-    return rows, keys, items
 
 
 def _row_check(check: RowCheck, schema: StructType) -> BatchCheck:

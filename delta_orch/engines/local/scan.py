@@ -19,7 +19,14 @@ from delta_orch.engines.local.parquet_read import (
     row_group_skipping,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.scan_plan import FILE_NUMBERS, OutputColumn, ScanPlan, column_indexes, output_columns_schema
+from delta_orch.engines.scan_plan import (
+    FILE_NUMBERS,
+    OutputColumn,
+    ScanPlan,
+    column_indexes,
+    output_columns_schema,
+    value_at,
+)
 from delta_orch.errors import ProtocolViolationError
 from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.tree import columns_of, conjunction
@@ -52,15 +59,9 @@ def output_relation(relation: LocalRelation, output: Sequence[OutputColumn]) -> 
 
     def batches() -> Iterator[pa.RecordBatch]:
         for batch in relation.to_reader():
-            yield pa.RecordBatch.from_arrays([_value_at(batch, path) for path in paths], names=names)
+            yield pa.RecordBatch.from_arrays([value_at(batch, path) for path in paths], names=names)
 
     return LocalRelation(output_columns_schema(output, relation.schema), batches)
-
-
-def _value_at(batch: pa.RecordBatch, path: Sequence[int]) -> pa.Array:
-    column = batch.column(path[0])
-    # Null where a struct on the way is.
-    return pc.struct_field(column, path[1:]) if len(path) > 1 else column
 
 
 def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:

@@ -16,6 +16,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.arrow_building import (
     int64_range,
     longs_from_numpy,
+    map_entries,
     one_chunk,
     string_array,
 )
@@ -34,11 +35,7 @@ def partition_strings(partition_values: pa.Array | pa.ChunkedArray, partition_co
         partition_values: Type `file_columns.STRING_MAP`. Names match exactly, or else without regard to case.
     """
     maps = one_chunk(partition_values)
-    offsets = maps.offsets
-    first, last = offsets[0].as_py(), offsets[-1].as_py()
-    # Slices keep the keys and items of their parent: the offsets decide which are ours.
-    keys, items = maps.keys.slice(first, last - first), maps.items.slice(first, last - first)
-    rows = pc.list_parent_indices(pa.ListArray.from_arrays(pc.subtract(offsets, offsets[0]), keys))
+    rows, keys, items = map_entries(maps)
     columns = [_column_of(name, keys, items, rows, len(maps)) for name in partition_columns]
     return pa.Table.from_arrays(columns, schema=pa.schema([(name, pa.string()) for name in partition_columns]))
 
