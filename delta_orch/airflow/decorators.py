@@ -19,14 +19,13 @@ if TYPE_CHECKING:
     from airflow.sdk.bases.decorator import TaskDecorator
 
 
-class DeltaDecoratedOperator(DecoratedOperator, DeltaWriteOperator):  # type: ignore[misc]
-    """`DeltaWriteOperator` around a decorated function."""
+class _Decorated(DecoratedOperator):  # type: ignore[misc]
+    """An operator around a decorated function."""
 
-    custom_operator_name = "@task.delta"
     xcom_push = None  # Airflow 3.0 reads it and does nothing with it; its operators have none.
-    template_fields = DeltaWriteOperator.template_fields
-    template_fields_renderers = DeltaWriteOperator.template_fields_renderers
-    shallow_copy_attrs = DeltaWriteOperator.shallow_copy_attrs
+    op_args: Collection[OperatorArgument]
+    _takes_batch = False
+    """Whether the function gets a batch, before the arguments of the call, when the task runs."""
 
     def __init__(
         self,
@@ -37,13 +36,26 @@ class DeltaDecoratedOperator(DecoratedOperator, DeltaWriteOperator):  # type: ig
         **kwargs: OperatorArgument,
     ) -> None:
         upstream = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
+        # Airflow binds the arguments of the call to the signature.
+        bound = (None, *(op_args or ())) if self._takes_batch else op_args
         super().__init__(
-            kwargs_to_upstream=upstream, python_callable=python_callable, op_args=op_args, op_kwargs=op_kwargs, **kwargs
+            kwargs_to_upstream=upstream, python_callable=python_callable, op_args=bound, op_kwargs=op_kwargs, **kwargs
         )
+        if self._takes_batch:
+            self.op_args = tuple(op_args or ())
 
     @property
     def is_async(self) -> bool:
         return False
+
+
+class DeltaDecoratedOperator(_Decorated, DeltaWriteOperator):
+    """`DeltaWriteOperator` around a decorated function."""
+
+    custom_operator_name = "@task.delta"
+    template_fields = DeltaWriteOperator.template_fields
+    template_fields_renderers = DeltaWriteOperator.template_fields_renderers
+    shallow_copy_attrs = DeltaWriteOperator.shallow_copy_attrs
 
 
 def delta_task(python_callable: UserFunction | None = None, **kwargs: OperatorArgument) -> TaskDecorator:
@@ -64,37 +76,14 @@ def delta_task(python_callable: UserFunction | None = None, **kwargs: OperatorAr
     )
 
 
-class DeltaChangesDecoratedOperator(DecoratedOperator, DeltaIncrementalOperator):  # type: ignore[misc]
+class DeltaChangesDecoratedOperator(_Decorated, DeltaIncrementalOperator):
     """`DeltaIncrementalOperator` around a decorated function, whose first parameter is the batch."""
 
     custom_operator_name = "@task.delta_changes"
-    xcom_push = None  # Airflow 3.0 reads it and does nothing with it; its operators have none.
     template_fields = DeltaIncrementalOperator.template_fields
     template_fields_renderers = DeltaIncrementalOperator.template_fields_renderers
     shallow_copy_attrs = DeltaIncrementalOperator.shallow_copy_attrs
-
-    def __init__(
-        self,
-        *,
-        python_callable: UserFunction,
-        op_args: Collection[OperatorArgument] | None = None,
-        op_kwargs: Mapping[str, OperatorArgument] | None = None,
-        **kwargs: OperatorArgument,
-    ) -> None:
-        # Airflow binds the arguments of the call to the signature; the batch comes when the task runs.
-        upstream = {"python_callable": python_callable, "op_args": op_args, "op_kwargs": op_kwargs}
-        super().__init__(
-            kwargs_to_upstream=upstream,
-            python_callable=python_callable,
-            op_args=(None, *(op_args or ())),
-            op_kwargs=op_kwargs,
-            **kwargs,
-        )
-        self.op_args = tuple(op_args or ())
-
-    @property
-    def is_async(self) -> bool:
-        return False
+    _takes_batch = True
 
 
 def delta_changes_task(python_callable: UserFunction | None = None, **kwargs: OperatorArgument) -> TaskDecorator:

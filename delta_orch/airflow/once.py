@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import date, timedelta
 from functools import partial
-from typing import TYPE_CHECKING
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared
 from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
-from delta_orch.pipeline.run_identity import Idempotency
+from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 
@@ -229,6 +231,34 @@ class OnceWriter:
                     remedy="Clear the task to write again",
                 )
         return txns, verdict
+
+
+class DeltaOnceOperator(DeltaTableOperator):
+    """Base of the operators that make one commit under the task's transaction. `DeltaWriteOperator` describes the
+    arguments."""
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "identity")
+    choices: Mapping[str, Sequence[object]] = MappingProxyType({"idempotency": IDEMPOTENCY})
+
+    def __init__(self, *, idempotency: str = "run", identity: str | None = None, **kwargs: OperatorArgument) -> None:
+        super().__init__(**kwargs)
+        self.idempotency = idempotency
+        self.identity = identity
+        self.ensure_text("identity", identity)
+        if identity is not None and idempotency == "off":
+            raise self.refusal("has identity, which idempotency='off' does not use")
+
+    def once(self, context: Context, run: TaskRun, table: DeltaTable, **kind: Any) -> OnceWriter:
+        """Under the task's transaction. `kind`: what `OnceWriter` is to know of the write."""
+        return OnceWriter(
+            context,
+            run,
+            table,
+            idempotency=cast("Idempotency", self.idempotency),
+            name=self.identity,
+            work=work_of(self),
+            **kind,
+        )
 
 
 def _is_late(recorded: int | None, marker: Marker | None) -> bool:

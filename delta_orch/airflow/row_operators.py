@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.checked import ensure_predicate
 from delta_orch.airflow.locations import is_output, is_template
-from delta_orch.airflow.once import OnceWriter, work_of
+from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.step_operator import ENGINES
-from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.airflow.write_operator import DeltaRowsOperator
-from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -184,7 +183,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
             raise self.refusal("has an alias, which only on uses")
 
 
-class DeltaDeleteOperator(DeltaTableOperator):
+class DeltaDeleteOperator(DeltaOnceOperator):
     """Delete rows, in one commit. Where no row matches, nothing is committed.
 
     Args:
@@ -195,9 +194,9 @@ class DeltaDeleteOperator(DeltaTableOperator):
         identity: As `DeltaWriteOperator`. (templated)
     """
 
-    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "where", "identity")
+    template_fields: Sequence[str] = (*DeltaOnceOperator.template_fields, "where")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
-    choices = MappingProxyType({"engine": ENGINES, "idempotency": IDEMPOTENCY})
+    choices = MappingProxyType({**DeltaOnceOperator.choices, "engine": ENGINES})
 
     def __init__(
         self,
@@ -205,35 +204,18 @@ class DeltaDeleteOperator(DeltaTableOperator):
         where: str | None = None,
         all_rows: bool = False,
         engine: str = "auto",
-        idempotency: str = "run",
-        identity: str | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
         self.where = where
         self.all_rows = all_rows
         self.engine = engine
-        self.idempotency = idempotency
-        self.identity = identity
         self.ensure_text("where", where)
-        self.ensure_text("identity", identity)
-        if identity is not None and idempotency == "off":
-            raise self.refusal("has identity, which idempotency='off' does not use")
         if (where is None) != all_rows or (isinstance(where, str) and not where.strip()):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        once = OnceWriter(
-            context,
-            run,
-            table,
-            idempotency=cast("Idempotency", self.idempotency),
-            name=self.identity,
-            adds=False,
-            is_said=True,
-            work=work_of(self),
-        )
-        report = once.commit(
+        report = self.once(context, run, table, adds=False, is_said=True).commit(
             f"Task {self.task_id}",
             lambda txns: table.delete(
                 self.where, engine=cast("Any", self.engine), txn=txns, user_metadata=run.user_metadata()

@@ -5,12 +5,12 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from delta_orch.airflow.checked import ensure_choice
-from delta_orch.airflow.once import OnceWriter, work_of
+from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.spark_session import master_of
-from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.airflow.versions import AirflowException, BaseHook
 from delta_orch.pipeline.spark_submit import driver_settings, end_process, find_spark_submit, submit_environment
 from delta_orch.pipeline.submitted import SubmittedRun
@@ -21,13 +21,12 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.txn import TxnId
-    from delta_orch.pipeline.run_identity import Idempotency
 
 BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
 """What a connection may name, as the Spark provider allows."""
 
 
-class DeltaSparkSubmitOperator(DeltaTableOperator):
+class DeltaSparkSubmitOperator(DeltaOnceOperator):
     """Submit a script with `spark-submit`. The script commits to the table under the task's transaction.
 
     The script asks `delta_orch.submitted_run()` for the run, and passes its options to the verb that writes:
@@ -53,13 +52,12 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
     """
 
     template_fields: Sequence[str] = (
-        *DeltaTableOperator.template_fields,
+        *DeltaOnceOperator.template_fields,
         "application",
         "application_args",
         "spark_conn_id",
         "spark_conf",
         "env_vars",
-        "identity",
     )
     choices = MappingProxyType({"idempotency": ("run", "partition")})
 
@@ -72,8 +70,6 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         spark_conf: Mapping[str, str] | None = None,
         env_vars: Mapping[str, str] | None = None,
         adds: bool = True,
-        idempotency: str = "run",
-        identity: str | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
@@ -83,27 +79,16 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
         self.spark_conf = spark_conf
         self.env_vars = env_vars
         self.adds = adds
-        self.idempotency = idempotency
-        self.identity = identity
         self._process: subprocess.Popen[str] | None = None
-        for name in ("application", "spark_conn_id", "identity"):
+        for name in ("application", "spark_conn_id"):
             self.ensure_text(name, getattr(self, name))
-        self.ensure_exact({"task_id": self.task_id, "adds": adds, "idempotency": idempotency})
+        self.ensure_exact({"task_id": self.task_id, "adds": adds, "idempotency": self.idempotency})
 
     @classmethod
     def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
         return arguments.get("adds", True) is True and arguments.get("idempotency", "run") == "run"
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        once = OnceWriter(
-            context,
-            run,
-            table,
-            idempotency=cast("Idempotency", self.idempotency),
-            name=self.identity,
-            adds=self.adds,
-            work=work_of(self),
-        )
         submitted = False
 
         def program(txns: tuple[TxnId, ...]) -> None:
@@ -111,7 +96,7 @@ class DeltaSparkSubmitOperator(DeltaTableOperator):
             submitted = True
             self._submit(SubmittedRun(table.uri, txns, run.user_metadata()))
 
-        xcom = xcom_of(once.submit(f"Task {self.task_id}", program))
+        xcom = xcom_of(self.once(context, run, table, adds=self.adds).submit(f"Task {self.task_id}", program))
         if submitted:
             del xcom["recovered"]  # It was found in the log, but it is this attempt's.
         return xcom

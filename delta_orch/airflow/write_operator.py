@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.once import OnceWriter, work_of
+from delta_orch.airflow.once import DeltaOnceOperator, OnceWriter
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
-from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import Mode
 
 if TYPE_CHECKING:
@@ -28,7 +27,7 @@ MODES = ("append", "overwrite", "error", "ignore")
 PARTITION_OVERWRITE_MODES = ("static", "dynamic")
 
 
-class DeltaRowsOperator(DeltaStepOperator):
+class DeltaRowsOperator(DeltaOnceOperator, DeltaStepOperator):
     """Base of the operators whose rows a function returns, or a query yields. `DeltaWriteOperator` describes the
     arguments."""
 
@@ -38,15 +37,13 @@ class DeltaRowsOperator(DeltaStepOperator):
         "sql": "sql",
     }
     template_ext: Sequence[str] = (".sql",)
-    choices = MappingProxyType({**DeltaStepOperator.choices, "idempotency": IDEMPOTENCY})
+    choices = MappingProxyType({**DeltaStepOperator.choices, **DeltaOnceOperator.choices})
 
     def __init__(
         self,
         *,
         sql: str | None = None,
         tables: Mapping[str, TableReference] | None = None,
-        idempotency: str = "run",
-        identity: str | None = None,
         stage: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
@@ -54,36 +51,19 @@ class DeltaRowsOperator(DeltaStepOperator):
         self.stage = stage
         self.sql = sql
         self.tables = tables
-        self.idempotency = idempotency
-        self.identity = identity
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
         self.ensure_text("sql", sql)
-        self.ensure_text("identity", identity)
         if tables is not None and sql is None:
             raise self.refusal("has tables, which only sql uses")
-        if identity is not None and idempotency == "off":
-            raise self.refusal("has identity, which idempotency='off' does not use")
         for name, table in tables.items() if isinstance(tables, Mapping) else ():
             self.ensure_text("a name in tables", name)
             self.ensure_reference(table)
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
 
-    def once(
-        self, context: Context, run: TaskRun, table: DeltaTable, *, adds: bool, replaces_table: bool = False
-    ) -> OnceWriter:
-        """Under the task's transaction."""
-        return OnceWriter(
-            context,
-            run,
-            table,
-            idempotency=cast("Idempotency", self.idempotency),
-            name=self.identity,
-            adds=adds,
-            replaces_table=replaces_table,
-            work=work_of(self),
-            is_told=partial(self._is_told, context, table) if self.stage else None,
-        )
+    def once(self, context: Context, run: TaskRun, table: DeltaTable, **kind: Any) -> OnceWriter:
+        is_told = partial(self._is_told, context, table) if self.stage else None
+        return super().once(context, run, table, is_told=is_told, **kind)
 
     def _is_told(self, context: Context, table: DeltaTable, version: int | None) -> bool:
         """Whether a task that publishes has returned, and told of this version. Yes, if the DAG has no such task."""
