@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.recorded import said_by
 from delta_orch.pipeline.run_identity import Idempotency, RunIdentity, airflow_version, airflow_writer, interval_text
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class TaskRun:
 
     def map_index_of(self, commit_info: Mapping[str, object]) -> int:
         """Of the task instance that made a commit; -1 also where it is not said."""
-        index = _said(commit_info).get("map_index")
+        index = said_by(commit_info).get("map_index")
         return index if isinstance(index, int) else -1
 
     def is_this_attempt(self, commit_info: Mapping[str, object]) -> bool:
@@ -170,23 +171,23 @@ class TaskRun:
 
     def is_after(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit of this task instance was made by an attempt of fewer tries."""
-        tries = _said(commit_info).get("try_number")
+        tries = said_by(commit_info).get("try_number")
         return isinstance(tries, int) and tries < self.try_number
 
     def is_before(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit of this task instance was made by an attempt that Airflow began after this one: of more
         tries, but not those of a run that was deleted before this one was created."""
-        tries = _said(commit_info).get("try_number")
+        tries = said_by(commit_info).get("try_number")
         began = self.counted_at(commit_info).get("id")
         return isinstance(tries, int) and tries > self.try_number and str(began) > self.attempt_id
 
     def counted_at(self, commit_info: Mapping[str, object]) -> Mapping[str, object]:
         """How Airflow counted the attempt that made a commit, where `user_metadata` told it."""
-        counted = _said(commit_info).get("attempt")
+        counted = said_by(commit_info).get("attempt")
         return counted if isinstance(counted, dict) else {}
 
     def _is_said(self, commit_info: Mapping[str, object], *names: str) -> bool:
-        said = _said(commit_info)
+        said = said_by(commit_info)
         return bool(said) and all(said.get(name) == getattr(self, name) for name in names)
 
     def user_metadata(self) -> str:
@@ -218,19 +219,9 @@ class TaskRun:
 
 def are_siblings(one: Mapping[str, object], other: Mapping[str, object]) -> bool:
     """Whether two commits were made in one run by two indexes of one mapped task, as `user_metadata` tells it."""
-    said, also_said = _said(one), _said(other)
+    said, also_said = said_by(one), said_by(other)
     in_one_run = all(said.get(name) == also_said.get(name) for name in ("dag_id", "run_id", "task_id"))
     return bool(said) and in_one_run and said.get("map_index") != also_said.get("map_index")
-
-
-def _said(commit_info: Mapping[str, object]) -> dict[str, object]:
-    import orjson
-
-    try:
-        said = orjson.loads(str(commit_info.get("userMetadata")))
-    except orjson.JSONDecodeError:
-        return {}
-    return said if isinstance(said, dict) else {}
 
 
 def _clear_count(ti: RuntimeTaskInstanceProtocol, run_clear_number: int | None) -> int:

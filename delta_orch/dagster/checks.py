@@ -7,7 +7,7 @@ Each builder makes one check. A table that does not exist fails it; a table that
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from inspect import signature
@@ -19,17 +19,16 @@ from delta_orch.arguments import checked, checked_constructor
 from delta_orch.dagster.metadata import Metadata
 from delta_orch.dagster.partition_selection import partition_rows
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.run import said_by
 from delta_orch.delta_table import DeltaTable, TableSnapshot
-from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.nodes import Column, Expression, IsNull
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
-from delta_orch.log.files.commit_reader import Commit
 from delta_orch.pipeline.audit import repeated_keys
 from delta_orch.pipeline.declared_columns import column_drift, declared_columns
 from delta_orch.pipeline.maintenance import MaintenancePolicy, read_table_health
+from delta_orch.pipeline.recorded import newest_first, said_by
 from delta_orch.pipeline.run_identity import cdc_app_id, default_consumer
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.pipeline.target_table import snapshot_or_none
@@ -96,7 +95,7 @@ def build_delta_freshness_check(
     _ensure(max_age >= timedelta(0), f"max_age={max_age} is below 0", "Pass an age")
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
-        for commit in _newest_first(delta, snapshot.version):
+        for commit in newest_first(delta, snapshot.version):
             if changes_data(commit):
                 age = max(0.0, time.time() - (commit.timestamp_ms or 0) / 1000)
                 is_fresh = age <= max_age.total_seconds()
@@ -308,7 +307,7 @@ def build_delta_cdc_lag_check(
             return Finding(
                 False, f"{cursor_name} has not read the source yet.", {"delta/source_version": latest.version}
             )
-        behind = sum(changes_data(commit) for commit in _newest_first(origin, latest.version, cursor + 1))
+        behind = sum(changes_data(commit) for commit in newest_first(origin, latest.version, cursor + 1))
         return Finding(
             behind <= max_versions,
             f"{behind} commits of the source that changed data are not read yet.",
@@ -345,7 +344,7 @@ def build_delta_txn_gap_check(
         gaps: list[str] = []
         later: tuple[int, int] | None = None
         count = 0
-        for commit in _newest_first(delta, snapshot.version, max(0, snapshot.version - last_versions + 1)):
+        for commit in newest_first(delta, snapshot.version, max(0, snapshot.version - last_versions + 1)):
             recorded = next((txn.version for txn in commit.txns if txn.app_id == app_id), None)
             if recorded is None:
                 continue
@@ -397,7 +396,7 @@ def build_delta_writer_check(
         first = max(0, snapshot.version - last_versions + 1)
         others = [
             f"version {commit.version} ({(commit.commit_info or {}).get('operation', 'unknown operation')})"
-            for commit in _newest_first(delta, snapshot.version, first)
+            for commit in newest_first(delta, snapshot.version, first)
             if changes_data(commit) and said_by(commit.commit_info).get("orchestrator") not in orchestrators
         ]
         described = f"Other writers: {', '.join(others[:_MOST_SHOWN])}." if others else "Nobody else wrote here."
@@ -477,14 +476,3 @@ def _worst(found: Mapping[str, Finding]) -> Finding:
 def _both(snapshot: TableSnapshot, where: str | None, only: Expression | None) -> Expression | None:
     parsed = None if where is None else resolve_predicate(where, snapshot.schema)
     return conjunction(parsed, only) if parsed is not None or only is not None else None
-
-
-def _newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[Commit]:
-    """The commits of a range that the log still holds, newest first, each read when it is asked for."""
-    for version in range(newest, oldest - 1, -1):
-        try:
-            commit = table.log.read_commit(version)
-        except VersionNotFoundError:
-            # Cleaned up, and all before it.
-            return
-        yield commit

@@ -10,7 +10,6 @@ import dagster as dg
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.dagster.run import said_by
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
@@ -19,7 +18,7 @@ from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows, deleted_rows_ratio
 from delta_orch.pipeline.partitions import looks_only_at
-from delta_orch.pipeline.recorded import find_txn_commit
+from delta_orch.pipeline.recorded import find_txn_commit, said_by
 from delta_orch.pipeline.step import StepReport
 from delta_orch.protocol.types import StructType
 

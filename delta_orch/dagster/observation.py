@@ -13,7 +13,8 @@ from delta_orch.dagster.partition_selection import ByDimension
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.touched import TouchedPartitions, dynamic_keys
 from delta_orch.delta_table import DeltaTable, TableSnapshot
-from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.recorded import newest_first
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, live_partitions, parse_cursor, poll
 
 
@@ -171,14 +172,11 @@ def _observe(resource: DeltaTableResource, table_name: str) -> Callable[[], dg.O
 def _last_data_version(table: DeltaTable, snapshot: TableSnapshot) -> int:
     """The last version that changed data. Where the log no longer holds it, the oldest one that it does."""
     version = snapshot.version
-    while version >= 0:
-        try:
-            if changes_data(table.log.read_commit(version)):
-                return version
-        except VersionNotFoundError:
-            return min(version + 1, snapshot.version)
-        version -= 1
-    return 0
+    for commit in newest_first(table, snapshot.version):
+        version = commit.version
+        if changes_data(commit):
+            break
+    return version
 
 
 @checked

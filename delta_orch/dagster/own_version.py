@@ -14,12 +14,12 @@ from typing import TypeVar
 import dagster as dg
 
 from delta_orch.dagster.output_place import output_parts
-from delta_orch.dagster.run import DagsterRun, said_by
+from delta_orch.dagster.run import DagsterRun
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import ConflictError, InvalidRequestError, VersionNotFoundError
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.replay import Tail
-from delta_orch.pipeline.recorded import find_txn_commit
+from delta_orch.pipeline.recorded import find_txn_commit, said_by
 from delta_orch.pipeline.run_identity import Idempotency
 
 T = TypeVar("T")

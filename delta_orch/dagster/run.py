@@ -85,17 +85,6 @@ def _run_page(run_id: str) -> dict[str, str]:
     return {"run_url": f"{base.rstrip('/')}/runs/{run_id}"}
 
 
-def said_by(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:
-    """What `user_metadata` told of a commit; nothing of one that has no such JSON."""
-    import orjson
-
-    try:
-        said = orjson.loads(str((commit_info or {}).get("userMetadata")))
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}
-
-
 def read_run(context: StepContext, code_location: str | None = None) -> DagsterRun:
     """The run that the context of a running step belongs to.
 

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import date, datetime
 from typing import TYPE_CHECKING, ClassVar
 
-from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, VersionNotFoundError
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -272,18 +272,14 @@ def has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -
 
 def _data_changes(table: DeltaTable, snapshot: TableSnapshot, oldest_ms: float) -> Iterator[tuple[int, int]]:
     """Version and time of commits that changed data, newest first, none before `oldest_ms`."""
+    from delta_orch.pipeline.recorded import newest_first
     from delta_orch.pipeline.tail import changes_data
 
-    for version in range(snapshot.version, -1, -1):
-        try:
-            commit = table.log.read_commit(version)
-        except VersionNotFoundError:
-            return  # Cleaned up.
-        timestamp_ms = commit.timestamp_ms
-        if timestamp_ms < oldest_ms:
+    for commit in newest_first(table, snapshot.version):
+        if commit.timestamp_ms < oldest_ms:
             return
         if changes_data(commit):
-            yield version, timestamp_ms
+            yield commit.version, commit.timestamp_ms
 
 
 def _typed(field: StructField, value: Value) -> str | int | bool | date:

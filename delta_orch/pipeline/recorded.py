@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -66,16 +66,33 @@ def find_commit_after(
 
 
 def _find(table: DeltaTable, matches: Callable[[Commit], bool], after: int = -1, since_ms: float = 0) -> RecordedCommit:
-    for version in range(table.snapshot().version, after, -1):
-        try:
-            commit = table.log.read_commit(version)
-        except VersionNotFoundError:
-            break  # Cleaned up, and all before it.
-        told = (commit.commit_info or {}).get("timestamp")
+    for commit in newest_first(table, table.snapshot().version, after + 1):
+        info = commit.commit_info or {}
+        told = info.get("timestamp")
         if isinstance(told, int) and told < since_ms:
             break
         if matches(commit):
-            info = commit.commit_info or {}
             metrics = info.get("operationMetrics")
-            return RecordedCommit(version, metrics if isinstance(metrics, Mapping) else {}, info)
+            return RecordedCommit(commit.version, metrics if isinstance(metrics, Mapping) else {}, info)
     return RecordedCommit()
+
+
+def newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[Commit]:
+    """The commits of a range that the log still holds, newest first, each read when it is asked for."""
+    for version in range(newest, oldest - 1, -1):
+        try:
+            commit = table.log.read_commit(version)
+        except VersionNotFoundError:
+            return  # Cleaned up, and all before it.
+        yield commit
+
+
+def said_by(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:
+    """What `user_metadata` told of a commit; nothing of one that has no such JSON."""
+    import orjson
+
+    try:
+        said = orjson.loads(str((commit_info or {}).get("userMetadata")))
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}

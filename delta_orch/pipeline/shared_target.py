@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.pipeline.recorded import newest_first
 from delta_orch.pipeline.run_identity import WRITERS
 from delta_orch.protocol.partition_values import (
     parse_partition_value,
@@ -60,12 +61,9 @@ def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers:
         return
     others = other_steps(table.snapshot(staged.read_version), consumers)
     wanted = _places(replaced_files(table, staged).table) if others else {}
-    version = staged.read_version
-    while wanted:
-        try:
-            commit = table.log.read_commit(version)
-        except VersionNotFoundError:
-            raise _unfit(table, f"Who has written them is not known: its log begins after version {version}") from None
+    version = staged.read_version + 1
+    for commit in newest_first(table, staged.read_version) if wanted else ():
+        version = commit.version
         found = wanted.keys() & set(FileTable(commit.adds).path.to_pylist())
         if owner := next((txn.app_id for txn in commit.txns if found and txn.app_id in others), None):
             raise _unfit(table, f"The step {owner!r} has written them, in version {version}")
@@ -76,7 +74,10 @@ def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers:
                 # Rewritten, as by a compaction: the rows are those of the files before.
                 before = _places(commit.removes)
                 wanted |= {path: place for path, place in before.items() if place is None or place in places}
-        version -= 1
+        if not wanted:
+            return
+    if wanted:
+        raise _unfit(table, f"Who has written them is not known: its log begins after version {version - 1}")
 
 
 def ensure_touched(
