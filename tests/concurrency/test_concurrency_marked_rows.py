@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Sequence
-from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -252,29 +251,6 @@ def test_a_rival_that_rewrites_a_file_with_rows_of_ours() -> None:
     replaced(table, 151, by=[151])
     with pytest.raises(ConcurrentDeleteDeleteError, match="removed the file"):
         ours.commit()
-
-
-def test_rows_read_without_being_deleted() -> None:
-    """As a merge reads the rows it matches and leaves."""
-    table = new_table()
-    snapshot = table.snapshot()
-    files = files_in_order(snapshot)
-
-    def begin_reading(**options: Any) -> Transaction:
-        transaction = begin(table, snapshot, operation="DELETE", **options)
-        transaction.read_where(resolve_predicate("id < 1000", snapshot.schema))
-        transaction.read_rows(files, [BitMap64([2]), BitMap64([3])])
-        transaction.delete_rows(files, [BitMap64([9]), BitMap64()])
-        return transaction
-
-    deletion(table, snapshot, [5], [5]).commit()
-    late, careless = begin_reading(), begin_reading(isolation_level="SnapshotIsolation")
-    deletion(table, table.snapshot(), [], [3]).commit()
-    with pytest.raises(ConcurrentDeleteReadError, match="It deleted a row of the file") as caught:
-        late.commit()
-    assert caught.value.context["num_rows"] == 1
-    careless.commit()
-    assert ids_in(table) == left(5, 9, 103, 105)
 
 
 def test_rows_that_a_rival_deleted_in_a_file_that_only_a_predicate_names() -> None:

@@ -274,7 +274,6 @@ def _reads_json(reads: ReadSet, schema: StructType) -> dict[str, object]:
         "files": [keys.to_pylist() for keys in reads.files],
         "moved": [keys.to_pylist() for keys in reads.moved],
         "lookedAt": [paths.to_pylist() for paths in reads.looked_at],
-        "rows": {path: base64.b64encode(rows.serialize()).decode() for path, rows in reads.rows.items()},
     }
 
 
@@ -288,7 +287,7 @@ def _survives(text: str, predicate: Expression, *, schema: StructType) -> bool:
 
 
 def _reads(value: Mapping[str, Any], schema: StructType) -> ReadSet:
-    reads = ReadSet(
+    return ReadSet(
         whole_table=value["wholeTable"],
         predicates=[_gated(_predicate(text, schema)) for text in value["predicates"]],
         partitions=[
@@ -299,11 +298,6 @@ def _reads(value: Mapping[str, Any], schema: StructType) -> ReadSet:
         moved=[string_array(keys) for keys in value["moved"]],
         looked_at=[string_array(paths) for paths in value["lookedAt"]],
     )
-    if value["rows"]:
-        from pyroaring import BitMap64
-
-        reads.rows = {path: BitMap64.deserialize(base64.b64decode(text)) for path, text in value["rows"].items()}
-    return reads
 
 
 def _marks_json(marks: MarkedRows) -> dict[str, object]:

@@ -78,8 +78,7 @@ def note_moved_rows(intent: Intent, winner: Commit) -> None:
     moved = pc.filter(winner.adds, pc.and_kleene(pc.invert(flags), pc.is_valid(flags)))
     if not moved.num_rows:
         return
-    rows_moved = has_path(winner.removes, intent.reads.paths_with_rows())
-    if not pc.any(rows_moved).as_py() and not any(first_shared(winner.removes, keys) for keys in intent.reads.files):
+    if not any(first_shared(winner.removes, keys) for keys in intent.reads.files):
         moved = pc.filter(moved, intent.reads.may_hold_read_rows(moved, intent.table))
     intent.reads.moved.append(keys_of(moved))
 
@@ -142,12 +141,9 @@ def _ensure_none_removed(intent: Intent, winner: Commit, removes: pa.Table) -> N
     reads = intent.reads
     if not removes.num_rows or reads.is_empty:
         return
-    path = first_path(removes, has_path(removes, reads.paths_with_rows()))
-    if path is None and reads.looked_at:
+    if reads.looked_at:
         removes = pc.filter(removes, pc.invert(has_path(removes, pa.concat_arrays(reads.looked_at))))
-    if path is None:
-        path = _first_removed(intent, removes)
-    if path is not None:
+    if (path := _first_removed(intent, removes)) is not None:
         cause = f"It removed the file {path}, whose rows this one has read"
         raise conflict_error(ConcurrentDeleteReadError, winner, cause, path=path)
 
@@ -198,11 +194,10 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
             cause = f"It brought back {_count(back)} of the file {path}, which this one should have read"
             raise conflict_error(ConcurrentAppendError, winner, cause, path=path, num_rows=len(back))
         if known[index]:
-            gone = gone & reads.rows[path] if path in reads.rows else gone & gone.__class__()
-        elif matching[index] and not named_too[index]:
+            continue  # Only the rows that the transaction deletes matter: `marks_on_top` compares them.
+        if matching[index] and not named_too[index]:
             open_questions.append(index)
-            continue
-        if gone:
+        elif gone:
             raise _deleted(winner, path, gone)
     open_questions = [index for index in open_questions if after[index] != before[index]]
     if open_questions:

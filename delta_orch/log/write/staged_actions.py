@@ -15,13 +15,11 @@ from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, 
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys, partition_keys
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
-from delta_orch.protocol.arrow_building import all_booleans, one_chunk, string_array
+from delta_orch.protocol.arrow_building import all_booleans, one_chunk
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration
 
 if TYPE_CHECKING:
-    from pyroaring import BitMap64
-
     from delta_orch.log.read.snapshot import Snapshot
 
 _REQUIRED = ("path", "partition_values", "size")
@@ -45,8 +43,7 @@ class ReadSet:
         files: Keys (`reconcile.file_keys`) of single files.
         moved: Keys of files into which others have moved rows that may have been read (compaction).
         looked_at: Canonical paths of files of which every row was looked at, whatever else names them: the transaction
-            depends on the `rows` of them, and on those that it deletes.
-        rows: Positions of such rows, by canonical path.
+            depends on none of them but those that it deletes.
         unnamed_files: It adds files that the log does not name, or no longer, and that a vacuum may delete.
         across_scopes: What another run adds to partitions that it has settled counts, too: a row must not be in two.
         look: Tells which of some files has a row that was read, or would have been, where only the statistics of the
@@ -59,7 +56,6 @@ class ReadSet:
     files: list[pa.Array] = field(default_factory=list)
     moved: list[pa.Array] = field(default_factory=list)
     looked_at: list[pa.Array] = field(default_factory=list)
-    rows: dict[str, BitMap64] = field(default_factory=dict)
     unnamed_files: bool = False
     across_scopes: bool = False
     look: RowLook | None = None
@@ -72,10 +68,6 @@ class ReadSet:
     @property
     def is_empty(self) -> bool:
         return not self.reads_rows and not self.files and not self.looked_at
-
-    def paths_with_rows(self) -> pa.Array:
-        """Canonical paths of the files of which single rows were read."""
-        return string_array(list(self.rows))
 
     def may_hold_read_rows(self, files: pa.Table, table: TableConfiguration) -> pa.Array:
         """For each file (columns of `file_columns`), false only if none of its rows can have been read."""

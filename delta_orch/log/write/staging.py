@@ -194,23 +194,14 @@ class Staging:
         """The change depends on these files (`path`, `dv_id`)."""
         self._reads.files.append(keys_of(files))
 
-    def read_rows(self, files: pa.Table, positions: Sequence[BitMap64] | None = None) -> None:
-        """Every row of these files was looked at, and of them the change depends on few, whatever else names them.
+    def read_rows(self, files: pa.Table) -> None:
+        """Every row of these files (`path`, live in the snapshot) was looked at. Whatever else names them, the change
+        depends on none but those that it deletes by `delete_rows`.
 
         It then does not matter to the transaction what becomes of the others: neither that another commit deletes them,
         nor that it rewrites the file without them.
-
-        Args:
-            files: Live files of the snapshot (`path`).
-            positions: One bitmap a file: the rows on which the change depends, apart from those it deletes by
-                `delete_rows`. None where there are no such rows.
         """
-        paths = one_chunk(canonical_paths(FileTable(files).path))
-        self._reads.looked_at.append(paths)
-        if positions is not None:
-            for path, rows in zip(paths.to_pylist(), positions, strict=True):
-                if rows:
-                    self._reads.rows[path] = self._reads.rows.get(path, rows) | rows
+        self._reads.looked_at.append(one_chunk(canonical_paths(FileTable(files).path)))
 
     def relies_on_unnamed_files(self) -> None:
         """The change adds files that were there before, and that the log did not name. A vacuum that begins before the
