@@ -145,7 +145,8 @@ class TableWrites:
 
         Args:
             set: For each column, or field of a struct, its value: text in Spark SQL over the row as it was, an
-                `Expression`, `delta_orch.literal(…)`, a list, or a dict for a struct or a map.
+                `Expression`, or a constant: a number, None, bytes, a date, a list, a dict for a struct or a map.
+                Text as a constant is `delta_orch.literal(…)`.
 
         Returns: As `delete`.
 

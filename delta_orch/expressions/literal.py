@@ -20,7 +20,7 @@ def literal(value: Constant) -> Expression:
     return constant_for(value, None)
 
 
-def constant_for(value: Constant, data_type: DataType | None) -> Expression:
+def constant_for(value: object, data_type: DataType | None) -> Expression:
     """As `literal`, for a column of a type, which says whether a dict is a struct or a map. None: it is not known.
 
     Raises InvalidExpressionError.
@@ -32,7 +32,7 @@ def constant_for(value: Constant, data_type: DataType | None) -> Expression:
     return _atomic(value)
 
 
-def _atomic(value: Constant) -> Literal:
+def _atomic(value: object) -> Literal:
     if isinstance(value, str):
         try:
             value.encode()
@@ -41,7 +41,7 @@ def _atomic(value: Constant) -> Literal:
     return Literal(value) if value is None else Literal(value, natural_type(value))
 
 
-def _sql_of(value: Constant, data_type: DataType | None) -> str:
+def _sql_of(value: object, data_type: DataType | None) -> str:
     match value, data_type:
         case list() | tuple(), _:
             inner = data_type.element_type if isinstance(data_type, ArrayType) else None

@@ -280,7 +280,7 @@ def natural_type(value: object) -> DataType:
         return DATE
     raise InvalidExpressionError(
         f"A {type(value).__name__} cannot be a constant in an expression",
-        remedy="Use None, bool, int, float, Decimal, str, bytes, date or datetime",
+        remedy="Use None, bool, int, float, Decimal, str, bytes, date or datetime, or text in Spark SQL",
         type=type(value).__name__,
     )
 

@@ -206,17 +206,27 @@ def _ensure_joins(snapshot: Snapshot, schema: StructType, partition_by: Sequence
         ) from e
 
 
+_ARROW = "__arrow_c_schema__"
+"""What schemas and fields of pyarrow have, and those of deltalake, Polars and others."""
+
+
 def parse_schema_argument(schema: object) -> StructType:
     """A schema in any of the shapes a user may have one in."""
     if isinstance(schema, StructType):
         return schema
-    if isinstance(schema, pa.Schema):
-        _ensure_no_definitions(schema)
-        return schema_from_arrow(schema)
     if isinstance(schema, Sequence) and not isinstance(schema, str):
-        if not all(isinstance(column, StructField) for column in schema):
+        if all(isinstance(column, StructField) for column in schema):
+            return StructType(tuple(schema))
+        if not all(hasattr(column, _ARROW) for column in schema):
             raise InvalidRequestError("A schema given as a sequence holds columns", remedy="Make them with column()")
-        return StructType(tuple(schema))
+        schema = pa.schema([pa.field(column) for column in schema])
+    if hasattr(schema, _ARROW):
+        try:
+            arrow = pa.schema(schema)
+        except pa.ArrowInvalid as e:
+            raise _not_a_schema(schema, str(e)) from e
+        _ensure_no_definitions(arrow)
+        return schema_from_arrow(arrow)
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):
         return parse_columns(schema)
     # Spark's StructType writes the same JSON as the log.
@@ -243,8 +253,13 @@ def _ensure_no_definitions(schema: pa.Schema) -> None:
 def _spark_schema_json(schema: object) -> str:
     to_json = getattr(schema, "json", None)
     if to_json is None or not type(schema).__module__.startswith("pyspark."):
-        raise InvalidRequestError(
-            f"{type(schema).__name__} is not a schema",
-            remedy="Pass an Arrow schema, a Spark StructType, a delta_orch StructType or schema JSON",
-        )
+        raise _not_a_schema(schema)
     return str(to_json())
+
+
+def _not_a_schema(schema: object, cause: str | None = None) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"{type(schema).__name__} is not a schema",
+        cause=cause,
+        remedy="Pass an Arrow schema, a Spark StructType, a delta_orch StructType, schema JSON or 'id bigint, …'",
+    )

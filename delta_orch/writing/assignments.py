@@ -57,7 +57,7 @@ class Assignment(NamedTuple):
 
 def parse_assignments(given: object, table: TableConfiguration) -> tuple[Assignment, ...]:
     """Assignments as the caller wrote them: names of columns, or of fields inside structs (`st.a`), and for each a
-    value in Spark SQL, an expression, `literal(…)`, a list or a dict.
+    value in Spark SQL, an expression, or a Python value as `constant_for` takes it.
 
     Values are not looked at beyond their syntax: what columns they may name depends on the verb (`resolve_value`).
 
@@ -134,14 +134,8 @@ def column_path(name: object) -> Path:
 def _value(name: object, value: object, table: TableConfiguration) -> Expression:
     if isinstance(value, Expression):
         return value
-    if isinstance(value, list | tuple | dict):
-        return constant_for(value, find_column(_place(name, table), table.schema)[1])
     if not isinstance(value, str):
-        raise InvalidExpressionError(
-            f"The value of {name} must be Spark SQL text or an expression, not {type(value).__name__}",
-            remedy="Write it as text in Spark SQL, and a constant as delta_orch.literal(…)",
-            column=str(name),
-        )
+        return constant_for(value, find_column(_place(name, table), table.schema)[1])
     if value.strip().upper() == "DEFAULT":
         return _default(_place(name, table), table)
     ensure_no_column_in_double_quotes(value, table.schema)

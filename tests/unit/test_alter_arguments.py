@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pytest
 
@@ -71,7 +72,7 @@ class Column:
     ("call", "message"),
     [
         (lambda t: t.delete(Column()), "not a value of type Column. Write it as text in Spark SQL"),
-        (lambda t: t.update({"id": Column()}), "not Column. Write it as text in Spark SQL, and a constant as"),
+        (lambda t: t.update({"id": Column()}), "A Column cannot be a constant .* or text in Spark SQL"),
         (lambda t: t.alter().add_constraint("c", Column()), "not a value of type Column. Write it as text"),
         (lambda t: t.snapshot().scan([Column(), "id"]), "Sequence.str. or nothing, not a list of Column and str"),
         (lambda t: t.alter().add_column("n", Column()), "data_type must be DataType or str"),
@@ -115,3 +116,31 @@ def test_an_alteration_has_no_scope(table: DeltaTable) -> None:
     txn = TxnId("a", 1, parse_expression("id = 1"))
     with pytest.raises(InvalidRequestError, match="whole table"):
         table.alter().set_properties({"a": "1"}).commit(txn=txn)
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        pa.schema([("a", pa.int32()), ("b", pa.string())]),
+        [pa.field("a", pa.int32()), pa.field("b", pa.string())],
+        deltalake.Schema([deltalake.Field("a", "integer"), deltalake.Field("b", "string")]),
+        [deltalake.Field("a", "integer"), deltalake.Field("b", "string")],
+        "a int, b string",
+    ],
+    ids=["schema", "fields", "deltalake schema", "deltalake fields", "text"],
+)
+def test_columns_are_added_and_tables_created_from_schemas_of_any_library(
+    table: DeltaTable, tmp_path: Path, columns: object
+) -> None:
+    table.alter().add_columns(columns).commit()
+    other = DeltaTable(tmp_path / "other")
+    other.create(columns)
+    for found in (table.snapshot().schema.fields[-2:], other.snapshot().schema.fields):
+        assert [(field.name, str(field.data_type)) for field in found] == [("a", "integer"), ("b", "string")]
+
+
+@pytest.mark.parametrize("columns", [pa.int32(), [pa.field("a", pa.int32(), metadata={"delta.identity.start": "1"})]])
+def test_what_is_no_schema_or_would_lose_a_definition_adds_nothing(table: DeltaTable, columns: object) -> None:
+    with pytest.raises(InvalidRequestError, match=r"is not a schema|holds delta\.identity\.start"):
+        table.alter().add_columns(columns).commit()
+    assert table.version() == 0

@@ -172,7 +172,7 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.update({"small": "1000"}), SchemaMismatchError, "1000"),
     (lambda t: t.update({"small": "'x'"}), SchemaMismatchError, "'x'"),
     (lambda t: t.update({"small": literal(128.5)}), InvalidExpressionError, "."),
-    (lambda t: t.update({"small": "name"}), InvalidExpressionError, "not a valid byte"),
+    (lambda t: t.update({"small": "name"}), InvalidExpressionError, "'n0' is not a valid byte"),
     (lambda t: t.update({"small": "DATE '2024-01-01'"}), SchemaMismatchError, "date"),
     (lambda t: t.update({"st": "named_struct('a', 1)"}), SchemaMismatchError, "st.b is missing"),
     (lambda t: t.update({"st.b": "named_struct('c', 'x', 'd', 1)"}), SchemaMismatchError, "d"),
@@ -181,7 +181,8 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.update({"id": "(SELECT 1)"}), InvalidExpressionError, "subquery"),
     (lambda t: t.update({"id": "max(id)"}), InvalidExpressionError, "aggregate"),
     (lambda t: t.update({"id": ""}), InvalidExpressionError, "empty"),
-    (lambda t: t.update({"id": 5}), InvalidExpressionError, "literal"),
+    (lambda t: t.update({"id": object()}), InvalidExpressionError, "cannot be a constant"),
+    (lambda t: t.update({"small": 1000}), SchemaMismatchError, "1000"),
     (lambda t: t.update({"name": literal("\ud800")}), InvalidExpressionError, "Unicode"),
     (lambda t: t.update({"name": literal([1])}), SchemaMismatchError, "array"),
     (lambda t: t.update({"name": ["a"]}), SchemaMismatchError, "array"),
@@ -208,6 +209,19 @@ def test_values_are_cast_under_ansi(tmp_path: Path, column: str, value: str, exp
     table = made(tmp_path, files=1)
     table.update({column: value}, "id = 1")
     assert table.snapshot().scan([column], where="id = 1").to_arrow()[column].to_pylist() == [expected]
+
+
+def test_python_values_are_constants(tmp_path: Path) -> None:
+    table = made(tmp_path, files=1)
+    at = datetime(2024, 2, 29, tzinfo=UTC)
+    table.update({"small": 7, "price": Decimal("1.5"), "name": None, "st.a": 8, "at": at}, "id = 1")
+    merge = table.merge(pa.table({"id": [2]}), "target.id = source.id")
+    merge.when_matched_update({"small": 9, "name": literal("small"), "at": None}).execute()
+    found = table.snapshot().scan(["small", "price", "name", "at"], where="id IN (1, 2)").to_arrow().sort_by("small")
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        (7, Decimal("1.50"), None, at),
+        (9, found["price"][1].as_py(), "small", None),
+    ]
 
 
 @pytest.mark.parametrize("value", ["40000", "-129", "'x'", "array(1)", "DATE'2024-02-29'"])

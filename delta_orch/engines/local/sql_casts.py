@@ -49,6 +49,8 @@ _FRACTION = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _DAY = r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})%s)?)?"
 _TIME = r"(?:[ T]([01]?[0-9]|2[0-3]):([0-5]?[0-9])(?::([0-5]?[0-9](?:\.[0-9]{0,6})?)[0-9]{0,3})?)?"
 _ZONE = r"(?:Z|UTC|([+-])(0[0-9]|1[0-7]):([0-5][0-9]))?"
+_MOST_SHOWN = 40
+"""Characters of a text that an error shows."""
 
 
 def error(problem: str) -> str:
@@ -265,9 +267,8 @@ def _matched(text: str, pattern: str, result: str, target: DataType) -> str:
     groups = [
         f"regexp_extract({text}, {quote_duckdb_string(f'(?s)^{_BLANK}{pattern}{_BLANK}$')}, {i})" for i in range(10)
     ]
-    problem = error(
-        f"[CAST_INVALID_INPUT] The text is not a valid {target}, or has a form that only the Spark engine reads"
-    )
+    told = quote_duckdb_string(f"' is not a valid {target}, or has a form that only the Spark engine reads")
+    problem = f"error('[CAST_INVALID_INPUT] The text ''' || left({text}, {_MOST_SHOWN}) || {told})"
     valid = f"regexp_full_match({text}, {whole})"
     if target in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         valid += f" AND {groups[1]} <> '0000'"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.arguments import checked
@@ -169,14 +169,14 @@ class Alteration:
         new = NewColumn(path, field_of(data_type, nullable, comment), Position(first, after))
         return self._also(AddColumns((new,)))
 
-    def add_columns(self, columns: Mapping[str, ColumnType] | Sequence[StructField]) -> Alteration:
-        """Add several columns to the end."""
+    def add_columns(self, columns: object) -> Alteration:
+        """Add several columns to the end: a mapping of names to types, or a schema as `DeltaTable.create` takes it."""
         if isinstance(columns, Mapping):
             new = tuple(NewColumn(path, field_of(data_type)) for path, data_type in columns.items())
-        elif isinstance(columns, Sequence) and all(isinstance(field, StructField) for field in columns):
-            new = tuple(NewColumn((field.name,), field) for field in columns)
         else:
-            raise InvalidRequestError(f"{columns!r} are not columns", remedy="Pass {name: type}, or a list of column()")
+            from delta_orch.verbs.create import parse_schema_argument
+
+            new = tuple(NewColumn((field.name,), field) for field in parse_schema_argument(columns))
         if not new:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
         return self._also(AddColumns(new))

@@ -147,7 +147,7 @@ class _Resolver:
                 yield path, None
                 continue
             what = f"value of {name} in the clause {self.clause.title}"
-            if isinstance(value, list | tuple | dict):
+            if not isinstance(value, str | Expression):
                 value = constant_for(value, find_column(path, self.sides.target)[1])
             yield path, self.sides.value(value, what, _VISIBLE[self.clause.kind])
 
