@@ -10,6 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
+from delta_orch.airflow.rebuilds import newer_rebuilds
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared
 from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.delta_table import DeltaTable
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_result import CommitResult
 
@@ -151,7 +152,7 @@ class OnceWriter:
         if verdict is not Verdict.LEAVE:
             attempts.begin(txns[-1], recorded, work=self._work, table_version=table_version)
         try:
-            report = write(replace(step, txns=txns))
+            report = write(replace(step, txns=(*self._newer_rebuilds(before), *txns)))
         except ConcurrentTransactionError as error:
             if txns[-1].app_id not in error.context.get("app_ids", ()):
                 raise
@@ -167,6 +168,12 @@ class OnceWriter:
                 # Another process of this very attempt, which Airflow took for dead, came first.
                 return step.recover(unit)
         return report
+
+    def _newer_rebuilds(self, before: TableSnapshot | None) -> tuple[TxnId, ...]:
+        """A write that replaces the table has an order of its own."""
+        if before is None or self._replaces_table:
+            return ()
+        return newer_rebuilds(self._context, self._run, self._table, before)
 
     def _is_heard_of(self, app_id: str, marker: Marker, recorded: int | None) -> bool:
         """Whether Airflow knows of what is committed. True where it is this task that commits."""

@@ -169,6 +169,13 @@ class DeltaWriteOperator(DeltaRowsOperator):
     def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
         return arguments.get("mode", "append") == "append" and arguments.get("idempotency", "run") == "run"
 
+    @classmethod
+    def replaces_tables(cls, arguments: Mapping[str, object]) -> bool:
+        """Whether a task with these arguments replaces every row, and its runs are ordered by time."""
+        is_static = arguments.get("partition_overwrite_mode", "static") == "static"
+        is_whole = is_static and arguments.get("replace_where") is None
+        return arguments.get("mode") == "overwrite" and is_whole and arguments.get("identity") is None
+
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         mode = "overwrite_partitions" if self.partition_overwrite_mode == "dynamic" else self.mode
         step = replace(self.step(run, table, cast("Mode", mode)), where=self.replace_where)

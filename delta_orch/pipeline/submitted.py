@@ -85,6 +85,7 @@ class SubmittedRun:
                 "follows": txn.follows,
                 "exact": txn.exact,
                 "ordered": txn.ordered,
+                "looks_only": txn.looks_only,
             }
             for txn in self.txns
         ]

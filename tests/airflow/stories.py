@@ -71,7 +71,8 @@ class Instance:
             data_interval_end=DAY + timedelta(days=1), start_date=self.start_date,
         )  # fmt: skip
         kept = SimpleNamespace(get=self.store.get, set=lambda key, value, retention: self.store.update({key: value}))
-        return {"ti": ti, "dag_run": dag_run, **({"task_state_store": kept} if self.keeps_state else {})}
+        told = {"ti": ti, "dag_run": dag_run, "dag": SimpleNamespace(task_dict={})}
+        return {**told, **({"task_state_store": kept} if self.keeps_state else {})}
 
     def _states(
         self, dag_id: str, map_index: int, task_ids: list[str], run_ids: list[str]

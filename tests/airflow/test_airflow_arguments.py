@@ -121,7 +121,7 @@ def context_of(task: BaseOperator) -> dict[str, Any]:
     )
     return {
         "ti": ti, "dag_run": run, "outlet_events": Events(), "task_reschedule_count": 0, "triggering_asset_events": {},
-        "task_state_store": None,
+        "task_state_store": None, "dag": SimpleNamespace(task_dict={}),
     }  # fmt: skip
 
 

@@ -230,7 +230,7 @@ def context_of_run(operator: Any, *, run_after: datetime) -> dict[str, Any]:
         run_after=run_after,
         start_date=run_after,
     )
-    return {"ti": ti, "dag_run": dag_run, "outlets": [], "outlet_events": {}}
+    return {"ti": ti, "dag_run": dag_run, "dag": operator.dag, "outlets": [], "outlet_events": {}}
 
 
 def test_older_run_that_starts_after_a_newer_one_is_skipped(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]

@@ -47,7 +47,7 @@ def test_every_field_travels() -> None:
         TxnId("a", 1, scope=parse_expression("`odd name` = 'x''y'")),
         TxnId("b", 2, follows=-1),
         TxnId("c", 3, exact=True),
-        TxnId("d", 4, ordered=True),
+        TxnId("d", 4, ordered=True, looks_only=True),
     )
     run = SubmittedRun("s3://lake/ü t", txns)
     assert submitted_run(run.environment()) == run

@@ -25,6 +25,8 @@ class TxnId:
     With `ordered`, the same version may be committed again, and only a later one keeps it out: what is recorded says
     how far the table has come in time, not who wrote it.
 
+    With `looks_only` the commit does not record it: it is another step's, and only what that one has recorded matters.
+
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
     """
@@ -35,6 +37,7 @@ class TxnId:
     follows: int | None = None
     exact: bool = False
     ordered: bool = False
+    looks_only: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidPropertyError: The name holds a credential, and the table would keep it."""

@@ -378,7 +378,7 @@ class Staging:
 
         Args:
             table: As the newest version has it that this is known to fit behind.
-            txns, skipped: The identifiers it records, and those it found recorded.
+            txns, skipped: The identifiers it carries, and those it found recorded.
             isolation_level: None takes the table's.
             store: The table's.
         """
@@ -393,7 +393,7 @@ class Staging:
             changes_data=self._staged.changes_data,
             changes_metadata=self._staged.metadata is not None,
             begins_to_track_rows=begins_to_track_rows(self._before, result),
-            app_ids=frozenset(txn.app_id for txn in txns),
+            app_ids=frozenset(txn.app_id for txn in txns if not txn.looks_only),
             domains=frozenset(self._staged.domain_metadata),
             isolation_level=isolation_level or result.properties.isolation_level,
             settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),

@@ -1,0 +1,106 @@
+"""One task of a DAG replaces the table, others add to it: the table is that of the newest run, however runs mix."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG
+
+from delta_orch import DeltaTable, TxnId
+from delta_orch.airflow import DeltaDeleteOperator, DeltaMergeOperator, DeltaWriteOperator
+from delta_orch.pipeline.run_identity import airflow_version
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+DAY_5, DAY_6 = datetime(2024, 1, 5, tzinfo=UTC), datetime(2024, 1, 6, tzinfo=UTC)
+ENDS_6 = airflow_version(DAY_6)
+ONCE = {"idempotency": "partition"}
+
+
+def rows(day: str, *numbers: int) -> pa.Table:
+    return pa.table({"day": [day] * len(numbers), "id": pa.array(numbers, pa.int64())})
+
+
+def content(uri: Path) -> list[tuple[str, int]]:
+    return sorted((row["day"], row["id"]) for row in DeltaTable(uri).snapshot().scan().to_arrow().to_pylist())
+
+
+def load(ds: str | None = None) -> pa.Table:
+    return rows(ds or "none", 1, 2)
+
+
+def more(ds: str | None = None) -> pa.Table:
+    return rows(ds or "none", 3)
+
+
+def all_of(ds: str | None = None) -> pa.Table:
+    return rows(ds or "none", 1, 2, 3)
+
+
+def dag_of(name: str, uri: Path, kind: Any, **arguments: Any) -> DAG:
+    with DAG(name, schedule="@daily", start_date=DAY_5, catchup=False) as dag:
+        first = DeltaWriteOperator(task_id="load", table_uri=uri, python_callable=load, mode="overwrite")
+        first >> kind(task_id="more", table_uri=uri, **arguments)
+    return dag
+
+
+@pytest.mark.parametrize(
+    ("kind", "arguments", "ids"),
+    [
+        (DeltaWriteOperator, {"python_callable": more, **ONCE}, [1, 2, 3]),
+        (DeltaMergeOperator, {"python_callable": all_of, "keys": ["id"]}, [1, 2, 3]),
+        (DeltaDeleteOperator, {"where": "id = 2 OR day > '{{ ds }}'"}, [1]),
+    ],
+    ids=["append", "upsert", "delete"],
+)
+def test_a_late_run_leaves_the_table_of_the_newer_one(
+    runs: Runs, tmp_path: Path, kind: Any, arguments: dict[str, Any], ids: list[int]
+) -> None:
+    dag = dag_of("rebuilt_late", tmp_path / "t", kind, **arguments)
+    runs.run(dag, DAY_6)
+    expected = [("2024-01-06", number) for number in ids]
+    assert content(tmp_path / "t") == expected
+    assert DeltaTable(tmp_path / "t").snapshot().txn_version("airflow:rebuilt_late.load:") == ENDS_6
+    late = runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
+    assert runs.xcom(late, "more")["skipped"] is True
+    assert content(tmp_path / "t") == expected
+
+
+def test_rows_of_a_run_are_left_out_when_a_newer_one_replaces_the_table_meanwhile(runs: Runs, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+
+    def overtaken() -> pa.Table:
+        order = TxnId("airflow:rebuilt_meanwhile.load:", ENDS_6, ordered=True)
+        table.overwrite(rows("2024-01-06", 1, 2), txn=order)
+        return rows("2024-01-05", 3)
+
+    dag = dag_of("rebuilt_meanwhile", tmp_path / "t", DeltaWriteOperator, python_callable=overtaken, **ONCE)
+    run = runs.run(dag, DAY_5)
+    assert runs.xcom(run, "more")["skipped"] is True
+    assert content(tmp_path / "t") == [("2024-01-06", 1), ("2024-01-06", 2)]
+    # What it looked at is as the other task has recorded it.
+    assert table.snapshot().txn_version("airflow:rebuilt_meanwhile.load:") == ENDS_6
+
+
+def test_a_run_without_an_interval_adds_its_rows_after_its_own_clearing(runs: Runs, tmp_path: Path) -> None:
+    with DAG("rebuilt_manual", schedule=None) as dag:
+        first = DeltaWriteOperator(task_id="load", table_uri=tmp_path / "t", python_callable=load, mode="overwrite")
+        first >> DeltaMergeOperator(task_id="more", table_uri=tmp_path / "t", python_callable=more, keys=["id"])
+    run = runs.run(dag, None, run_after=DAY_5)
+    runs.clear(dag, run, "load")
+    runs.clear(dag, run, "load", "more")
+    assert [number for _, number in content(tmp_path / "t")] == [1, 2, 3]
+
+
+def test_a_task_that_no_longer_replaces_the_table_keeps_nothing_out(runs: Runs, tmp_path: Path) -> None:
+    runs.run(dag_of("rebuilt_no_more", tmp_path / "t", DeltaWriteOperator, python_callable=more, **ONCE), DAY_6)
+    with DAG("rebuilt_no_more", schedule="@daily", start_date=DAY_5, catchup=False) as dag:
+        DeltaWriteOperator(task_id="load", table_uri=tmp_path / "t", python_callable=load, **ONCE)
+    runs.run(dag, DAY_5)
+    expected = [("2024-01-05", 1), ("2024-01-05", 2), ("2024-01-06", 1), ("2024-01-06", 2), ("2024-01-06", 3)]
+    assert content(tmp_path / "t") == expected
