@@ -5,6 +5,7 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from inspect import unwrap
 from typing import Any
 from typing import Literal as OneOf
@@ -142,11 +143,10 @@ def delta_asset(
         called = BatchFunction(function)
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
-            ensure_own_cursors(context, context.asset_key)
-            target, name = table_of(context, table), context.asset_key.to_user_string()
+            target = table_of(context, table)
             readers = readers_of(context, sources, target, consumer, bootstrap, on_recreated, max_versions)
             step = Step(
-                name,
+                "",
                 target,
                 MODES[write],
                 merge_keys=tuple(merge_keys or ()),
@@ -155,14 +155,9 @@ def delta_asset(
                 full_snapshot=full_snapshot,
                 schema_mode=mode,
                 engine=engine,
-                options={
-                    "partition_by": None if target.exists() else partition_by,
-                    "properties": table_properties,
-                    "user_metadata": read_run(context).user_metadata(name),
-                },
+                options={"partition_by": partition_by, "properties": table_properties},
                 audits=audits,
             )
-
             returned = Returned()
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
@@ -170,15 +165,7 @@ def delta_asset(
                 returned = called(context, batches.get("", batches), arguments)
                 return returned.rows
 
-            started = time.perf_counter()
-            try:
-                with retry_conflicts(conflict_retries):
-                    report = step.process_all(readers, rows)
-            except AuditFailedError as error:
-                yield from audit_results(findings_of(error), context.asset_key)
-                raise audit_failure(error) from error
-            seconds = time.perf_counter() - started
-            yield from results_of(context, context.asset_key, report, returned, [a.name for a in audits], seconds)
+            yield from process(context, context.asset_key, step, readers, rows, lambda: returned, conflict_retries)
 
         called.describe(compute)
         arguments = {
@@ -341,7 +328,39 @@ def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable
     return resource.table()
 
 
-def results_of(
+def process(
+    context: dg.AssetExecutionContext,
+    key: dg.AssetKey,
+    step: Step,
+    readers: Mapping[str, IncrementalReader],
+    rows: Callable[[Mapping[str, ChangeBatch]], object],
+    returned: Callable[[], Returned],
+    conflict_retries: int,
+) -> Iterator[object]:
+    """Process what is new for an asset, and tell Dagster what came of it.
+
+    Args:
+        step: Its name, what the table is to be and who writes are filled in here.
+        returned: What the function of the asset has returned for it, afterwards.
+    """
+    ensure_own_cursors(context, key)
+    name, options = key.to_user_string(), step.options.copy()
+    if step.table.exists():
+        options["partition_by"] = None
+    options["user_metadata"] = read_run(context).user_metadata(name)
+    step = replace(step, name=name, options=options)
+    started = time.perf_counter()
+    try:
+        with retry_conflicts(conflict_retries):
+            report = step.process_all(readers, rows)
+    except AuditFailedError as error:
+        yield from audit_results(findings_of(error), key)
+        raise audit_failure(error) from error
+    seconds = time.perf_counter() - started
+    yield from _results_of(context, key, report, returned(), [audit.name for audit in step.audits], seconds)
+
+
+def _results_of(
     context: dg.AssetExecutionContext,
     key: dg.AssetKey,
     report: StepReport,

@@ -2,7 +2,6 @@
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -11,8 +10,8 @@ from typing import Any
 import dagster as dg
 
 from delta_orch.arguments import checked, checked_constructor
-from delta_orch.dagster.all_tables import ensure_own_cursors, remember_tables
-from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
+from delta_orch.dagster.all_tables import remember_tables
+from delta_orch.dagster.audits import audit_specs
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.incremental import (
     MODES,
@@ -23,12 +22,12 @@ from delta_orch.dagster.incremental import (
     definition_metadata,
     ensure_no_settings,
     ensure_sound,
+    process,
     readers_of,
-    results_of,
     table_of,
 )
-from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
-from delta_orch.errors import AuditFailedError, InvalidRequestError
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES
+from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.audit import AuditLike, as_audits
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
 from delta_orch.pipeline.step import Step
@@ -144,34 +143,29 @@ def delta_multi_asset(
             for name, out in outs.items():
                 if keys[name] not in context.selected_asset_keys:
                     continue
-                ensure_own_cursors(context, keys[name])
-                target, text = table_of(context, out.table), keys[name].to_user_string()
+                target = table_of(context, out.table)
                 step = Step(
-                    text,
+                    "",
                     target,
                     MODES[out.write],
                     merge_keys=tuple(out.merge_keys or ()),
                     sequence_by=out.sequence_by,
                     schema_mode=parse_schema_mode(out.schema_mode),
                     engine=engine,
-                    options={
-                        "partition_by": None if target.exists() else out.partition_by,
-                        "properties": out.table_properties,
-                        "user_metadata": read_run(context).user_metadata(text),
-                    },
+                    options={"partition_by": out.partition_by, "properties": out.table_properties},
                     audits=audits[name],
                 )
                 readers = readers_of(context, sources, target, None, bootstrap, on_recreated, max_versions)
-                started = time.perf_counter()
-                try:
-                    with retry_conflicts(conflict_retries):
-                        report = step.process_all(readers, partial(rows_of, name))
-                except AuditFailedError as error:
-                    yield from audit_results(findings_of(error), keys[name])
-                    raise audit_failure(error) from error
-                seconds = time.perf_counter() - started
-                told = [audit.name for audit in audits[name]]
-                yield from results_of(context, keys[name], report, given.get(name, Returned()), told, seconds)
+                given[name] = Returned()
+                yield from process(
+                    context,
+                    keys[name],
+                    step,
+                    readers,
+                    partial(rows_of, name),
+                    partial(given.__getitem__, name),
+                    conflict_retries,
+                )
 
         called.describe(compute)
         compute.__annotations__.pop("return")
