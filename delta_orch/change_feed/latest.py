@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
+from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation, as_they_are
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import free_name, resolve_column_names
@@ -49,12 +49,12 @@ class LatestChanges:
         rows = engine.project(
             self._rows(engine),
             [
-                *(ComputedColumn(name, Column((name,))) for name in names),
+                *as_they_are(names),
                 ComputedColumn(rank, Opaque(_RANK_SQL, mentioned)),
                 ComputedColumn(is_there, Opaque(_THERE_SQL, mentioned[1:])),
             ],
         )
-        keys = [ComputedColumn(key, Column((key,))) for key in self.keys]
+        keys = as_they_are(self.keys)
         last = engine.aggregate(rows, keys, [Measure(rank, "max", Column((rank,)))])
         same: list[Expression] = [Comparison("<=>", Column(("a", key)), Column(("b", key))) for key in self.keys]
         is_last = conjunction(*same, Comparison("=", Column(("a", rank)), Column(("b", rank))))
@@ -65,7 +65,7 @@ class LatestChanges:
         )
         of_commit = [Measure(name, "max", Column((name,))) for name in ("_commit_version", "_commit_timestamp")]
         once = engine.aggregate(gone, keys, of_commit)
-        told = [ComputedColumn(name, Column((name,))) for name in (*self.keys, *(m.name for m in of_commit))]
+        told = as_they_are((*self.keys, *(m.name for m in of_commit)))
         deleted = engine.project(once, [*told, ComputedColumn("_change_type", Literal("delete", STRING))])
         return engine.union([engine.conform(there, self.schema), engine.conform(deleted, self.schema)])
 

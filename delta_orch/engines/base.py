@@ -6,7 +6,7 @@ Verbs plan files and say what rows they want; an engine scans, runs SQL, writes 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -85,6 +85,11 @@ class ComputedColumn:
 
     name: str
     value: Expression
+
+
+def as_they_are(names: Iterable[str]) -> list[ComputedColumn]:
+    """Columns that are only passed on."""
+    return [ComputedColumn(name, Column((name,))) for name in names]
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import time
 
-from delta_orch.engines.base import ComputedColumn
+from delta_orch.engines.base import ComputedColumn, as_they_are
 from delta_orch.engines.select import EngineChoice
-from delta_orch.expressions.nodes import Column, Expression, Literal
+from delta_orch.expressions.nodes import Expression, Literal
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
@@ -50,7 +50,7 @@ def delete(
         rows = None
         if selected.partial.num_rows:
             found = changes.scan(selected.leaving, ())
-            address = [ComputedColumn(name, Column((name,))) for name in (ADDRESS.file_number, ADDRESS.row_position)]
+            address = as_they_are((ADDRESS.file_number, ADDRESS.row_position))
             rows = write.engine.project(found, [*address, ComputedColumn(ADDRESS.kind, Literal(DELETE, STRING))])
         counts = changes.apply(rows, whole=selected.whole)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=False)

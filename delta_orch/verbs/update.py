@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 
-from delta_orch.engines.base import ComputedColumn
+from delta_orch.engines.base import ComputedColumn, as_they_are
 from delta_orch.engines.select import EngineChoice
 from delta_orch.expressions.clock import one_moment
-from delta_orch.expressions.nodes import Column, Expression, Literal
+from delta_orch.expressions.nodes import Expression, Literal
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
@@ -98,7 +98,7 @@ def _columns(write: Write, changes: RowChanges, assignments: tuple[Assignment, .
         assignment.path: (value, data_type)
         for assignment, value, data_type in zip(assignments, values, types, strict=True)
     }
-    address = [ComputedColumn(name, Column((name,))) for name in changes.address_columns]
+    address = as_they_are(changes.address_columns)
     return [
         *(ComputedColumn(field.name, assigned_column(field, by_place)) for field in schema),
         *address,

@@ -10,8 +10,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
-
-_FILE_NUMBER, _ROW_POSITION = "_delta_orch_file_number", "_delta_orch_row_position"
+from delta_orch.writing.row_address import ADDRESS
 
 
 def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> str | None:
@@ -25,5 +24,5 @@ def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: 
     Raises as `Engine.scan`.
     """
     plan = scan_of_files(snapshot, files.select(SCAN_COLUMNS).combine_chunks(), columns=(), where=where)
-    found = engine.to_arrow(engine.scan(with_row_addresses(plan, _FILE_NUMBER, _ROW_POSITION)), limit=1)
-    return FileTable(files).path[found.column(_FILE_NUMBER)[0].as_py()].as_py() if found.num_rows else None
+    found = engine.to_arrow(engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)), limit=1)
+    return FileTable(files).path[found.column(ADDRESS.file_number)[0].as_py()].as_py() if found.num_rows else None

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.base import ComputedColumn, Relation
+from delta_orch.engines.base import ComputedColumn, Relation, as_they_are
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan
@@ -313,7 +313,7 @@ class _NewRows:
         engine = self._write.engine
         kinds = (UPDATE, INSERT) if kind is None else (kind,)
         is_wanted = In(Column((ADDRESS.kind,)), tuple(Literal(one, STRING) for one in kinds))
-        columns = [ComputedColumn(name, Column((name,))) for name in self._names(kind)]
+        columns = as_they_are(self._names(kind))
         names = self._copies.stored_names
         if names is not None and kind != INSERT:
             columns.append(ComputedColumn(names[0], Column((ADDRESS.row_id,))))

@@ -27,7 +27,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 
-from delta_orch.engines.base import ComputedColumn, Measure, Relation
+from delta_orch.engines.base import Measure, Relation, as_they_are
 from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan, with_row_addresses
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError
@@ -97,7 +97,7 @@ class RowChanges:
         rows = engine.scan(self._address_plan(where, columns))
         names = self._write.target.schema.names if columns is None else columns
         wanted = [*names, *self.address_columns]
-        return engine.project(rows, [ComputedColumn(name, Column((name,))) for name in wanted])
+        return engine.project(rows, as_they_are(wanted))
 
     def _address_plan(self, where: Expression | None, columns: Sequence[str] | None) -> ScanPlan:
         plan = scan_of_files(self._snapshot, self._files, where=where)
@@ -187,7 +187,7 @@ class RowChanges:
     def _repeated_rows(self, relation: Relation, keys: Sequence[str]) -> list[dict[str, object]]:
         """What `keys` hold for up to five of the rows."""
         engine = self._write.engine
-        address = [ComputedColumn(name, Column((name,))) for name in (ADDRESS.file_number, ADDRESS.row_position)]
+        address = as_they_are((ADDRESS.file_number, ADDRESS.row_position))
         count = "_delta_orch_changes"
         # Keys of any type: a row of each address is looked up afterwards.
         groups = engine.aggregate(relation, address, [Measure(count, "count", Column((ADDRESS.file_number,)))])
@@ -199,7 +199,7 @@ class RowChanges:
                 for name in (ADDRESS.file_number, ADDRESS.row_position)
             ]
             one = engine.filter(relation, conjunction(*is_it))
-            named = engine.project(one, [ComputedColumn(key, Column((key,))) for key in keys])
+            named = engine.project(one, as_they_are(keys))
             shown += engine.to_arrow(named, limit=1).to_pylist()
         return shown
 

@@ -14,7 +14,8 @@ from delta_orch.engines.select import local_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
-from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
+from delta_orch.log.write.commit_checks import ensure_may_write_deletion_vectors
+from delta_orch.log.write.deletion_vector_writer import with_deletion_vectors, write_deletion_vectors
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.scan.scan import scan_of_files
@@ -41,8 +42,18 @@ def begin_deletion(table: DeltaTable, files: pa.Table, *positions: int, inline: 
     """A transaction, not committed yet, that marks the rows at these positions of each file, and no others."""
     transaction = begin(table, table.snapshot(), operation="DELETE")
     vectors = write_vectors(table, [positions] * files.num_rows, inline=inline)
-    transaction.replace_deletion_vectors(files, vectors)
+    replace_vectors(transaction, files, vectors)
     return transaction
+
+
+def replace_vectors(transaction: Transaction, files: pa.Table, vectors: Sequence[DeletionVectorDescriptor]) -> None:
+    """Mark other rows of files as deleted, as a writer does that keeps no marks of its own: each file stays, as another
+    logical file. `vectors` are written already, and mark what the old ones mark, and more."""
+    ensure_may_write_deletion_vectors(transaction._result())
+    marked = with_deletion_vectors(files, vectors)
+    transaction.read_files(files)
+    transaction.remove_files(files)
+    transaction.add_files(marked)
 
 
 def delete_rows(table: DeltaTable, *positions: int, inline: bool = False) -> None:

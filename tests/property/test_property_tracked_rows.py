@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from delta_orch import DeltaTable
 from delta_orch.table.row_tracking import parse_high_water_mark
-from tests.harness.row_deletion import marked_rows, write_vectors
+from tests.harness.row_deletion import marked_rows, replace_vectors, write_vectors
 from tests.harness.table_builder import begin
 from tests.share import examples
 
@@ -97,7 +97,7 @@ class TrackedRows(RuleBasedStateMachine):
         if not chosen:
             return
         transaction = begin(self.table, snapshot, operation="DELETE")
-        transaction.replace_deletion_vectors(files.take(chosen), write_vectors(self.table, marks, inline=inline))
+        replace_vectors(transaction, files.take(chosen), write_vectors(self.table, marks, inline=inline))
         transaction.commit()
         read = self.table.snapshot().scan(["number"]).to_arrow()["number"].to_pylist()
         assert set(read) < set(self.rows)

@@ -12,7 +12,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import AppendOnlyError, ConcurrentDeleteDeleteError, InvalidRequestError
-from tests.harness.row_deletion import begin_deletion, delete_rows, write_vectors
+from tests.harness.row_deletion import begin_deletion, delete_rows, replace_vectors, write_vectors
 from tests.harness.table_builder import begin
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
@@ -208,7 +208,7 @@ def test_what_is_refused(table: DeltaTable) -> None:
 def test_a_file_may_be_named_once_as_removed_and_once_as_added(marked: DeltaTable) -> None:
     files = marked.snapshot().files()
     twice = begin(marked, marked.snapshot(), operation="TEST")
-    twice.replace_deletion_vectors(files, write_vectors(marked, [[1]] * 2, inline=True))
-    twice.replace_deletion_vectors(files, write_vectors(marked, [[2]] * 2, inline=True))
+    replace_vectors(twice, files, write_vectors(marked, [[1]] * 2, inline=True))
+    replace_vectors(twice, files, write_vectors(marked, [[2]] * 2, inline=True))
     with pytest.raises(InvalidRequestError, match="names a file twice"):
         twice.commit()

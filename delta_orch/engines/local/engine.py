@@ -134,12 +134,10 @@ class LocalEngine:
         return spooled(relation)
 
     def row_sets(self, relation: LocalRelation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
-        from delta_orch.engines.base import ComputedColumn
+        from delta_orch.engines.base import as_they_are
         from delta_orch.engines.row_sets import gather_row_sets
 
-        rows = self.project(
-            relation, [ComputedColumn(name, Column((name,))) for name in (kind, file_number, row_position)]
-        )
+        rows = self.project(relation, as_they_are((kind, file_number, row_position)))
         return gather_row_sets(rows.to_reader(), kind, file_number, row_position)
 
     def along_curve(

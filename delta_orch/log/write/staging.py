@@ -23,7 +23,7 @@ from delta_orch.log.write.commit_checks import (
     ensure_may_write_deletion_vectors,
 )
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, ensure_file_table, keys_of
-from delta_orch.protocol.actions import CommitInfo, DeletionVectorDescriptor, DomainMetadata, Metadata, Protocol
+from delta_orch.protocol.actions import CommitInfo, DomainMetadata, Metadata, Protocol
 from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.redaction import kept
@@ -265,29 +265,6 @@ class Staging:
             paths: Spelled as in the log.
         """
         self._staged.tombstones = tuple(paths)
-
-    def replace_deletion_vectors(self, files: pa.Table, vectors: Sequence[DeletionVectorDescriptor]) -> None:
-        """Mark other rows of files as deleted: each file stays, as another logical file (PROTOCOL, "Deletion Vectors").
-
-        The transaction depends on these files. Statistics keep their counts and say that bounds are wide; row ids and
-        commit versions stay.
-
-        Args:
-            files: Files of the snapshot with all columns of `file_columns.ADD_SCHEMA`.
-            vectors: The new vector of each, already written; it marks what the old one marked, and more.
-
-        Raises:
-            AppendOnlyError: The table keeps its rows.
-            InvalidRequestError: The table does not allow new deletion vectors (`delta.enableDeletionVectors`), or a
-                file lacks its number of records.
-        """
-        from delta_orch.log.write.deletion_vector_writer import with_deletion_vectors
-
-        ensure_may_write_deletion_vectors(self._result())
-        marked = with_deletion_vectors(files, vectors)
-        self.read_files(files)
-        self.remove_files(files)
-        self.add_files(marked)
 
     def delete_rows(self, files: pa.Table, positions: Sequence[BitMap64]) -> pa.Table:
         """Delete rows of files by marking them (PROTOCOL, "Deletion Vectors"). A file without rows left is removed.

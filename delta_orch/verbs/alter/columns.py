@@ -73,6 +73,12 @@ class NewColumn(NamedTuple):
     position: Position = Position()
 
 
+def _find(draft: Draft, path: ColumnPath) -> tuple[Path, StructField]:
+    """A column that is there. Raises ColumnNotFoundError."""
+    found = resolve_path(draft.schema, path)
+    return found, field_at(draft.schema, found)
+
+
 @dataclass(frozen=True, slots=True)
 class AddColumns:
     """Rows that are there get null in them."""
@@ -140,8 +146,7 @@ class RenameColumn:
 
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, ColumnNotFoundError."""
-        path = resolve_path(draft.schema, self.path)
-        field = field_at(draft.schema, path)
+        path, field = _find(draft, self.path)
         if self.new_name == field.name:
             return draft
         _ensure_mapped(draft, path, "renamed")
@@ -177,7 +182,7 @@ class DropColumns:
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, ColumnNotFoundError."""
         for path in self.paths:
-            draft = _drop(draft, resolve_path(draft.schema, path))
+            draft = _drop(draft, *_find(draft, path))
         return draft
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
@@ -186,8 +191,7 @@ class DropColumns:
         }
 
 
-def _drop(draft: Draft, path: Path) -> Draft:
-    field = field_at(draft.schema, path)
+def _drop(draft: Draft, path: Path, field: StructField) -> Draft:
     _ensure_mapped(draft, path, "dropped")
     clustering = {logical_path(draft.schema, physical) for physical in draft.clustering or ()}
     for names, what in (
@@ -195,11 +199,7 @@ def _drop(draft: Draft, path: Path) -> Draft:
         (clustering, "clustered"),
     ):
         if any(name is not None and name[: len(path)] == path for name in names):
-            raise InvalidRequestError(
-                f"Column {quote_path(path)} cannot be dropped",
-                cause=f"The table is {what} by it",
-                column=".".join(path),
-            )
+            raise _not_droppable(path, f"The table is {what} by it")
     schema = with_struct(draft.schema, path[:-1], lambda struct: StructType(tuple(f for f in struct if f is not field)))
     ensure_not_depended_on(draft.table.with_schema(schema), path, "dropped")
     if type_at(schema, path[:-1]) == StructType(()):
@@ -222,8 +222,7 @@ class MoveColumn:
 
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, ColumnNotFoundError."""
-        path = resolve_path(draft.schema, self.path)
-        field = field_at(draft.schema, path)
+        path, field = _find(draft, self.path)
         if self.position.after is not None and self.position.after.lower() == field.name.lower():
             return draft
 
@@ -289,8 +288,7 @@ class ChangeColumn:
         return {"column": orjson.dumps(column_json(around, field_at(after.schema, around))).decode()}
 
     def _changed(self, draft: Draft, change: Callable[[StructField], StructField]) -> Draft:
-        path = resolve_path(draft.schema, self.path)
-        field_at(draft.schema, path)
+        path, _ = _find(draft, self.path)
         return draft.with_schema(with_field(draft.schema, path, change))
 
 
@@ -316,8 +314,8 @@ class SetNotNull(ChangeColumn):
 
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, ColumnNotFoundError."""
-        path = resolve_path(draft.schema, self.path)
-        if not field_at(draft.schema, path).nullable:
+        path, field = _find(draft, self.path)
+        if not field.nullable:
             return draft
         draft = self._changed(draft, lambda field: replace(field, nullable=False))
         draft = draft.with_proof(not_null_proof(draft.schema, path))
@@ -394,8 +392,7 @@ class SetDefault(ChangeColumn):
 
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, InvalidExpressionError, ColumnNotFoundError."""
-        path = resolve_path(draft.schema, self.path)
-        field = field_at(draft.schema, path)
+        path, field = _find(draft, self.path)
         if self.expression is None:
             return self._changed(draft, _without_default)
         if len(path) > 1:

@@ -34,7 +34,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.action_json import body_to_json
 from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.paths import LogFileKind
-from delta_orch.protocol.table_properties import find_property
+from delta_orch.protocol.table_properties import with_properties_set
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import (
@@ -334,13 +334,10 @@ def _add_feature(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> N
 
 def set_properties(log: TableLog, snapshot: Snapshot, asked: Mapping[str, str], options: CommitOptions) -> None:
     """Commit table properties beside those there are."""
-    kept = dict(snapshot.metadata.configuration)
-    for key in asked:
-        # A table may spell a key in its own way: there must not be two of one name.
-        kept.pop(find_property(kept, key) or key, None)
+    configuration = with_properties_set(snapshot.metadata.configuration, asked)
     parameters = {"properties": orjson.dumps(asked).decode()}
     transaction = Transaction(log, snapshot, operation="SET TBLPROPERTIES", operation_parameters=parameters, **options)
-    transaction.update_metadata(replace(snapshot.metadata, configuration={**kept, **asked}))
+    transaction.update_metadata(replace(snapshot.metadata, configuration=configuration))
     transaction.commit()
 
 

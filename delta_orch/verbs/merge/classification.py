@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Relation
+from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Relation, as_they_are
 from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Choice, Column, Expression, IsNull, Literal, Not
 from delta_orch.expressions.renaming import NewName
@@ -132,7 +132,7 @@ def classify(
         names = engine.schema(source.relation).names
         present = free_name(_PRESENT, names)
         if by_source:
-            columns = [ComputedColumn(name, Column((name,))) for name in names]
+            columns = as_they_are(names)
             marked = [*columns, ComputedColumn(present, Literal(True, BOOLEAN))]
             source = source._replace(relation=engine.project(source.relation, marked))
         number = ComputedColumn(CLAUSE, _number(clauses, present))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Relation, join_schema
+from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Relation, as_they_are, join_schema
 from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.renaming import renamed
@@ -111,7 +111,7 @@ def _rows_of(
     rows = engine.filter(classified.rows, Comparison("=", Column((CLAUSE,)), Literal(clause.number, INTEGER)))
     computed = [] if clause.action is Action.DELETE else _values(classified, clause, types, schema)
     if clause.action is not Action.INSERT:
-        computed += [ComputedColumn(name, Column((name,))) for name in address_columns]
+        computed += as_they_are(address_columns)
     computed.append(ComputedColumn(ADDRESS.kind, Literal(_KINDS[clause.action], STRING)))
     return engine.project(rows, [*computed, *keys])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation
+from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation, as_they_are
 from delta_orch.engines.row_sets import RowSet
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError
@@ -389,7 +389,7 @@ class _Run:
         is_pair = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in matched))
         pairs = self._engine.filter(classified.rows, is_pair)
         address = [ADDRESS.file_number, ADDRESS.row_position]
-        columns = [ComputedColumn(name, Column((name,))) for name in address]
+        columns = as_they_are(address)
         keys = [ComputedColumn(label, renamed(key, classified.name_of)) for label, key in self._keys.items()]
         sets = {key: rows for key, rows in taken.items() if key[0] in matched}
         changes.ensure_once(sets, self._engine.project(pairs, [*columns, *keys]), list(self._keys))

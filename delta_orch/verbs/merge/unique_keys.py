@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from delta_orch.engines.base import ComputedColumn, Engine, Measure, Relation
+from delta_orch.engines.base import ComputedColumn, Engine, Measure, Relation, as_they_are
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Not
@@ -46,7 +46,7 @@ def ensure_unique(
         came.append(ComputedColumn(free_name(f"_delta_orch_given_{len(came)}", names), value))
         kept.append(Comparison("<=>", Column((came[-1].name,)), Column((ours.name,))))
     rows = engine.project(new_rows, [*stored, *came])
-    shown = [ComputedColumn(name, Column((name,))) for name in names]
+    shown = as_they_are(names)
     if kept:
         schema = engine.schema(rows)
         changed: Expression = any_of([Not(resolve_expression(same, schema)) for same in kept])
