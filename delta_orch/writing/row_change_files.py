@@ -114,7 +114,7 @@ class ChangedFiles:
         copied = 0
         kinds = [kind for kind, count in ((UPDATE, self._updated), (INSERT, self._inserted)) if count]
         if rewritten and kinds and not tells and new.may_stand_beside_others(kinds):
-            together = write.engine.union([self._kept(rewritten), new.rows(None)])
+            together = write.engine.union([self._kept(rewritten), new.rows((UPDATE, INSERT))])
             adds.append(write.engine.write(together, self._copies.spec(write.target.write_spec())))
             copied = _num_records(adds) - self._updated - self._inserted
         else:
@@ -122,10 +122,9 @@ class ChangedFiles:
                 spec = self._copies.spec(write.target.write_spec())
                 adds.append(write.engine.write(self._kept(rewritten), spec))
                 copied = _num_records(adds)
-            parts = [None] if len(kinds) > 1 and not tells and new.is_one_kind(kinds) else kinds
-            for kind in parts:
+            for part in [kinds] if kinds and not tells and new.are_alike(kinds) else [[kind] for kind in kinds]:
                 # New files are change data too: no row is written twice.
-                adds.append(new.write(kind, _TOLD[kind] if kind and tells else None))
+                adds.append(new.write(part, _TOLD[part[0]] if tells else None))
                 change_files += [adds[-1]] if tells else []
         self._ensure_complete(adds, rewritten)
         for table in adds:
@@ -304,35 +303,33 @@ class _NewRows:
         fits = all(have is not None and have.data_type == field.data_type for have, field in found)
         return fits and all(self._shape(kind) == PLAIN for kind in kinds)
 
-    def is_one_kind(self, kinds: Sequence[str]) -> bool:
-        """Whether the table makes the same of updated and of inserted rows."""
-        return all(self._names(k) == self._names(None) and self._shape(k) == self._shape(kinds[0]) for k in kinds)
+    def are_alike(self, kinds: Sequence[str]) -> bool:
+        """Whether the table makes the same of the rows of these kinds."""
+        made = [(self._names(kind), self._shape(kind)) for kind in kinds]
+        return all(one == made[0] for one in made)
 
-    def rows(self, kind: str | None) -> Relation:
-        """Those of one kind, or all that are new, with the ids of updated rows: columns as `RowCopies` has them."""
+    def rows(self, kinds: Sequence[str]) -> Relation:
+        """Those of kinds that are alike, with the ids of updated rows: columns as `RowCopies` has them."""
         engine = self._write.engine
-        kinds = (UPDATE, INSERT) if kind is None else (kind,)
-        is_wanted = In(Column((ADDRESS.kind,)), tuple(Literal(one, STRING) for one in kinds))
-        columns = as_they_are(self._names(kind))
+        is_wanted = In(Column((ADDRESS.kind,)), tuple(Literal(kind, STRING) for kind in kinds))
+        columns = as_they_are(self._names(kinds[0]))
         names = self._copies.stored_names
-        if names is not None and kind != INSERT:
+        if names is not None and UPDATE in kinds:
             columns.append(ComputedColumn(names[0], Column((ADDRESS.row_id,))))
             # Null: the version is that of the commit.
             columns.append(ComputedColumn(names[1], Literal(None, LONG)))
         return engine.project(engine.filter(self._relation, is_wanted), columns)
 
-    def _names(self, kind: str | None) -> list[str]:
-        left = set() if kind is None else self._left_to_table[kind]
-        names = self._write.target.schema.names
+    def _names(self, kind: str) -> list[str]:
+        left, names = self._left_to_table[kind], self._write.target.schema.names
         return [name for name in names if name.lower() not in left and self._schema.find(name) is not None]
 
-    def write(self, kind: str | None, change_type: str | None) -> pa.Table:
-        """Write those of one kind, or all where they are one (`is_one_kind`)."""
-        write = self._write
-        shape = self._shape(kind or UPDATE)
+    def write(self, kinds: Sequence[str], change_type: str | None) -> pa.Table:
+        """Write those of kinds that are alike."""
+        write, shape = self._write, self._shape(kinds[0])
         spec = replace(shape.applied_to(write.target.write_spec()), change_type=change_type)
-        adds = write.engine.write(self.rows(kind), spec if kind == INSERT else self._copies.spec(spec))
-        if kind == INSERT:
+        adds = write.engine.write(self.rows(kinds), self._copies.spec(spec) if UPDATE in kinds else spec)
+        if UPDATE not in kinds:
             write.take_identities(adds, shape)
         return adds
 
