@@ -15,7 +15,7 @@ from typing import Literal as OneOf
 
 from delta_orch.errors import AuditFailedError, ConflictError, InvalidRequestError, TableExistsError
 from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.pipeline.pandas_rows import fit_pandas
+from delta_orch.pipeline.frame_rows import fit_frame
 from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
 from delta_orch.pipeline.target_table import first_upsert, may_follow, snapshot_or_none
 from delta_orch.protocol.table_properties import OWNER
@@ -357,7 +357,10 @@ class Step:
         if before is not None and self.mode in ("error", "ignore") and (done := self._found_done(before)) is not None:
             # Another writer was faster than whoever computed the rows.
             return done
-        data = fit_pandas(data, None if before is None or self.schema_mode == "overwrite" else before.schema)
+        known = None if before is None or self.schema_mode == "overwrite" else before.schema
+        data = fit_frame(
+            data, known, makes_columns=self.owner != OPS and (known is None or self.schema_mode == "merge")
+        )
         findings: tuple[AuditFinding, ...] = ()
         try:
             result = self._write(data, before)

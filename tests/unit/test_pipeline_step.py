@@ -266,13 +266,25 @@ def test_integers_with_a_null_of_pandas_fit_a_column_of_integers(tmp_path: Path)
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
-def test_a_column_of_pandas_without_a_value_makes_no_table(tmp_path: Path, mode: Mode) -> None:
-    import pandas as pd
-
+@pytest.mark.parametrize("library", ["pandas", "polars"])
+def test_a_column_of_a_frame_without_a_value_makes_no_column(tmp_path: Path, mode: Mode, library: str) -> None:
+    frames = pytest.importorskip(library)
     table = DeltaTable(tmp_path / "t")
-    with pytest.raises(SchemaMismatchError, match="columns s of the pandas frame have no type"):
-        Step("A step", table, mode).run(lambda: pd.DataFrame({"n": [1], "s": [None]}))
+    no_type = "columns s of the frame have no type"
+    with pytest.raises(SchemaMismatchError, match=no_type):
+        Step("A step", table, mode).run(lambda: frames.DataFrame({"n": [1], "s": [None]}))
     assert not table.exists()
+    table.append(pa.table({"n": [1], "t": ["a"]}))
+    with pytest.raises(SchemaMismatchError, match=no_type):
+        Step("A step", table, mode, schema_mode="merge").run(
+            lambda: frames.DataFrame({"n": [2], "t": [None], "s": [None]})
+        )
+    Step("A step", table, mode, schema_mode="merge").run(lambda: frames.DataFrame({"n": [2], "t": [None]}))
+    assert [field.name for field in table.snapshot().schema] == ["n", "t"]
+    # What an op hands over is for this run alone.
+    handed = DeltaTable(tmp_path / "handed")
+    Step("A step", handed, mode, owner=OPS).run(lambda: frames.DataFrame({"n": [1], "s": [None]}))
+    assert handed.snapshot().scan().to_arrow().to_pylist() == [{"n": 1, "s": None}]
 
 
 def test_a_pandas_frame_without_rows_fits_every_table(tmp_path: Path) -> None:
