@@ -99,13 +99,19 @@ _change(
     *_PLACE,
 )
 _change("rename-column", "Rename a column. Needs column mapping.", _COLUMN, argument("new_name", "NEW_NAME"))
-_change("drop-columns", "Remove columns. Needs column mapping.", argument("columns", "COLUMN", nargs="+"))
+_change("drop-columns", "Remove columns. Needs column mapping.", argument("columns", "COLUMN", nargs="+"), _IF_EXISTS)
 _change("move-column", "Put a column first or behind another.", _COLUMN, *_PLACE)
 _change(
     "change-type",
     "Widen a column's type. Needs delta.enableTypeWidening.",
     _COLUMN,
     argument("data_type", "TYPE", "A wider type, as in Spark SQL."),
+)
+_change(
+    "sync-identity",
+    "Let an identity column go on behind the values that rows have brought.",
+    _COLUMN,
+    reads_rows=True,
 )
 _change(
     "set-not-null",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Sequence
 
 from delta_orch.errors import ColumnNotFoundError, SchemaMismatchError
+from delta_orch.protocol.schema import IDENTITY_START
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
@@ -137,7 +138,8 @@ def ensure_valid_table_schema(
     Raises:
         SchemaMismatchError: No column; two columns whose names differ only in case; a name that the change data feed
             reserves or that no client could write (it holds one of ` ,;{}()\\n\\t=` and column mapping is off); only
-            partition columns; a partition column of a type that cannot be one, or named twice. Nothing was created.
+            partition columns; a partition column of a type that cannot be one, an identity column, or named twice.
+            Nothing was created.
         ColumnNotFoundError: A partition column that is not in the schema.
     """
     if not schema.fields:
@@ -162,8 +164,19 @@ def ensure_valid_table_schema(
                 remedy="Partition by a column whose values have a text form: a number, a string, a date or a timestamp",
                 column=column,
             )
+        if IDENTITY_START in f.metadata:
+            raise no_identity_partition(column)
     if len(wanted) == len(schema):
         raise SchemaMismatchError("All columns are partition columns", remedy="Leave at least one column for the files")
+
+
+def no_identity_partition(column: str) -> SchemaMismatchError:
+    """The error for a table partitioned by a column whose values it makes: the files would not tell the last one."""
+    return SchemaMismatchError(
+        f"Column {column!r} is an identity column and cannot be a partition column",
+        remedy="Partition by a column whose values the rows bring",
+        column=column,
+    )
 
 
 def ensure_distinct_names(schema: StructType, prefix: str = "") -> None:

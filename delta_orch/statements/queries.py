@@ -24,6 +24,7 @@ _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CRO
               "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "PIVOT", "UNPIVOT", "TABLESAMPLE"}  # fmt: skip
 
 BEGIN_QUERY = ("SELECT", "WITH", "(", "VALUES", "TABLE")
+_CHANGES = ("TABLE_CHANGES", "TABLE_CHANGES_BY_PATH")
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +158,7 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
         is_source = is_source and token.kind in ("word", "quoted")
         if is_source and word not in ("LATERAL", "VALUES", "TABLE"):
             start = token.start
-            if word == "TABLE_CHANGES" and cursor.tokens[cursor.index + 1].text == "(":
+            if word in _CHANGES and cursor.tokens[cursor.index + 1].text == "(":
                 source, found = _changes(cursor), TableName("", "")
             else:
                 source = versioned(cursor)
@@ -222,13 +223,16 @@ def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) 
 
 
 def _changes(cursor: Cursor) -> Source:
-    """`table_changes('table', first [, last])`, each a version or a time; the table as in FROM."""
-    cursor.index += 1
+    """`table_changes('table', first [, last])`, each a version or a time; the table as in FROM, or its path."""
+    by_path = cursor.take(_CHANGES[1]) or not cursor.take(_CHANGES[0])
     cursor.expect("(")
     text = cursor.string()
-    inner = Cursor(text, tokens_of(text))
-    name = table_name(inner)
-    inner.end()
+    if by_path:
+        name = TableName(text, text)
+    else:
+        inner = Cursor(text, tokens_of(text))
+        name = table_name(inner)
+        inner.end()
     bounds: list[int | str] = []
     while cursor.take(","):
         bounds.append(cursor.string() if cursor.token.kind == "string" else cursor.integer())
@@ -277,12 +281,13 @@ def _two_versions() -> InvalidRequestError:
 
 
 def _time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
-    """`[FOR] VERSION AS OF n` or `[FOR] TIMESTAMP AS OF 'time'`, where one comes next."""
-    for prefix in ((), ("FOR",), ("FOR", "SYSTEM_")):
-        if cursor.take(*prefix, "VERSION", "AS", "OF"):
-            return _version(cursor), None
-        if cursor.take(*prefix, "TIMESTAMP", "AS", "OF"):
-            return None, _moment(cursor)
+    """`[FOR] VERSION AS OF n` or `[FOR] TIMESTAMP AS OF 'time'`, also SYSTEM_VERSION and SYSTEM_TIME, where one comes
+    next."""
+    prefix = ("FOR",) if cursor.at("FOR") else ()
+    if any(cursor.take(*prefix, word, "AS", "OF") for word in ("VERSION", "SYSTEM_VERSION")):
+        return _version(cursor), None
+    if any(cursor.take(*prefix, word, "AS", "OF") for word in ("TIMESTAMP", "SYSTEM_TIME")):
+        return None, _moment(cursor)
     return None, None
 
 

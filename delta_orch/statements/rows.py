@@ -232,6 +232,10 @@ def parse_merge_clause(text: str) -> Callable[[Merge], Merge]:
     return found
 
 
+def _except(cursor: Cursor) -> list[str]:
+    return cursor.names() if cursor.take("EXCEPT") else []
+
+
 def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
     is_matched = not cursor.take("NOT")
     cursor.expect("MATCHED")
@@ -247,14 +251,16 @@ def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
             return lambda merge: merge.when_matched_delete(condition)
         cursor.expect("UPDATE", "SET")
         if is_matched and cursor.take("*"):
-            return lambda merge: merge.when_matched_update_all(condition)
+            left = _except(cursor)
+            return lambda merge: merge.when_matched_update_all(condition, left)
         assigned = {quote_path(column.path): value for column, value in _assignments(cursor, "WHEN").items()}
         if by_source:
             return lambda merge: merge.when_not_matched_by_source_update(assigned, condition)
         return lambda merge: merge.when_matched_update(assigned, condition)
     cursor.expect("INSERT")
     if cursor.take("*"):
-        return lambda merge: merge.when_not_matched_insert_all(condition)
+        left = _except(cursor)
+        return lambda merge: merge.when_not_matched_insert_all(condition, left)
     columns = cursor.listed(lambda: Column(tuple(cursor.path())))
     cursor.expect("VALUES")
     (listed,) = values(cursor)

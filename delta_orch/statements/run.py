@@ -146,4 +146,5 @@ _SIMPLE = {
     "OPTIMIZE": tables.optimize, "REORG": tables.reorg, "VACUUM": tables.vacuum, "RESTORE": tables.restore,
     "DESCRIBE": describe.describe, "DESC": describe.describe, "SHOW": describe.show, "CONVERT": tables.convert,
     "ALTER": tables.alter, "GENERATE": tables.generate, "COMMENT": tables.comment,
+    "FSCK": tables.repair,
 }  # fmt: skip

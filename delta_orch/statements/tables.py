@@ -105,6 +105,15 @@ def restore(cursor: Cursor) -> Statement:
     return lambda session: session.target(name).restore(version, timestamp, **session.options)
 
 
+def repair(cursor: Cursor) -> Statement:
+    """FSCK REPAIR TABLE t [DRY RUN]."""
+    cursor.expect("FSCK", "REPAIR", "TABLE")
+    name = table_name(cursor)
+    dry: dict[str, Any] = {"dry_run": True} if cursor.take("DRY", "RUN") else {}
+    cursor.end()
+    return lambda session: session.target(name).repair(**{**session.options, **dry})
+
+
 def create(cursor: Cursor, known: frozenset[str]) -> Statement:
     """[CREATE] [OR] REPLACE TABLE [IF NOT EXISTS] t (columns) USING delta [parts] [AS query], or … SHALLOW | DEEP CLONE
     source."""
@@ -128,7 +137,13 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
                 raise unsupported(f"CREATE TABLE … USING {cursor.token.text[:60]}", "Write USING delta")
             is_delta = True
         elif clauses.take("PARTITIONED", "BY"):
-            definition["partition_by"] = cursor.names()
+            if fields is not None and cursor.tokens[cursor.index + 2].word not in (",", ")"):
+                # As in Hive: columns with their types, behind the others.
+                parts = _definitions(cursor)
+                fields += parts
+                definition["partition_by"] = [field.name for field in parts]
+            else:
+                definition["partition_by"] = cursor.names()
         elif clauses.take("CLUSTER", "BY"):
             definition["cluster_by"] = cursor.names()
         elif clauses.take("COMMENT"):
@@ -369,8 +384,9 @@ def _alterations(cursor: Cursor) -> list[_Change]:
         new_name = cursor.name()
         return [lambda a: a.rename_column(column, new_name)]
     if cursor.take("DROP", "COLUMN") or cursor.take("DROP", "COLUMNS"):
+        is_optional = cursor.take("IF", "EXISTS")
         columns = cursor.names() if cursor.at("(") else [cursor.column()]
-        return [lambda a: a.drop_columns(*columns)]
+        return [lambda a: a.drop_columns(*columns, if_exists=is_optional)]
     if cursor.take("CLUSTER", "BY"):
         clustering = [] if cursor.take("NONE") else cursor.names()
         return [lambda a: a.cluster_by(*clustering)]
@@ -416,6 +432,8 @@ def _column_change(cursor: Cursor) -> _Change:
         return lambda a: a.set_default(column, default)
     if cursor.take("DROP", "DEFAULT"):
         return lambda a: a.drop_default(column)
+    if cursor.take("SYNC", "IDENTITY"):
+        return lambda a: a.sync_identity(column)
     if place := _place(cursor):
         return lambda a: a.move_column(column, **place)
     raise unsupported(f"ALTER COLUMN … {cursor.token.text[:60]}")

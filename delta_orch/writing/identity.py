@@ -99,6 +99,24 @@ def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[I
     return replace(target, table=target.table.with_schema(_with_marks(target.schema, marks)))
 
 
+def with_marks_moved_to(schema: StructType, furthest: Mapping[str, int | None]) -> StructType:
+    """The schema with its high-water marks moved on, so that no value comes again. None goes back.
+
+    Args:
+        furthest: For identity columns, the largest value of the rows, or the smallest where the step is negative.
+    """
+    marks: dict[str, int] = {}
+    for field in schema:
+        value, identity = furthest.get(field.name), identity_of(field)
+        if value is None or identity is None or (k := (value - identity.start) // identity.step) < 0:
+            continue
+        # The column's own value there or before: other clients count on from the mark.
+        mark, known = identity.start + k * identity.step, identity.high_water_mark
+        if known is None or (mark - known) * identity.step > 0:
+            marks[field.name] = mark
+    return _with_marks(schema, marks)
+
+
 def _bound(stats: str, path: tuple[str, ...], is_upper: bool) -> int:
     return int(reduce(getitem, path, orjson.loads(stats)["maxValues" if is_upper else "minValues"]))
 

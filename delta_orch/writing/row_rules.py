@@ -32,7 +32,7 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, INVARIANTS
-from delta_orch.protocol.schema_check import ensure_schema_fits
+from delta_orch.protocol.schema_check import ensure_schema_fits, no_identity_partition
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import declared_lengths, place_of_text
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField, StructType, fields_of, parts_of
@@ -76,6 +76,8 @@ def shape_rows(
             else:
                 checks.append(_generation_check(field, sql, target.schema))
         elif "identityColumns" in features and (identity := identity_of(field)) is not None:
+            if field.name in target.partition_columns:
+                raise no_identity_partition(field.name)
             if field.name in lacking:
                 identities.append(next_values(field.name, identity))
             elif not (identity.allow_explicit_insert or keeps_identity):

@@ -67,6 +67,8 @@ def test_every_change_has_a_command(alter: Alter, uri: str) -> None:
     alter("cluster-by", "id")
     alter("cluster-by")
     alter("drop-columns", "s")
+    assert alter("drop-columns", "s", "--if-exists")["skipped"]
+    assert alter("sync-identity", "id", code=1)["error"]["code"] == "INVALID_REQUEST"
     snapshot = DeltaTable(uri).snapshot()
     assert snapshot.schema.names == ("name", "id")
     assert some(snapshot.schema.find("id")).data_type == t.LONG
@@ -99,7 +101,7 @@ def test_every_command_takes_what_all_of_them_take() -> None:
     for name, command in COMMANDS.items():
         own = {action.dest for action in command.parser(name)._actions}
         assert {"uri", "isolation_level", "dry_run", "storage_option", "json"} <= own, name
-        assert ("engine" in own) == (name in {"set-not-null", "add-constraint", "drop-feature"})
+        assert ("engine" in own) == (name in {"set-not-null", "add-constraint", "drop-feature", "sync-identity"})
         assert command.help
 
 

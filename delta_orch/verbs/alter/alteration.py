@@ -13,7 +13,7 @@ import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.base import Engine
+from delta_orch.engines.base import Engine, Measure
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import (
@@ -26,7 +26,7 @@ from delta_orch.errors import (
     InvalidRequestError,
     UnsupportedExpressionError,
 )
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.log.files.file_columns import FileTable, record_counts
@@ -47,6 +47,7 @@ from delta_orch.verbs.alter.draft import Change, Draft, RowProof
 from delta_orch.verbs.alter.preparation import prepare, truncate_history, without_traces
 from delta_orch.verbs.alter.rewriting import FileRewriter
 from delta_orch.verbs.log_files import checkpoint
+from delta_orch.writing.identity import identity_of, with_marks_moved_to
 
 _LOGGER = logging.getLogger(__name__)
 _MAX_RESTARTS = 50
@@ -126,7 +127,7 @@ def alter(
 
 
 def _depends_on_definition_alone(draft: Draft) -> bool:
-    return draft.relies_on_version or not (draft.proofs or draft.relies_on_files)
+    return draft.relies_on_version or not (draft.proofs or draft.synced or draft.relies_on_files)
 
 
 def _write_checkpoint(log: TableLog, read_snapshot: Callable[[], Snapshot], version: int) -> None:
@@ -187,6 +188,10 @@ def _commit(
         max_attempts=1 if draft.relies_on_version else DEFAULT_MAX_ATTEMPTS,
         **options,
     )
+    if draft.synced:
+        transaction.read_whole_table()
+        draft = with_synced_identities(select_engine(None, engine), draft)
+        table = draft.table
     is_changed = _stage(transaction, draft)
     if not is_changed and not draft.unwanted:
         return transaction.skip()
@@ -222,6 +227,27 @@ def _stage(transaction: Transaction, draft: Draft) -> bool:
             transaction.set_domain_metadata(domain, configuration or known or "", removed=configuration is None)
             is_changed = True
     return is_changed
+
+
+def with_synced_identities(engine: Engine, draft: Draft) -> Draft:
+    """The draft with the high-water marks of `synced` moved to the values of the rows. Only these columns are read."""
+    snapshot, table = draft.snapshot, draft.table
+    fields = [field for name in draft.synced if (field := table.schema.find(name)) is not None]
+    plan = ScanPlan(
+        store=snapshot.store,
+        schema=table.schema,
+        partition_columns=table.partition_columns,
+        files=snapshot.files(SCAN_COLUMNS),
+        columns=tuple(field.name for field in fields),
+        column_mapping=table.column_mapping,
+    )
+    identities = {field.name: identity_of(field) for field in fields}
+    measures = [
+        Measure(name, "min" if identity is not None and identity.step < 0 else "max", Column((name,)))
+        for name, identity in identities.items()
+    ]
+    (furthest,) = engine.to_arrow(engine.aggregate(engine.scan(plan), [], measures)).to_pylist()
+    return draft.with_schema(with_marks_moved_to(table.schema, furthest))
 
 
 _MAX_VALUE_CHARACTERS = 200

@@ -25,6 +25,7 @@ from delta_orch.verbs.alter.columns import (
     SetComment,
     SetDefault,
     SetNotNull,
+    SyncIdentity,
 )
 from delta_orch.verbs.alter.draft import Change
 from delta_orch.verbs.alter.table_changes import (
@@ -181,15 +182,21 @@ class Alteration:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
         return self._also(AddColumns(new))
 
+    def sync_identity(self, path: ColumnPath) -> Alteration:
+        """Let an identity column go on behind the values that rows have brought themselves (`allow_explicit_insert`),
+        which would come again otherwise. The column is read. Another commit that adds rows meanwhile is a conflict."""
+        return self._also(SyncIdentity(path))
+
     def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
         """Rename a column. No file is rewritten. Needs column mapping (PROTOCOL, "Column Mapping")."""
         return self._also(RenameColumn(path, new_name))
 
-    def drop_columns(self, *paths: ColumnPath) -> Alteration:
-        """Remove columns. No file is rewritten: the values stay in the files until `purge`. Needs column mapping."""
+    def drop_columns(self, *paths: ColumnPath, if_exists: bool = False) -> Alteration:
+        """Remove columns. No file is rewritten: the values stay in the files until `purge`. Needs column mapping. A
+        column that is not there is an error unless `if_exists`."""
         if not paths:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
-        return self._also(DropColumns(paths))
+        return self._also(DropColumns(paths, if_exists))
 
     def move_column(self, path: ColumnPath, *, first: bool = False, after: str | None = None) -> Alteration:
         """Put a column first, or after one of its siblings."""

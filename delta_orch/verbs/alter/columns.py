@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import orjson
 
-from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError, UnsupportedFeatureError
 from delta_orch.protocol.schema import CURRENT_DEFAULT, data_type_to_json
 from delta_orch.protocol.schema_edit import (
     ColumnPath,
@@ -177,18 +177,27 @@ class DropColumns:
     """Data files keep the values, which nobody sees any more. Needs column mapping."""
 
     paths: tuple[ColumnPath, ...]
+    if_exists: bool = False
     operation = "DROP COLUMNS"
 
     def apply(self, draft: Draft) -> Draft:
         """Raises InvalidRequestError, ColumnNotFoundError."""
-        for path in self.paths:
+        for path in self._found(draft):
             draft = _drop(draft, *_find(draft, path))
         return draft
 
     def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {
-            "columns": orjson.dumps([quote_path(resolve_path(before.schema, path)) for path in self.paths]).decode()
-        }
+        return {"columns": orjson.dumps([quote_path(path) for path in self._found(before)]).decode()}
+
+    def _found(self, draft: Draft) -> list[Path]:
+        found = []
+        for path in self.paths:
+            try:
+                found.append(resolve_path(draft.schema, path))
+            except ColumnNotFoundError:
+                if not self.if_exists:
+                    raise
+        return found
 
 
 def _drop(draft: Draft, path: Path, field: StructField) -> Draft:
@@ -306,6 +315,22 @@ class SetComment(ChangeColumn):
             return replace(field, metadata={**kept, "comment": self.comment} if self.comment else kept)
 
         return self._changed(draft, commented)
+
+
+@dataclass(frozen=True, slots=True)
+class SyncIdentity(ChangeColumn):
+    """Values that rows brought themselves do not come again."""
+
+    def apply(self, draft: Draft) -> Draft:
+        """Raises InvalidRequestError, ColumnNotFoundError."""
+        path, field = _find(draft, self.path)
+        if len(path) > 1 or not is_identity(field):
+            raise InvalidRequestError(
+                f"The column {quote_path(path)} is no identity column",
+                remedy="Name a column whose values the table makes",
+                column=".".join(path),
+            )
+        return replace(draft, synced=(*draft.synced, *path))
 
 
 @dataclass(frozen=True, slots=True)

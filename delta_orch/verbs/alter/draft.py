@@ -42,6 +42,7 @@ class Draft:
         proofs: What the rows must satisfy.
         relies_on_files: The change is only right for the files the snapshot has.
         relies_on_version: The change names the version it will be, so nothing may come in between.
+        synced: Identity columns whose high-water marks are to reach the values of the rows.
         unwanted: What no file may hold once the change stands; files that do are rewritten with it.
         mapped_schema: The columns as files name them, where the change ends column mapping.
         widened_schema: The columns with the history of their types, where the change ends type widening.
@@ -57,6 +58,7 @@ class Draft:
     proofs: tuple[RowProof, ...] = ()
     relies_on_files: bool = False
     relies_on_version: bool = False
+    synced: tuple[str, ...] = ()
     unwanted: frozenset[FileTrait] = frozenset()
     mapped_schema: StructType | None = None
     widened_schema: StructType | None = None
