@@ -106,6 +106,7 @@ def _history(table: DeltaTable, limit: int | None) -> object:
         {
             "version": pa.array([entry.version for entry in entries], pa.int64()),
             "timestamp": times,
+            **{name: pa.array(told(name, str), pa.string()) for name in ("userId", "userName")},
             **{name: pa.array(values, pa.string()) for name, values in texts.items()},
             "readVersion": pa.array(told("readVersion", int), pa.int64()),
             "isolationLevel": pa.array(told("isolationLevel", str), pa.string()),

@@ -304,6 +304,9 @@ def _property_list(cursor: Cursor) -> dict[str, str]:
 def _properties_and_comment(cursor: Cursor) -> tuple[dict[str, str], str | None]:
     """Properties; `comment` is none of them, but the table's description, as in Spark."""
     found = _property_list(cursor)
+    for name, clause in (("location", "LOCATION"), ("provider", "USING")):
+        if name in found:
+            raise unsupported(f"A property {name!r}", f"Write {clause}, where the table is created")
     return found, found.pop("comment", None)
 
 
@@ -360,8 +363,10 @@ def _alterations(cursor: Cursor) -> list[_Change]:
         return changes if description is None else [*changes, lambda a: a.set_description(description)]
     if cursor.take("UNSET", "TBLPROPERTIES"):
         if_exists = cursor.take("IF", "EXISTS")
-        keys = cursor.listed(cursor.key)
-        return [lambda a: a.unset_properties(*keys, if_exists=if_exists)]
+        named = cursor.listed(cursor.key)
+        keys = [key for key in named if key != "comment"]
+        changes = [lambda a: a.unset_properties(*keys, if_exists=if_exists)] if keys else []
+        return changes if keys == named else [*changes, lambda a: a.set_description("")]
     if cursor.take("ADD", "COLUMN") or cursor.take("ADD", "COLUMNS"):
         added = partial(_added_column, cursor)
         return cursor.listed(added) if cursor.at("(") else cursor.each(added)

@@ -52,7 +52,7 @@ def optimize(
     Returns: `skipped` where there is nothing to merge: then nothing was written.
 
     Raises:
-        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is invalid.
+        InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is invalid; `zorder_by` names nothing.
         InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or reads another column.
         ConcurrentDeleteReadError, ConcurrentDeleteDeleteError: A merged file is gone. The table holds the other commit.
     """
@@ -60,6 +60,8 @@ def optimize(
         raise InvalidRequestError(f"target_file_size_bytes must be an integer from 1, not {target_file_size_bytes!r}")
     if not 0 <= max_deleted_rows_ratio <= 1:
         raise InvalidRequestError(f"max_deleted_rows_ratio must be between 0 and 1, not {max_deleted_rows_ratio!r}")
+    if zorder_by is not None and not zorder_by:
+        raise InvalidRequestError("zorder_by names no column", remedy="Name columns, or leave it out")
     predicate = None
     if where is not None:
         predicate = resolve_predicate(where, snapshot.schema)

@@ -429,7 +429,8 @@ def test_definition_and_upkeep(tmp_path: Path) -> None:
     sql("INSERT INTO t VALUES (2, NULL)", t=second)
     assert sql("OPTIMIZE t", t=second).operation_metrics["numAddedFiles"] in (1, "1")
     version = second.version()
-    sql("DELETE FROM t", t=second)
+    delta_orch.sql("DELETE FROM t", tables={"t": second}, commit_info={"userName": "ann"})
+    assert sql("DESCRIBE HISTORY t LIMIT 2", t=second)["userName"].to_pylist() == ["ann", None]
     sql(f"RESTORE TABLE t TO VERSION AS OF {version}", t=second)
     assert second.snapshot().scan().to_arrow().num_rows == 2
     assert sql("DESCRIBE HISTORY t LIMIT 1", t=second)["operation"].to_pylist() == ["RESTORE"]
@@ -559,6 +560,8 @@ REFUSED = [
     "CREATE TABLE t (id INT COMMENT 'a' COMMENT 'b') USING delta",
     "CREATE VIEW v AS SELECT 1",
     "ALTER TABLE t SET LOCATION 'x'",
+    "ALTER TABLE t SET TBLPROPERTIES ('location' = 'x')",
+    "CREATE OR REPLACE TABLE t (id INT) USING delta TBLPROPERTIES ('provider' = 'parquet')",
     "INSERT INTO t PARTITION (day) VALUES (1)",
     "INSERT INTO t PARTITION (id = 1) VALUES ('a', NULL)",
     "INSERT INTO t PARTITION (day = '2024-13-01') VALUES (1, 'a')",
@@ -820,6 +823,12 @@ def test_a_table_has_a_comment(table: DeltaTable) -> None:
     metadata = table.snapshot().metadata
     assert metadata.description == "about"
     assert metadata.configuration["owner"] == "me" and "comment" not in metadata.configuration
+    sql("ALTER TABLE t UNSET TBLPROPERTIES ('comment')", t=table)
+    assert table.snapshot().metadata.description is None
+    sql("ALTER TABLE t SET TBLPROPERTIES ('comment' = 'about')", t=table)
+    sql("ALTER TABLE t UNSET TBLPROPERTIES ('owner', 'comment')", t=table)
+    metadata = table.snapshot().metadata
+    assert metadata.description is None and "owner" not in metadata.configuration
     sql("CREATE OR REPLACE TABLE t (s STRUCT<a: INT NOT NULL COMMENT 'it''s', b: CHAR(3) COMMENT ''>) USING delta "
         "TBLPROPERTIES (comment = 'new')", t=table)  # fmt: skip
     assert table.snapshot().metadata.description == "new"

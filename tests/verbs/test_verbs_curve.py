@@ -172,7 +172,7 @@ def test_writes_cluster_by_what_their_rows_have(rows: Any, table: DeltaTable) ->
 def test_refused(table: DeltaTable) -> None:
     data = points(10).append_column("p", pa.array(["a"] * 10)).append_column("flag", pa.array([True] * 10))
     table.append(data, partition_by=["p"], properties={"delta.dataSkippingNumIndexedCols": "7"})
-    for wrong in (["p"], ["flag"], ["x", "x"], "x", ["s"]):
+    for wrong in (["p"], ["flag"], ["x", "x"], "x", ["s"], []):
         with pytest.raises(InvalidRequestError):
             table.optimize(zorder_by=wrong)
     with pytest.raises(InvalidRequestError):
