@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from datetime import date, datetime
+from datetime import date
 from decimal import Context, Decimal
 
 from delta_orch.errors import InvalidExpressionError
@@ -13,13 +12,8 @@ from delta_orch.expressions.constant_times import days_after, interval_after
 from delta_orch.expressions.nodes import Call, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import (
     INTEGRAL_RANGES,
+    PARSERS,
     decimal_type_of,
-    parse_spark_boolean,
-    parse_spark_date,
-    parse_spark_double,
-    parse_spark_long,
-    parse_spark_timestamp,
-    parse_spark_timestamp_ntz,
     round_to_float,
 )
 from delta_orch.expressions.tokens import Unreadable
@@ -56,9 +50,6 @@ CASTS = {
 }  # fmt: skip
 """Functions of one argument that cast it to a type."""
 _SUFFIXES: dict[str, DataType] = {"L": LONG, "S": SHORT, "Y": BYTE}
-_TEMPORAL: dict[DataType, Callable[[str], date | datetime]] = {
-    DATE: parse_spark_date, TIMESTAMP: parse_spark_timestamp, TIMESTAMP_NTZ: parse_spark_timestamp_ntz,
-}  # fmt: skip
 
 
 def type_of(name: str) -> DataType | None:
@@ -165,19 +156,14 @@ def _cast(literal: Literal, data_type: DataType) -> Literal | None:
 
 
 def _cast_text(text: str, data_type: DataType) -> Literal | None:
-    if data_type in _TEMPORAL:
-        return Literal(_TEMPORAL[data_type](text), data_type)
     if data_type == STRING:
         return Literal(text, STRING)
-    if data_type == BOOLEAN:
-        return Literal(parse_spark_boolean(text), BOOLEAN)
+    if data_type not in PARSERS:
+        return _cast_number(text, data_type)
+    value = PARSERS[data_type](text)
     if data_type in INTEGRAL_RANGES:
-        return _integral(parse_spark_long(text), data_type)
-    if data_type == DOUBLE:
-        return Literal(parse_spark_double(text), DOUBLE)
-    if data_type == FLOAT:
-        return Literal(round_to_float(parse_spark_double(text)), FLOAT)
-    return _cast_number(text, data_type) if isinstance(data_type, DecimalType) else None
+        return _integral(value, data_type)
+    return Literal(round_to_float(value) if data_type == FLOAT else value, data_type)
 
 
 def _cast_number(text: str, data_type: DataType) -> Literal | None:

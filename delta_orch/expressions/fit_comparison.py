@@ -19,13 +19,8 @@ from delta_orch.expressions.nodes import And, Coerced, Column, Comparison, Const
 from delta_orch.expressions.spark_literals import (
     EPOCH,
     INTEGRAL_RANGES,
+    PARSERS,
     natural_type,
-    parse_spark_boolean,
-    parse_spark_date,
-    parse_spark_double,
-    parse_spark_long,
-    parse_spark_timestamp,
-    parse_spark_timestamp_ntz,
     round_to_float,
 )
 from delta_orch.protocol.types import (
@@ -68,9 +63,19 @@ def fit_comparison(op: str, column: Column, data_type: DataType, literal: Litera
             if kind != BINARY
             else refuse_comparison(op, column, data_type, kind)
         )
+    if isinstance(value, str) and (parsed := _parsed(value, data_type)) is not None:
+        return fit_comparison(op, column, data_type, Literal(parsed))
     fit = _FITS.get(type(data_type) if isinstance(data_type, DecimalType) else data_type)
     fitted = fit(op, column, data_type, literal.value) if fit is not None else None
     return fitted if fitted is not None else refuse_comparison(op, column, data_type, kind)
+
+
+def _parsed(text: str, data_type: DataType) -> Constant:
+    """Text as a value of a column's type, or of one that Spark compares both as; None where it casts no text."""
+    if data_type == BINARY:
+        return text.encode()
+    parse = PARSERS.get(DOUBLE if isinstance(data_type, DecimalType) else data_type)
+    return None if parse is None else parse(text)
 
 
 def _canonical(value: Constant, data_type: DataType) -> Constant:
@@ -80,8 +85,6 @@ def _canonical(value: Constant, data_type: DataType) -> Constant:
 
 
 def _fit_number(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if isinstance(value, str):
-        value = parse_spark_long(value) if data_type in INTEGRAL_RANGES else parse_spark_double(value)
     grid = _grid_of(data_type)
     if grid is None or not _is_number(value):
         return None
@@ -89,8 +92,6 @@ def _fit_number(op: str, column: Column, data_type: DataType, value: Constant) -
 
 
 def _fit_float(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if isinstance(value, str):
-        value = parse_spark_double(value)
     if not _is_number(value):
         return None
     number = float(value)
@@ -103,21 +104,7 @@ def _is_number(value: Constant) -> bool:
     return isinstance(value, int | float | Decimal) and not isinstance(value, bool)
 
 
-def _fit_boolean(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if not isinstance(value, str):
-        return None
-    return Comparison(op, column, Literal(parse_spark_boolean(value), data_type))
-
-
-def _fit_binary(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if not isinstance(value, str | bytearray):
-        return None
-    return Comparison(op, column, Literal(value.encode() if isinstance(value, str) else bytes(value), data_type))
-
-
 def _fit_date(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if isinstance(value, str):
-        return Comparison(op, column, Literal(parse_spark_date(value), data_type))
     if not isinstance(value, datetime):
         return None
     grid = _grid_of(data_type)
@@ -126,9 +113,7 @@ def _fit_date(op: str, column: Column, data_type: DataType, value: Constant) -> 
 
 
 def _fit_timestamp(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if isinstance(value, str):
-        value = parse_spark_timestamp(value) if data_type == TIMESTAMP else parse_spark_timestamp_ntz(value)
-    elif isinstance(value, date) and not isinstance(value, datetime):
+    if isinstance(value, date) and not isinstance(value, datetime):
         value = datetime(value.year, value.month, value.day)
     elif not isinstance(value, datetime):
         return None
@@ -146,8 +131,6 @@ _FITS: dict[DataType | type[DecimalType], _Fit] = {
     DecimalType: _fit_number,
     FLOAT: _fit_float,
     DOUBLE: _fit_float,
-    BOOLEAN: _fit_boolean,
-    BINARY: _fit_binary,
     DATE: _fit_date,
     TIMESTAMP: _fit_timestamp,
     TIMESTAMP_NTZ: _fit_timestamp,

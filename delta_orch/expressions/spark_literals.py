@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import struct
+from collections.abc import Callable
 from datetime import UTC, date, datetime, timedelta, timezone, tzinfo
 from decimal import Decimal
 
@@ -136,6 +137,18 @@ def parse_spark_timestamp(text: str) -> datetime:
 def parse_spark_timestamp_ntz(text: str) -> datetime:
     """As `CAST(text AS TIMESTAMP_NTZ)`: a zone in the text is ignored. Raises InvalidExpressionError."""
     return _parse_timestamp_parts(text, TIMESTAMP_NTZ)[0]
+
+
+PARSERS: dict[DataType, Callable[[str], Constant]] = {
+    **dict.fromkeys(INTEGRAL_RANGES, parse_spark_long),
+    BOOLEAN: parse_spark_boolean,
+    FLOAT: parse_spark_double,
+    DOUBLE: parse_spark_double,
+    DATE: parse_spark_date,
+    TIMESTAMP: parse_spark_timestamp,
+    TIMESTAMP_NTZ: parse_spark_timestamp_ntz,
+}
+"""What reads text as a value of a type. Integers may still be out of the type's range, floats have 64 bits."""
 
 
 def _parse_timestamp_parts(text: str, data_type: DataType) -> tuple[datetime, str | None]:
