@@ -177,8 +177,8 @@ class RowStreamReader(*_STREAM_READER):  # type: ignore[misc]
         return read_partition(partition, self.schema_json)
 
 
-class RowWriter(DataSourceArrowWriter):  # type: ignore[misc]
-    """A batch write. `plan` is a pickled `PlannedWrite`, which only the driver unpickles."""
+class _Writer:
+    """What every write does. `plan` is a pickled `PlannedWrite`, which only the driver unpickles."""
 
     def __init__(self, spec: bytes | None, schema_json: str, plan: bytes) -> None:
         self.spec = spec
@@ -187,6 +187,10 @@ class RowWriter(DataSourceArrowWriter):  # type: ignore[misc]
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return write_task(self.spec, self.schema_json, iterator)
+
+
+class RowWriter(_Writer, DataSourceArrowWriter):  # type: ignore[misc]
+    """A batch write."""
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         import pickle
@@ -197,16 +201,8 @@ class RowWriter(DataSourceArrowWriter):  # type: ignore[misc]
         """Leaves the files to vacuum: no commit names them, or one whose answer was lost does."""
 
 
-class BatchWriter(_StreamWriter):  # type: ignore[misc]
+class BatchWriter(_Writer, _StreamWriter):  # type: ignore[misc]
     """The writes of a stream, one for each of its batches."""
-
-    def __init__(self, spec: bytes | None, schema_json: str, plan: bytes) -> None:
-        self.spec = spec
-        self.schema_json = schema_json
-        self.plan = plan
-
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return write_task(self.spec, self.schema_json, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
         import pickle

@@ -24,7 +24,7 @@ from delta_orch.storage.base import FileMeta, LogStore, in_another_store, is_pas
 from delta_orch.storage.external_paths import lies_in, outside, place_of
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
-from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, public_uri, secret_texts
+from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, public_uri, read_only, secret_texts
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,14 +102,8 @@ class FsspecStore(LogStore):
 
     def ensure_can_commit(self) -> None:
         if not self._single_writer:
-            raise UnsupportedStoreError(
-                f"Cannot write the table at {self.uri}",
-                cause=f"Exclusive creation of a commit is not implemented for {self._protocol}, "
-                "so concurrent writers could not be kept apart",
-                remedy=f"If this is the only process that writes the table, set the storage option "
-                f"{SINGLE_WRITER_OPTION}=true",
-                store=self._protocol,
-            )
+            cause = f"Exclusive creation of a commit is not implemented for {self._protocol}"
+            raise read_only(self.uri, self._protocol, cause)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         self.ensure_can_commit()

@@ -25,13 +25,12 @@ from delta_orch.errors import (
     FileMissingInStoreError,
     StorageError,
     StorageOutcomeUnknownError,
-    UnsupportedStoreError,
 )
 from delta_orch.storage.base import FileMeta, FlatStore, in_another_store, resolve_data_path
 from delta_orch.storage.failed_request import Failure, FailureKind, busy
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
-from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, ObjectLocation, StoreOptions, parse_location
+from delta_orch.storage.storage_options import ObjectLocation, StoreOptions, parse_location, read_only
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -164,14 +163,8 @@ class ObjectStore(FlatStore):
 
     def ensure_can_commit(self) -> None:
         if not self.options.single_writer and not self.call("write to", self.root, self._is_exclusive):
-            raise UnsupportedStoreError(
-                f"Cannot write the table at {self.uri}",
-                cause=f"This {self.label} endpoint ignores the condition that an object must not exist yet, "
-                "so concurrent writers could not be kept apart",
-                remedy=f"If this is the only process that writes the table, set the storage option "
-                f"{SINGLE_WRITER_OPTION}=true",
-                store=self.label,
-            )
+            cause = f"This {self.label} endpoint ignores the condition that an object must not exist yet"
+            raise read_only(self.uri, self.label, cause)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         self.ensure_can_commit()

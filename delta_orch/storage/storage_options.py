@@ -189,6 +189,22 @@ SINGLE_WRITER_OPTION = "single_writer"
 """Storage option: `true` promises that one process at a time writes the table. Without it, a store that cannot keep
 writers apart is read-only."""
 
+
+def read_only(uri: str, store: str, cause: str) -> UnsupportedStoreError:
+    """The error of a commit to a store that cannot keep writers apart.
+
+    Args:
+        store: How users know it.
+        cause: Why it cannot.
+    """
+    return UnsupportedStoreError(
+        f"Cannot write the table at {uri}",
+        cause=f"{cause}, so concurrent writers could not be kept apart",
+        remedy=f"If this is the only process that writes the table, set the storage option {SINGLE_WRITER_OPTION}=true",
+        store=store,
+    )
+
+
 OptionValue = Any
 """The value of an option, as the user or fsspec's library has it."""
 

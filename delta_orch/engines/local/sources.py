@@ -109,12 +109,7 @@ def _as_batch(data: Data) -> pa.RecordBatch:
     try:
         return pa.record_batch(data)
     except (pa.ArrowException, TypeError, ValueError) as e:
-        raise InvalidRequestError(
-            f"A {type(data).__name__} is not a batch of rows",
-            cause=str(e),
-            remedy="Pass a table with named columns",
-            type=type(data).__name__,
-        ) from e
+        raise _is_no("batch of rows", data, e) from e
 
 
 def _is_list_of(kind: type, data: object) -> bool:
@@ -237,16 +232,16 @@ def _failed(data: Data, error: Exception) -> InvalidRequestError:
     return InvalidRequestError(f"The rows of the {kind} cannot be read", cause=str(error), type=kind)
 
 
+def _is_no(what: str, data: Data, error: Exception) -> InvalidRequestError:
+    kind, remedy = type(data).__name__, "Pass a table with named columns"
+    return InvalidRequestError(f"A {kind} is not a {what}", cause=str(error), remedy=remedy, type=kind)
+
+
 def _open_stream(data: Data) -> pa.RecordBatchReader:
     try:
         return _opened(data)
     except pa.ArrowInvalid as e:  # a single column, such as a ChunkedArray or a Series
-        raise InvalidRequestError(
-            f"A {type(data).__name__} is not a stream of rows",
-            cause=str(e),
-            remedy="Pass a table with named columns",
-            type=type(data).__name__,
-        ) from e
+        raise _is_no("stream of rows", data, e) from e
 
 
 def _stream(data: Data) -> Iterator[pa.RecordBatch]:
