@@ -15,7 +15,7 @@ _INTEGERS = ("byte", "short", "integer", "long")
 _LARGEST = 2**53
 
 
-def fit_frame(data: object, schema: StructType | None, *, makes_columns: bool) -> object:
+def fit_frame(data: object, schema: StructType | None, *, merges: bool, hands_on: bool) -> object:
     """A pandas frame with the columns that a step's table needs; anything else as it is.
 
     pandas keeps integers with a null as floats. Where the table's column is of integers, and all values are whole, they
@@ -23,14 +23,16 @@ def fit_frame(data: object, schema: StructType | None, *, makes_columns: bool) -
 
     Args:
         schema: The table's; None where the step creates the table, or replaces its columns.
-        makes_columns: Later values are to fit the columns that the table does not have.
+        merges: Columns that the table does not have are added.
+        hands_on: The rows are for the next op alone, and no later ones are to fit their columns.
 
     Raises:
         SchemaMismatchError: Two columns of a pandas frame have one name; or the step creates a column that has no type,
             in a frame of pandas or Polars, because all its values are null. No value would ever fit it.
     """
-    untyped = makes_columns and [name for name in _untyped(data) if schema is None or schema.find(name) is None]
-    if untyped:
+    makes_columns = not hands_on and (schema is None or merges)
+    untyped = [name for name in _untyped(data) if schema is None or schema.find(name) is None]
+    if makes_columns and untyped:
         raise SchemaMismatchError(
             f"The columns {', '.join(untyped)} of the frame have no type",
             cause="All their values are null, and the columns are about to be created from them",

@@ -358,9 +358,7 @@ class Step:
             # Another writer was faster than whoever computed the rows.
             return done
         known = None if before is None or self.schema_mode == "overwrite" else before.schema
-        data = fit_frame(
-            data, known, makes_columns=self.owner != OPS and (known is None or self.schema_mode == "merge")
-        )
+        data = fit_frame(data, known, merges=self.schema_mode == "merge", hands_on=self.owner == OPS)
         findings: tuple[AuditFinding, ...] = ()
         try:
             result = self._write(data, before)
