@@ -332,7 +332,7 @@ def _suggestion(key: str) -> str | None:
 
 
 CONSTRAINT_PREFIX = "delta.constraints."
-_INTERNAL = frozenset(
+INTERNAL_PROPERTIES = frozenset(
     key.lower()
     for key in (
         "delta.columnMapping.maxColumnId",
@@ -440,7 +440,7 @@ def _ensure_not_internal(keys: Iterable[str]) -> None:
             raise InvalidPropertyError(
                 f"The name of a table property is a string, not {key!r}", remedy="Pass a non-empty string", property=key
             )
-        if key.lower() in _INTERNAL:
+        if key.lower() in INTERNAL_PROPERTIES:
             raise InvalidPropertyError(
                 f"Table property {key} belongs to the table itself",
                 cause="It records what the table has done, for example which column ids it has given out",

@@ -15,11 +15,13 @@ from delta_orch.protocol.schema import (
     IDENTITY_START,
     IDENTITY_STEP,
 )
+from delta_orch.protocol.table_properties import INTERNAL_PROPERTIES
 from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
+from delta_orch.table_snapshot import TableSnapshot
 
 
 def describe(cursor: Cursor) -> Statement:
@@ -179,6 +181,11 @@ def _property_text(configuration: Mapping[str, str]) -> str:
     return ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in sorted(configuration.items()))
 
 
+def properties_of_definition(snapshot: TableSnapshot) -> dict[str, str]:
+    """Those of a table that is made like this one: without what records what this one has done."""
+    return {k: v for k, v in snapshot.metadata.configuration.items() if k.lower() not in INTERNAL_PROPERTIES}
+
+
 def _definition(table: DeltaTable) -> str:
     """A CREATE TABLE that `sql` reads. Raises UnsupportedExpressionError for columns that it has no words for."""
     snapshot = table.snapshot()
@@ -205,9 +212,7 @@ def _definition(table: DeltaTable) -> str:
         columns.append("  " + " ".join(parts))
     clustering = snapshot.clustering_columns or ()
     described = snapshot.metadata.description
-    # Made anew with the columns.
-    own = ("delta.columnMapping.maxColumnId", "delta.rowTracking.materialized")
-    properties = {key: value for key, value in snapshot.metadata.configuration.items() if not key.startswith(own)}
+    properties = properties_of_definition(snapshot)
     clauses = [
         f"PARTITIONED BY ({', '.join(map(quote_identifier, snapshot.partition_columns))})"
         * bool(snapshot.partition_columns),

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.types import StructField
-from delta_orch.statements.cursor import Cursor
+from delta_orch.statements.cursor import Cursor, quoted_path
+from delta_orch.statements.describe import properties_of_definition
 from delta_orch.statements.queries import Query, parse_query, time_travel
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
@@ -126,11 +127,12 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
     name = table_name(cursor)
     if cursor.at("SHALLOW") or cursor.at("DEEP") or cursor.at("CLONE"):
         return _clone(cursor, name, replaces=replaces, must_exist=must_exist, if_not_exists=if_not_exists)
-    fields = _definitions(cursor) if cursor.at("(") else None
+    like = table_name(cursor) if not replaces and cursor.take("LIKE") else None
+    fields = _definitions(cursor) if like is None and cursor.at("(") else None
     definition: dict[str, Any] = {}
     clauses = _Clauses(cursor)
     query: Query | None = None
-    is_delta = name.path is not None
+    is_delta = name.path is not None or like is not None
     while cursor.token.kind != "end":
         if clauses.take("USING"):
             if not cursor.take("DELTA"):
@@ -162,7 +164,9 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         raise unsupported("CREATE TABLE without USING delta")
     if query is not None and fields is not None:
         raise unsupported("CREATE TABLE with both columns and a query")
-    if query is None and fields is None:
+    if like is not None and (query is not None or definition.keys() - {"properties"}):
+        raise unsupported("CREATE TABLE … LIKE with a part of a definition but TBLPROPERTIES")
+    if query is None and fields is None and like is None:
         cursor.refuse("( is missing")
 
     def run(session: Session) -> object:
@@ -180,12 +184,27 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             if if_not_exists:
                 return _left_as_it_is(table)
             raise TableExistsError(f"There is a table at {table.uri}", remedy="Write IF NOT EXISTS, or drop it")
+        if like is not None:
+            return table.create(**_definition_like(session.target(like), definition), **session.options)
         if query is None:
             return table.create(fields, **definition, **session.options)
         engine = session.engine()
         return table.append(query.relation(session, engine), engine=engine, **definition, **session.options)
 
     return run
+
+
+def _definition_like(table: DeltaTable, definition: dict[str, Any]) -> dict[str, Any]:
+    """What makes a table like another one."""
+    snapshot = table.snapshot()
+    clustering = snapshot.clustering_columns
+    return {
+        "schema": snapshot.schema,
+        "partition_by": snapshot.partition_columns,
+        "cluster_by": [quoted_path([*path]) for path in clustering] if clustering else None,
+        "description": snapshot.metadata.description,
+        "properties": {**properties_of_definition(snapshot), **definition.get("properties", {})},
+    }
 
 
 class _Clauses:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from delta_orch.protocol.table_properties import _INTERNAL, _PROPERTIES, TableProperties
+from delta_orch.protocol.table_properties import _PROPERTIES, INTERNAL_PROPERTIES, TableProperties
 from delta_orch.table.protocol_upgrade import is_protocol_request
 
 PAGE = (Path(__file__).parents[2] / "docs/properties.md").read_text()
@@ -18,12 +18,14 @@ def named_in(paragraph: str) -> set[str]:
 
 
 def test_every_property_is_in_its_place() -> None:
-    assert {key.lower() for key in named_in("The table's own memory")} == _INTERNAL
-    without_effect = {key for key in _PROPERTIES if _PROPERTIES[key].attribute is None and key.lower() not in _INTERNAL}
+    assert {key.lower() for key in named_in("The table's own memory")} == INTERNAL_PROPERTIES
+    without_effect = {
+        key for key in _PROPERTIES if _PROPERTIES[key].attribute is None and key.lower() not in INTERNAL_PROPERTIES
+    }
     asked = {key for key in _PROPERTIES if is_protocol_request(key)}
     assert named_in("Asked of the protocol") == asked
     assert named_in("Accepted and kept") == without_effect - asked
-    assert set(ROWS) == {k for k in _PROPERTIES if k.lower() not in _INTERNAL} - without_effect
+    assert set(ROWS) == {k for k in _PROPERTIES if k.lower() not in INTERNAL_PROPERTIES} - without_effect
 
 
 def test_defaults() -> None:

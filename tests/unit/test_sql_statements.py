@@ -468,6 +468,38 @@ def test_statements_of_delta_on_spark(tmp_path: Path) -> None:
     assert table.snapshot().scan(["n"]).to_arrow()["n"].to_pylist() == [2]
 
 
+def test_a_table_is_made_like_another(tmp_path: Path) -> None:
+    source = DeltaTable(tmp_path / "source")
+    sql("""CREATE TABLE t (id BIGINT NOT NULL COMMENT 'k', `a b` VARCHAR(3) DEFAULT 'x', s STRUCT<`u v`: INT>,
+        y INT GENERATED ALWAYS AS (CAST(id AS INT))) USING delta CLUSTER BY (s.`u v`) COMMENT 'what'
+        TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'k' = 'v')""", t=source)  # fmt: skip
+    sql("INSERT INTO t (id) VALUES (1)", t=source)
+    # Each of these leaves properties that only the table itself sets.
+    sql("ALTER TABLE t SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')", t=source)
+    sql("ALTER TABLE t SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')", t=source)
+    sql("ALTER TABLE t ADD CONSTRAINT c CHECK (id > 0)", t=source)
+    like = DeltaTable(tmp_path / "like")
+    sql("CREATE TABLE n LIKE t USING delta TBLPROPERTIES ('k' = 'w')", n=like, t=source)
+    (shown,) = sql("SHOW CREATE TABLE t", t=source)["createtab_stmt"].to_pylist()
+    sql(shown.replace(source.uri, str(tmp_path / "shown")).replace("'k' = 'v'", "'k' = 'w'"))
+    before = source.snapshot()
+    for made in (like, DeltaTable(tmp_path / "shown")):
+        found = made.snapshot()
+        assert found.schema.names == before.schema.names and found.schema.fields[0].nullable is False
+        assert found.clustering_columns == before.clustering_columns == (("s", "u v"),)
+        assert (found.metadata.description, found.constraints) == ("what", {"c": "id > 0"})
+        assert found.metadata.configuration["k"] == "w" and found.properties.enable_in_commit_timestamps
+        sql("INSERT INTO n (id) VALUES (7)", n=made)
+        assert made.snapshot().scan().to_arrow().to_pylist() == [{"id": 7, "a b": "x", "s": None, "y": 7}]
+        with pytest.raises(DeltaError, match="constraint"):
+            sql("INSERT INTO n (id) VALUES (-7)", n=made)
+    with pytest.raises(TableExistsError):
+        sql("CREATE TABLE n LIKE t", n=like, t=source)
+    assert sql("CREATE TABLE IF NOT EXISTS n LIKE t", n=like, t=source).skipped
+    sql(f"CREATE TABLE x LIKE t LOCATION '{tmp_path}/located'", t=source)
+    assert DeltaTable(tmp_path / "located").snapshot().num_files == 0
+
+
 def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Path) -> None:
     before = rows(table)
     moved = sql("OPTIMIZE t WHERE day = '2024-01-02' ZORDER BY (id, name)", t=table)
@@ -559,6 +591,9 @@ REFUSED = [
     "CREATE TABLE t (id INT) USING delta COMMENT 'a' COMMENT 'b'",
     "CREATE TABLE t (id INT COMMENT 'a' COMMENT 'b') USING delta",
     "CREATE VIEW v AS SELECT 1",
+    "CREATE TABLE n LIKE t COMMENT 'x'",
+    "CREATE TABLE n LIKE t AS SELECT 1 AS a",
+    "CREATE OR REPLACE TABLE t LIKE t",
     "ALTER TABLE t SET LOCATION 'x'",
     "ALTER TABLE t SET TBLPROPERTIES ('location' = 'x')",
     "CREATE OR REPLACE TABLE t (id INT) USING delta TBLPROPERTIES ('provider' = 'parquet')",
