@@ -56,7 +56,7 @@ class Provenance:
 
     Raises:
         InvalidRequestError: JSON cannot hold `more` or `own_metrics`, `more` has a key that the commit gives itself, or
-            `user_metadata` is not text.
+            one that other clients read as something else, or `user_metadata` is not text.
     """
 
     operation: str
@@ -77,10 +77,8 @@ class Provenance:
         ensure_json({"userMetadata": self.user_metadata}, "user_metadata")
         self.user_metadata = kept(self.user_metadata)
         self.more = kept(ensure_json(self.more, "commit_info"))
-        taken = sorted(_OWN_KEYS & self.more.keys())
-        if not isinstance(self.more.get("tags", {}), dict):
-            taken.append("tags")
-        if taken:
+        _ensure_readable(self.more)
+        if taken := sorted(_OWN_KEYS & self.more.keys()):
             raise InvalidRequestError(
                 f"commit_info cannot have {', '.join(taken)}",
                 cause="The commit itself says what these are",
@@ -128,8 +126,24 @@ class Provenance:
         return {**(tags if isinstance(tags, dict) else {}), **own}
 
 
+def _ensure_readable(more: Mapping[str, object]) -> None:
+    """Other clients read these as texts, or as mappings to texts, and otherwise fail to read the history."""
+    for key in ("userId", "userName", "clusterId", "job", "notebook", "tags"):
+        given, is_text = more.get(key), key in ("userId", "userName", "clusterId")
+        parts = list(given.values()) if isinstance(given, dict) else []
+        fits = isinstance(given, str) if is_text else isinstance(given, dict) and all(isinstance(p, str) for p in parts)
+        if given is not None and not fits:
+            raise InvalidRequestError(
+                f"commit_info has a {key} that is not {'text' if is_text else 'a mapping to texts'}",
+                cause=f"Other clients could not read the history: {given!r:.100}",
+                remedy="Write it as text, or under a name of your own",
+                keys=[key],
+            )
+
+
 _OWN_KEYS = frozenset(
     {
+        "version",
         "inCommitTimestamp",
         "timestamp",
         "operation",
