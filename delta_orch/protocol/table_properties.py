@@ -281,6 +281,9 @@ _PROPERTIES: Mapping[str, _Property] = {
     "delta.minWriterVersion": _Property(None, _positive),
     "delta.rowTracking.materializedRowIdColumnName": _Property(None, str),
     "delta.rowTracking.materializedRowCommitVersionColumnName": _Property(None, str),
+    "delta.checkpointRetentionDuration": _Property(None, parse_interval_ms),
+    "delta.enableFullRetentionRollback": _Property(None, parse_boolean),
+    "delta.sampleRetentionDuration": _Property(None, parse_interval_ms),
     "delta.tuneFileSizesForRewrites": _Property(None, parse_boolean),
 }
 _ATTRIBUTES = frozenset(p.attribute for p in _PROPERTIES.values())

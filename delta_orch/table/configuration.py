@@ -198,10 +198,13 @@ _UPKEEP = frozenset(
         "delta.checkpointinterval",
         "delta.checkpoint.writestatsasjson",
         "delta.checkpoint.writestatsasstruct",
+        "delta.checkpointretentionduration",
         "delta.deletedfileretentionduration",
         "delta.enableexpiredlogcleanup",
+        "delta.enablefullretentionrollback",
         "delta.logretentionduration",
         "delta.parquet.compression.codec",
+        "delta.sampleretentionduration",
         "delta.targetfilesize",
         "delta.tunefilesizesforrewrites",
     }
