@@ -247,14 +247,20 @@ def _without_defaults(
         ensure_count(len(row), len(fields))
     defaults = [[row[index].strip().upper() == "DEFAULT" for row in rows] for index in range(len(fields))]
     kept = [index for index, found in enumerate(defaults) if not all(found)]
+    # Rows need a column.
+    kept = kept or [index for index, field in enumerate(fields) if not _is_computed(field)][:1]
     instead = {index: _default_text(fields[index], table) for index in kept if any(defaults[index])}
     texts = [[instead[i] if defaults[i][number] else row[i] for i in kept] for number, row in enumerate(rows)]
     return [fields[i] for i in kept], texts
 
 
+def _is_computed(field: StructField) -> bool:
+    return GENERATION_EXPRESSION in field.metadata or IDENTITY_START in field.metadata
+
+
 def _default_text(field: StructField, table: DeltaTable) -> str:
     """What DEFAULT stands for, in SQL. Raises UnsupportedExpressionError for columns that the table computes."""
-    if GENERATION_EXPRESSION in field.metadata or IDENTITY_START in field.metadata:
+    if _is_computed(field):
         raise unsupported(f"DEFAULT beside values in the column {field.name}", "Write one INSERT for each")
     default = default_of(field, table.snapshot().configuration)
     is_null = isinstance(default, Literal) and default.value is None

@@ -151,6 +151,16 @@ def test_insert_takes_nested_values_and_defaults(tmp_path: Path) -> None:
         sql("INSERT INTO t VALUES (1, array())", t=table)
 
 
+def test_rows_of_defaults_alone(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.create([column("a", "int", default="1"), column("at", "timestamp", default="current_timestamp()")])
+    sql("INSERT INTO t VALUES (DEFAULT, DEFAULT), (DEFAULT, DEFAULT)", t=table)
+    sql("INSERT INTO t (at) VALUES (DEFAULT)", t=table)
+    found = table.snapshot().scan().to_arrow()
+    assert found["a"].to_pylist() == [1, 1, 1] and found["at"].null_count == 0
+    assert len(set(found["at"].to_pylist())) == 2
+
+
 def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     sql(f"CREATE TABLE delta.`{table.uri}` (st STRUCT<a: BIGINT, b: BIGINT>) USING delta")
