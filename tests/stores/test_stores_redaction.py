@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import pickle
+import re
 import traceback
 import uuid
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import delta_orch
-from delta_orch import DeltaTable, TxnId, column
+from delta_orch import DeltaTable, TxnId, column, redaction
 from delta_orch.cli.main import run
 from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 from delta_orch.redaction import hide, kept, redacted
@@ -293,6 +294,20 @@ def test_a_commit_keeps_no_secret_of_its_caller(tmp_path: Path, text: str) -> No
         assert SECRET not in file.read_text(errors="replace"), file.name
     table.append(ONE, user_metadata="https://dagster/runs?id=5#logs a@b.c")
     assert next(iter(table.history())).user_metadata == "https://dagster/runs?id=5#logs a@b.c"
+
+
+PATTERNS = ("_USER", "_QUERY", "_NAMED", "_TOKEN", "_LOGIN", "_TOLD", "_SET", "_QUOTED", "_COMPARED", "_NAME_OF_SECRET")
+
+
+@pytest.mark.parametrize("name", PATTERNS)
+@settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_a_text_without_its_words_matches_no_pattern(name: str, data: st.DataObject) -> None:
+    """Such a text is not looked at any further: see `_MAY_HOLD`."""
+    pattern = getattr(redaction, name)
+    text = data.draw(st.from_regex(pattern), label="text")
+    # What a pattern looks behind or ahead for may be missing in what is drawn.
+    assert re.search(pattern, text) is None or redaction._MAY_HOLD.search(text) is not None
 
 
 def test_redaction_takes_no_longer_for_hostile_text() -> None:
