@@ -332,6 +332,17 @@ def test_what_json_cannot_hold_is_refused(table: DeltaTable, days: Any, given: d
     assert table.snapshot().validate().checked
 
 
+@pytest.mark.parametrize(
+    ("option", "here"),
+    [("predicate", "where"), ("custom_metadata", "commit_info"), ("mergeSchema", "schema_mode="), ("mode", "append")],
+)
+def test_names_of_other_clients_lead_to_ours(table: DeltaTable, days: Any, option: str, here: str) -> None:
+    given: dict[str, Any] = {option: "x"}
+    with pytest.raises(InvalidRequestError, match=f"no option '{option}'. Here it is {here}"):
+        table.append(days(("a", 1)), **given)
+    assert not table.exists()
+
+
 def test_metrics_of_any_size_are_written(table: DeltaTable, days: Any) -> None:
     table.append(days(("a", 1)), operation_metrics=cast(dict[str, int], {"rows": 2**80, "ratio": 0.5}))
     metrics = table.history(1)[0].operation_metrics

@@ -66,11 +66,34 @@ def ensure_options(given: Iterable[str], kind: type) -> None:
             from difflib import get_close_matches
 
             near = get_close_matches(name, known, 1)
-            raise InvalidRequestError(
-                f"There is no option {name!r}",
-                remedy=f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(known)}",
-                option=name,
-            )
+            remedy = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(known)}"
+            if here := _ELSEWHERE.get(name.replace("_", "").lower()):
+                remedy = f"Here it is {here}"
+            raise InvalidRequestError(f"There is no option {name!r}", remedy=remedy, option=name)
+
+
+_ELSEWHERE = {
+    "predicate": "where, or replace_where of an overwrite",
+    "partitionfilters": "where",
+    "filters": "where",
+    "mode": "append(…) or overwrite(…)",
+    "configuration": "properties",
+    "writerproperties": "properties, such as delta.parquet.compression.codec",
+    "targetfilesize": "the property delta.targetFileSize",
+    "targetsize": "target_file_size_bytes",
+    "mergeschema": 'schema_mode="merge"',
+    "overwriteschema": 'schema_mode="overwrite"',
+    "replacewhere": "replace_where",
+    "partitionby": "partition_by",
+    "partitionoverwritemode": "partition_overwrite_mode",
+    "custommetadata": "commit_info",
+    "commitproperties": "commit_info and txn",
+    "apptransactions": "txn",
+    "txnappid": 'txn=("app", 7)',
+    "txnversion": 'txn=("app", 7)',
+    "storageoptions": "an argument of DeltaTable",
+}
+"""Names of `deltalake`, Polars and Delta on Spark, in lower case."""
 
 
 def provenance_only(options: CommitOptions) -> CommitOptions:
