@@ -64,6 +64,11 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
     while True:
         if replace_where is None and cursor.take("REPLACE", "WHERE"):
             replace_where = cursor.text_until("SELECT", "WITH", "VALUES")
+        elif cursor.take("REPLACE"):
+            raise unsupported(
+                f"INSERT … REPLACE {cursor.token.text[:60]}",
+                "Write REPLACE WHERE, overwrite partitions (partition_overwrite_mode='dynamic'), or MERGE",
+            )
         elif columns is None and cursor.at("(") and cursor.tokens[cursor.index + 1].word not in ("SELECT", "WITH", "("):
             columns = cursor.listed(cursor.name)
         elif not by_name and cursor.take("BY", "NAME"):

@@ -139,7 +139,7 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
                 raise unsupported(f"CREATE TABLE … USING {cursor.token.text[:60]}", "Write USING delta")
             is_delta = True
         elif clauses.take("PARTITIONED", "BY"):
-            if fields is not None and cursor.tokens[cursor.index + 2].word not in (",", ")"):
+            if fields is not None and cursor.tokens[cursor.index + 2].word not in (",", ")", "("):
                 # As in Hive: columns with their types, behind the others.
                 parts = _definitions(cursor)
                 fields += parts
