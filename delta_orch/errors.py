@@ -96,10 +96,9 @@ class DeltaError(Exception):
 
 
 _LONGEST = 1_900
-_UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]")
-
-
-_LINE_BREAKS = re.compile(r"[ \t]*(?:[\n\u2028\u2029]|\r\n)\s*")
+# Compiled by the first error that needs them.
+_UNPRINTABLE = "[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\u202a-\u202e\u2066-\u2069]"
+_LINE_BREAKS = r"[ \t]*(?:[\n\u2028\u2029]|\r\n)\s*"
 
 
 def _printable(part: str) -> str:
@@ -108,8 +107,8 @@ def _printable(part: str) -> str:
     part = redacted(part)
     if part.isascii() and part.isprintable():
         return part
-    part = _LINE_BREAKS.sub(" ", part)
-    return _UNPRINTABLE.sub(lambda found: f"\\x{ord(found[0]):02x}", part)
+    part = re.sub(_LINE_BREAKS, " ", part)
+    return re.sub(_UNPRINTABLE, lambda found: f"\\x{ord(found[0]):02x}", part)
 
 
 def _cut(*parts: str) -> list[str]:

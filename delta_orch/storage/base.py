@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import errno
 import io
-import logging
 import os
 import posixpath
 import stat
@@ -22,6 +21,7 @@ from delta_orch.errors import (
     StorageError,
     UnsupportedStoreError,
 )
+from delta_orch.logger import Logger
 from delta_orch.protocol.paths import LOG_DIRECTORY, canonical_path, decode_path, is_absolute
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pyarrow.fs as pafs
 
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 
 
 class FileMeta(NamedTuple):

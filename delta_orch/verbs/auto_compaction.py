@@ -3,8 +3,6 @@ merges them."""
 
 from __future__ import annotations
 
-import logging
-
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
@@ -13,10 +11,11 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.log.write.commit_result import Committed
+from delta_orch.logger import Logger
 from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 
 # The reference implementation's defaults. Only its session settings can change them.
 MIN_FILES = 50

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import posixpath
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,6 +24,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, CommitOptions
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
 from delta_orch.storage.base import LogStore, is_full
@@ -33,7 +33,7 @@ from delta_orch.storage.store_clock import present_ms
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
 from delta_orch.writing.target import existing_target
 
-logger = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
 # Ten thousand years: beyond that, times do not fit the log's integers any more.
@@ -141,12 +141,12 @@ def vacuum(
         if not is_full(e):
             raise
         # Whoever cleans up because the disk is full needs the room first. The list of files is certain by now.
-        logger.warning("vacuum of %s begins without VACUUM START in the log: %s", store.uri, e)
+        _LOGGER.warning("vacuum of %s begins without VACUUM START in the log: %s", store.uri, e)
         is_started = False
     result = _without_named(table_log, snapshot, result, expired_ms)
     failures = delete_files(store, result.paths)
     num_deleted = result.num_files - len(failures)
-    logger.info("vacuum of %s deleted %d of %d files", store.uri, num_deleted, result.num_files)
+    _LOGGER.info("vacuum of %s deleted %d of %d files", store.uri, num_deleted, result.num_files)
     try:
         if not is_started:
             start()
@@ -155,7 +155,7 @@ def vacuum(
     except StorageError as e:
         if not is_full(e) and not failures:
             raise
-        logger.warning("the log of %s does not say that vacuum deleted %d files: %s", store.uri, num_deleted, e)
+        _LOGGER.warning("the log of %s does not say that vacuum deleted %d files: %s", store.uri, num_deleted, e)
         is_recorded = False
     if failures:
         raise _failed(store, failures, num_deleted) from next(iter(failures.values()))

@@ -15,7 +15,6 @@ What fails in between leaves at most files that no commit names, which vacuum re
 
 from __future__ import annotations
 
-import logging
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +38,7 @@ from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.logger import Logger
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.writing.selection import Selection
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 _MAX_RUNS = 20
 _LONGEST_PAUSE_S = 0.02
 

@@ -44,17 +44,17 @@ class Budget:
 JSON = frozenset({"orjson"})
 BUDGETS = {
     "import": Budget("import delta_orch", own=2),
-    "open": Budget("from delta_orch import DeltaTable\nDeltaTable(URI).version()", own=37, libraries=JSON),
+    "open": Budget("from delta_orch import DeltaTable\nDeltaTable(URI).version()", own=38, libraries=JSON),
     "snapshot": Budget(
         "from delta_orch import DeltaTable\ns = DeltaTable(URI).snapshot()\ns.schema, s.num_files, s.properties",
-        own=41,
+        own=42,
         libraries=JSON,
         arrow=COMPUTE | PARQUET,
     ),
     "scan": Budget(
         "from delta_orch import DeltaTable\n"
         "assert DeltaTable(URI).snapshot().scan(where='id > 2').to_arrow().num_rows == 1",
-        own=78,
+        own=79,
         libraries=JSON | {"numpy"},
         arrow=COMPUTE | PARQUET,
     ),
@@ -67,7 +67,7 @@ BUDGETS = {
     "command line": Budget(
         "import sys\nfrom delta_orch.cli.main import run\nsys.argv = ['delta-orch', 'snapshot', URI]\n"
         "try:\n    run()\nexcept SystemExit as e:\n    assert not e.code",
-        own=50,
+        own=51,
         libraries=JSON,
         arrow=COMPUTE | PARQUET,
     ),
@@ -101,6 +101,7 @@ def test_a_first_call_loads_what_it_needs_and_no_more(name: str, tmp_path: Path)
     assert libraries <= budget.libraries, sorted(libraries - budget.libraries)
     assert arrow <= budget.arrow, sorted(arrow - budget.arrow)
     assert not top & HEAVY
+    assert "logging" not in loaded or name == "command line", "few calls tell anything"
     assert len(own) <= budget.own
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from typing import TYPE_CHECKING
 
 from delta_orch.engines.local.duckdb_files import NativeScan, native_scan
@@ -12,6 +11,7 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
+from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import STRING, StructType
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
     from duckdb import DuckDBPyRelation as Relation
 
-_LOG = logging.getLogger(__name__)
+_LOG = Logger(__name__)
 _ROWS = "scanned"
 
 

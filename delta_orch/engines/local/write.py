@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -29,6 +28,8 @@ from delta_orch.protocol.types import BINARY, STRING, VARIANT, holds_variant, no
 from delta_orch.storage.prefetch import FAR_THREADS, thread_count
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future, ThreadPoolExecutor
+
     from delta_orch.engines.local.computed_columns import Filler
     from delta_orch.engines.local.row_checks import BatchCheck
 
@@ -218,6 +219,8 @@ class _Sink:
         self._collect(self._threads)
         writer = self._take_writer(key)
         if self._pool is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="delta-orch-write")
         self._running.append((key, writer, self._pool.submit(writer.write, rows)))
 
@@ -275,6 +278,8 @@ class _Sink:
             self._open.remove(writer)
             return
         if self._uploads is None:
+            from concurrent.futures import ThreadPoolExecutor
+
             self._uploads = ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="delta-orch-upload")
         # A file that waits is in memory.
         self._collect_uploads(FAR_THREADS)

@@ -6,7 +6,6 @@ that may refer to sidecars, under a UUID name or the classic one) look the same 
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -27,6 +26,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
+from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import PROBE_LEAF, is_below, parse_action
 from delta_orch.protocol.actions import Action, DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
 from delta_orch.protocol.arrow_building import plain, valid_runs
@@ -37,7 +37,7 @@ from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 if TYPE_CHECKING:
     from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 # Threads cost more than they save below.
 _QUICK_ROWS = 256 * 1024
 _FEW_ROWS = 16 * 1024

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -16,11 +15,12 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.log.files.listing import CheckpointFiles, CompactionFile, LogListing, list_log
+from delta_orch.logger import Logger
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, commit_path
 from delta_orch.storage.base import FileMeta, LogStore
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 
 
 class LogSegment(NamedTuple):

@@ -8,16 +8,14 @@ leaves no visible part of itself, and is due again some versions later.
 
 from __future__ import annotations
 
-import logging
 import os
 import threading
 import time
-
-# Its threads must still take work while the last upkeep is waited for: what is registered last is called first.
-import concurrent.futures.thread  # noqa: F401  isort: skip
 from collections.abc import Callable
 
-_LOGGER = logging.getLogger(__name__)
+from delta_orch.logger import Logger
+
+_LOGGER = Logger(__name__)
 
 Job = Callable[[], object]
 
@@ -89,8 +87,10 @@ def run_behind(table: str, job: Job) -> None:
     global _is_registered
     if not _is_registered:
         try:
-            # Before the thread pools are closed, of which reading and writing on many stores makes use; `atexit` comes
-            # after that.
+            # Thread pools must still take work while the last upkeep is waited for: reading and writing on many stores
+            # makes use of them. What is registered last is called first, and `atexit` comes after all of it.
+            import concurrent.futures.thread  # noqa: F401
+
             threading._register_atexit(_finish)  # type: ignore[attr-defined]
         except RuntimeError:
             job()

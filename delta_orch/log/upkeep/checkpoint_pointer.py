@@ -3,15 +3,14 @@ Checkpoint File")."""
 
 from __future__ import annotations
 
-import logging
-
 from delta_orch.errors import CorruptLogError, FileMissingInStoreError, VersionNotFoundError
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.logger import Logger
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint, serialize_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH
 from delta_orch.storage.base import FileMeta, LogStore
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 
 
 def point_at(store: LogStore, last: LastCheckpoint) -> None:

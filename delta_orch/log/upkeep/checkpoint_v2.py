@@ -11,7 +11,6 @@ that one is left.
 
 from __future__ import annotations
 
-import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -41,6 +40,7 @@ from delta_orch.log.upkeep.checkpoint_rows import (
     unexpired,
 )
 from delta_orch.log.upkeep.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, ReusePlan, plan_reuse
+from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 V2Format = Literal["json", "parquet"]
 Watch = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 _CHECKPOINTS_PER_CLASSIC_NAME = 10
 # `_last_checkpoint` is read by everybody who opens the table: it repeats the checkpoint only where that is short.
 _MAX_EMBEDDED_ACTIONS = 30

@@ -8,7 +8,6 @@ are.
 
 from __future__ import annotations
 
-import logging
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Literal
 
@@ -18,6 +17,7 @@ from delta_orch.log.upkeep.checkpoint_columns import TOMBSTONE_COLUMNS, Checkpoi
 from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
 from delta_orch.log.upkeep.checkpoint_rows import ahead, file_rows, oldest_tombstone_ms, parquet_writer, unexpired
 from delta_orch.log.upkeep.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
+from delta_orch.logger import Logger
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.paths import LOG_DIRECTORY, checkpoint_path
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 CheckpointPolicy = Literal["classic", "v2"]
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 # As many as are decoded at a time: larger ones took longer to write, and more memory.
 _ROW_GROUP_ROWS = 64 * 1024
 _FEW_ROWS = 20_000

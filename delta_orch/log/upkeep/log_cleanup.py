@@ -9,7 +9,6 @@ Only whole days count, so that all who clean up the same day agree.
 
 from __future__ import annotations
 
-import logging
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -22,6 +21,7 @@ from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.log_check import ensure_complete
 from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
+from delta_orch.logger import Logger
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.base import FileMeta, LogStore
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = Logger(__name__)
 _DAY_MS = 24 * 60 * 60 * 1000
 _SAFE_DAYS = 1
 """So long at least, a file that nothing refers to may still be in the making."""
