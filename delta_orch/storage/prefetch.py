@@ -9,7 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future
+    from concurrent.futures import Executor, Future
 
 Task = TypeVar("Task")
 Result = TypeVar("Result")
@@ -25,6 +25,25 @@ FAR_WAIT_BYTES = 8 * 1024 * 1024
 def thread_count() -> int:
     """Threads for decoding and encoding: the cores this process may use, at most `MAX_THREADS`."""
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
+
+
+def begun(pool: Executor, work: Callable[..., Result], *arguments: object) -> Future[Result]:
+    """`pool.submit(work, …)`. Where the interpreter is about to end, in `atexit` or in a thread that outlives the main
+    one, no pool takes work any more: it is done at once."""
+    from concurrent.futures import Future
+
+    try:
+        return pool.submit(work, *arguments)
+    except RuntimeError as e:
+        # After any other, as where no thread can be started, a thread that there is may have the work all the same.
+        if "after interpreter shutdown" not in str(e):
+            raise
+    done: Future[Result] = Future()
+    try:
+        done.set_result(work(*arguments))
+    except BaseException as e:  # noqa: BLE001 - raised again where it is waited for
+        done.set_exception(e)
+    return done
 
 
 def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None = None) -> Iterator[Result]:
@@ -43,9 +62,9 @@ def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: in
     threads = threads or thread_count()
     pool = ThreadPoolExecutor(threads, thread_name_prefix="delta-orch")
     try:
-        pending: deque[Future[Result]] = deque(pool.submit(work, task) for task in first)
+        pending: deque[Future[Result]] = deque(begun(pool, work, task) for task in first)
         while pending:
-            pending.extend(pool.submit(work, task) for task in islice(remaining, 2 * threads - len(pending)))
+            pending.extend(begun(pool, work, task) for task in islice(remaining, 2 * threads - len(pending)))
             yield pending.popleft().result()
     finally:
         pool.shutdown(wait=True, cancel_futures=True)

@@ -25,7 +25,7 @@ from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, VARIANT, holds_variant, not_null_places
-from delta_orch.storage.prefetch import FAR_THREADS, thread_count
+from delta_orch.storage.prefetch import FAR_THREADS, begun, thread_count
 
 if TYPE_CHECKING:
     from concurrent.futures import Future, ThreadPoolExecutor
@@ -222,7 +222,7 @@ class _Sink:
             from concurrent.futures import ThreadPoolExecutor
 
             self._pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="delta-orch-write")
-        self._running.append((key, writer, self._pool.submit(writer.write, rows)))
+        self._running.append((key, writer, begun(self._pool, writer.write, rows)))
 
     def _take_writer(self, key: PartitionKey) -> FileWriter:
         idle = self._partitions[key].idle
@@ -283,7 +283,7 @@ class _Sink:
             self._uploads = ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="delta-orch-upload")
         # A file that waits is in memory.
         self._collect_uploads(FAR_THREADS)
-        self._uploading.append((writer, self._uploads.submit(writer.close)))
+        self._uploading.append((writer, begun(self._uploads, writer.close)))
 
     def _collect_uploads(self, most: int) -> None:
         """Wait until at most that many files are being sent."""

@@ -1,0 +1,86 @@
+"""Work ahead on threads: in order, with a bound, until the first error; and by hand where the interpreter ends."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from delta_orch.storage.prefetch import begun, map_ahead
+
+OUTLIVES = """
+import atexit, concurrent.futures.thread as pools, sys, threading, time
+import pyarrow as pa
+from delta_orch import DeltaTable
+
+table = DeltaTable(sys.argv[1])
+
+def work():
+    while not pools._shutdown:
+        time.sleep(0.01)
+    for part in (0, 1, 2):
+        table.append(pa.table({"part": [part] * 40_000, "id": range(40_000)}), partition_by=["part"])
+    table.append(pa.table({"part": [part for part in (0, 1, 2) for _ in range(40_000)], "id": range(120_000)}))
+    table.delete("id % 2 = 1")
+    table.optimize()
+    print(table.snapshot().scan().to_arrow().num_rows)
+
+match sys.argv[2]:
+    case "thread":
+        threading.Thread(target=work).start()
+    case "atexit":
+        atexit.register(work)
+"""
+
+
+@pytest.mark.parametrize("way", ["thread", "atexit"])
+def test_a_table_is_read_and_written_when_the_interpreter_is_about_to_end(tmp_path: Path, way: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", OUTLIVES, str(tmp_path / "t"), way], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("120000\n", "")
+
+
+def test_work_is_not_done_twice_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    done: list[int] = []
+    with ThreadPoolExecutor(2) as pool:
+        gate = threading.Event()
+        first = begun(pool, gate.wait)
+        monkeypatch.setattr(threading.Thread, "start", refused)
+        with pytest.raises(RuntimeError, match="can't start"):
+            begun(pool, done.append, 1)
+        gate.set()
+        assert first.result()
+    assert done == [1]
+
+
+def test_results_come_in_order_until_the_first_error() -> None:
+    found, begun = [], []
+
+    def work(number: int) -> int:
+        begun.append(number)
+        if number == 50:
+            raise KeyError(number)
+        return number
+
+    with pytest.raises(KeyError):
+        for number in map_ahead(work, range(1000), 3):
+            found.append(number)
+            assert max(begun) <= number + 2 * 3
+    assert found == list(range(50))
+
+
+def test_no_thread_is_left_when_the_consumer_gives_up() -> None:
+    before = threading.active_count()
+    results = map_ahead(abs, range(1000), 3)
+    assert [next(results), next(results)] == [0, 1]
+    assert threading.active_count() > before
+    results.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
