@@ -27,23 +27,44 @@ def thread_count() -> int:
     return max(1, min(MAX_THREADS, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 4))
 
 
-def begun(pool: Executor, work: Callable[..., Result], *arguments: object) -> Future[Result]:
-    """`pool.submit(work, …)`. Where the interpreter is about to end, in `atexit` or in a thread that outlives the main
-    one, no pool takes work any more: it is done at once."""
-    from concurrent.futures import Future
+class Threads:
+    """Up to a number of threads, each started for work that there is for it.
 
-    try:
-        return pool.submit(work, *arguments)
-    except RuntimeError as e:
-        # After any other, as where no thread can be started, a thread that there is may have the work all the same.
-        if "after interpreter shutdown" not in str(e):
-            raise
-    done: Future[Result] = Future()
-    try:
-        done.set_result(work(*arguments))
-    except BaseException as e:  # noqa: BLE001 - raised again where it is waited for
-        done.set_exception(e)
-    return done
+    Where the interpreter is about to end, in `atexit` or in a thread that outlives the main one, Python starts none any
+    more: the work is then done at once, by whoever brings it.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._pool: Executor | None = None
+        try:
+            from concurrent.futures import ThreadPoolExecutor
+        except RuntimeError:
+            # The first import is refused then, too.
+            return
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="delta-orch")
+
+    def begin(self, work: Callable[..., Result], *arguments: object) -> Future[Result]:
+        """Do some work. Raises RuntimeError: No thread can be started."""
+        from concurrent.futures import Future
+
+        if self._pool is not None:
+            try:
+                return self._pool.submit(work, *arguments)
+            except RuntimeError as e:
+                # After any other, a thread that there is may have the work all the same.
+                if "after interpreter shutdown" not in str(e):
+                    raise
+        done: Future[Result] = Future()
+        try:
+            done.set_result(work(*arguments))
+        except BaseException as e:  # noqa: BLE001 - raised again where it is waited for
+            done.set_exception(e)
+        return done
+
+    def end(self) -> None:
+        """Wait for what is being done, and leave out the rest."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=True, cancel_futures=True)
 
 
 def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: int | None = None) -> Iterator[Result]:
@@ -57,14 +78,12 @@ def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: in
     if len(first) < 2:
         yield from map(work, first)
         return
-    from concurrent.futures import ThreadPoolExecutor
-
     threads = threads or thread_count()
-    pool = ThreadPoolExecutor(threads, thread_name_prefix="delta-orch")
+    pool = Threads(threads)
     try:
-        pending: deque[Future[Result]] = deque(begun(pool, work, task) for task in first)
+        pending: deque[Future[Result]] = deque(pool.begin(work, task) for task in first)
         while pending:
-            pending.extend(begun(pool, work, task) for task in islice(remaining, 2 * threads - len(pending)))
+            pending.extend(pool.begin(work, task) for task in islice(remaining, 2 * threads - len(pending)))
             yield pending.popleft().result()
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.end()

@@ -5,26 +5,26 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from delta_orch.storage.prefetch import begun, map_ahead
+from delta_orch.storage.prefetch import Threads, map_ahead
 
 OUTLIVES = """
-import atexit, concurrent.futures.thread as pools, sys, threading, time
+import atexit, sys, threading, time
 import pyarrow as pa
 from delta_orch import DeltaTable
 
 table = DeltaTable(sys.argv[1])
+rows = pa.table({"part": [part for part in (0, 1, 2) for _ in range(40_000)], "id": range(120_000)})
 
 def work():
-    while not pools._shutdown:
+    while not threading._SHUTTING_DOWN:
         time.sleep(0.01)
     for part in (0, 1, 2):
-        table.append(pa.table({"part": [part] * 40_000, "id": range(40_000)}), partition_by=["part"])
-    table.append(pa.table({"part": [part for part in (0, 1, 2) for _ in range(40_000)], "id": range(120_000)}))
+        table.append(rows.slice(part * 40_000, 40_000), partition_by=["part"])
+    table.append(rows)
     table.delete("id % 2 = 1")
     table.optimize()
     print(table.snapshot().scan().to_arrow().num_rows)
@@ -39,10 +39,24 @@ match sys.argv[2]:
 
 @pytest.mark.parametrize("way", ["thread", "atexit"])
 def test_a_table_is_read_and_written_when_the_interpreter_is_about_to_end(tmp_path: Path, way: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", OUTLIVES, str(tmp_path / "t"), way], capture_output=True, text=True, check=False
-    )
+    program = [sys.executable, "-c", OUTLIVES, str(tmp_path / "t"), way]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
     assert (done.stdout, done.stderr) == ("120000\n", "")
+
+
+def test_work_is_done_where_pools_can_no_longer_be_imported() -> None:
+    program = """
+import atexit, sys
+from delta_orch.storage.prefetch import map_ahead
+
+def work():
+    assert "concurrent.futures.thread" not in sys.modules
+    print(list(map_ahead(abs, range(9), 3)))
+
+atexit.register(work)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"{list(range(9))}\n", "")
 
 
 def test_work_is_not_done_twice_where_no_thread_can_be_started(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,15 +64,15 @@ def test_work_is_not_done_twice_where_no_thread_can_be_started(monkeypatch: pyte
         raise RuntimeError("can't start new thread")
 
     done: list[int] = []
-    with ThreadPoolExecutor(2) as pool:
-        gate = threading.Event()
-        first = begun(pool, gate.wait)
-        monkeypatch.setattr(threading.Thread, "start", refused)
-        with pytest.raises(RuntimeError, match="can't start"):
-            begun(pool, done.append, 1)
-        gate.set()
-        assert first.result()
-    assert done == [1]
+    threads, gate = Threads(2), threading.Event()
+    first = threads.begin(gate.wait)
+    monkeypatch.setattr(threading.Thread, "start", refused)
+    with pytest.raises(RuntimeError, match="can't start"):
+        threads.begin(done.append, 1)
+    gate.set()
+    assert first.result()
+    threads.end()
+    assert done in ([], [1])
 
 
 def test_results_come_in_order_until_the_first_error() -> None:

@@ -25,10 +25,10 @@ from delta_orch.engines.local.partition_split import split_by_partition
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, VARIANT, holds_variant, not_null_places
-from delta_orch.storage.prefetch import FAR_THREADS, begun, thread_count
+from delta_orch.storage.prefetch import FAR_THREADS, Threads, thread_count
 
 if TYPE_CHECKING:
-    from concurrent.futures import Future, ThreadPoolExecutor
+    from concurrent.futures import Future
 
     from delta_orch.engines.local.computed_columns import Filler
     from delta_orch.engines.local.row_checks import BatchCheck
@@ -150,11 +150,11 @@ class _Sink:
         self._finished: list[WrittenFile] = []
         self._idle_order: dict[FileWriter, PartitionKey] = {}
         self._open: set[FileWriter] = set()
-        self._pool: ThreadPoolExecutor | None = None
+        self._pool: Threads | None = None
         self._running: deque[tuple[PartitionKey, FileWriter, Future[None]]] = deque()
         # To an object store, a small file is sent when it is closed.
         self._is_far = not isinstance(layout.filesystem, pafs.LocalFileSystem)
-        self._uploads: ThreadPoolExecutor | None = None
+        self._uploads: Threads | None = None
         self._uploading: deque[tuple[FileWriter, Future[list[WrittenFile]]]] = deque()
 
     @property
@@ -168,7 +168,7 @@ class _Sink:
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         for pool in (self._pool, self._uploads):
             if pool is not None:
-                pool.shutdown(wait=True, cancel_futures=True)
+                pool.end()
         if kind is not None:
             for writer in self._open:
                 writer.abandon()
@@ -219,10 +219,8 @@ class _Sink:
         self._collect(self._threads)
         writer = self._take_writer(key)
         if self._pool is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._pool = ThreadPoolExecutor(thread_count(), thread_name_prefix="delta-orch-write")
-        self._running.append((key, writer, begun(self._pool, writer.write, rows)))
+            self._pool = Threads(thread_count())
+        self._running.append((key, writer, self._pool.begin(writer.write, rows)))
 
     def _take_writer(self, key: PartitionKey) -> FileWriter:
         idle = self._partitions[key].idle
@@ -278,12 +276,10 @@ class _Sink:
             self._open.remove(writer)
             return
         if self._uploads is None:
-            from concurrent.futures import ThreadPoolExecutor
-
-            self._uploads = ThreadPoolExecutor(FAR_THREADS, thread_name_prefix="delta-orch-upload")
+            self._uploads = Threads(FAR_THREADS)
         # A file that waits is in memory.
         self._collect_uploads(FAR_THREADS)
-        self._uploading.append((writer, begun(self._uploads, writer.close)))
+        self._uploading.append((writer, self._uploads.begin(writer.close)))
 
     def _collect_uploads(self, most: int) -> None:
         """Wait until at most that many files are being sent."""
