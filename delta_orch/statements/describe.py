@@ -15,7 +15,7 @@ from delta_orch.protocol.schema import (
     IDENTITY_START,
     IDENTITY_STEP,
 )
-from delta_orch.protocol.table_properties import INTERNAL_PROPERTIES
+from delta_orch.protocol.table_properties import INTERNAL_PROPERTIES, OWNER
 from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, ArrayType, DataType, MapType, StructField, StructType
 from delta_orch.statements.cursor import Cursor
@@ -182,8 +182,9 @@ def _property_text(configuration: Mapping[str, str]) -> str:
 
 
 def properties_of_definition(snapshot: TableSnapshot) -> dict[str, str]:
-    """Those of a table that is made like this one: without what records what this one has done."""
-    return {k: v for k, v in snapshot.metadata.configuration.items() if k.lower() not in INTERNAL_PROPERTIES}
+    """Those of a table that is made like this one: without what records what this one has done, and whose it is."""
+    left = {OWNER, *INTERNAL_PROPERTIES}
+    return {key: value for key, value in snapshot.metadata.configuration.items() if key.lower() not in left}
 
 
 def _definition(table: DeltaTable) -> str:

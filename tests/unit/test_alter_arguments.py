@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import polars
 import pyarrow as pa
 import pytest
 
@@ -125,9 +126,10 @@ def test_an_alteration_has_no_scope(table: DeltaTable) -> None:
         [pa.field("a", pa.int32()), pa.field("b", pa.string())],
         deltalake.Schema([deltalake.Field("a", "integer"), deltalake.Field("b", "string")]),
         [deltalake.Field("a", "integer"), deltalake.Field("b", "string")],
+        polars.Schema({"a": polars.Int32, "b": polars.String}),
         "a int, b string",
     ],
-    ids=["schema", "fields", "deltalake schema", "deltalake fields", "text"],
+    ids=["schema", "fields", "deltalake schema", "deltalake fields", "Polars schema", "text"],
 )
 def test_columns_are_added_and_tables_created_from_schemas_of_any_library(
     table: DeltaTable, tmp_path: Path, columns: object

@@ -488,6 +488,8 @@ def test_a_table_is_made_like_another(tmp_path: Path) -> None:
     sql("ALTER TABLE t SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')", t=source)
     sql("ALTER TABLE t SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')", t=source)
     sql("ALTER TABLE t ADD CONSTRAINT c CHECK (id > 0)", t=source)
+    # Who replaces rows of this one does not replace those of the other.
+    sql("ALTER TABLE t SET TBLPROPERTIES ('delta_orch.owner' = 'asset a')", t=source)
     like = DeltaTable(tmp_path / "like")
     sql("CREATE TABLE n LIKE t USING delta TBLPROPERTIES ('k' = 'w')", n=like, t=source)
     (shown,) = sql("SHOW CREATE TABLE t", t=source)["createtab_stmt"].to_pylist()
@@ -499,6 +501,7 @@ def test_a_table_is_made_like_another(tmp_path: Path) -> None:
         assert found.clustering_columns == before.clustering_columns == (("s", "u v"),)
         assert (found.metadata.description, found.constraints) == ("what", {"c": "id > 0"})
         assert found.metadata.configuration["k"] == "w" and found.properties.enable_in_commit_timestamps
+        assert found.properties.owner is None
         sql("INSERT INTO n (id) VALUES (7)", n=made)
         assert made.snapshot().scan().to_arrow().to_pylist() == [{"id": 7, "a b": "x", "s": None, "y": 7}]
         with pytest.raises(DeltaError, match="constraint"):

@@ -172,7 +172,8 @@ class Alteration:
 
     def add_columns(self, columns: object) -> Alteration:
         """Add several columns to the end: a mapping of names to types, or a schema as `DeltaTable.create` takes it."""
-        if isinstance(columns, Mapping):
+        # A schema of Polars is a mapping, too, of names to types of its own.
+        if isinstance(columns, Mapping) and not hasattr(columns, "__arrow_c_schema__"):
             new = tuple(NewColumn(path, field_of(data_type)) for path, data_type in columns.items())
         else:
             from delta_orch.verbs.create import parse_schema_argument
