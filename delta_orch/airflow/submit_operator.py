@@ -70,9 +70,11 @@ class DeltaSparkSubmitOperator(DeltaOnceOperator):
         spark_conf: Mapping[str, str] | None = None,
         env_vars: Mapping[str, str] | None = None,
         adds: bool = True,
+        idempotency: str = "run",
         **kwargs: OperatorArgument,
     ) -> None:
-        super().__init__(**kwargs)
+        # Named here, so that the choices of this class are those it is checked by.
+        super().__init__(idempotency=idempotency, **kwargs)
         self.application = application
         self.application_args = application_args
         self.spark_conn_id = spark_conn_id
@@ -82,7 +84,7 @@ class DeltaSparkSubmitOperator(DeltaOnceOperator):
         self._process: subprocess.Popen[str] | None = None
         for name in ("application", "spark_conn_id"):
             self.ensure_text(name, getattr(self, name))
-        self.ensure_exact({"task_id": self.task_id, "adds": adds, "idempotency": self.idempotency})
+        self.ensure_exact({"task_id": self.task_id, "adds": adds, "idempotency": idempotency})
 
     @classmethod
     def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
