@@ -324,3 +324,26 @@ def test_values_that_are_none_of_their_type_are_not_written(kind: str, tmp_path:
         with pytest.raises(SchemaMismatchError, match="Column c has a value that is not a valid"):
             table.append(data)
     assert not table.exists()
+
+
+STRUCTS = pa.array([{"a": {"b": number} if number % 3 else None} for number in range(12)])
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        STRUCTS.slice(6),
+        pa.StructArray.from_arrays([STRUCTS.slice(6)], ["c"]),
+        pa.ListArray.from_arrays(pa.array([0, 2, 2, 3, 4, 5, 6], pa.int32()), STRUCTS.slice(6)),
+    ],
+    ids=["structs", "structs of structs", "lists of structs"],
+)
+def test_structs_of_structs_are_merged_and_queried_where_they_are_slices(tmp_path: Path, values: pa.Array) -> None:
+    """DuckDB refuses them as they are."""
+    rows = pa.table({"id": range(6), "v": values})
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows.slice(0, 3))
+    table.upsert(rows.slice(1, 5), ["id"])
+    table.upsert(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=2)), ["id"])
+    assert table.snapshot().scan().to_arrow().sort_by("id").to_pylist() == rows.to_pylist()
+    assert table.snapshot().scan(where="id > 2").to_duckdb().order("id").fetchall()[0][0] == 3

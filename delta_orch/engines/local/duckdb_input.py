@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.duckdb_files import NativeScan, native_scan
 from delta_orch.engines.local.duckdb_session import ensure_duckdb, reads_as_tested
 from delta_orch.engines.local.relation import LocalRelation
@@ -12,6 +15,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.logger import Logger
+from delta_orch.protocol.arrow_building import children_of, int64_range
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.types import STRING, StructType
 
@@ -77,6 +81,17 @@ def duckdb_relation(relation: LocalRelation, connection: Connection | None = Non
     return connection.from_arrow(_Rows(relation))
 
 
+def readable(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch as DuckDB reads it, which refuses structs of structs that are slices of longer ones."""
+    return pc.take(batch, int64_range(0, batch.num_rows)) if any(map(_is_refused, batch.columns)) else batch
+
+
+def _is_refused(array: pa.Array) -> bool:
+    children = children_of(array)
+    is_cut = array.offset > 0 and pa.types.is_struct(array.type)
+    return (is_cut and any(pa.types.is_struct(child.type) for child in children)) or any(map(_is_refused, children))
+
+
 class _Rows:
     """Rows behind Arrow's C stream interface, read anew each time."""
 
@@ -87,7 +102,10 @@ class _Rows:
         return schema_to_arrow(self._relation.schema).__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._relation.to_reader().__arrow_c_stream__(requested_schema)
+        reader = self._relation.to_reader()
+        return pa.RecordBatchReader.from_batches(reader.schema, map(readable, reader)).__arrow_c_stream__(
+            requested_schema
+        )
 
 
 def _means_the_same(connection: Connection, plan: ScanPlan) -> bool:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.duckdb_files import NativeScan
-from delta_orch.engines.local.duckdb_input import native_input, register_native
+from delta_orch.engines.local.duckdb_input import native_input, readable, register_native
 from delta_orch.engines.local.duckdb_session import connect, duckdb_errors
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import scan_relation
@@ -85,7 +85,7 @@ def on_batches(sql: str, problem: str = "The query failed while it ran") -> Call
 
     def run(batch: pa.RecordBatch) -> pa.Table:
         with duckdb_errors(problem):
-            connection.register(BATCH, pa.Table.from_batches([batch]))
+            connection.register(BATCH, pa.Table.from_batches([readable(batch)]))
             return connection.sql(sql).to_arrow_table()
 
     return run
@@ -100,7 +100,7 @@ class _Input:
 
     def _batches(self, relation: LocalRelation) -> Iterator[pa.RecordBatch]:
         try:
-            yield from relation.to_reader()
+            yield from map(readable, relation.to_reader())
         except DeltaError as e:
             self.error = e
             raise
