@@ -91,6 +91,9 @@ class OnceWriter:
             program(step.txns)
             txn = step.txns[-1]
             found = find_txn_commit(self._table, txn.app_id, txn.version) if self._table.exists() else None
+            if (found is None or found.version is None) and (done := step.already_done()) is not None:
+                # What keeps the write out was committed meanwhile: `newer_rebuilds`.
+                return done
             if found is None or found.version is None:
                 raise InvalidRequestError(
                     f"{name} ran a program that has not committed to {self._table.uri} under the run's transaction",

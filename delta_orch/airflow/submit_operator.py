@@ -100,7 +100,7 @@ class DeltaSparkSubmitOperator(DeltaOnceOperator):
 
         xcom = xcom_of(self.once(context, run, table, adds=self.adds).submit(f"Task {self.task_id}", program))
         if submitted:
-            del xcom["recovered"]  # It was found in the log, but it is this attempt's.
+            xcom.pop("recovered", None)  # It was found in the log, but it is this attempt's.
         return xcom
 
     def on_kill(self) -> None:

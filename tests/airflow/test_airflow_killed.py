@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaSparkSubmitOperator, DeltaWriteOperator
 from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.run_identity import airflow_version
 from tests.airflow.internals import ADDS_ONCE
 
 if TYPE_CHECKING:
@@ -137,6 +138,35 @@ def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Pat
     assert (xcom["version"], xcom["skipped"], xcom["recovered"]) == (0, False, True)
     runs.clear(dag, run, "job")
     assert content(tmp_path / "t") == ([7, 7] if keeps_state() else [7]), "a cleared task adds its rows again"
+
+
+@pytest.mark.usefixtures("submit")
+def test_a_submitted_script_is_kept_out_when_a_newer_run_replaces_the_table_meanwhile(
+    runs: Runs, tmp_path: Path
+) -> None:
+    newer = airflow_version(datetime(2030, 1, 1, tzinfo=UTC))
+    overtaken = f"""
+import pyarrow as pa
+from delta_orch import TxnId, submitted_run
+run = submitted_run()
+run.table().overwrite(pa.table({{"i": [5]}}), txn=TxnId("airflow:submits_late.load:", {newer}, ordered=True))
+run.table().append(pa.table({{"i": [7]}}), **run.options)
+"""
+    with DAG("submits_late", schedule=None) as dag:
+        rows = pa.table({"i": [1]})
+        first = DeltaWriteOperator(
+            task_id="load", table_uri=tmp_path / "t", python_callable=lambda: rows, mode="overwrite"
+        )
+        first >> DeltaSparkSubmitOperator(
+            task_id="job",
+            table_uri=tmp_path / "t",
+            application=script(tmp_path, overtaken),
+            spark_conn_id="cluster",
+            idempotency="partition",
+        )
+    run = runs.run(dag)
+    assert runs.xcom(run, "job") == {"table_uri": DeltaTable(tmp_path / "t").uri, "version": 1, "skipped": True}
+    assert content(tmp_path / "t") == [5]
 
 
 @pytest.mark.usefixtures("submit")
