@@ -26,6 +26,7 @@ class TxnId:
     how far the table has come in time, not who wrote it.
 
     With `looks_only` the commit does not record it: it is another step's, and only what that one has recorded matters.
+    The commit's own stand beside it, without a scope.
 
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
