@@ -64,7 +64,9 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
     columns = [column("id", "long"), column(NASTY, "string", comment=NASTY), column("day", "string")]
     table.create(columns, partition_by=["day"], properties=properties, name=NASTY, description=NASTY)
     rows = pa.table({"id": [1, 2], NASTY: [NASTY, "y"], "day": [NASTY, "b"]})
-    table.append(rows, user_metadata=NASTY, commit_info={"notebook": NASTY}, txn=(NASTY, 1))
+    table.append(
+        rows, user_metadata=NASTY, commit_info={"notebook": {"notebookId": NASTY}, "mine": NASTY}, txn=(NASTY, 1)
+    )
     table.set_domain_metadata(NASTY, NASTY)
     table.overwrite(rows)
     (root / f"{NASTY.replace('/', '')}.parquet").write_bytes(b"PAR1")

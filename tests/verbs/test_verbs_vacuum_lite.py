@@ -43,14 +43,14 @@ def test_by_tombstones_alone(history: DeltaTable, tmp_path: Path, monkeypatch: p
         assert history.vacuum(full=False).num_files == 0
         planned = history.vacuum(dry_run=True, full=False, **NOW)
         assert set(planned.paths) == whole - {"leftover.parquet"} and planned.num_files == 2
-        done = history.vacuum(full=False, commit_info={"job": "night"}, **NOW)
+        done = history.vacuum(full=False, commit_info={"shift": "night"}, **NOW)
         assert (done.paths, done.size_bytes) == (planned.paths, planned.size_bytes)
         # What is gone is not told again.
         assert history.vacuum(full=False, **NOW).num_files == 0
     assert ids(history) == [9, 10]
     with pytest.raises(MissingFileError):
         ids(history, 0)
-    assert [(e.operation, e.commit_info["job"]) for e in history.history(2)] == [
+    assert [(e.operation, e.commit_info["shift"]) for e in history.history(2)] == [
         ("VACUUM END", "night"),
         ("VACUUM START", "night"),
     ]

@@ -54,7 +54,7 @@ _PROVENANCE_KINDS: Mapping[str, tuple[type, ...]] = {
 }  # fmt: skip
 _TXN_KINDS: Mapping[str, tuple[type, ...]] = {
     "app_id": (str,), "version": (int,), "scope": (str, _NONE), "follows": (int, _NONE), "exact": (bool,),
-    "ordered": (bool,),
+    "ordered": (bool,), "looks_only": (bool,),
 }  # fmt: skip
 
 
