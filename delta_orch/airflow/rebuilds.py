@@ -40,9 +40,11 @@ def newer_rebuilds(context: Context, run: TaskRun, table: DeltaTable, before: Ta
         recorded = before.txn_version(app_id)
         if recorded is None:
             continue
-        if recorded > until and run.data_interval is None:
+        is_own = (
             # The task of this very run is ordered later, once it was cleared.
-            is_own = run.is_of_run(find_txn_commit(table, app_id).commit_info or {})
-            until = recorded if is_own else until
-        rebuilds.append(TxnId(app_id, until, ordered=True, looks_only=True))
+            recorded > until
+            and run.data_interval is None
+            and run.is_of_run(find_txn_commit(table, app_id).commit_info or {})
+        )
+        rebuilds.append(TxnId(app_id, recorded if is_own else until, ordered=True, looks_only=True))
     return tuple(rebuilds)
