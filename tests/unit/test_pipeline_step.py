@@ -268,7 +268,7 @@ def test_integers_with_a_null_of_pandas_fit_a_column_of_integers(tmp_path: Path)
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("library", ["pandas", "polars"])
 def test_a_column_of_a_frame_without_a_value_makes_no_column(tmp_path: Path, mode: Mode, library: str) -> None:
-    frames = pytest.importorskip(library)
+    frames = pytest.importorskip(library, reason=f"{library} is not installed")
     table = DeltaTable(tmp_path / "t")
     no_type = "columns s of the frame have no type"
     with pytest.raises(SchemaMismatchError, match=no_type):
