@@ -177,15 +177,17 @@ class Cursor:
             raise InvalidRequestError(f"{text[:60]} is too large for a version or a count")
         return int(text)
 
-    def text_until(self, *stops: str, angles: bool = False) -> str:
+    def text_until(self, *stops: str, angles: bool = False, inside: bool = False) -> str:
         """What stands before one of the words, or before the end, parentheses and CASE closed; with `angles`, as in
-        types, `<` and `>` are parentheses, too. Raises InvalidRequestError where nothing does."""
+        types, `<` and `>` are parentheses, too. With `inside`, the word may be the first in parentheses, which then
+        stop. Raises InvalidRequestError where nothing does."""
         first = self.index
         closing: list[str] = []
         while self.token.kind != "end":
             word = self.token.word
             is_field = self.index > first and self.tokens[self.index - 1].text == "."
-            if not closing and not is_field and word in stops:
+            opens = inside and word == "(" and self.tokens[self.index + 1].word in stops
+            if not closing and not is_field and (opens or word in stops):
                 break
             if word in _OPENING:
                 closing.append(_OPENING[word])

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.engines.base import ComputedColumn, Engine, Relation
+from delta_orch.engines.base import ComputedColumn, Engine, Relation, as_they_are
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Call, Cast, Column, Comparison, Expression, Literal, Opaque
@@ -16,6 +16,7 @@ from delta_orch.expressions.spark_literals import type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
+from delta_orch.protocol.schema_edit import quote_path
 from delta_orch.protocol.types import (
     DATE,
     DOUBLE,
@@ -41,13 +42,14 @@ from delta_orch.writing.assignments import cast_to, default_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_orch.log.write.commit_options import CommitOptions
 
 _COMPUTED = (CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START)
 
 
 def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
-    """INSERT [WITH SCHEMA EVOLUTION] INTO | OVERWRITE [TABLE] t [PARTITION (p = v)] [(columns) | BY NAME]
-    [REPLACE WHERE p] VALUES … | q."""
+    """INSERT [WITH SCHEMA EVOLUTION] INTO | OVERWRITE [TABLE] t [AS a] [PARTITION (p = v)] [(columns) | BY NAME]
+    [REPLACE WHERE p | USING (columns) | ON p] VALUES … | q [AS b]."""
     cursor.expect("INSERT")
     evolves = cursor.take("WITH", "SCHEMA", "EVOLUTION")
     overwrite = cursor.take("OVERWRITE")
@@ -55,20 +57,20 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         cursor.expect("INTO")
     cursor.take("TABLE")
     name = table_name(cursor)
+    alias = _alias(cursor)
     fixed = _partition(cursor) if cursor.take("PARTITION") else {}
     if overwrite and None in fixed.values():
         raise unsupported("INSERT OVERWRITE with a PARTITION of no value", "Write REPLACE WHERE, or give each a value")
     replace_where: str | None = None
+    matched: _Matched | None = None
     columns = None
     by_name = False
     while True:
-        if replace_where is None and cursor.take("REPLACE", "WHERE"):
-            replace_where = cursor.text_until("SELECT", "WITH", "VALUES")
-        elif cursor.take("REPLACE"):
-            raise unsupported(
-                f"INSERT … REPLACE {cursor.token.text[:60]}",
-                "Write REPLACE WHERE, overwrite partitions (partition_overwrite_mode='dynamic'), or MERGE",
-            )
+        if replace_where is None and matched is None and cursor.take("REPLACE"):
+            if cursor.take("WHERE"):
+                replace_where = cursor.text_until("SELECT", "WITH", "VALUES")
+            else:
+                matched = _matched(cursor, alias or name.short)
         elif columns is None and cursor.at("(") and cursor.tokens[cursor.index + 1].word not in ("SELECT", "WITH", "("):
             columns = cursor.listed(cursor.name)
         elif not by_name and cursor.take("BY", "NAME"):
@@ -77,9 +79,15 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             break
     if by_name and columns is not None:
         raise InvalidRequestError("INSERT takes a list of columns or BY NAME, not both")
-    rows = values(cursor) if cursor.take("VALUES") else parse_query(cursor, known)
+    if alias is not None and (matched is None or matched.on is None):
+        raise unsupported("An alias of the table but in REPLACE ON", "Leave it out")
+    if matched is not None and (overwrite or fixed):
+        raise unsupported("REPLACE USING | ON but in INSERT INTO t", "Leave out OVERWRITE and PARTITION")
+    rows = values(cursor) if cursor.take("VALUES") else _query(cursor, known, matched)
     cursor.end()
-    if evolves and (overwrite or fixed or replace_where is not None or not by_name):
+    if matched is not None and matched.on is not None and not isinstance(rows, Query):
+        raise unsupported("REPLACE ON before VALUES", "Write (SELECT …) AS s")
+    if evolves and (overwrite or fixed or replace_where is not None or matched is not None or not by_name):
         raise unsupported("INSERT WITH SCHEMA EVOLUTION but INTO t BY NAME", "Use append or overwrite with schema_mode")
     if by_name and not isinstance(rows, Query):
         raise InvalidRequestError("VALUES have no names", remedy="List the columns, or write SELECT … AS name")
@@ -91,14 +99,18 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         engine, options = session.engine(), session.options
         data: object
         if isinstance(rows, Query):
-            if overwrite or replace_where is not None:
+            if overwrite or matched is not None or replace_where is not None:
                 options = rows.options_of_commit(session, table)
-            found = rows.relation(session, engine, named=by_name)
+            found = rows.relation(session, engine, named=by_name or (matched is not None and matched.on is not None))
             if evolves:
                 return table.append(found, schema_mode="merge", engine=engine, **options)
             wanted = engine.schema(found).names if by_name else columns
             fields = _fields(wanted, schema, given)
-            data = _renamed(engine, found, fields, [*given, *_nulls(fields, given, schema)])
+            further = [*given, *_nulls(fields, given, schema)]
+            if matched is not None and matched.on is not None:
+                inserted = _inserted(engine.schema(found), fields, further)
+                return matched.merge(table, engine, found, inserted, fields, options)
+            data = _renamed(engine, found, fields, further)
         else:
             fields, texts = _without_defaults(rows, _fields(columns, schema, given), table)
             further = [*given, *_nulls(fields, given, schema)]
@@ -111,6 +123,8 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
                 shape = _common_shape([engine.schema(part) for part in parts], fields)
                 rows_of = engine.union([engine.conform(part, shape) for part in parts])
                 data = _renamed(engine, rows_of, fields, further)
+        if matched is not None:
+            return matched.merge(table, engine, data, as_they_are(engine.schema(data).names), fields, options)
         where: str | Expression | None = replace_where
         if overwrite and given and where is None:
             where = conjunction(*(Comparison("<=>", Column((f.name,)), value) for f, value in given))
@@ -121,6 +135,87 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         return table.append(data, engine=engine, **options)
 
     return run
+
+
+@dataclass(slots=True)
+class _Matched:
+    """REPLACE USING (columns), or REPLACE ON a condition: rows of the table that match a row of the query leave."""
+
+    target_alias: str
+    using: Sequence[str] = ()
+    on: str | None = None
+    source_alias: str = "source"
+
+    def merge(
+        self,
+        table: DeltaTable,
+        engine: Engine,
+        rows: Relation,
+        inserted: Sequence[ComputedColumn],
+        fields: Sequence[StructField],
+        options: CommitOptions,
+    ) -> object:
+        """Run it.
+
+        Args:
+            rows: What the condition is about. With USING these are the rows as the table takes them.
+            inserted: The table's columns as they are made of `rows`.
+            fields: Those that the statement has values for.
+        """
+        from delta_orch.expressions.column_names import free_name, resolve_column_names
+
+        schema, on = engine.schema(rows), self.on
+        values: dict[str, object] = {}
+        if on is None:
+            keys = resolve_column_names(self.using, StructType(tuple(fields)), "REPLACE USING")
+            sides = self.target_alias, self.source_alias
+            equal = (Comparison("=", Column((sides[0], key)), Column((sides[1], key))) for key in keys)
+            values = {quote_path((name,)): Column((self.source_alias, name)) for name in schema.names}
+            condition: str | Expression = conjunction(*equal)
+        else:
+            condition, made = on, []
+            for column in inserted:
+                made.append(ComputedColumn(free_name(f"{column.name} (inserted)", schema.names), column.value))
+                values[quote_path((column.name,))] = Column((self.source_alias, made[-1].name))
+            rows = engine.project(rows, [*as_they_are(schema.names), *made])
+        merge = table.merge(
+            rows,
+            condition,
+            source_alias=self.source_alias,
+            target_alias=self.target_alias,
+            engine=engine,
+            **options,
+        )
+        return merge.replace_matched(values).execute()
+
+
+def _alias(cursor: Cursor) -> str | None:
+    """The table's, which stands before REPLACE ON."""
+    if cursor.take("AS"):
+        return cursor.name()
+    is_name = cursor.token.kind in ("word", "quoted") and not cursor.at("BY", "NAME")
+    after = cursor.tokens[cursor.index + 1 : cursor.index + 3]
+    words = [token.word for token in after]
+    return cursor.name() if is_name and (words in (["REPLACE", "ON"], ["BY", "NAME"])) else None
+
+
+def _matched(cursor: Cursor, alias: str | None) -> _Matched:
+    if cursor.take("USING"):
+        return _Matched("target", using=cursor.listed(cursor.name))
+    if not cursor.take("ON"):
+        cursor.refuse("WHERE, USING or ON is missing")
+    return _Matched(alias or "target", on=cursor.text_until("SELECT", "WITH", "VALUES", "TABLE", inside=True))
+
+
+def _query(cursor: Cursor, known: frozenset[str], matched: _Matched | None) -> Query:
+    """The query, which REPLACE ON gives a name."""
+    if matched is None or matched.on is None or not cursor.take("("):
+        return parse_query(cursor, known)
+    text = cursor.text_until(")")
+    cursor.expect(")")
+    if cursor.take("AS") or cursor.token.kind in ("word", "quoted"):
+        matched.source_alias = cursor.name()
+    return parse_query(Cursor(text, tokens_of(text)), known)
 
 
 def _partition(cursor: Cursor) -> dict[str, str | None]:
@@ -201,9 +296,12 @@ def _by_place(engine: Engine, rows: Relation, fields: Sequence[StructField]) -> 
 
 
 def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], further: _Given) -> Relation:
-    """The columns of a query under the names of those they are inserted into, and in their types: by position, as in
-    SQL."""
-    found = engine.schema(rows)
+    """The columns of a query under the names of those they are inserted into, and in their types."""
+    return engine.project(rows, _inserted(engine.schema(rows), fields, further))
+
+
+def _inserted(found: StructType, fields: Sequence[StructField], further: _Given) -> list[ComputedColumn]:
+    """What the table's columns are made of: by position, as in SQL."""
     if fields:
         ensure_count(len(found), len(fields))
     columns = []
@@ -211,7 +309,7 @@ def _renamed(engine: Engine, rows: Relation, fields: Sequence[StructField], furt
         placed, own = _placed(given.data_type, field.data_type, field.name), Column((given.name,))
         renamed = own if placed == given.data_type else Cast(own, placed)
         columns.append(ComputedColumn(field.name, cast_to(renamed, placed, field.data_type, field.name)))
-    return engine.project(rows, [*columns, *(ComputedColumn(field.name, value) for field, value in further)])
+    return [*columns, *(ComputedColumn(field.name, value) for field, value in further)]
 
 
 def _placed(have: DataType, want: DataType, path: str) -> DataType:

@@ -294,6 +294,7 @@ CONVERSIONS = [
     "get(arr, k)", "element_at(if(size(arr) > 0, arr, NULL), -1)", "round(fx, 2)", "round(fx)", "round(fx, 1)",
     "round(big, 2)", "floor(fx)",
     "CAST(fx AS DECIMAL(20,2))", "CAST(fx AS DECIMAL(20,1))", "CAST(d30 AS DOUBLE)", "d30 * 2", "coalesce(num, k)",
+    "CAST('-9999999999' AS DECIMAL(10,0)) * CAST('9999999999' AS DECIMAL(10,0)) * k",
     "nullif(num, 1)", "CASE k WHEN num THEN 1 ELSE 2 END", "num / 2", "if(k > 0, num, 1)", "k IN ('1', '5')",
     "transform(arr, x -> x + k)", "transform(arr, (x, i) -> concat(i, ':', coalesce(x, 0)))", "filter(arr, x -> x > 1)",
     "filter(arr, (x, i) -> i = k)", "exists(arr, x -> x > 2)", "exists(arr, x -> x < 0)", "forall(arr, x -> x > 0)",

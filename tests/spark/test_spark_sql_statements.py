@@ -30,6 +30,8 @@ SCRIPT = [
     "INSERT OVERWRITE TABLE t PARTITION (day = DATE'2024-01-01') SELECT 20L AS id, 'only' AS name",
     "INSERT OVERWRITE t REPLACE WHERE day = '2024-01-02' SELECT 7L AS a, 'b' AS b, DATE '2024-01-02' AS c",
     "INSERT OVERWRITE t PARTITION (day = NULL) VALUES (21, 'null')",
+    "INSERT INTO t REPLACE USING (day) SELECT id + 30 AS a, name, day FROM t WHERE day > '2024-02-01' OR day IS NULL",
+    "INSERT INTO t AS x REPLACE ON x.id = y.id - 30 OR x.id = y.id (SELECT id, name, day FROM t WHERE id > 35) AS y",
     "WITH u AS (SELECT id + 100 AS id, name, day FROM t), w AS (SELECT * FROM u) INSERT INTO t SELECT * FROM w",
     "WITH u AS (SELECT id FROM t WHERE id > 110) MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE",
     "MERGE INTO t USING (SELECT id + 1 AS id, 'm' AS name, day FROM t WHERE id < 8) x ON t.id = x.id "

@@ -39,6 +39,7 @@ def test_every_recipe_is_tested() -> None:
         "Upsert",
         "Deduplicating insert",
         "Deduplicating insert of the newest rows",
+        "Replace the rows of the keys that come",
         "Slowly changing dimension (type 2)",
         "Erase a person",
         "Replay a change feed into a copy",
@@ -70,6 +71,13 @@ def test_deduplicating_insert_of_the_newest_rows(tmp_path: Path) -> None:
         ("b", 3, 8),
         ("c", 3, None),
     ]
+
+
+def test_replace_the_rows_of_the_keys_that_come(tmp_path: Path) -> None:
+    events = DeltaTable(tmp_path / "events")
+    events.append(pa.table({"day": ["a", "a", "b"], "id": [1, 2, 3]}))
+    run("Replace the rows of the keys that come", events=events, arrived=pa.table({"day": ["a", "c"], "id": [9, 9]}))
+    assert rows(events) == [{"day": day, "id": i} for day, i in (("a", 9), ("b", 3), ("c", 9))]
 
 
 def test_slowly_changing_dimension(tmp_path: Path) -> None:

@@ -78,6 +78,34 @@ def test_insert_casts_constants_as_delta_on_spark_does(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        ("REPLACE USING (DAY) SELECT i, n, d FROM s",
+         [(2, "b", 2), (3, "c", None), (7, "x", 1), (8, "y", 1), (9, "z", None)]),
+        ("REPLACE USING (name, id) VALUES (1, 'b', NULL), (2, 'b', NULL)",
+         [(1, "a", 1), (1, "b", None), (2, "b", None), (3, "c", None)]),
+        ("(name, id) REPLACE USING (id) VALUES (upper('q'), 1 + 1)", [(1, "a", 1), (2, "Q", None), (3, "c", None)]),
+        ("BY NAME REPLACE USING (id) SELECT 'n' AS NAME, 3 AS id", [(1, "a", 1), (2, "b", 2), (3, "n", None)]),
+        ("REPLACE USING (day) SELECT * FROM t WHERE id = 1", [(1, "a", 1), (2, "b", 2), (3, "c", None)]),
+        ("REPLACE USING (day) SELECT * FROM t WHERE id = 0", [(1, "a", 1), (2, "b", 2), (3, "c", None)]),
+        ("AS x REPLACE ON (x.day <=> y.d) (SELECT i, n, d FROM s) AS y",
+         [(2, "b", 2), (7, "x", 1), (8, "y", 1), (9, "z", None)]),
+        ("x BY NAME REPLACE ON x.id < y.id (SELECT 3 AS id) y", [(3, "c", None), (3, None, None)]),
+        ("REPLACE ON id = 2 AND i > 7 SELECT i, n, d FROM s WHERE i > 7",
+         [(1, "a", 1), (3, "c", None), (8, "y", 1), (9, "z", None)]),
+        ("REPLACE ON t.id = 2 (SELECT i, n, d FROM s WHERE i = 0) AS y", [(1, "a", 1), (2, "b", 2), (3, "c", None)]),
+    ],
+)  # fmt: skip
+def test_insert_replaces_what_its_rows_match(table: DeltaTable, statement: str, expected: list[Any]) -> None:
+    days = {n: n and date(2024, 1, n) for n in (1, 2, None)}
+    source = pa.table({"i": [7, 8, 9], "n": ["x", "y", "z"], "d": [days[1], days[1], None]})
+    sql("UPDATE t SET name = substring('abc', CAST(id AS INT), 1)", t=table)
+    result = sql(f"INSERT INTO t {statement}", t=table, s=source)
+    assert rows(table) == [(i, name, days[day]) for i, name, day in expected]
+    assert result.skipped or table.version() == 3
+
+
+@pytest.mark.parametrize(
     "values",
     ["(1, 'a')", "('one', 'a', NULL)", "(1, 'a', '2024-13-01')", "(1, 'a', NULL), ('1', 'a', NULL)", "(1, 'a', 5)",
      "('x' || 'y', 'a', NULL)", "(1e30, 'a', NULL)", "(2 * 2, upper('a'), NULL), (5, 6, NULL)",
@@ -605,8 +633,17 @@ REFUSED = [
     "CREATE TABLE t (id INT COMMENT 'a' COMMENT 'b') USING delta",
     "CREATE VIEW v AS SELECT 1",
     "CREATE OR REPLACE TABLE t (a INT, ts TIMESTAMP) USING delta PARTITIONED BY (days(ts))",
-    "INSERT INTO t REPLACE USING (day) SELECT id, name, day FROM t",
-    "INSERT INTO t REPLACE ON t.id = s.id SELECT 1 AS id",
+    "INSERT INTO t REPLACE USING () SELECT id, name, day FROM t",
+    "INSERT INTO t (id) REPLACE USING (day) SELECT id FROM t",
+    "INSERT OVERWRITE t REPLACE USING (day) SELECT id, name, day FROM t",
+    "INSERT INTO t PARTITION (day = NULL) REPLACE USING (id) SELECT id, name FROM t",
+    "INSERT INTO t AS x REPLACE USING (day) SELECT id, name, day FROM t",
+    "INSERT INTO t AS x SELECT id, name, day FROM t",
+    "INSERT INTO t REPLACE (id) SELECT id, name, day FROM t",
+    "INSERT INTO t REPLACE ON t.id = s.id SELECT 1 AS id, 'a' AS name, NULL AS day",
+    "INSERT INTO t REPLACE ON t.id = s.i VALUES (1, 'a', NULL)",
+    "INSERT INTO t REPLACE ON t.id IN (SELECT 1) (SELECT 1 AS i, 'a' AS n, NULL AS d) AS s",
+    "INSERT INTO t REPLACE ON t.id = s.i (SELECT 1 AS i, 'a' AS n) AS s",
     "CREATE TABLE n LIKE t COMMENT 'x'",
     "CREATE TABLE n LIKE t AS SELECT 1 AS a",
     "CREATE OR REPLACE TABLE t LIKE t",
@@ -723,6 +760,7 @@ def test_a_dry_run_says_what_would_be_read(tmp_path: Path, text: str) -> None:
         ("create_or_replace", "CREATE OR REPLACE TABLE t USING delta AS SELECT * FROM t"),
         ("overwrite", "INSERT OVERWRITE t SELECT * FROM t WHERE id > 1"),
         ("overwrite", "INSERT INTO t REPLACE WHERE id > 1 SELECT * FROM t WHERE id > 1"),
+        ("merge", "INSERT INTO t REPLACE ON t.day <=> s.day (SELECT * FROM t) AS s"),
         (
             "merge",
             "MERGE INTO t USING (SELECT id, name FROM t) s ON t.id = s.id WHEN NOT MATCHED BY SOURCE THEN DELETE",

@@ -24,6 +24,7 @@ from delta_orch.errors import (
     ConstraintViolationError,
     DeltaError,
     InvalidExpressionError,
+    InvalidRequestError,
     SchemaMismatchError,
 )
 from delta_orch.verbs.merge.builder import Merge
@@ -147,6 +148,36 @@ def test_duplicates_that_match_nothing_are_all_inserted(table: DeltaTable) -> No
     result = merge.when_not_matched_insert_all().execute()
     assert result.metrics["numTargetRowsInserted"] == 2
     assert result.metrics["numTargetFilesRemoved"] == 0
+
+
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_rows_that_match_are_replaced(tmp_path: Path, vectors: str) -> None:
+    """Every source row comes in, whatever it matches; null is no match; the source is read once."""
+    table = DeltaTable(tmp_path / "t")
+    names = ("DeletionVectors", "ChangeDataFeed", "RowTracking")
+    properties = {f"delta.enable{name}": "true" for name in names} | {"delta.enableDeletionVectors": vectors}
+    table.append(rows_of((1, "a"), (2, "a"), (3, "b"), (4, None)), properties=properties)
+    source = rows_of((7, "a"), (7, "a"), (8, "q"), (9, None)).to_reader()
+    result = table.merge(source, "t.v = s.v", source_alias="s", target_alias="t").replace_matched().execute()
+    assert sorted((row["id"] or 0, row["v"]) for row in content(table)) == [
+        (3, "b"), (4, None), (7, "a"), (7, "a"), (8, "q"), (9, None),
+    ]  # fmt: skip
+    told = sorted((r["_change_type"], r["id"]) for r in table.changes(starting_version=1).to_arrow().to_pylist())
+    assert told == [("delete", 1), ("delete", 2), ("insert", 7), ("insert", 7), ("insert", 8), ("insert", 9)]
+    ids = table.snapshot().scan(["id"], row_tracking=True).to_arrow()["row_id"].to_pylist()
+    assert len(set(ids)) == 6
+    assert (result.operation_metrics["numSourceRows"], result.operation_metrics["numTargetRowsDeleted"]) == (4, 2)
+    assert commit_info(table)["operationParameters"]["notMatchedPredicates"] == '[{"actionType":"insert"}]'
+    with pytest.raises(InvalidRequestError, match="other clauses"):
+        table.merge(rows_of((1, "a")), "target.id = source.id").replace_matched().when_matched_delete(
+            "v = 'a'"
+        ).execute()
+    given = table.merge(rows_of((5, "b")), "target.id < source.id").replace_matched({"id": "id + 1", "v": literal("w")})
+    assert given.explain().after_data_skipping.num_files == 2
+    assert not given.execute().skipped
+    assert [(row["id"], row["v"]) for row in content(table)] == [
+        (6, "w"), (7, "a"), (7, "a"), (8, "q"), (9, None),
+    ]  # fmt: skip
 
 
 def test_several_matches_are_named_and_change_nothing(table: DeltaTable) -> None:

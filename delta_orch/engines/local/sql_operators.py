@@ -91,6 +91,9 @@ def decimal_arithmetic(function: str, left: Typed, right: Typed, what: str) -> T
         target = _adjusted(a.precision + b.precision + 1, a.scale + b.scale)
         if a.precision + b.precision > MAX_DECIMAL_DIGITS:
             raise unsupported(f"{what}: more than {MAX_DECIMAL_DIGITS} digits")
+        if a.precision + b.precision > _LONG_DIGITS:
+            # DuckDB multiplies two short decimals in 64 bits, whatever comes out.
+            a = DecimalType(max(a.precision, _LONG_DIGITS + 1), a.scale)
     else:
         scale = max(a.scale, b.scale)
         digits = max(a.precision - a.scale, b.precision - b.scale) + scale + 1
@@ -117,6 +120,7 @@ def _adjusted(precision: int, scale: int) -> DecimalType:
 
 
 _LEAST_SCALE = 6
+_LONG_DIGITS = 18
 
 
 def decimal_quotient(left: Typed, right: Typed, what: str) -> Typed:

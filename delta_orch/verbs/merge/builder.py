@@ -102,6 +102,19 @@ class Merge:
         """Delete table rows that no source row matches."""
         return self._also(Clause(Kind.NOT_MATCHED_BY_SOURCE, Action.DELETE, condition))
 
+    def replace_matched(self, values: Mapping[str, object] | None = None) -> Merge:
+        """Delete table rows that have a source row, and insert every source row, those with the same keys, too. It is
+        the only clause then.
+
+            table.merge(days, "t.day = s.day", source_alias="s", target_alias="t").replace_matched().execute()
+
+        Args:
+            values: As of `when_not_matched_insert`; None for the source's columns of the same names.
+        """
+        given = None if values is None else assigned(values, "replace matched")
+        self._also(Clause(Kind.MATCHED, Action.DELETE, replaces=True))
+        return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, values=given, replaces=True))
+
     def explain(self) -> ScanExplanation:
         """How many files and row groups of the table the merge would open, and what leaves out the others: partition
         values and statistics, held against the keys of the source. Print the result, or use its `to_dict()`.

@@ -34,6 +34,7 @@ class Clause:
         condition: A predicate as the user gave it; None takes every row of the kind.
         values: What columns become, by name as the user gave it; None for the source's columns of the same name.
         except_columns: Without `values`: source columns that are left aside.
+        replaces: It is one of the two of `replace_matched`, which are about all rows.
     """
 
     kind: Kind
@@ -41,6 +42,7 @@ class Clause:
     condition: object | None = None
     values: Mapping[str, object] | None = None
     except_columns: tuple[str, ...] = ()
+    replaces: bool = False
 
     @property
     def takes_all(self) -> bool:
@@ -83,6 +85,12 @@ def ensure_reachable(clauses: Sequence[Clause]) -> None:
     if not clauses:
         raise InvalidRequestError(
             "The merge has no clause", remedy="Add at least one, such as when_matched_update_all()"
+        )
+    if any(clause.replaces for clause in clauses) and len(clauses) != 2:
+        raise InvalidRequestError(
+            "The merge replaces what matches, and has other clauses, too",
+            cause="replace_matched() decides about every row that matches, and about every row of the source",
+            remedy="Leave the other clauses out, or write clauses alone",
         )
     ended: set[Kind] = set()
     for clause in clauses:

@@ -45,6 +45,7 @@ from delta_orch.verbs.merge.classification import (
 )
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
 from delta_orch.verbs.merge.new_rows import clause_rows, rows_by_kind, value_types
+from delta_orch.verbs.merge.replaced import coming_in, matching_keys, with_keys, with_marks
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up
 from delta_orch.verbs.merge.sources import settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
@@ -150,7 +151,8 @@ class _Run:
         self._write = write
         self._engine: Engine = write.engine
         self._request = request
-        self._given = clauses
+        self._replaces = any(clause.replaces for clause in clauses)
+        self._given = with_marks(clauses, request.source_alias) if self._replaces else clauses
         self._evolves = evolves
 
     def run(self) -> Metrics | None:
@@ -165,6 +167,8 @@ class _Run:
                 # Rows of the table in these partitions still count: a source row must not match one of them.
                 is_left = resolve_expression(is_not_true(write.omitted), engine.schema(rows))
                 rows = engine.filter(rows, is_left)
+            if self._replaces:
+                rows = with_keys(engine, rows, self._on)
             materialized = time.monotonic()
             metrics = self._change(rows, stack, is_needed=changed_schema)
         if metrics is not None:
@@ -192,6 +196,8 @@ class _Run:
         write, engine = self._write, self._engine
         assert write.snapshot is not None
         source = open_source(engine, self._request.source)
+        if self._replaces:
+            source = coming_in(engine, source)
         ensure_distinct_names(engine.schema(source))
         source, columns = filled_up(engine, source, write.target.schema)
         sides = self._fit_table(columns)
@@ -199,6 +205,8 @@ class _Run:
             # What is missing is the clauses' concern.
             ensure_schema_fits(sides.source, sides.target, filled=sides.target.names, fill_nulls=self._evolves)
         self._on = sides.predicate(self._request.on, "condition of the merge")
+        if self._replaces:
+            self._on = matching_keys(self._on)
         resolved = resolve_clauses(self._given, sides, write.target.table, evolves=self._evolves)
         self._clauses = Clauses(with_defaults(resolved, write.target.table))
         self._recomputed = left_to_table(self._clauses.all, Action.UPDATE, write.target.schema)
@@ -310,7 +318,7 @@ class _Run:
             replace(result, scan_ms=result.scan_ms + scan_ms),
             self._clauses.all,
             counts,
-            source_rows=found.num_source_rows,
+            source_rows=result.inserted if self._replaces else found.num_source_rows,
             files_before=snapshot.num_files,
             files_after=files.num_rows,
             since=self._started,
