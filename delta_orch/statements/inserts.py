@@ -34,7 +34,7 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.statements.cursor import Cursor, tokens_of
-from delta_orch.statements.queries import Query, parse_query
+from delta_orch.statements.queries import Query, options_of_commit, parse_query
 from delta_orch.statements.rows import Statement, ensure_count, values
 from delta_orch.statements.session import Session, table_name, unsupported
 from delta_orch.writing.assignments import cast_to, default_of
@@ -99,8 +99,8 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         engine, options = session.engine(), session.options
         data: object
         if isinstance(rows, Query):
-            if overwrite or matched is not None or replace_where is not None:
-                options = rows.options_of_commit(session, table)
+            appends = not overwrite and matched is None and replace_where is None
+            options = options_of_commit(rows, session, table, appends=appends)
             found = rows.relation(session, engine, named=by_name or (matched is not None and matched.on is not None))
             if evolves:
                 return table.append(found, schema_mode="merge", engine=engine, **options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -14,7 +14,7 @@ from delta_orch.expressions.nodes import Expression, Literal, Opaque
 from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_row_value, syntax_of
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.read.time_travel import split_version, version_behind_at
-from delta_orch.log.write.commit_options import CommitOptions
+from delta_orch.log.write.commit_options import CommitOptions, EveryRow
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 
@@ -63,6 +63,11 @@ class Source:
         source = self.at_version(session)
         return session.value(self.table) if source == Source(self.table) else source.value(session)
 
+    @property
+    def sources(self) -> Collection[Source]:
+        """As of a query that reads all of it."""
+        return (self,)
+
     def is_newest(self, session: Session, table: DeltaTable) -> bool:
         """Whether this is the newest version of a table."""
         value = session.value(self.table)
@@ -101,13 +106,10 @@ class Query:
     tables: dict[str, Source]
     where: str | None
 
-    def options_of_commit(self, session: Session, table: DeltaTable) -> CommitOptions:
-        """The session's options for a commit to `table`, to be asked for before `relation`. Where the query reads that
-        table, they name the version: what others commit in between is a conflict."""
-        options: CommitOptions = {**session.options}
-        if "read_version" not in options and any(source.is_newest(session, table) for source in self.tables.values()):
-            options["read_version"] = table.version()
-        return options
+    @property
+    def sources(self) -> Collection[Source]:
+        """The tables that it reads."""
+        return self.tables.values()
 
     def relation(self, session: Session, engine: Engine, *, named: bool = True) -> Relation:
         """The rows; `named` as of `Engine.sql`. Raises as the engine's `sql`, and where a name stands for no table."""
@@ -125,6 +127,20 @@ class Query:
             except DeltaError:
                 return session.relation(engine, value)  # the query has the predicate, too
         return session.relation(engine, value)
+
+
+def options_of_commit(
+    rows: Query | Source, session: Session, table: DeltaTable, *, appends: bool = False
+) -> CommitOptions:
+    """The session's options for a commit to `table` of `rows`, to be asked for before these are read. Where they come
+    out of that table, the options name its version: what others commit in between is a conflict. For what `appends`,
+    the table's isolation level says whether that holds for blind appends, too."""
+    options: CommitOptions = {**session.options}
+    if "read_version" not in options and any(source.is_newest(session, table) for source in rows.sources):
+        if appends:
+            options.setdefault("isolation_level", table.snapshot().configuration.properties.isolation_level)
+        options["read_version"] = EveryRow(table.version())
+    return options
 
 
 def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:

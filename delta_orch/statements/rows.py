@@ -12,7 +12,7 @@ from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_edit import quote_path
 from delta_orch.statements.cursor import Cursor, tokens_of
-from delta_orch.statements.queries import Query, Source, parse_query, versioned
+from delta_orch.statements.queries import Query, Source, options_of_commit, parse_query, versioned
 from delta_orch.statements.session import Session, table_name, unsupported
 
 if TYPE_CHECKING:
@@ -197,9 +197,8 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     cursor.end()
 
     def run(session: Session) -> object:
-        engine, table, options = session.engine(), session.target(name), session.options
-        if isinstance(source, Query):
-            options = source.options_of_commit(session, table)
+        engine, table = session.engine(), session.target(name)
+        options = options_of_commit(source, session, table)
         rows = source.relation(session, engine) if isinstance(source, Query) else source.given(session)
         builder = table.merge(
             rows,

@@ -11,7 +11,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.types import StructField
 from delta_orch.statements.cursor import Cursor, quoted_path
 from delta_orch.statements.describe import properties_of_definition
-from delta_orch.statements.queries import Query, parse_query, time_travel
+from delta_orch.statements.queries import Query, options_of_commit, parse_query, time_travel
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
 from delta_orch.writing.assignments import column_path
@@ -174,7 +174,7 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         if must_exist:
             table.version()
         if replaces and query is not None:
-            options, engine = query.options_of_commit(session, table), session.engine()
+            options, engine = options_of_commit(query, session, table), session.engine()
             return table.create_or_replace(data=query.relation(session, engine), engine=engine, **definition, **options)
         if replaces:
             return table.create_or_replace(fields, **definition, **session.options)

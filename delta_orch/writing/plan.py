@@ -34,7 +34,7 @@ from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
-from delta_orch.log.write.commit_options import CommitOptions, resolve_txns
+from delta_orch.log.write.commit_options import CommitOptions, EveryRow, resolve_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
@@ -208,7 +208,8 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if source is not None:
         write._take(source, relation, definition)
     write._leave_out([txn.scope for txn in stale if txn.scope is not None])
-    if plan.is_blind and options.get("read_version") is not None:
+    read_version = options.get("read_version")
+    if isinstance(read_version, EveryRow) or (plan.is_blind and read_version is not None):
         transaction.read_whole_table()
     metrics = plan.change(write)
     if metrics is None or not (txns or transaction.has_changes):

@@ -782,6 +782,53 @@ def test_a_commit_between_a_query_on_the_table_and_its_change_is_a_conflict(
     assert ids(table) == [1, 2, 3, 9]
 
 
+@pytest.mark.parametrize(
+    ("verb", "text"),
+    [
+        ("append", "INSERT INTO t SELECT max(id) + 1, 'n', NULL FROM t"),
+        ("overwrite", "INSERT INTO t REPLACE WHERE id = 1 SELECT 1L, name, day FROM t WHERE id = 2"),
+        ("merge", "INSERT INTO t REPLACE USING (id) SELECT 1L, name, day FROM t WHERE id = 2"),
+        ("merge", "MERGE INTO t USING (SELECT 1L AS id, name FROM t WHERE id = 2) s ON t.id = s.id "
+                  "WHEN MATCHED THEN UPDATE SET name = s.name"),
+        ("merge", "MERGE INTO t USING t AS s ON t.id = 1 AND s.id = 2 WHEN MATCHED THEN UPDATE SET name = s.name"),
+    ],
+)  # fmt: skip
+def test_a_statement_depends_on_every_row_of_its_table_that_its_query_may_read(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch, verb: str, text: str
+) -> None:
+    """Whichever rows it changes. Otherwise two statements that read each other's rows both commit."""
+    change = getattr(DeltaTable, verb)
+
+    def late(self: DeltaTable, *given: Any, **options: Any) -> Any:
+        DeltaTable(table.uri).update({"name": "'late'"}, "id = 2")
+        return change(self, *given, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(ConflictError) as error:
+        patch.setattr(DeltaTable, verb, late)
+        sql(text, t=table)
+    assert error.value.retryable
+    assert rows(table)[1][1] == "late" and ids(table) == [1, 2, 3]
+    sql(text, t=table)
+    assert table.history(1)[0].commit_info["isBlindAppend"] is False
+
+
+def test_an_insert_of_rows_of_its_table_goes_behind_blind_appends(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    append = DeltaTable.append
+
+    def late(self: DeltaTable, *given: Any, **options: Any) -> Any:
+        append(DeltaTable(table.uri), pa.table({"id": [9], "name": ["late"], "day": [None]}, SCHEMA))
+        return append(self, *given, **options)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(DeltaTable, "append", late)
+        sql("INSERT INTO t SELECT max(id) + 1, 'n', NULL FROM t", t=table)
+        assert ids(table) == [1, 2, 3, 4, 9]
+        with pytest.raises(ConflictError):
+            delta_orch.sql("INSERT INTO t TABLE t", tables={"t": table}, isolation_level="Serializable")
+
+
 @pytest.mark.parametrize("text", REFUSED)
 def test_what_is_not_supported_is_refused_and_changes_nothing(table: DeltaTable, text: str) -> None:
     version = table.version()

@@ -54,6 +54,11 @@ class CommitOptions(TypedDict, total=False):
     stage: bool
 
 
+class EveryRow(int):
+    """A `read_version` of which every row counts, whichever rows the change concerns: a statement's query has read the
+    table, and reads it again when the statement runs again."""
+
+
 def ensure_options(given: Iterable[str], kind: type) -> None:
     """Check that keywords belong to a kind of options, a `TypedDict`.
 

@@ -35,7 +35,7 @@ from delta_orch.log.write.commit_checks import (
     ensure_may_commit,
     ensure_read_version,
 )
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, ensure_options, parse_txns
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, EveryRow, ensure_options, parse_txns
 from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
 from delta_orch.log.write.staged_actions import StagedActions, paths_of
 from delta_orch.log.write.staging import Provenance, Staging
@@ -272,7 +272,7 @@ class Transaction(Staging):
         try:
             return self._move_behind(version, attempt)
         except ConflictError as e:
-            if self._read_version is None:
+            if self._read_version is None or isinstance(self._read_version, EveryRow):
                 raise
             context = {**e.context, "read_version": self._read_version, "retryable": False}
             remedy = "Read the table again, work the change out from what is there, and commit that"
