@@ -175,8 +175,10 @@ def test_rows_that_match_are_replaced(tmp_path: Path, vectors: str) -> None:
     given = table.merge(rows_of((5, "b")), "target.id < source.id").replace_matched({"id": "id + 1", "v": literal("w")})
     assert given.explain().after_data_skipping.num_files == 2
     assert not given.execute().skipped
+    nested = pa.table({"k": [{"of": [8]}, {"of": [8]}, None]})
+    table.merge(nested, "target.id = source.k.of[0]").replace_matched({"id": "10", "v": "'w'"}).execute()
     assert [(row["id"], row["v"]) for row in content(table)] == [
-        (6, "w"), (7, "a"), (7, "a"), (8, "q"), (9, None),
+        (10, "w"), (10, "w"), (10, "w"), (6, "w"), (7, "a"), (7, "a"), (9, None),
     ]  # fmt: skip
 
 

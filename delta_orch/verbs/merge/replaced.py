@@ -11,7 +11,7 @@ from dataclasses import replace
 from delta_orch.engines.base import ComputedColumn, Engine, Relation, as_they_are
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.tree import columns_of, conjunction
-from delta_orch.protocol.types import BOOLEAN
+from delta_orch.protocol.types import BOOLEAN, VARIANT, DecimalType, PrimitiveType
 from delta_orch.verbs.merge.clauses import Action, Clause
 from delta_orch.verbs.merge.sides import SOURCE
 
@@ -28,8 +28,12 @@ def with_keys(engine: Engine, source: Relation, on: Expression) -> Relation:
     """Marked rows, and beside them each combination of the values that the condition looks at."""
     schema = engine.schema(source)
     looked_at = {column.path[1] for column in columns_of(on) if column.path[0] == SOURCE} - {_COMES_IN}
-    # The mark is a key, too: without rows there is no combination.
-    groups = engine.aggregate(source, as_they_are([_COMES_IN, *(n for n in schema.names if n in looked_at)]), [])
+    fields = [field for field in schema if field.name in looked_at]
+    groups = source
+    # What repeats costs time alone, and not every engine has groups of all types.
+    if all(isinstance(f.data_type, PrimitiveType | DecimalType) and f.data_type != VARIANT for f in fields):
+        # The mark is a key, too: without rows there is no combination.
+        groups = engine.aggregate(source, as_they_are([_COMES_IN, *(field.name for field in fields)]), [])
     keys = [
         ComputedColumn(field.name, Column((field.name,)) if field.name in looked_at else Literal(None, field.data_type))
         for field in schema
