@@ -179,6 +179,15 @@ def _of_truth(pattern: str, kind: DataType) -> Callable[[Typed, str, str], Typed
     return aggregate
 
 
+def _of_bits(function: str) -> Callable[[Typed, str, str], Typed]:
+    def aggregate(value: Typed, distinct: str, over: str) -> Typed:
+        if value.data_type not in INTEGRAL_RANGES or distinct:
+            raise unsupported(f"{function} of {distinct}{value.data_type}")
+        return Typed(f"{function}({value.sql}){over}", value.data_type)
+
+    return aggregate
+
+
 def _by(function: str) -> Callable[[Typed, Typed, str, str], Typed]:
     def aggregate(value: Typed, key: Typed, distinct: str, over: str) -> Typed:
         if not is_atomic(key.data_type) or VOID in (value.data_type, key.data_type) or distinct:
@@ -241,6 +250,8 @@ AGGREGATES: dict[str, Callable[..., Typed]] = {
     "every": _of_truth("bool_and({})", BOOLEAN),
     "bool_or": _of_truth("bool_or({})", BOOLEAN),
     "some": _of_truth("bool_or({})", BOOLEAN),
+    "any": _of_truth("bool_or({})", BOOLEAN),
+    **{name: _of_bits(name) for name in ("bit_and", "bit_or", "bit_xor")},
     "collect_list": _collected(""),
     "array_agg": _collected(""),
     "collect_set": _collected("DISTINCT "),

@@ -19,7 +19,7 @@ from delta_orch.engines.local.sql_casts import cast, choose, widen
 from delta_orch.engines.local.sql_operators import cast_target
 from delta_orch.engines.local.sql_types import Typed, common_type, common_type_of, is_atomic, is_number, unsupported
 from delta_orch.expressions.constants import CASTS
-from delta_orch.expressions.nodes import Call, Expression, Operation
+from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import duckdb_type
 from delta_orch.protocol.types import (
@@ -35,6 +35,8 @@ from delta_orch.protocol.types import (
     DataType,
     DecimalType,
 )
+
+_Function = Callable[[Scalars, Sequence[Expression]], Typed]
 
 # --- functions that are a template over their arguments: what they take, what they are, and what they give
 
@@ -74,6 +76,17 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "instr": (("text", "text"), "CAST(instr({0}, {1}) AS INTEGER)", INTEGER),
     "locate": (("text", "text"), "CAST(instr({1}, {0}) AS INTEGER)", INTEGER),
     "sqrt": (("double",), "CASE WHEN {0} < 0 THEN CAST('nan' AS DOUBLE) ELSE sqrt({0}) END", DOUBLE),
+    "degrees": (("double",), "degrees({0})", DOUBLE),
+    "radians": (("double",), "radians({0})", DOUBLE),
+    "pi": ((), "3.141592653589793::DOUBLE", DOUBLE),
+    "e": ((), "2.718281828459045::DOUBLE", DOUBLE),
+    "bin": (("long",), "bin({0})", STRING),
+    "bit_count": (("long",), "CAST(bit_count({0}) AS INTEGER)", INTEGER),
+    "monthname": (("day",), "left(monthname({0}), 3)", STRING),
+    "dayname": (("day",), "left(dayname({0}), 3)", STRING),
+    "base64": (("bytes",), "base64({0})", STRING),
+    "chr": (("long",), "CASE WHEN {0} < 0 THEN '' ELSE chr(CAST({0} & 255 AS INTEGER)) END", STRING),
+    "space": (("int",), "repeat(' ', {0})", STRING),
 }  # fmt: skip
 _FLOORED = "CAST((epoch_us({0}) - ((epoch_us({0}) %% %d) + %d) %% %d) // %d AS BIGINT)"
 _TEMPLATES |= {
@@ -90,7 +103,7 @@ _ALIASES = {
     "to_unix_timestamp": "unix_timestamp", "ceiling": "ceil", "char_length": "length", "character_length": "length",
     "len": "length", "nvl": "coalesce", "ifnull": "coalesce", "dateadd": "date_add", "date_diff": "datediff",
     "dayofmonth": "day", "lcase": "lower", "ucase": "upper", "rlike": "regexp_like", "regexp": "regexp_like",
-    "reduce": "aggregate", "substr": "substring", "position": "locate", "charindex": "locate",
+    "reduce": "aggregate", "substr": "substring", "position": "locate", "charindex": "locate", "char": "chr",
 }  # fmt: skip
 
 
@@ -104,11 +117,11 @@ def named(scalars: Scalars, call: Call) -> Typed:
         return _WITH_WORD[name](scalars, call)
     if name in _NAMED:
         return _NAMED[name](scalars, arguments)
-    takes, template, gives = _TEMPLATES.get(name, ((), "", BOOLEAN))
+    takes, template, gives = _TEMPLATES.get(name, ((), "", VOID))
     sqls = [ARGUMENTS[kind](scalars, argument) for kind, argument in zip(takes, arguments, strict=False)]
     if name == "replace" and len(arguments) == 2:
         sqls.append("''")
-    if not takes or not template or len(sqls) != len(takes) or len(arguments) > len(takes):
+    if not template or len(sqls) != len(takes) or len(arguments) > len(takes):
         raise unsupported(f"the function {name[:100]}")
     return Typed(f"({template.format(*sqls)})", gives)
 
@@ -180,6 +193,24 @@ def _is_nan(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"coalesce(isnan({value.sql}), FALSE)", BOOLEAN)
 
 
+def _tried(operator: str) -> _Function:
+    """`try_add` and its like: null where the operator fails. DuckDB's `TRY` would also hide what fails in operands, so
+    these are columns and constants."""
+
+    def tried(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        for argument in arguments:
+            if not isinstance(argument, Column | Literal) or not is_number(scalars.scalar(argument).data_type):
+                raise unsupported("arithmetic that is tried, with operands other than columns and constants of numbers")
+        value = scalars.scalar(Operation(operator, tuple(arguments)))
+        if operator != "/":
+            return Typed(f"TRY({value.sql})", value.data_type)
+        if value.data_type != DOUBLE:
+            raise unsupported(f"try_divide that gives {value.data_type}")
+        return Typed(f"CASE WHEN {scalars.scalar(arguments[1]).sql} <> 0 THEN {value.sql} END", DOUBLE)
+
+    return tried
+
+
 def _cast_to(kind: DataType) -> Callable[[Scalars, Sequence[Expression]], Typed]:
     return lambda scalars, arguments: cast(scalars.scalar(arguments[0]), kind)
 
@@ -227,9 +258,6 @@ def _second_unless_null(scalars: Scalars, arguments: Sequence[Expression]) -> Ty
     return Typed(
         f"CASE WHEN {test} IS NOT NULL THEN {widen(then, kind).sql} ELSE {widen(otherwise, kind).sql} END", kind
     )
-
-
-_Function = Callable[[Scalars, Sequence[Expression]], Typed]
 
 
 def _taking(least: int, most: int, function: _Function) -> _Function:
@@ -319,8 +347,21 @@ _NAMED: dict[str, _Function] = {
     },
     **{
         name: _taking(1, 1, sql_nested.of_array(name))
-        for name in ("array_compact", "array_max", "array_min", "sort_array")
+        for name in ("array_compact", "array_distinct", "array_max", "array_min", "sort_array")
     },
+    **{
+        name: _taking(2, 2, sql_nested.of_two_arrays(name))
+        for name in ("array_except", "array_intersect", "array_union", "arrays_overlap")
+    },
+    "array_repeat": _taking(2, 2, sql_nested.array_repeat),
+    "flatten": _taking(1, 1, sql_nested.flatten),
+    "sequence": _taking(2, 3, sql_nested.sequence),
+    "try_element_at": _taking(2, 2, lambda scalars, arguments: sql_nested.element(scalars, arguments, 1, tried=True)),
+    "map_entries": _taking(1, 1, sql_nested.map_entries),
+    "map_from_arrays": _taking(2, 2, sql_nested.map_from_arrays),
+    "map_from_entries": _taking(1, 1, sql_nested.map_from_entries),
+    "map_filter": _taking(2, 2, sql_lambdas.map_filter),
+    **{f"transform_{part}s": _taking(2, 2, sql_lambdas.transformed_map(part)) for part in ("key", "value")},
     "array_join": _taking(2, 2, sql_nested.array_join),
     "get": _taking(2, 2, sql_nested.get),
     "map": _taking(0, _MANY, sql_nested.make_map),
@@ -335,6 +376,16 @@ _NAMED: dict[str, _Function] = {
     "equal_null": _taking(2, 2, lambda scalars, arguments: scalars.compared("<=>", *arguments)),
     "next_day": _taking(2, 2, sql_dates.next_day),
     "reverse": _taking(1, 1, sql_text.reverse),
+    "encode": _taking(2, 2, sql_text.encoded),
+    "decode": _taking(2, 2, sql_text.decoded),
+    "levenshtein": _taking(2, 2, sql_text.levenshtein),
+    "negative": _taking(1, 1, _operator("-")),
+    "zeroifnull": _taking(1, 1, lambda scalars, arguments: _coalesce(scalars, [*arguments, Literal(0)])),
+    "nullifzero": _taking(1, 1, lambda scalars, arguments: _null_if(scalars, [*arguments, Literal(0)])),
+    **{
+        f"try_{name}": _taking(2, 2, _tried(operator))
+        for name, operator in {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}.items()
+    },
     "substring_index": _taking(3, 3, sql_text.substring_index),
     **{name: _taking(1, 1, _cast_to(cast_target(kind))) for name, kind in CASTS.items() if name != "to_timestamp"},
 }

@@ -1,13 +1,14 @@
-"""Functions of Spark SQL on arrays that take a lambda, in DuckDB's SQL."""
+"""Functions of Spark SQL on arrays and maps that take a lambda, in DuckDB's SQL."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from delta_orch.engines.local.sql_arguments import Scalars
-from delta_orch.engines.local.sql_types import Typed, holds_void, unsupported
+from delta_orch.engines.local.sql_nested import map_of
+from delta_orch.engines.local.sql_types import Typed, holds_void, is_atomic, struct_of, unsupported
 from delta_orch.expressions.nodes import Column, Expression, Operation
-from delta_orch.protocol.types import BOOLEAN, INTEGER, ArrayType, DataType
+from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, INTEGER, VOID, ArrayType, DataType, MapType
 
 _Make = Callable[[str], Typed]
 """The value of a lambda's parameter, given the name that DuckDB's lambda has for it."""
@@ -54,6 +55,50 @@ def aggregate(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     # One element: what the whole has come to.
     finish, finished = _lambda(scalars, arguments[3], (_plain(kind),))
     return Typed(f"CASE WHEN {array} IS NOT NULL THEN list_transform([{found}], {finish})[1] END", finished)
+
+
+def map_filter(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`map_filter`: the entries for which the lambda is true."""
+    sql, kind = map_of(scalars, arguments[0], "map_filter")
+    name, _, test = _of_entries(scalars, arguments[1], kind)
+    if test.data_type != BOOLEAN:
+        raise unsupported(f"a lambda that gives {test.data_type} where a boolean is wanted")
+    return _map_from(sql, f"list_filter(map_entries({sql}), lambda {name}: {test.sql})", kind)
+
+
+def transformed_map(part: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`transform_keys` and `transform_values`. A key that is null or there twice raises, as in Spark."""
+
+    def transform_part(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        sql, kind = map_of(scalars, arguments[0], f"transform_{part}s")
+        name, entry, made = _of_entries(scalars, arguments[1], kind)
+        parts = {"key": entry["key"], "value": entry["value"], part: made}
+        key = parts["key"].data_type
+        if not is_atomic(key) or key in (FLOAT, DOUBLE) or VOID in (key, made.data_type) or holds_void(made.data_type):
+            raise unsupported(f"a map of {key} and {parts['value'].data_type}")
+        entries = f"list_transform(map_entries({sql}), lambda {name}: {struct_of([*parts.items()]).sql})"
+        return _map_from(sql, entries, MapType(key, parts["value"].data_type, True))
+
+    return transform_part
+
+
+def _map_from(of: str, entries: str, kind: MapType) -> Typed:
+    """DuckDB has an empty map for one that is null."""
+    return Typed(f"CASE WHEN {of} IS NOT NULL THEN map_from_entries({entries}) END", kind)
+
+
+def _of_entries(scalars: Scalars, node: Expression, kind: MapType) -> tuple[str, dict[str, Typed], Typed]:
+    """A lambda over a key and its value: DuckDB's name for the entry, its parts, and what the lambda gives."""
+    if not isinstance(node, Operation) or node.name != "->" or len(node.arguments) != 3:
+        raise unsupported("a lambda over entries that does not take a key and a value")
+    *parameters, body = node.arguments
+    name = f"lambda_{node.start}"
+    parts = {
+        part: Typed(f"struct_extract({name}, '{part}')", of)
+        for part, of in (("key", kind.key_type), ("value", kind.value_type))
+    }
+    names = [parameter.path[0].lower() for parameter in parameters if isinstance(parameter, Column)]
+    return name, parts, scalars.inside(dict(zip(names, parts.values(), strict=True))).scalar(body)
 
 
 def _array(scalars: Scalars, node: Expression) -> tuple[str, DataType]:

@@ -131,9 +131,8 @@ _LEFT_OUT = {
     "sort_array": (1, "true"),
 }  # fmt: skip
 """Functions whose last argument may be left out: how many are there then, and what Spark prints for it."""
-_PRINTED = {name: name.upper() for name in ("floor", "ceil", "signum", "sqrt", "rlike", "regexp_like")} | {
-    "array_agg": "collect_list"
-}
+_UPPER = ("floor", "ceil", "signum", "sqrt", "degrees", "radians", "pi", "e", "rlike", "regexp_like")
+_PRINTED = {name: name.upper() for name in _UPPER} | {"array_agg": "collect_list"}
 _OTHERWISE = frozenset({"isnull", "isnotnull", "like", "position", "regexp", "to_unix_timestamp", *CASTS}) - {
     "to_timestamp"
 }

@@ -22,6 +22,7 @@ from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_string
 from delta_orch.protocol.types import (
     BOOLEAN,
+    DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
@@ -31,6 +32,7 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     MapType,
+    StructField,
     StructType,
 )
 
@@ -86,12 +88,84 @@ def of_array(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
     return made
 
 
+# An element is kept where it is the first that equals it; to DuckDB, as to Spark, nulls do.
+_DISTINCT = "list_filter({0}, lambda one, place: list_position({0}, one) = place)"
 _OF_ARRAYS = {
+    "array_distinct": (_DISTINCT, True),
     "array_compact": ("list_filter({0}, lambda one: one IS NOT NULL)", True),
     "array_max": ("list_max({0})", False),
     "array_min": ("list_min({0})", False),
     "sort_array": ("list_sort({0}, 'ASC', 'NULLS FIRST')", True),
 }
+
+
+def of_two_arrays(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`array_union`, `array_intersect` and `array_except`, each without doubles, and `arrays_overlap`."""
+
+    def made(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        arrays = [scalars.scalar(argument) for argument in arguments]
+        kind = common_type_of([array.data_type for array in arrays])
+        first, second = (widen(array, kind).sql for array in arrays)
+        _ordered_element(Typed(first, kind), function)
+        found = _OF_TWO[function].format(first, second)
+        gives = BOOLEAN if function == "arrays_overlap" else kind
+        return Typed(f"CASE WHEN {first} IS NOT NULL AND {second} IS NOT NULL THEN {found} END", gives)
+
+    return made
+
+
+_OVERLAP = (
+    "CASE WHEN list_has_any({0}, {1}) THEN TRUE WHEN length({0}) > 0 AND length({1}) > 0 "
+    "AND (list_count({0}) < length({0}) OR list_count({1}) < length({1})) THEN NULL ELSE FALSE END"
+)
+_OF_TWO = {
+    "array_union": _DISTINCT.format("list_concat({0}, {1})"),
+    "array_intersect": f"list_filter({_DISTINCT}, lambda one: list_position({{1}}, one) IS NOT NULL)",
+    "array_except": f"list_filter({_DISTINCT}, lambda one: list_position({{1}}, one) IS NULL)",
+    "arrays_overlap": _OVERLAP,
+}
+
+
+def array_repeat(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`array_repeat`: a value so many times, not at all below one."""
+    value, count = (scalars.scalar(argument) for argument in arguments)
+    if holds_void(value.data_type) or count.data_type != INTEGER:
+        raise unsupported(f"array_repeat of {value.data_type}, {count.data_type} times")
+    times = f"range(CAST({count.sql} AS BIGINT))"
+    return Typed(f"list_transform({times}, lambda place: {value.sql})", ArrayType(value.data_type, True))
+
+
+def flatten(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`flatten`: one array of several, null where one of them is."""
+    array = scalars.scalar(arguments[0])
+    kind = array.data_type.element_type if isinstance(array.data_type, ArrayType) else VOID
+    if not isinstance(kind, ArrayType) or holds_void(kind):
+        raise unsupported(f"flatten of {array.data_type}")
+    return Typed(f"CASE WHEN list_count({array.sql}) = length({array.sql}) THEN flatten({array.sql}) END", kind)
+
+
+def sequence(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`sequence` of whole numbers, and of days without a step."""
+    values = [scalars.scalar(argument) for argument in arguments]
+    kind = common_type_of([value.data_type for value in values])
+    known = " AND ".join(f"{value.sql} IS NOT NULL" for value in values)
+    if kind == DATE and len(values) == 2:
+        first, last = (f"CAST({value.sql} AS TIMESTAMP)" for value in values)
+        step = f"CASE WHEN {first} <= {last} THEN INTERVAL 1 DAY ELSE INTERVAL (-1) DAY END"
+        days = f"list_transform(generate_series({first}, {last}, {step}), lambda one: CAST(one AS DATE))"
+        return Typed(f"CASE WHEN {known} THEN {days} END", ArrayType(DATE, False))
+    if kind not in INTEGRAL_RANGES:
+        raise unsupported(f"sequence of {kind}")
+    first, last, *steps = (f"CAST({value.sql} AS BIGINT)" for value in values)
+    step = steps[0] if steps else f"CASE WHEN {first} <= {last} THEN 1 ELSE -1 END"
+    numbers = f"list_transform(generate_series({first}, {last}, {step}), lambda one: CAST(one AS {duckdb_type(kind)}))"
+    problem = error("[INVALID_PARAMETER_VALUE] sequence has a step that does not lead from its start to its end")
+    leads = f"{step} <> 0 AND ({step} > 0) = ({first} < {last})"
+    return Typed(
+        f"CASE WHEN {known} THEN CASE WHEN {first} = {last} THEN [CAST({first} AS {duckdb_type(kind)})] "
+        f"WHEN {leads} THEN {numbers} ELSE {problem} END END",
+        ArrayType(kind, False),
+    )
 
 
 def array_join(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
@@ -111,8 +185,9 @@ def _ordered_element(array: Typed, function: str) -> DataType:
     return kind
 
 
-def element(scalars: Scalars, arguments: Sequence[Expression], base: int) -> Typed:
-    """`array[index]`, from zero, `map[key]`, and `element_at`, from one."""
+def element(scalars: Scalars, arguments: Sequence[Expression], base: int, *, tried: bool = False) -> Typed:
+    """`array[index]`, from zero, `map[key]`, and `element_at`, from one; null for an index that is not there, where it
+    is only `tried`."""
     value, key = (scalars.scalar(argument) for argument in arguments)
     kind = value.data_type
     if isinstance(kind, StructType) and not base and key.literal is not None and key.data_type == STRING:
@@ -130,7 +205,7 @@ def element(scalars: Scalars, arguments: Sequence[Expression], base: int) -> Typ
         raise unsupported("element_at zero, or at an index that is not a constant")
     if base and key.literal is not None and key.literal.value < 0:
         position = f"(length({value.sql}) + 1 + {key.sql})"
-    problem = error("[INVALID_ARRAY_INDEX] The index is out of bounds")
+    problem = "NULL" if tried else error("[INVALID_ARRAY_INDEX] The index is out of bounds")
     return Typed(f"CASE WHEN {value.sql} IS NULL OR {key.sql} IS NULL THEN NULL WHEN {position} BETWEEN 1 AND "
                  f"length({value.sql}) THEN {value.sql}[{position}] ELSE {problem} END", kind.element_type)  # fmt: skip
 
@@ -148,15 +223,65 @@ def map_parts(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]
     """`map_keys` and `map_values`."""
 
     def parts(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-        value = scalars.scalar(arguments[0])
-        kind = value.data_type
-        if not isinstance(kind, MapType) or holds_void(kind):
-            raise unsupported(f"{function} of {kind}")
+        value, kind = map_of(scalars, arguments[0], function)
         found = ArrayType(kind.key_type, False) if function == "map_keys" else ArrayType(kind.value_type, True)
         # DuckDB has an empty list for a map that is null.
-        return Typed(f"CASE WHEN {value.sql} IS NOT NULL THEN {function}({value.sql}) END", found)
+        return Typed(f"CASE WHEN {value} IS NOT NULL THEN {function}({value}) END", found)
 
     return parts
+
+
+def map_entries(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    value, kind = map_of(scalars, arguments[0], "map_entries")
+    entry = StructType((StructField("key", kind.key_type, False), StructField("value", kind.value_type)))
+    return Typed(f"CASE WHEN {value} IS NOT NULL THEN map_entries({value}) END", ArrayType(entry, False))
+
+
+def map_from_entries(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`map_from_entries`. A key that is null or there twice raises, as in Spark. An entry that is null is refused."""
+    entries = scalars.scalar(arguments[0])
+    entry = entries.data_type.element_type if isinstance(entries.data_type, ArrayType) else VOID
+    if not isinstance(entry, StructType) or len(entry) != 2:
+        raise unsupported(f"map_from_entries of {entries.data_type}")
+    lists = (
+        f"list_transform({entries.sql}, lambda one: {struct_field(Typed('one', entry), f.name).sql})" for f in entry
+    )
+    keys, values = lists
+    found = _map_of_lists(keys, values, *(field.data_type for field in entry))
+    problem = error("map_from_entries with an entry that is null")
+    return Typed(
+        f"CASE WHEN list_count({entries.sql}) < length({entries.sql}) THEN {problem} "
+        f"WHEN {entries.sql} IS NOT NULL THEN {found.sql} END",
+        found.data_type,
+    )
+
+
+def map_from_arrays(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`map_from_arrays`. A key that is null or there twice, and arrays of two lengths, raise, as in Spark."""
+    keys, values = (scalars.scalar(argument) for argument in arguments)
+    if not isinstance(keys.data_type, ArrayType) or not isinstance(values.data_type, ArrayType):
+        raise unsupported(f"map_from_arrays of {keys.data_type} and {values.data_type}")
+    found = _map_of_lists(keys.sql, values.sql, keys.data_type.element_type, values.data_type.element_type)
+    problem = error("[INVALID_PARAMETER_VALUE] map_from_arrays has more keys than values, or fewer")
+    return Typed(
+        f"CASE WHEN length({keys.sql}) <> length({values.sql}) THEN {problem} "
+        f"WHEN {keys.sql} IS NOT NULL AND {values.sql} IS NOT NULL THEN {found.sql} END",
+        found.data_type,
+    )
+
+
+def _map_of_lists(keys: str, values: str, key: DataType, kind: DataType) -> Typed:
+    if not is_atomic(key) or key in (FLOAT, DOUBLE, VOID) or holds_void(kind):
+        raise unsupported(f"a map of {key} and {kind}")
+    return Typed(f"MAP({keys}, {values})", MapType(key, kind, True))
+
+
+def map_of(scalars: Scalars, node: Expression, function: str) -> tuple[str, MapType]:
+    """DuckDB's SQL of a map, and its type."""
+    value = scalars.scalar(node)
+    if not isinstance(value.data_type, MapType) or holds_void(value.data_type):
+        raise unsupported(f"{function} of {value.data_type}")
+    return value.sql, value.data_type
 
 
 def map_contains_key(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:

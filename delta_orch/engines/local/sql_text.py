@@ -13,12 +13,13 @@ from delta_orch.engines.local.sql_arguments import (
     long_sql,
 )
 from delta_orch.engines.local.sql_casts import as_text, error, widen
-from delta_orch.engines.local.sql_types import Typed, unsupported
+from delta_orch.engines.local.sql_types import Typed, holds_void, unsupported
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_string
 from delta_orch.protocol.types import (
+    BINARY,
     BOOLEAN,
     INTEGER,
     LONG,
@@ -157,9 +158,43 @@ def _over(characters: str, text: str, found: str, what: str) -> str:
     return f"CASE WHEN {text} IS NULL OR regexp_full_match({text}, {pattern}) THEN {found} ELSE {problem} END"
 
 
+def encoded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`encode` as UTF-8."""
+    _ensure_utf8(scalars, arguments)
+    return Typed(f"encode({scalars.text(arguments[0])})", BINARY)
+
+
+def decoded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`decode` of UTF-8. What is none raises, as in Spark."""
+    _ensure_utf8(scalars, arguments)
+    value = scalars.scalar(arguments[0])
+    if value.data_type != BINARY:
+        raise unsupported(f"decode of {value.data_type}")
+    return Typed(f"decode({value.sql})", STRING)
+
+
+def _ensure_utf8(scalars: Scalars, arguments: Sequence[Expression]) -> None:
+    charset = constant(scalars, arguments[1], str, "a character set")
+    if charset.lower() != "utf-8":
+        raise unsupported(f"the character set {charset[:40]}")
+
+
+def levenshtein(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`levenshtein`. DuckDB counts bytes."""
+    first, second = map(scalars.text, arguments)
+    both = f"({first} || {second})"
+    return Typed(
+        _over(r"\x{00}-\x{7F}", both, f"CAST(levenshtein({first}, {second}) AS INTEGER)", "levenshtein"), INTEGER
+    )
+
+
 def reverse(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    if scalars.scalar(arguments[0]).data_type != STRING:
-        raise unsupported("reverse of a value that is not text")
+    """`reverse` of text, and of an array."""
+    value = scalars.scalar(arguments[0])
+    if isinstance(value.data_type, ArrayType) and not holds_void(value.data_type):
+        return Typed(f"list_reverse({value.sql})", value.data_type)
+    if value.data_type != STRING:
+        raise unsupported(f"reverse of {value.data_type}")
     text = scalars.text(arguments[0])
     return Typed(_over(r"\x{00}-\x{7F}", text, f"reverse({text})", "reverse"), STRING)
 

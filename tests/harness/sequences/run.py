@@ -32,6 +32,7 @@ _SQL_TYPES = {
     "si": "SMALLINT", "vc": "VARCHAR(6)",
 }  # fmt: skip
 _NOT_TRANSLATED = re.compile("cannot translate expression to source filter|not support overwrite by expression")
+_REFUSED_BY_RULE = re.compile("UnsupportedExpressionError|SchemaMismatchError: The struct .* has the fields")
 _OWN_FAILURE = re.compile(r"Unexpected row: did not match any merge clause|\[INTERNAL_ERROR\]")
 """Of Delta on Spark: in a merge with two clauses of one condition for rows without a source, and where Spark calls what
 went wrong a bug of its own, in the optimizer."""
@@ -159,8 +160,9 @@ def _step(
             continue
         if replaces and _NOT_TRANSLATED.search(str(refusals[name])):
             return  # a predicate that Spark's catalog cannot hand to the reference
-        if str(refusals[name]).startswith("UnsupportedExpressionError"):
-            # What the first engine does not evaluate nobody runs: the copies stay alike.
+        if _REFUSED_BY_RULE.match(str(refusals[name])):
+            # What the first engine does not evaluate, or refuses where the reference goes by the places of a struct's
+            # fields, nobody runs: the copies stay alike.
             copies.unsupported.append(f"{statement.sql}: {refusals[name]}"[:400])
             return
     if _OWN_FAILURE.search(str(refusals[REFERENCE])):
