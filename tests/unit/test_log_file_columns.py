@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+from decimal import Decimal
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import delta_orch
-from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, REMOVE_SCHEMA, FileTable
+from delta_orch.log.files.file_columns import ADD_SCHEMA, CDC_SCHEMA, REMOVE_SCHEMA, FileTable, with_record_count
+from delta_orch.log.files.stats_columns import parse_stats
 
 PACKAGE = Path(delta_orch.__file__).parent
 NAMES = {*ADD_SCHEMA.names, *REMOVE_SCHEMA.names, *CDC_SCHEMA.names}
@@ -53,3 +56,16 @@ def _reads_by_string(node: ast.AST) -> bool:
         case ast.Subscript(ast.Call(ast.Attribute(attr=table)), ast.Constant(str(name))):
             return name in NAMES and table in FILE_TABLES
     return False
+
+
+def test_numbers_of_statistics_are_written_as_they_stand() -> None:
+    """A double rounds a long decimal, and then values lie outside its bounds."""
+    number = "12345678901234567.12"
+    told = f'{{"numRecords":1,"minValues":{{"d":{number},"f":"nothing"}},"maxValues":{{"d":-{number}}}}}'
+    assert f'"minValues":{{"d":{number},' in with_record_count(told, 7)
+    assert with_record_count("[1]", 7) == with_record_count('{"a":NaN}', 7) == '{"numRecords":7}'
+    bounds = pa.struct([("d", pa.decimal128(20, 2)), ("f", pa.float64())])
+    parsed = parse_stats(pa.chunked_array([[told]]), pa.struct([("minValues", bounds), ("maxValues", bounds)]))
+    assert parsed.to_pylist() == [
+        {"minValues": {"d": Decimal(number), "f": None}, "maxValues": {"d": Decimal(f"-{number}"), "f": None}}
+    ]

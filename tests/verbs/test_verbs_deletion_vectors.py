@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,17 @@ def test_a_file_may_be_named_once_as_removed_and_once_as_added(marked: DeltaTabl
     replace_vectors(twice, files, write_vectors(marked, [[2]] * 2, inline=True))
     with pytest.raises(InvalidRequestError, match="names a file twice"):
         twice.commit()
+
+
+def test_marked_rows_leave_the_bounds_of_long_decimals_as_they_are(tmp_path: Path) -> None:
+    """Delta on Spark passed over files whose bounds were rounded."""
+    table = DeltaTable(tmp_path / "t")
+    value = Decimal("12345678901234567.12")
+    rows = pa.table({"id": [1, 2, 3], "d": pa.array([value] * 3, pa.decimal128(20, 2)), "f": [0.1] * 3})
+    table.append(rows, properties={"delta.enableDeletionVectors": "true"})
+    (before,) = table.snapshot().files()["stats"].to_pylist()
+    table.delete("id = 3")
+    table.delete("id = 2")
+    (after,) = table.snapshot().files()["stats"].to_pylist()
+    assert str(value) in after
+    assert after == before.replace('"tightBounds":true', '"tightBounds":false')

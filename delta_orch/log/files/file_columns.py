@@ -7,6 +7,7 @@ A logical file is keyed by (`path`, `dv_id`) (PROTOCOL, "Action Reconciliation")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -257,12 +258,29 @@ def _count(text: str | None) -> int | None:
 
 def with_record_count(stats: str | None, count: int) -> str:
     """Statistics that say how many records the file has, and what they said before; none at all if that was no JSON."""
-    return orjson.dumps({**parse_object(stats), "numRecords": count}).decode()
+    return orjson.dumps({**members_of(stats), "numRecords": count}).decode()
 
 
 def with_wide_bounds(stats: str | None) -> str | None:
     """Statistics of a file whose deletion vector has changed: what they say of single columns is not exact any more."""
-    return None if stats is None else orjson.dumps({**parse_object(stats), "tightBounds": False}).decode()
+    return None if stats is None else orjson.dumps({**members_of(stats), "tightBounds": False}).decode()
+
+
+def members_of(text: str | None) -> dict[str, Any]:
+    """As `parse_object`, for `orjson.dumps`: numbers are written as they stand. Doubles would round decimals, and then
+    bounds do not hold."""
+    if not parse_object(text):
+        return {}
+    from json import loads
+
+    def as_written(number: str) -> orjson.Fragment:
+        return orjson.Fragment(number)
+
+    try:
+        found: dict[str, Any] = loads(text or "", parse_float=as_written, parse_int=as_written)
+    except RecursionError:
+        return {}
+    return found
 
 
 def parse_object(text: str | None) -> dict[str, JsonValue]:

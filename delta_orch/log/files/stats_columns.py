@@ -8,6 +8,7 @@ import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.log.files.file_columns import members_of
 from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_building import one_chunk, string_array, struct_array
@@ -83,12 +84,7 @@ def _understandable(text: str | None, wanted: pa.StructType) -> str | None:
     """The statistics of one file without the bounds that cannot be read; None where nothing can."""
     if text is None:
         return None
-    try:
-        values = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return None
-    if not isinstance(values, dict):
-        return None
+    values = members_of(text)
     kept = {name: part for name, part in values.items() if _can_read({name: part}, wanted)}
     for bounds in ("minValues", "maxValues"):
         if isinstance(values.get(bounds), dict) and bounds not in kept:
