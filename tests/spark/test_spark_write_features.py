@@ -115,10 +115,11 @@ def test_identity_values_run_out(engine: SparkEngine, files: Files) -> None:
             files.write(
                 engine, pa.table({"n": [1, 2, 3]}), schema=schema, identities=(IdentityValues("key", first, step),)
             )
-    adds, _ = files.write(
-        engine, pa.table({"n": [1]}), schema=schema, identities=(IdentityValues("key", -(2**63), -1),)
-    )
-    assert engine.to_arrow(files.scan(engine, adds, schema))["key"].to_pylist() == [-(2**63)]
+    for first, step in ((-(2**63), -1), (100, -1), (-5, 1)):
+        identities = (IdentityValues("key", first, step),)
+        adds, _ = files.write(engine, pa.table({"n": [1]}), schema=schema, identities=identities)
+        (key,) = engine.to_arrow(files.scan(engine, adds, schema))["key"].to_pylist()
+        assert key == first if first == -(2**63) else (key - first) * step >= 0
 
 
 def test_extra_columns_change_types_and_kept_partitions(engine: SparkEngine, files: Files) -> None:

@@ -246,7 +246,8 @@ def _identity_value(identity: IdentityValues, max_tasks: int) -> str:
     """The n-th row of task t takes value number `n * max_tasks + t`: no two rows take the same, and no task asks
     another. Null once the values are used up, which a check finds."""
     limit = _LONG_MAX if identity.step > 0 else _LONG_MIN
-    last = (limit - identity.first) // identity.step
+    # There may be more values than longs from 0 on.
+    last = min((limit - identity.first) // identity.step, _LONG_MAX)
     number = f"(shiftright({_ROW}, 33) + {max_tasks}L * ({_ROW} & {_ROW_IN_TASK}L))"
     value = f"{_long(identity.first)} + {_long(identity.step)} * {number}"
     return f"CASE WHEN {number} <= {last}L THEN {value} END"
