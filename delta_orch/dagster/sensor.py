@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 from typing import Literal as OneOf
+from urllib.parse import urlsplit
 
 import dagster as dg
 
@@ -29,6 +30,7 @@ from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundErro
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.tail import TailBatch, current_cursor, poll
 from delta_orch.storage.open import open_store
+from delta_orch.storage.patience import waiting_at_most
 from delta_orch.storage.storage_options import public_uri
 
 Target = Any
@@ -36,6 +38,9 @@ Target = Any
 OnRecreated = OneOf["restart", "error"]
 
 VERIFY_INTERVAL_S = 3600
+PATIENCE_S = 20.0
+"""How long a tick waits in all for stores that are out of reach. Dagster ends a tick after a minute; what it has found
+of other tables is lost then."""
 
 
 @checked
@@ -185,11 +190,19 @@ def build_delta_log_sensor(
         before = {"": context.cursor} if tables is None else parse_cursors(context.cursor)
         looks: dict[str, _Look] = {}
         failed: dict[str, DeltaError] = {}
-        for one in followed:
+        until, out_of_reach = time.monotonic() + PATIENCE_S, dict[object, DeltaError]()
+        for one, (uri, options) in followed.items():
+            store = _store_of(resolve_env(uri), options)
+            if store in out_of_reach:
+                failed[one] = out_of_reach[store]
+                continue
             try:
-                looks[one] = look(context, one, before.get(one))
+                with waiting_at_most(max(0.0, until - time.monotonic())):
+                    looks[one] = look(context, one, before.get(one))
             except DeltaError as error:
                 failed[one] = error
+                if error.retryable and store is not None:
+                    out_of_reach[store] = error
         after = {one: text for one in failed if (text := before.get(one)) is not None}
         requests, added = list[dg.RunRequest](), list[str]()
         room = min((limit for limit in (max_runs_per_tick, free) if limit is not None), default=None)
@@ -249,6 +262,12 @@ def _followed(
     if storage_options is not None:
         raise InvalidRequestError("storage_options is of table_uri", remedy="Give each of the tables its own")
     return {name: (table.table_uri, table.storage_options) for name, table in tables.items()}
+
+
+def _store_of(uri: str, options: Mapping[str, object]) -> object:
+    """What tables of one store have in common; None for one that nobody else shares."""
+    place = urlsplit(uri)
+    return (place.scheme, place.netloc, str(sorted(options.items()))) if place.netloc else None
 
 
 def _reason(looks: Mapping[str, _Look], failed: Mapping[str, DeltaError]) -> str:

@@ -13,8 +13,9 @@ import pytest
 import delta_orch.dagster.sensor as sensor_module
 from delta_orch.dagster import DeltaTableResource, build_delta_log_sensor, report_existing_partitions
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 from delta_orch.storage.open import open_store
+from delta_orch.storage.patience import Patience
 from tests.certain import some
 from tests.harness.fault_store import FaultStore
 
@@ -581,3 +582,28 @@ def test_a_range_has_no_more_partitions_than_allowed(table: DeltaTable) -> None:
     ends = [(tags.get(RANGE_START), tags.get(RANGE_END)) for tags in (request.tags for request in requests)]
     assert ends == [("2013-01-01", "2013-01-02"), ("2013-01-03", "2013-01-04"), (None, None), (None, None)]
     assert keys(Ticks(build(table, max_partitions_per_run=1, **arguments))())[:2] == ["2013-01-01", "2013-01-02"]
+
+
+def test_a_store_out_of_reach_holds_no_table_of_another_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster ends a tick after a minute, which is as long as one request waits by default."""
+    asked = list[str]()
+
+    def opened(uri: str, options: Any) -> Any:
+        if not uri.startswith("s3://away/"):
+            return open_store(uri, options)
+        asked.append(uri)
+        patience = Patience()
+        while patience.wait():
+            pass
+        raise StorageError("Out of reach", retryable=True)
+
+    monkeypatch.setattr(sensor_module, "open_store", opened)
+    monkeypatch.setattr(sensor_module, "PATIENCE_S", 0.05)
+    there = DeltaTable(tmp_path / "there")
+    there.append(rows("x"))
+    tables = {"a": DeltaTable("s3://away/a"), "b": DeltaTable("s3://away/b"), "c": there}
+    tick = Ticks(build_many(tables, start="beginning"))
+    assert [run.tags["delta/table"] for run in tick().run_requests] == ["c"]
+    assert asked == ["s3://away/a"]
+    with pytest.raises(StorageError, match="Out of reach"):
+        tick()
