@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
 from delta_orch.airflow.rebuilds import newer_rebuilds
-from delta_orch.airflow.siblings import ensure_own_name, ensure_spared
+from delta_orch.airflow.siblings import ensure_own_name, ensure_spared, has_to_spare
 from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
+from delta_orch.airflow.taken import are_taken, forget
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.staged_write import StagedWrite
 
 
 class OnceWriter:
@@ -114,12 +117,20 @@ class OnceWriter:
 
         def write(step: Step) -> StepReport:
             # An upsert rewrites whole files: those of a file do not tell whose keys it replaces.
-            if not self._adds and self._run.map_index >= 0 and step.mode != "merge":
-                unit = step.txns[-1] if step.txns else None
-                step = replace(step, look=partial(ensure_spared, self._run, self._table, unit, self._replaces_table))
-            return step.run(rows)
+            look = None if step.mode == "merge" else self.look(step.txns, step.where)
+            return (step if look is None else replace(step, look=look)).run(rows)
 
         return self._once(step, write)
+
+    def look(self, txns: Sequence[TxnId], where: str | Expression | None) -> Callable[[StagedWrite], None] | None:
+        """What is to look at a write that replaces or deletes rows, before it is published (`ensure_spared`). None
+        where no other task can have written them in this run."""
+        now = None if self._adds else snapshot_or_none(self._table)
+        if now is None or not has_to_spare(self._context, self._run, now.txns):
+            return None
+        unit = txns[-1] if txns else None
+        given = (self._context, self._run, self._table, unit)
+        return partial(ensure_spared, *given, replaces_table=self._replaces_table, where=where)
 
     def _once(self, step: Step, write: Callable[[Step], StepReport]) -> StepReport:
         txns = self._txns(self._run)
@@ -139,6 +150,9 @@ class OnceWriter:
         txns = self._placed(txns, marker, attempts)
         if recorded is not None:
             self._ensure_own_name(txns[-1])
+            if are_taken(self._context, self._run, self._table, txns[-1].app_id, recorded):
+                forget(self._run, self._table, txns[-1].app_id)
+                recorded = None
         txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)
         if verdict is Verdict.OWN:
             assert recorded is not None

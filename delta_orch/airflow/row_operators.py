@@ -215,10 +215,16 @@ class DeltaDeleteOperator(DeltaOnceOperator):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        report = self.once(context, run, table, adds=False, is_said=True).commit(
-            f"Task {self.task_id}",
-            lambda txns: table.delete(
-                self.where, engine=cast("Any", self.engine), txn=txns, user_metadata=run.user_metadata()
-            ),
-        )
-        return xcom_of(report)
+        once = self.once(context, run, table, adds=False, is_said=True)
+
+        def delete(txns: tuple[TxnId, ...]) -> CommitResult:
+            look = once.look(txns, self.where)
+            said: dict[str, Any] = {"engine": self.engine, "txn": txns, "user_metadata": run.user_metadata()}
+            result = table.delete(self.where, stage=look is not None, **said)
+            if look is None or result.staged is None:
+                return result
+            staged = table.staged(result.staged)
+            look(staged)
+            return staged.publish()
+
+        return xcom_of(once.commit(f"Task {self.task_id}", delete))

@@ -1,19 +1,24 @@
-"""Mapped tasks of one run that write one table: none of them replaces what another has written in this run."""
+"""Tasks of one run that write one table: none removes what another has written in this run, unless it comes after that
+one. Mapped tasks have no order."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from delta_orch.airflow.taken import before, have, writers
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit
+from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, said_by
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_writer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from airflow.sdk import Context
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.files.txn import TxnId
     from delta_orch.pipeline.recorded import RecordedCommit
@@ -99,47 +104,105 @@ def ensure_not_taken(table: DeltaTable, staged: StagedWrite) -> None:
                 )
 
 
+def has_to_spare(context: Context, run: TaskRun, known: Mapping[str, int]) -> bool:
+    """Whether a task that replaces or deletes rows may find some that another task has written in this run.
+
+    Args:
+        known: The transactions of the table.
+    """
+    if run.map_index >= 0:
+        return True
+    tasks = [context["dag"].task_dict[name] for name in _others(context, run)]
+    if any((getattr(task, "partial_kwargs", None) or vars(task)).get("idempotency") == "off" for task in tasks):
+        return True
+    starts = tuple(airflow_writer(run.dag_id, task.task_id) + mark for task in tasks for mark in ":[")
+    ends = (f":{run.identity().partition or ''}", f":run:{run.run_id}")
+    return any(at >= 0 and name.startswith(starts) and name.endswith(ends) for name, at in known.items())
+
+
 def ensure_spared(
-    run: TaskRun, table: DeltaTable, unit: TxnId | None, replaces_table: bool, staged: StagedWrite
+    context: Context,
+    run: TaskRun,
+    table: DeltaTable,
+    unit: TxnId | None,
+    staged: StagedWrite,
+    *,
+    replaces_table: bool,
+    where: str | Expression | None,
 ) -> None:
-    """Look at what a mapped task is about to replace.
+    """Look at what a task is about to replace or delete.
 
     Args:
         unit: The transaction of the write; None for one without. What another index has written under it was this one's
             name then (`ensure_own_name`).
-        replaces_table: It replaces every row: of two such tasks the table has the rows of the last.
         staged: The write, before it is published. What comes between is a conflict.
+        replaces_table: It replaces every row: of two such mapped tasks the table has the rows of the last.
+        where: Which rows it replaces or deletes; None for all of the files it removes.
 
     Raises:
-        InvalidRequestError: Rows that another one has written in this run. The table is unchanged.
+        InvalidRequestError: Rows that another mapped task, or a task that this one does not wait for, has written in
+            this run, and does not write again. The table is unchanged.
     """
     import delta_orch.arrow_compute as pc
 
     # A DAG file is parsed without pyarrow.
-    from delta_orch.log.files.file_columns import FileTable
-    from delta_orch.pipeline.shared_target import replaced_files
+    from delta_orch.pipeline.shared_target import added_by, places, replaced_files
 
-    if staged.read_version is None or (unit is not None and not _has_others(run, table, unit)):
+    if staged.read_version is None:
         return
+    is_mapped = run.map_index >= 0 and (unit is None or _has_others(run, table, unit))
+    others = _others(context, run)
 
     def by_another_name(commit: Commit) -> bool:
         return unit is None or all(txn.app_id != unit.app_id for txn in commit.txns)
 
-    if replaces_table:
-        if find_commit_after(table, -1, run.is_of_sibling, since_ms=run.since_ms, also=by_another_name):
-            raise _replaced(run, "Each mapped task of one run replaces the whole table")
-        return
+    if (
+        is_mapped
+        and replaces_table
+        and find_commit_after(table, -1, run.is_of_sibling, since_ms=run.since_ms, also=by_another_name)
+    ):
+        raise _replaced(run, "Each mapped task of one run replaces the whole table")
     replaced = replaced_files(table, staged)
     recent = pc.greater_equal(replaced.modification_time, int(run.since_ms))
-    paths = replaced.path.filter(recent).combine_chunks()
-    if not len(paths):
-        return
+    wanted = places(pc.filter(replaced.table, recent))
+    paths = frozenset(wanted)
+    for commit, found in added_by(table, staged.read_version, wanted):
+        info = commit.commit_info or {}
+        told = info.get("timestamp")
+        if isinstance(told, int) and told < run.since_ms:
+            return
+        if not found or not run.is_of_another_task(info):
+            continue
+        name = str(said_by(info).get("task_id"))
+        is_sibling = name == run.task_id
+        if is_sibling and not (is_mapped and by_another_name(commit)):
+            continue
+        if not is_sibling and (name not in others or _is_to_come(context, run, name, info)):
+            continue
+        if where is not None and found <= paths and not have(table, staged.read_version, found, where):
+            continue  # Its files have rows of the predicate's columns, and none of its rows.
+        if is_sibling:
+            raise _replaced(run, "Mapped tasks of one run select the same rows, or rows of the same partitions")
+        raise InvalidRequestError(
+            f"Task {run.task_id} would remove rows that task {name} has written in this run, in version "
+            f"{commit.version}",
+            cause=f"Task {name} does not come before this one, and does not write them again: they would be lost",
+            remedy=f"Clear {name} with it ('downstream'); or let this task wait for {name}, if it is to remove its "
+            "rows; or give each rows of its own",
+        )
 
-    def added_one(commit: Commit) -> bool:
-        return by_another_name(commit) and bool(pc.any(pc.is_in(FileTable(commit.adds).path, paths)).as_py())
 
-    if find_commit_after(table, -1, run.is_of_sibling, since_ms=run.since_ms, also=added_one):
-        raise _replaced(run, "Mapped tasks of one run select the same rows, or rows of the same partitions")
+def _others(context: Context, run: TaskRun) -> frozenset[str]:
+    """The tasks of the DAG that write to tables, and that this one does not wait for."""
+    known = writers(context) - {run.task_id}
+    return known and known - before(context)
+
+
+def _is_to_come(context: Context, run: TaskRun, task_id: str, info: Mapping[str, object]) -> bool:
+    """Whether a task that has made a commit in this run makes it again: it was cleared, and has not begun, or it is
+    retried, and finds that its rows are gone (`taken`)."""
+    other = replace(run, task_id=task_id, map_index=run.map_index_of(info))
+    return _state_of(context, other) in (None, "removed", "up_for_retry")
 
 
 def _has_others(run: TaskRun, table: DeltaTable, unit: TxnId) -> bool:

@@ -3,7 +3,7 @@ nobody's."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -21,9 +21,13 @@ from delta_orch.protocol.partition_values import (
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.log.files.commit_reader import Commit
     from delta_orch.pipeline.incremental import ChangeBatch
     from delta_orch.protocol.types import StructType
     from delta_orch.staged_write import StagedWrite
+
+Place = tuple[tuple[str, str | None], ...]
+"""The partition of a file: the name and the text of each column."""
 
 _NEW_ROWS = ("WRITE", "STREAMING UPDATE")
 """Operations whose files hold no row of the files they replace."""
@@ -48,6 +52,33 @@ def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
     return FileTable(pc.filter(base, pc.invert(kept)))
 
 
+def added_by(
+    table: DeltaTable,
+    version: int,
+    wanted: dict[str, Place | None],
+    is_own: Callable[[Commit], bool] = lambda _: False,
+) -> Iterator[tuple[Commit, set[str]]]:
+    """The commits that a version is made of, newest first, and which of the files they have added: those that hold the
+    rows of some files, also before they were rewritten.
+
+    Args:
+        wanted: The files of that version; at the end those of which the log does not tell.
+        is_own: Whether the rows that a commit has rewritten are its own.
+    """
+    for commit in newest_first(table, version) if wanted else ():
+        found = wanted.keys() & set(FileTable(commit.adds).path.to_pylist())
+        yield commit, found
+        operation = (commit.commit_info or {}).get("operation")
+        if found and operation != "RESTORE":
+            there = {wanted.pop(path) for path in found}
+            if operation not in _NEW_ROWS and not is_own(commit):
+                # Rewritten, as by a compaction: the rows are those of the files before.
+                before = places(commit.removes)
+                wanted |= {path: place for path, place in before.items() if place is None or place in there}
+        if not wanted:
+            return
+
+
 def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers: tuple[str, ...]) -> None:
     """Look up in the log who has added what a staged write replaces.
 
@@ -60,22 +91,16 @@ def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers:
     if staged.read_version is None:
         return
     others = other_steps(table.snapshot(staged.read_version), consumers)
-    wanted = _places(replaced_files(table, staged).table) if others else {}
+    wanted = places(replaced_files(table, staged).table) if others else {}
     version = staged.read_version + 1
-    for commit in newest_first(table, staged.read_version) if wanted else ():
+
+    def is_own(commit: Commit) -> bool:
+        return any(txn.app_id.startswith(consumers) for txn in commit.txns)
+
+    for commit, found in added_by(table, staged.read_version, wanted, is_own):
         version = commit.version
-        found = wanted.keys() & set(FileTable(commit.adds).path.to_pylist())
         if owner := next((txn.app_id for txn in commit.txns if found and txn.app_id in others), None):
             raise _unfit(table, f"The step {owner!r} has written them, in version {version}")
-        operation = (commit.commit_info or {}).get("operation")
-        if found and operation != "RESTORE":
-            places = {wanted.pop(path) for path in found}
-            if operation not in _NEW_ROWS and not any(txn.app_id.startswith(consumers) for txn in commit.txns):
-                # Rewritten, as by a compaction: the rows are those of the files before.
-                before = _places(commit.removes)
-                wanted |= {path: place for path, place in before.items() if place is None or place in places}
-        if not wanted:
-            return
     if wanted:
         raise _unfit(table, f"Who has written them is not known: its log begins after version {version - 1}")
 
@@ -140,7 +165,7 @@ def _spelled(strings: pa.Table, columns: Sequence[str], schema: StructType) -> I
     return zip(*spelled, strict=True)
 
 
-def _places(files: pa.Table) -> dict[str, tuple[tuple[str, str | None], ...] | None]:
+def places(files: pa.Table) -> dict[str, Place | None]:
     """Path → partition of each file; None where the log does not say."""
     table = FileTable(files)
     values: list[Mapping[str, str | None] | None] = [

@@ -92,8 +92,8 @@ def test_a_run_without_an_interval_adds_its_rows_after_its_own_clearing(runs: Ru
         first = DeltaWriteOperator(task_id="load", table_uri=tmp_path / "t", python_callable=load, mode="overwrite")
         first >> DeltaMergeOperator(task_id="more", table_uri=tmp_path / "t", python_callable=more, keys=["id"])
     run = runs.run(dag, None, run_after=DAY_5)
-    runs.clear(dag, run, "load")
-    runs.clear(dag, run, "load", "more")
+    for _ in range(2):
+        runs.clear(dag, run, "load", "more")
     assert [number for _, number in content(tmp_path / "t")] == [1, 2, 3]
 
 

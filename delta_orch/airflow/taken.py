@@ -1,0 +1,171 @@
+"""Rows that a task has written and that a task before it has removed since, in this run: it has to write them again.
+
+A task that deletes the rows of a day, and one after it that adds them: what the second has recorded says that it is
+done, and its rows are gone. So is it where the first was cleared and the second finds the commit of an attempt that was
+never acknowledged, or writes once a partition.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from delta_orch.airflow.table_operator import DeltaTableOperator
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError
+from delta_orch.pipeline.recorded import newest_first, said_by
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from airflow.sdk import Context
+
+    from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.files.commit_reader import Commit
+
+_REMOVING = ("WRITE", "DELETE")
+"""Operations that remove the rows of a predicate, or all."""
+
+
+def writers(context: Context) -> frozenset[str]:
+    """The tasks of the DAG that change rows of tables."""
+    tasks = context["dag"].task_dict.items()
+    kinds = {name: getattr(task, "operator_class", type(task)) for name, task in tasks}
+    return frozenset(name for name, kind in kinds.items() if issubclass(kind, DeltaTableOperator) and kind.writes)
+
+
+def before(context: Context) -> frozenset[str]:
+    """Of the `writers` those that this task waits for."""
+    known = writers(context)
+    return known and known & set(context["ti"].task.get_flat_relative_ids(upstream=True))
+
+
+def forget(run: TaskRun, table: DeltaTable, app_id: str) -> None:
+    """Take back what says that a write is done. Raises ConflictError: Others have changed the table meanwhile."""
+    from delta_orch.log.write.commit_options import SERIALIZABLE
+    from delta_orch.log.write.transaction import Transaction
+
+    said = run.user_metadata()
+    transaction = Transaction(
+        table.log, table.snapshot(), operation="WRITE", user_metadata=said, isolation_level=SERIALIZABLE
+    )
+    transaction.read_whole_table()
+    transaction.take_back({app_id: -1})
+    transaction.commit()
+
+
+def are_taken(context: Context, run: TaskRun, table: DeltaTable, app_id: str, recorded: int) -> bool:
+    """Whether the rows of a recorded transaction are gone, as a task before this one has removed them in this run.
+
+    Args:
+        context: Airflow's.
+        run: Of the context.
+        table: The table that is written.
+        app_id: The transaction's.
+        recorded: The version of it that the table has.
+
+    Raises:
+        InvalidRequestError: Some of the rows are gone, or it cannot be told.
+    """
+    earlier = before(context)
+    if not earlier:
+        return False
+
+    def removes(commit: Commit) -> bool:
+        info = commit.commit_info or {}
+        is_earlier = run.is_of_run(info) and said_by(info).get("task_id") in earlier
+        return is_earlier and info.get("operation") in _REMOVING and bool(commit.removes.num_rows)
+
+    newest = table.snapshot().version
+    oldest, found = newest + 1, set[int]()
+    own: Commit | None = None
+    for commit in newest_first(table, newest):
+        if any(txn.app_id == app_id and txn.version == recorded for txn in commit.txns):
+            own = commit
+            break
+        told = (commit.commit_info or {}).get("timestamp")
+        if isinstance(told, int) and told < run.since_ms and not found:
+            return False
+        oldest = commit.version
+        if removes(commit):
+            found.add(commit.version)
+    if not found:
+        return False
+    if own is None:
+        raise _in_part(run, f"The log begins with version {oldest}, which is newer than what this task has written")
+    return _are_removed(run, table, own, found, newest)
+
+
+def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int], newest: int) -> bool:
+    # A DAG file is parsed without pyarrow.
+    from delta_orch.log.files.file_columns import FileTable
+    from delta_orch.pipeline.shared_target import places
+
+    paths = set(FileTable(own.adds).path.to_pylist())
+    is_removed = False
+    for version in range(own.version + 1, newest + 1):
+        commit = table.log.read_commit(version)
+        gone = paths & set(FileTable(commit.removes).path.to_pylist())
+        if not gone:
+            continue
+        paths -= gone
+        leave, stay = _split(table, commit, gone) if version in removing else (False, True)
+        if leave and stay:
+            raise _in_part(run, f"Version {version} has removed some rows of its files, and left others")
+        if leave:
+            is_removed = True
+        else:
+            # Its files hold the rows now, as those of a compaction do, and so does a file that is marked.
+            there = {place for path, place in places(commit.removes).items() if path in gone}
+            paths |= {path for path, place in places(commit.adds).items() if path in gone or {place, None} & there}
+    if is_removed and paths:
+        raise _in_part(run, "Of several files that it has written, some were removed")
+    return is_removed
+
+
+def _split(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[bool, bool]:
+    """Whether a commit that removes the rows of a predicate has removed rows of some files, and left some."""
+    from delta_orch.expressions.tree import is_not_true
+
+    said = ((commit.commit_info or {}).get("operationParameters") or {}).get("predicate")  # type: ignore[attr-defined]
+    if isinstance(said, str) and said.startswith("["):
+        said = next(iter(json.loads(said)), None)
+    if said is None:
+        return True, False
+    version = commit.version - 1
+    try:
+        return have(table, version, paths, said), have(table, version, paths, said, is_not_true)
+    except InvalidExpressionError:
+        return True, True  # It was too long for the log.
+
+
+def have(
+    table: DeltaTable,
+    version: int,
+    paths: set[str],
+    where: str | Expression,
+    what: Callable[[Expression], Expression] = lambda one: one,
+) -> bool:
+    """Whether some files of a version have rows for which a predicate, or what is made of it, is true."""
+    import delta_orch.arrow_compute as pc
+    from delta_orch.engines.select import local_engine
+    from delta_orch.expressions.resolve import resolve_predicate
+    from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+    from delta_orch.protocol.arrow_building import string_array
+    from delta_orch.writing.found_rows import first_file_with
+
+    snapshot = table.snapshot(version=version)
+    files = snapshot.files(ADD_SCHEMA.names)
+    files = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
+    predicate = what(resolve_predicate(where, snapshot.schema))
+    return first_file_with(local_engine(), snapshot, files, predicate) is not None
+
+
+def _in_part(run: TaskRun, cause: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Task {run.task_id} has written rows, of which a task before it has removed some in this run",
+        cause=cause,
+        remedy="Let the task before it remove all of its rows, or none: by where or replace_where, or from a table of "
+        "its own. To go on, delete what it has written and clear it",
+    )

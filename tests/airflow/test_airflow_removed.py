@@ -1,0 +1,137 @@
+"""One task of a DAG removes rows, another adds them: whatever is cleared, the table has the rows of both, or the task
+that would lose some fails."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaDeleteOperator, DeltaOptimizeOperator, DeltaWriteOperator
+from tests.airflow.internals import ADDS_ONCE, needs_state
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+DAY = datetime(2024, 1, 5, tzinfo=UTC)
+ONCE: dict[str, Any] = {"idempotency": "partition"}
+
+
+def rows(ds: str, *values: str) -> pa.Table:
+    return pa.table({"day": [ds] * len(values), "v": list(values)})
+
+
+def content(uri: Path) -> list[str]:
+    return sorted(DeltaTable(uri).snapshot().scan().to_arrow()["v"].to_pylist())
+
+
+def loaded(ds: str, ti: Any) -> pa.Table:
+    return rows(ds, f"load {ti.try_number}")
+
+
+def added(ds: str, ti: Any) -> pa.Table:
+    return rows(ds, f"more {ti.try_number}")
+
+
+def die_once(context: Any, result: Any) -> None:
+    """After the commit, before Airflow hears of it."""
+    if context["ti"].try_number == 1:
+        raise RuntimeError("killed after the commit")
+
+
+def first(kind: str, uri: Path, where: str) -> Any:
+    if kind == "delete":
+        return DeltaDeleteOperator(task_id="first", table_uri=uri, where=where)
+    replaces: dict[str, Any] = {"whole": {}, "dynamic": {"partition_overwrite_mode": "dynamic"}}.get(
+        kind, {"replace_where": where}
+    )
+    return DeltaWriteOperator(task_id="first", table_uri=uri, python_callable=loaded, mode="overwrite", **replaces)
+
+
+def dag_of(
+    kind: str, uri: Path, *, in_order: bool = True, where: str = "day = '{{ ds }}'", does: Any = added, **more: Any
+) -> DAG:
+    if not DeltaTable(uri).exists():
+        DeltaTable(uri).create(rows("", "").schema, partition_by=["day"] if kind == "dynamic" else [])
+    with DAG(f"removed_{uri.parent.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        one = first(kind, uri, where)
+        two = DeltaWriteOperator(task_id="more", table_uri=uri, python_callable=does, mode="append", **more)
+        if in_order:
+            one >> two
+    return dag
+
+
+def both(kind: str, number: int) -> list[str]:
+    return [*([] if kind == "delete" else [f"load {number}"]), f"more {number}"]
+
+
+@pytest.mark.parametrize("kind", ["delete", "replace_where", "dynamic"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param({"post_execute": die_once, "retries": 0}, marks=needs_state, id="unacknowledged"), ONCE],
+    ids=str,
+)
+def test_what_was_removed_is_added_again(runs: Runs, tmp_path: Path, kind: str, more: dict[str, Any]) -> None:
+    dag = dag_of(kind, tmp_path / "t", **more)
+    run = runs.run(dag, DAY)
+    assert content(tmp_path / "t") == both(kind, 1)
+    runs.clear(dag, run, "first", "more")
+    assert content(tmp_path / "t") == both(kind, 2)
+    runs.clear(dag, run, "more")
+    assert content(tmp_path / "t")[-1 if more == ONCE else -2 :] == ["more 2", "more 3"][: 1 if more == ONCE else 2]
+
+
+@pytest.mark.parametrize("kind", ["delete", "replace_where", "whole"])
+def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs, tmp_path: Path, kind: str) -> None:
+    dag = dag_of(kind, tmp_path / "t", **ADDS_ONCE)
+    run = runs.run(dag, DAY)
+    version = DeltaTable(tmp_path / "t").version()
+    runs.clear(dag, run, "first")
+    assert runs.state(run, "first") == "failed"
+    assert DeltaTable(tmp_path / "t").version() == version
+    runs.clear(dag, run, "first", "more")
+    assert content(tmp_path / "t") in ([*both(kind, 3)[:-1], "more 2"],)
+
+
+def test_tasks_without_an_order_do_not_remove_rows_of_each_other(runs: Runs, tmp_path: Path) -> None:
+    """Which of them comes first is chance."""
+    dag = dag_of("replace_where", tmp_path / "t", in_order=False, **ADDS_ONCE)
+    run = runs.run(dag, DAY)
+    runs.clear(dag, run, "first")
+    assert "more 1" in content(tmp_path / "t")
+    assert runs.state(run, "first") == "failed"
+
+
+def test_rows_that_are_removed_in_part_are_not_added_again(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("delete", tmp_path / "t", where="v = 'a'", does=lambda ds: rows(ds, "a", "b"), **ONCE)
+    run = runs.run(dag, DAY)
+    runs.clear(dag, run, "first", "more")
+    assert (runs.state(run, "first"), runs.state(run, "more")) == ("success", "failed")
+    assert content(tmp_path / "t") == ["b"]
+
+
+def test_a_task_may_remove_other_rows(runs: Runs, tmp_path: Path) -> None:
+    """Of one file, too: nothing of the other task goes with them."""
+    dag = dag_of("replace_where", tmp_path / "t", where="v LIKE 'load%'", **ONCE)
+    run = runs.run(dag, DAY)
+    runs.clear(dag, run, "first")
+    assert content(tmp_path / "t") == ["load 2", "more 1"]
+    runs.clear(dag, run, "first", "more")
+    assert content(tmp_path / "t") == ["load 3", "more 1"]
+
+
+def test_rows_are_known_after_a_compaction(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("replace_where", tmp_path / "t", **ONCE)
+    with dag:
+        dag.task_dict["more"] >> DeltaOptimizeOperator(task_id="optimize", table_uri=tmp_path / "t")
+    run = runs.run(dag, DAY)
+    assert DeltaTable(tmp_path / "t").snapshot().num_files == 1
+    runs.clear(dag, run, "first")
+    assert runs.state(run, "first") == "failed"
+    runs.clear(dag, run, "first", "more")
+    assert content(tmp_path / "t") == ["load 3", "more 2"]
