@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
-from delta_orch.airflow.rebuilds import newer_rebuilds
+from delta_orch.airflow.rebuilds import newer_rebuilds, newer_removals, overtaken
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared, has_to_spare
 from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
@@ -168,8 +168,9 @@ class OnceWriter:
             txns = (*txns[:-1], replace(txns[-1], follows=-1 if recorded is None else recorded))
         if verdict is not Verdict.LEAVE:
             attempts.begin(txns[-1], recorded, work=self._work, table_version=table_version)
+        removals = self._newer_removals(before, step.mode)
         try:
-            report = write(replace(step, txns=(*self._newer_rebuilds(before), *txns)))
+            report = write(replace(step, txns=(*self._newer_rebuilds(before), *removals, *txns)))
         except ConcurrentTransactionError as error:
             if txns[-1].app_id not in error.context.get("app_ids", ()):
                 raise
@@ -177,6 +178,9 @@ class OnceWriter:
             now = self._table.snapshot().txn_version(txns[-1].app_id)
             attempts.begin(txns[-1], now, work=self._work, table_version=table_version)
             raise lived_on(step.name) from error
+        late = [txn.app_id for txn in report.skipped_txns if txn in removals]
+        if late and txns[-1] not in report.skipped_txns:
+            raise overtaken(step.name, late[0])
         if verdict is not Verdict.LEAVE and (report.skipped or report.recovered is not None):
             self._ensure_own_name(txns[-1])
         if report.skipped and report.skipped_txns and verdict is not Verdict.LEAVE:
@@ -191,6 +195,11 @@ class OnceWriter:
         if before is None or self._replaces_table:
             return ()
         return newer_rebuilds(self._context, self._run, self._table, before)
+
+    def _newer_removals(self, before: TableSnapshot | None, mode: str) -> tuple[TxnId, ...]:
+        """What stays beside the rows that are there must not come after those of a newer run."""
+        is_beside = (self._adds or mode == "merge") and self._idempotency == "run"
+        return newer_removals(self._context, self._run, self._table, before) if before and is_beside else ()
 
     def _is_heard_of(self, app_id: str, marker: Marker, recorded: int | None) -> bool:
         """Whether Airflow knows of what is committed. True where it is this task that commits."""

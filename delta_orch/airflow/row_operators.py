@@ -214,6 +214,11 @@ class DeltaDeleteOperator(DeltaOnceOperator):
         if (where is None) != all_rows or (isinstance(where, str) and not where.strip()):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
+    @classmethod
+    def removes_rows(cls, arguments: Mapping[str, object]) -> bool:
+        """A task removes rows of its run's interval, whatever its arguments are."""
+        return True
+
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         once = self.once(context, run, table, adds=False, is_said=True)
 

@@ -176,6 +176,11 @@ class DeltaWriteOperator(DeltaRowsOperator):
         is_whole = is_static and arguments.get("replace_where") is None
         return arguments.get("mode") == "overwrite" and is_whole and arguments.get("identity") is None
 
+    @classmethod
+    def removes_rows(cls, arguments: Mapping[str, object]) -> bool:
+        """Whether a task with these arguments replaces rows of its run's interval."""
+        return arguments.get("mode") == "overwrite" and not cls.replaces_tables(arguments)
+
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         mode = "overwrite_partitions" if self.partition_overwrite_mode == "dynamic" else self.mode
         step = replace(self.step(run, table, cast("Mode", mode)), where=self.replace_where)

@@ -3,7 +3,7 @@ that would lose some fails."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -135,3 +135,22 @@ def test_rows_are_known_after_a_compaction(runs: Runs, tmp_path: Path) -> None:
     assert runs.state(run, "first") == "failed"
     runs.clear(dag, run, "first", "more")
     assert content(tmp_path / "t") == ["load 3", "more 2"]
+
+
+@needs_state
+@pytest.mark.parametrize("kind", ["delete", "replace_where"])
+def test_a_late_run_of_the_interval_adds_nothing_beside_the_rows_of_a_newer_one(
+    runs: Runs, tmp_path: Path, kind: str
+) -> None:
+    """What its first task would have removed is left to the newer run."""
+    DeltaTable(tmp_path / "t").append(rows("2024-01-05", "old"))
+    dag = dag_of(kind, tmp_path / "t")
+    newer = runs.run(dag, DAY, run_after=DAY + timedelta(days=2))
+    expected = both(kind, 1)
+    assert content(tmp_path / "t") == expected
+    late = runs.run(dag, DAY, run_after=DAY + timedelta(days=1))
+    assert late.run_id != newer.run_id
+    assert (runs.state(late, "first"), runs.state(late, "more")) == ("success", "failed")
+    assert content(tmp_path / "t") == expected
+    runs.clear(dag, late, "first", "more")
+    assert content(tmp_path / "t") == both(kind, 2)
