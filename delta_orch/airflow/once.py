@@ -125,8 +125,8 @@ class OnceWriter:
     def look(self, txns: Sequence[TxnId], where: str | Expression | None) -> Callable[[StagedWrite], None] | None:
         """What is to look at a write that replaces or deletes rows, before it is published (`ensure_spared`). None
         where no other task can have written them in this run."""
-        now = None if self._adds else snapshot_or_none(self._table)
-        if now is None or not has_to_spare(self._context, self._run, now.txns):
+        now = snapshot_or_none(self._table)
+        if self._adds or not has_to_spare(self._context, self._run, {} if now is None else now.txns):
             return None
         unit = txns[-1] if txns else None
         given = (self._context, self._run, self._table, unit)

@@ -105,14 +105,17 @@ def ensure_not_taken(table: DeltaTable, staged: StagedWrite) -> None:
 
 
 def has_to_spare(context: Context, run: TaskRun, known: Mapping[str, int]) -> bool:
-    """Whether a task that replaces or deletes rows may find some that another task has written in this run.
+    """Whether a task that replaces or deletes rows may find some that another task has written in this run, now or when
+    it commits. What comes after this task does not run beside it: the table has its transactions now, or never.
 
     Args:
         known: The transactions of the table.
     """
-    if run.map_index >= 0:
+    others = _others(context, run)
+    after = others and others & set(context["ti"].task.get_flat_relative_ids(upstream=False))
+    if run.map_index >= 0 or others - after:
         return True
-    tasks = [context["dag"].task_dict[name] for name in _others(context, run)]
+    tasks = [context["dag"].task_dict[name] for name in after]
     if any((getattr(task, "partial_kwargs", None) or vars(task)).get("idempotency") == "off" for task in tasks):
         return True
     starts = tuple(airflow_writer(run.dag_id, task.task_id) + mark for task in tasks for mark in ":[")

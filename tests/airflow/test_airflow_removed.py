@@ -3,6 +3,7 @@ that would lose some fails."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,7 @@ from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaDeleteOperator, DeltaOptimizeOperator, DeltaWriteOperator
+from delta_orch.airflow.run_context import TaskRun
 from tests.airflow.internals import ADDS_ONCE, needs_state
 
 if TYPE_CHECKING:
@@ -105,6 +107,21 @@ def test_tasks_without_an_order_do_not_remove_rows_of_each_other(runs: Runs, tmp
     runs.clear(dag, run, "first")
     assert "more 1" in content(tmp_path / "t")
     assert runs.state(run, "first") == "failed"
+
+
+def test_rows_of_a_task_without_an_order_that_come_meanwhile_are_not_removed(runs: Runs, tmp_path: Path) -> None:
+    def overtaken(**context: Any) -> pa.Table:
+        other = replace(TaskRun.from_context(context), task_id="more")
+        options: dict[str, Any] = {"user_metadata": other.user_metadata()}
+        DeltaTable(tmp_path / "t").append(rows("2024-01-05", "other"), **options)
+        return rows("2024-01-05", "load")
+
+    with DAG("removed_meanwhile", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        DeltaWriteOperator(task_id="first", table_uri=tmp_path / "t", python_callable=overtaken, mode="overwrite")
+        DeltaWriteOperator(task_id="more", table_uri=tmp_path / "t", python_callable=added, **ONCE)
+    run = runs.run(dag, DAY)
+    assert runs.state(run, "first") == "failed"
+    assert "other" in content(tmp_path / "t")
 
 
 def test_rows_that_are_removed_in_part_are_not_added_again(runs: Runs, tmp_path: Path) -> None:
