@@ -20,10 +20,10 @@ from delta_orch.dagster.checks import (
     build_delta_writer_check,
 )
 from delta_orch.dagster.components import DeltaIncrementalComponent, DeltaMaintenanceComponent, DeltaTablesComponent
-from delta_orch.dagster.incremental import delta_asset
+from delta_orch.dagster.incremental import DeltaOut, delta_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.maintenance import MaintenanceConfig, build_delta_maintenance_assets
-from delta_orch.dagster.multi_asset import DeltaOut, delta_multi_asset
+from delta_orch.dagster.multi_asset import delta_multi_asset
 from delta_orch.dagster.observation import build_delta_observations, report_existing_partitions
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor

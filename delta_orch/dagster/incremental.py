@@ -5,14 +5,14 @@
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from inspect import unwrap
 from typing import Any
 from typing import Literal as OneOf
 
 import dagster as dg
 
-from delta_orch.arguments import checked
+from delta_orch.arguments import checked, checked_constructor
 from delta_orch.dagster.all_tables import ensure_own_cursors, remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
@@ -24,7 +24,7 @@ from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_con
 from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_slips
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
-from delta_orch.pipeline.audit import AuditLike, as_audits
+from delta_orch.pipeline.audit import Audit, AuditLike, as_audits
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
 from delta_orch.pipeline.run_identity import default_consumer
 from delta_orch.pipeline.step import Mode, Step, StepReport
@@ -53,6 +53,28 @@ _NOT_TAKEN = {
     "output_required": "A run that finds nothing new hands no output on",
     "outs": "Each asset has one table",
 }
+
+
+@checked_constructor
+@dataclass(frozen=True, slots=True)
+class DeltaOut:
+    """What an incremental asset writes: one table of a `delta_multi_asset`. The arguments are those of `delta_asset`.
+
+    Attributes:
+        key: The asset key; by default the name of the output.
+        spec: What else `dg.AssetSpec` takes: `deps`, `description`, `group_name`, `owners`, …
+    """
+
+    table: TableOrKey
+    write: Write = "dynamic"
+    merge_keys: Sequence[str] | None = None
+    sequence_by: str | None = None
+    partition_by: Sequence[str] | None = None
+    table_properties: Mapping[str, str] | None = None
+    schema_mode: str | None = None
+    audit: Sequence[AuditLike] | Mapping[str, object] = ()
+    key: dg.AssetKey | str | Sequence[str] | None = None
+    spec: Mapping[str, Any] | None = None
 
 
 @checked
@@ -133,9 +155,9 @@ def delta_asset(
             for, or a function that is a generator or takes no batch.
     """
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
-    ensure_sound(sources, table, write, merge_keys, sequence_by, asset_arguments, on_recreated)
+    out = DeltaOut(table, write, merge_keys, sequence_by, partition_by, table_properties, schema_mode, audit)
+    ensure_sound(sources, out, asset_arguments, on_recreated)
     ensure_deletes(write, delete_marker, full_snapshot)
-    mode = parse_schema_mode(schema_mode)
     keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
     audits = as_audits(audit)
 
@@ -145,19 +167,8 @@ def delta_asset(
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
             target = table_of(context, table)
             readers = readers_of(context, sources, target, consumer, bootstrap, on_recreated, max_versions)
-            step = Step(
-                "",
-                target,
-                MODES[write],
-                merge_keys=tuple(merge_keys or ()),
-                sequence_by=sequence_by,
-                delete_marker=delete_marker,
-                full_snapshot=full_snapshot,
-                schema_mode=mode,
-                engine=engine,
-                options={"partition_by": partition_by, "properties": table_properties},
-                audits=audits,
-            )
+            step = step_of(out, target, engine, audits)
+            step = replace(step, delete_marker=delete_marker, full_snapshot=full_snapshot)
             returned = Returned()
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
@@ -219,16 +230,14 @@ def _key_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> dg
 
 def ensure_sound(
     sources: Mapping[str, TableOrKey],
-    table: TableOrKey,
-    write: str,
-    merge_keys: Sequence[str] | None,
-    sequence_by: str | None,
+    out: DeltaOut,
     asset_arguments: Mapping[str, object],
     on_recreated: OnRecreated,
 ) -> None:
+    write = out.write
     if write not in MODES:
         raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(MODES)}")
-    if (write in ("merge", "scd2")) != bool(merge_keys) or isinstance(merge_keys, str):
+    if (write in ("merge", "scd2")) != bool(out.merge_keys) or isinstance(out.merge_keys, str):
         raise InvalidRequestError(
             "write='merge' or 'scd2' and merge_keys go together",
             remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'scd2'",
@@ -239,10 +248,11 @@ def ensure_sound(
             cause="All rows of the new source would be added to those that came from the old one",
             remedy="Leave on_recreated='error', or write by merge, touched_partitions or overwrite",
         )
-    if (write == "scd2") != (sequence_by is not None):
+    if (write == "scd2") != (out.sequence_by is not None):
         raise InvalidRequestError(
             "write='scd2' and sequence_by go together", remedy="Name the column that orders the versions of a key"
         )
+    parse_schema_mode(out.schema_mode)
     ensure_no_settings(asset_arguments.get("metadata"))
     for name, reason in _NOT_TAKEN.items():
         if name in asset_arguments:
@@ -260,7 +270,7 @@ def ensure_sound(
                 f"incremental_from[{name!r}] is a value of type {type(source).__name__}",
                 remedy="Give a DeltaTableResource, or the key of one",
             )
-        if _is_same_place(source, table):
+        if _is_same_place(source, out.table):
             raise InvalidRequestError(
                 "The source and the table of an incremental asset share a folder",
                 cause="It would process its own rows, or one table would lie inside the other",
@@ -292,6 +302,21 @@ def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
         return False
     first, second = (resource.table().uri.rstrip("/").split("/") for resource in (one, other))
     return shares_folder(first, second)
+
+
+def step_of(out: DeltaOut, table: DeltaTable, engine: EngineName, audits: Sequence[Audit] = ()) -> Step:
+    """The step that writes to a table. Its name is filled in by `process`."""
+    return Step(
+        "",
+        table,
+        MODES[out.write],
+        merge_keys=tuple(out.merge_keys or ()),
+        sequence_by=out.sequence_by,
+        schema_mode=parse_schema_mode(out.schema_mode),
+        engine=engine,
+        options={"partition_by": out.partition_by, "properties": out.table_properties},
+        audits=tuple(audits),
+    )
 
 
 def readers_of(

@@ -2,59 +2,32 @@
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
 import dagster as dg
 
-from delta_orch.arguments import checked, checked_constructor
+from delta_orch.arguments import checked
 from delta_orch.dagster.all_tables import remember_tables
 from delta_orch.dagster.audits import audit_specs
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.incremental import (
-    MODES,
+    DeltaOut,
     EngineName,
     Sources,
-    TableOrKey,
-    Write,
     definition_metadata,
     ensure_no_settings,
     ensure_sound,
     process,
     readers_of,
+    step_of,
     table_of,
 )
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.audit import AuditLike, as_audits
+from delta_orch.pipeline.audit import as_audits
 from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, OnRecreated
-from delta_orch.pipeline.step import Step
-from delta_orch.table.schema_evolution import parse_schema_mode
-from delta_orch.writing.target import WriteOptions
-
-
-@checked_constructor
-@dataclass(frozen=True, slots=True)
-class DeltaOut:
-    """One table of a `delta_multi_asset`. The arguments are those of `delta_asset`.
-
-    Attributes:
-        key: The asset key; by default the name of the output.
-        spec: What else `dg.AssetSpec` takes: `deps`, `description`, `group_name`, `owners`, …
-    """
-
-    table: TableOrKey
-    write: Write = "dynamic"
-    merge_keys: Sequence[str] | None = None
-    sequence_by: str | None = None
-    partition_by: Sequence[str] | None = None
-    table_properties: Mapping[str, str] | None = None
-    schema_mode: str | None = None
-    audit: Sequence[AuditLike] | Mapping[str, object] = ()
-    key: dg.AssetKey | str | Sequence[str] | None = None
-    spec: Mapping[str, Any] | None = None
 
 
 @checked
@@ -104,9 +77,7 @@ def delta_multi_asset(
         raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
     for out in outs.values():
         ensure_no_settings(_of_spec(out, "metadata"))
-        ensure_sound(
-            sources, out.table, out.write, out.merge_keys, out.sequence_by, multi_asset_arguments, on_recreated
-        )
+        ensure_sound(sources, out, multi_asset_arguments, on_recreated)
     keys = {name: dg.AssetKey.from_coercible(out.key or name) for name, out in outs.items()}
     audits = {name: as_audits(out.audit) for name, out in outs.items()}
 
@@ -123,8 +94,7 @@ def delta_multi_asset(
                 if place not in results:
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
                     for out in outs.values():
-                        options: WriteOptions = {"partition_by": out.partition_by}
-                        step = Step("", table_of(context, out.table), MODES[out.write], options=options)
+                        step = step_of(out, table_of(context, out.table), engine)
                         batches = {n: step.guarded(batch) for n, batch in batches.items()}
                     results[place] = called(context, batches.get("", batches), arguments), batches
                 returned, handed = results[place]
@@ -144,17 +114,7 @@ def delta_multi_asset(
                 if keys[name] not in context.selected_asset_keys:
                     continue
                 target = table_of(context, out.table)
-                step = Step(
-                    "",
-                    target,
-                    MODES[out.write],
-                    merge_keys=tuple(out.merge_keys or ()),
-                    sequence_by=out.sequence_by,
-                    schema_mode=parse_schema_mode(out.schema_mode),
-                    engine=engine,
-                    options={"partition_by": out.partition_by, "properties": out.table_properties},
-                    audits=audits[name],
-                )
+                step = step_of(out, target, engine, audits[name])
                 readers = readers_of(context, sources, target, None, bootstrap, on_recreated, max_versions)
                 given[name] = Returned()
                 yield from process(

@@ -113,6 +113,7 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path) -> None:
         {"a": DeltaOut(table), "b": DeltaOut(table)},
         {"a": DeltaOut(source)},
         {"a": DeltaOut(table, "merge")},
+        {"a": DeltaOut(table, schema_mode="grow")},
     ):
         with pytest.raises(InvalidRequestError):
             delta_multi_asset(incremental_from=source, outs=outs)
