@@ -37,7 +37,6 @@ from delta_orch.protocol.types import LONG, STRING, TIMESTAMP, StructField, Stru
 from delta_orch.scan.projection import resolve_projection
 from delta_orch.scan.scan import ScanPredicate, resolve_scan_predicate
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
-from delta_orch.table.column_mapping import physical_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -372,7 +371,7 @@ def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequenc
         # Of what the first commit removes, the feed tells the columns that this commit kept.
         is_before = version < commits[0].version
         problems = schema_differences(state.schema, snapshot.schema, allow_dropped=is_chosen or is_before)
-        if _physical_partitions(state) != _physical_partitions(snapshot):
+        if state.configuration.physical_partitions != snapshot.configuration.physical_partitions:
             problems.append("the partition columns changed")
         if problems:
             raise UnsupportedFeatureError(
@@ -401,8 +400,3 @@ def _removes_rows(commit: Commit) -> bool:
     """Whether it removes files for more than to rearrange their rows."""
     flags = FileTable(commit.removes).data_change
     return bool(pc.any(pc.or_kleene(flags, pc.is_null(flags))).as_py())
-
-
-def _physical_partitions(snapshot: Snapshot) -> list[str]:
-    fields = (snapshot.schema.find(name) for name in snapshot.partition_columns)
-    return [physical_name(field) for field in fields if field is not None]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.table.column_mapping import ColumnMappingMode, physical_name
+from delta_orch.table.column_mapping import ColumnMappingMode, physical_partitions
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -170,8 +170,7 @@ class WriteSpec:
         """The partition columns as `partition_values` names them."""
         if self.column_mapping is ColumnMappingMode.NONE:
             return self.partition_columns
-        fields = (self.schema.find(name) for name in self.partition_columns)
-        return tuple(physical_name(f) for f in fields if f is not None)
+        return physical_partitions(self.schema, self.partition_columns)
 
     @property
     def written_schema(self) -> StructType:

@@ -326,7 +326,7 @@ class StreamPlanner:
             UnsupportedFeatureError: They changed before, in a way that loses or renames values.
         """
         ours, theirs = self._shape, state
-        is_repartitioned = _partitions(ours) != _partitions(theirs)
+        is_repartitioned = ours.configuration.physical_partitions != theirs.configuration.physical_partitions
         if theirs.version > ours.version:
             if is_repartitioned or _plain(theirs.schema) != _plain(ours.schema):
                 raise MetadataChangedError(
@@ -359,11 +359,6 @@ def _changing(files: pa.Table) -> pa.Table:
 
 def _plain(schema: StructType) -> list[tuple[str, str, str]]:
     return [(f.name, physical_name(f), str(f.data_type)) for f in schema]
-
-
-def _partitions(snapshot: Snapshot) -> list[str]:
-    fields = (snapshot.schema.find(name) for name in snapshot.partition_columns)
-    return [physical_name(f) for f in fields if f is not None]
 
 
 def _renamed(older: StructType, newer: StructType) -> Iterator[str]:

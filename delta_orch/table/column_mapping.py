@@ -64,6 +64,12 @@ def physical_path(schema: StructType, path: Sequence[str]) -> tuple[str, ...]:
     return tuple(result)
 
 
+def physical_partitions(schema: StructType, partition_columns: Sequence[str]) -> tuple[str, ...]:
+    """The physical names of the partition columns, in their order."""
+    fields = (schema.find(name) for name in partition_columns)
+    return tuple(physical_name(field) for field in fields if field is not None)
+
+
 def ensure_distinct_names(schema: StructType) -> None:
     """Check that no two fields of a struct have the same name but for case.
 

@@ -15,7 +15,12 @@ from delta_orch.protocol.actions import Metadata, Protocol
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType, fields_of
-from delta_orch.table.column_mapping import ColumnMappingMode, ensure_distinct_columns, ensure_distinct_names
+from delta_orch.table.column_mapping import (
+    ColumnMappingMode,
+    ensure_distinct_columns,
+    ensure_distinct_names,
+    physical_partitions,
+)
 from delta_orch.table.registry import (
     FEATURES_BY_NAME,
     canonical_features,
@@ -99,6 +104,11 @@ class TableConfiguration:
                 )
             found.append(field.name)
         return tuple(found)
+
+    @cached_property
+    def physical_partitions(self) -> tuple[str, ...]:
+        """The physical names of the partition columns. Raises as `partition_columns`."""
+        return physical_partitions(self.schema, self.partition_columns)
 
     @cached_property
     def has_rules(self) -> bool:

@@ -15,7 +15,7 @@ from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import ConstraintViolationError, StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
-from delta_orch.log.files.file_columns import NO_FILES, FileTable, record_counts
+from delta_orch.log.files.file_columns import NO_FILES, FileTable, known_records, record_counts
 from delta_orch.log.read.deletion_vectors import (
     deletion_vector_array,
     deletion_vector_descriptors,
@@ -116,12 +116,12 @@ class ChangedFiles:
         if rewritten and kinds and not tells and new.may_stand_beside_others(kinds):
             together = write.engine.union([self._kept(rewritten), new.rows((UPDATE, INSERT))])
             adds.append(write.engine.write(together, self._copies.spec(write.target.write_spec())))
-            copied = _num_records(adds) - self._updated - self._inserted
+            copied = known_records(adds) - self._updated - self._inserted
         else:
             if rewritten:
                 spec = self._copies.spec(write.target.write_spec())
                 adds.append(write.engine.write(self._kept(rewritten), spec))
-                copied = _num_records(adds)
+                copied = known_records(adds)
             for part in [kinds] if kinds and not tells and new.are_alike(kinds) else [[kind] for kind in kinds]:
                 # New files are change data too: no row is written twice.
                 adds.append(new.write(part, _TOLD[part[0]] if tells else None))
@@ -168,7 +168,7 @@ class ChangedFiles:
             if file.live is None:
                 return
             expected += file.live - len(file.leaving)
-        if (found := _num_records(adds)) != expected:
+        if (found := known_records(adds)) != expected:
             raise StorageError(
                 "The new files do not hold the rows that were to be written",
                 cause=f"They have {found} rows instead of {expected}",
@@ -351,10 +351,6 @@ class _NewRows:
 
 def _folded(names: Collection[str]) -> set[str]:
     return {name.lower() for name in names}
-
-
-def _num_records(tables: Sequence[pa.Table]) -> int:
-    return sum(pc.sum(record_counts(table)).as_py() or 0 for table in tables)
 
 
 def live_rows(files: pa.Table) -> int | None:

@@ -225,6 +225,11 @@ def record_counts(files: pa.Table) -> pa.Array:
     return pa.concat_arrays(counts) if counts else int64_array([])
 
 
+def known_records(tables: Sequence[pa.Table]) -> int:
+    """The `record_counts` of all these files; those that do not say count nothing."""
+    return sum(pc.sum(record_counts(files)).as_py() or 0 for files in tables)
+
+
 ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 """What `live_row_counts` needs of a file table."""
 

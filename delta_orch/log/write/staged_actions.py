@@ -12,7 +12,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, known_records
 from delta_orch.log.files.partition_columns import file_partition_keys, partition_keys
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.arrow_building import all_booleans, one_chunk
@@ -261,7 +261,7 @@ class StagedActions:
             "numAddedFiles": self.num_added,
             "numOutputBytes": added_bytes,
             "numAddedBytes": added_bytes,
-            "numOutputRows": _sum_of_records(self.adds) if "numOutputRows" in metrics else 0,
+            "numOutputRows": known_records(self.adds) if "numOutputRows" in metrics else 0,
             "numRemovedFiles": self.num_removed,
             "numRemovedBytes": sum(FileTable(files).size_bytes for files in removed),
         }
@@ -314,12 +314,6 @@ def ensure_file_table(files: pa.Table) -> pa.Table:
 
 def _is_not_false(flags: pa.ChunkedArray) -> pa.ChunkedArray:
     return pc.or_kleene(flags, pc.is_null(flags))
-
-
-def _sum_of_records(tables: Sequence[pa.Table]) -> int:
-    from delta_orch.log.files.file_columns import record_counts
-
-    return sum(pc.sum(record_counts(files)).as_py() or 0 for files in tables)
 
 
 def keys_of(files: pa.Table) -> pa.Array:
