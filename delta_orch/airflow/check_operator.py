@@ -11,6 +11,7 @@ from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.pipeline.declared_columns import column_drift, declared_columns
+from delta_orch.pipeline.version_watch import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -201,11 +202,8 @@ class DeltaCheckOperator(DeltaTableOperator):
         value = getattr(self, name)
         if value is None:
             return None
-        try:
-            number = int(value)
-        except (TypeError, ValueError):
-            number = -1
-        if number < least or isinstance(value, bool | float):
+        number = whole_number(value)
+        if number is None or number < least:
             raise self.refusal(f"has {name}={value!r}, which is not a number of at least {least}")
         return number
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.locations import checked_location, is_template
-from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
+from delta_orch.airflow.once import report_of
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -70,13 +71,7 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         result = table.optimize(
             self.where, size, zorder_by=self.zorder_by, full=self.full, user_metadata=run.user_metadata()
         )
-        metrics = dict(result.operation_metrics)
-        return {
-            "table_uri": table.uri,
-            "version": result.version,
-            "skipped": result.skipped,
-            "operation_metrics": metrics,
-        }
+        return xcom_of(report_of(table, result))
 
 
 class DeltaVacuumOperator(DeltaTableOperator):

@@ -77,7 +77,7 @@ class OnceWriter:
     def commit(self, name: str, verb: Callable[[tuple[TxnId, ...]], CommitResult]) -> StepReport:
         """As `run`, for a verb of the table that takes the identifiers."""
         return self._once(
-            Step(name, self._table), lambda step: step.already_done() or _report(self._table, verb(step.txns))
+            Step(name, self._table), lambda step: step.already_done() or report_of(self._table, verb(step.txns))
         )
 
     def submit(self, name: str, program: Callable[[tuple[TxnId, ...]], None]) -> StepReport:
@@ -301,7 +301,8 @@ def _is_late(recorded: int | None, marker: Marker | None) -> bool:
     return recorded not in (marker.recorded, marker.version)
 
 
-def _report(table: DeltaTable, result: CommitResult) -> StepReport:
+def report_of(table: DeltaTable, result: CommitResult) -> StepReport:
+    """What a verb has done."""
     stale = result.skipped_txns
     return StepReport(table, result.version, result.skipped, ALREADY_COMMITTED if stale else None, stale, result)
 

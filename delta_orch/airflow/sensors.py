@@ -12,7 +12,7 @@ from delta_orch.airflow.sensor_base import DeltaSensor, Watch
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger, WatchTrigger
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
+from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal, whole_number
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
@@ -197,10 +197,7 @@ class DeltaFreshnessSensor(DeltaConditionSensor):
 
 def _integer(name: str, value: int | str) -> int:
     """A number, which a template may have rendered to text."""
-    try:
-        number = int(value)
-    except (TypeError, ValueError):
-        number = None
-    if number is None or isinstance(value, bool | float):
+    number = whole_number(value)
+    if number is None:
         raise InvalidRequestError(f"{name}={value!r} is not an integer", remedy="Pass a whole number")
     return number

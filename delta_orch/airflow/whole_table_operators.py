@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.pipeline.version_watch import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,11 +47,8 @@ class _VersionOperator(DeltaTableOperator):
         """As rendered."""
         if self.version is None:
             return None
-        try:
-            number = int(self.version)
-        except (TypeError, ValueError):
-            number = -1
-        if number < 0 or isinstance(self.version, bool | float):
+        number = whole_number(self.version)
+        if number is None or number < 0:
             raise self.refusal(f"has version={self.version!r}, which is not a version of a table")
         return number
 

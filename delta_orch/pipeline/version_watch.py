@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError
 
@@ -111,12 +111,17 @@ class VersionWatch:
         return None
 
 
-def _parse_version(value: int | str) -> int:
+def whole_number(value: Any) -> int | None:
+    """A whole number, which a template may have made text of; None for anything else."""
     try:
-        version = int(value)
+        return None if isinstance(value, bool | float) else int(value)
     except (TypeError, ValueError):
-        version = None
-    if version is None or isinstance(value, bool | float) or version < -1:
+        return None
+
+
+def _parse_version(value: int | str) -> int:
+    version = whole_number(value)
+    if version is None or version < -1:
         raise InvalidRequestError(
             f"after_version={value!r} is not a table version", remedy="Pass an integer ≥ 0, or -1 to wait for the table"
         )
