@@ -9,8 +9,7 @@ from typing import ClassVar
 from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.connection_errors import may_connect_later, never_connected
-from delta_orch.storage.failed_request import Failure, FailureKind
+from delta_orch.storage.failed_request import Failure, FailureKind, may_connect_later, never_connected
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
 from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, StoreOptions, account_of
 

@@ -7,8 +7,7 @@ from datetime import datetime
 from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.connection_errors import may_connect_later, never_connected
-from delta_orch.storage.failed_request import Failure, FailureKind
+from delta_orch.storage.failed_request import Failure, FailureKind, may_connect_later, never_connected
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
 
 _NO_CREDENTIALS = (

@@ -18,8 +18,7 @@ from typing import ClassVar
 
 from delta_orch.errors import UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.connection_errors import may_connect_later
-from delta_orch.storage.failed_request import Failure, FailureKind, busy
+from delta_orch.storage.failed_request import Failure, FailureKind, busy, may_connect_later
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk, before
 from delta_orch.storage.storage_options import ObjectLocation, StoreOptions
 

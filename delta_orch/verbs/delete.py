@@ -14,8 +14,8 @@ from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staging import Metrics
 from delta_orch.protocol.types import STRING
 from delta_orch.writing.plan import Write, WritePlan, run_plan
+from delta_orch.writing.row_address import change_metrics, predicate_parameters
 from delta_orch.writing.row_changes import ADDRESS, DELETE, RowChanges
-from delta_orch.writing.row_verb import change_metrics, predicate_parameters
 
 
 def delete(

@@ -27,7 +27,7 @@ from delta_orch.writing.plan import (
     WritePlan,
     run_plan,
 )
-from delta_orch.writing.row_verb import words_of
+from delta_orch.writing.row_address import words_of
 from delta_orch.writing.target import WriteOptions
 
 

@@ -24,8 +24,8 @@ from delta_orch.writing.assignments import (
     resolve_value,
 )
 from delta_orch.writing.plan import Write, WritePlan, run_plan
+from delta_orch.writing.row_address import change_metrics, predicate_parameters
 from delta_orch.writing.row_changes import ADDRESS, UPDATE, RowChanges
-from delta_orch.writing.row_verb import change_metrics, predicate_parameters
 
 
 @one_moment()

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.conform import conform_column
-from delta_orch.engines.local.arithmetic import Arithmetic
 from delta_orch.engines.local.duckdb_requests import evaluator, value_types
+from delta_orch.engines.local.projection import Arithmetic
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Cast, Expression
 from delta_orch.expressions.parse import parse_expression

@@ -7,7 +7,7 @@ import pytest
 
 from delta_orch.engines.base import ComputedColumn, JoinSide, Measure, join_schema
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.engines.spark.join import joined_sql
+from delta_orch.engines.spark.sql_text import joined_sql
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression

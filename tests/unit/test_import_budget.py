@@ -60,7 +60,7 @@ BUDGETS = {
     ),
     "append": Budget(
         "from delta_orch import DeltaTable\nDeltaTable(URI).append(ROWS)",
-        own=102,
+        own=100,
         libraries=JSON,
         arrow=COMPUTE | PARQUET | {"_json", "json"},
     ),

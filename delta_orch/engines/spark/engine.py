@@ -26,11 +26,10 @@ from delta_orch.engines.spark.frames import (
     value_to_frame,
 )
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, LargeScan, SparkHost
-from delta_orch.engines.spark.join import joined_sql
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
-from delta_orch.engines.spark.sql_text import bounded_sql, conformed_sql, escape_braces, schema_as_sent
+from delta_orch.engines.spark.sql_text import bounded_sql, conformed_sql, escape_braces, joined_sql, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression, Opaque

@@ -11,8 +11,8 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.write.staging import Metrics
 from delta_orch.verbs.merge.assignments import ResolvedClause
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
+from delta_orch.writing.row_address import words_of
 from delta_orch.writing.row_changes import ChangeCounts
-from delta_orch.writing.row_verb import words_of
 
 
 def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]:
