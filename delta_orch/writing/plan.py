@@ -208,8 +208,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if source is not None:
         write._take(source, relation, definition)
     write._leave_out([txn.scope for txn in stale if txn.scope is not None])
-    read_version = options.get("read_version")
-    if isinstance(read_version, EveryRow) or (plan.is_blind and read_version is not None):
+    if isinstance(read := options.get("read_version"), EveryRow) or (plan.is_blind and read is not None):
         transaction.read_whole_table()
     metrics = plan.change(write)
     if metrics is None or not (txns or transaction.has_changes):
