@@ -9,10 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.protocol.schema_edit import Path, field_at, nearest_field, part_at, type_at, with_field, with_fields
+from delta_orch.protocol.schema_edit import (
+    ColumnPath,
+    Path,
+    field_at,
+    nearest_field,
+    part_at,
+    type_at,
+    with_field,
+    with_fields,
+)
 from delta_orch.protocol.types import (
     CHAR_VARCHAR_TYPE,
     PRIMITIVE_TYPES,
@@ -24,6 +34,9 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _TOKEN = re.compile(r"\s*(?:(`(?:[^`]|``)+`)|([A-Za-z_][\w]*)|(\d+)|([<>(),:])|('(?:[^'\\]|'')*'))")
 _NAMES = {
@@ -51,6 +64,28 @@ def parse_declared_type(text: str) -> tuple[DataType, JsonObject]:
         return data_type, {}
     # Spark keeps a nested declaration on the column, too, with the whole type spelled out.
     return data_type, {CHAR_VARCHAR_TYPE: spell_declared_type(data_type, parser.lengths)}
+
+
+def declared_type(data_type: DataType | pa.DataType | str, path: ColumnPath) -> tuple[DataType, JsonObject]:
+    """As `parse_declared_type`, for the column at a path, also of a type of ours or of Arrow's.
+
+    Raises:
+        SchemaMismatchError: It is not a type, or Delta tables have none like it.
+    """
+    if isinstance(data_type, str):
+        return parse_declared_type(data_type)
+    if isinstance(data_type, DataType):
+        return data_type, {}
+    import pyarrow as pa
+
+    from delta_orch.protocol.arrow_types import schema_from_arrow
+
+    if not isinstance(data_type, pa.DataType):
+        raise SchemaMismatchError(
+            f"{data_type!r} is not a type", remedy="Write it as in Spark SQL: bigint, array<string>"
+        )
+    name = path if isinstance(path, str) else ".".join(path)
+    return schema_from_arrow(pa.schema([pa.field(name, data_type)])).fields[0].data_type, {}
 
 
 def parse_columns(text: str) -> StructType:

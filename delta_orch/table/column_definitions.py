@@ -6,7 +6,7 @@ constraints, invariants and generated columns that depend on a column.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import orjson
 
@@ -24,12 +24,15 @@ from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX
 from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
 from delta_orch.table.configuration import TableConfiguration
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 _LONG = range(-(2**63), 2**63)
 
 
 def column(
     name: str,
-    data_type: DataType | str,
+    data_type: DataType | pa.DataType | str,
     *,
     nullable: bool = True,
     comment: str | None = None,
@@ -39,7 +42,7 @@ def column(
     """A column of a table to be created.
 
     Args:
-        data_type: A type, or its text in Spark SQL: `bigint`, `array<string>`, `varchar(20)`.
+        data_type: A type, also one of Arrow, or its text in Spark SQL: `bigint`, `array<string>`, `varchar(20)`.
         default: Spark SQL for the value of rows that do not bring the column; without columns in it.
         generated_as: Spark SQL over other columns that computes this one.
 
@@ -50,11 +53,11 @@ def column(
         InvalidPropertyError: The comment, or an expression, holds a credential.
     """
     from delta_orch.protocol.table_properties import ensure_no_credential
-    from delta_orch.protocol.type_text import parse_declared_type
+    from delta_orch.protocol.type_text import declared_type
 
     for text, what in ((comment, "comment"), (default, "default"), (generated_as, "expression")):
         ensure_no_credential(text, f"{what} of the column")
-    declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
+    declared, metadata = declared_type(data_type, (name,))
     if default is not None and generated_as is not None:
         raise InvalidRequestError(
             f"Column {name!r} has both a default and a generation expression",

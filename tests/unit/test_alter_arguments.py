@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable, TxnId, column
-from delta_orch.errors import ColumnNotFoundError, DeltaError, InvalidRequestError
+from delta_orch.errors import ColumnNotFoundError, DeltaError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.parse import parse_expression
 
 HOSTILE = [None, 5, b"x", [], (), "", "a..b", "`", {"a": 1}, [None], float("nan"), "\x00", True, object]
@@ -76,7 +76,7 @@ class Column:
         (lambda t: t.update({"id": Column()}), "A Column cannot be a constant .* or text in Spark SQL"),
         (lambda t: t.alter().add_constraint("c", Column()), "not a value of type Column. Write it as text"),
         (lambda t: t.snapshot().scan([Column(), "id"]), "Sequence.str. or nothing, not a list of Column and str"),
-        (lambda t: t.alter().add_column("n", Column()), "data_type must be DataType or str"),
+        (lambda t: t.alter().add_column("n", Column()), "data_type must be DataType or pa.DataType or str"),
     ],
     ids=["where", "value", "constraint", "columns", "type"],
 )
@@ -139,6 +139,14 @@ def test_columns_are_added_and_tables_created_from_schemas_of_any_library(
     other.create(columns)
     for found in (table.snapshot().schema.fields[-2:], other.snapshot().schema.fields):
         assert [(field.name, str(field.data_type)) for field in found] == [("a", "integer"), ("b", "string")]
+
+
+def test_a_column_may_have_a_type_of_arrow(table: DeltaTable, tmp_path: Path) -> None:
+    table.alter().add_column("a", pa.list_(pa.int32())).add_columns({"b": pa.date32()}).commit()
+    assert [str(field.data_type) for field in table.snapshot().schema.fields[-2:]] == ["array<integer>", "date"]
+    assert column("c", pa.int64()) == column("c", "bigint")
+    with pytest.raises(SchemaMismatchError, match=r"Column d has the Arrow type duration\[s\]"):
+        table.alter().add_column("d", pa.duration("s"))
 
 
 @pytest.mark.parametrize("columns", [pa.int32(), [pa.field("a", pa.int32(), metadata={"delta.identity.start": "1"})]])

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.arguments import checked
-from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import InvalidRequestError
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.protocol.schema_edit import ColumnPath
 from delta_orch.protocol.table_properties import ensure_no_credential, property_texts
-from delta_orch.protocol.type_text import declared_lengths, parse_declared_type
+from delta_orch.protocol.type_text import declared_lengths, declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField
 from delta_orch.verbs.alter.alteration import alter, plan_alteration
 from delta_orch.verbs.alter.columns import (
@@ -41,29 +41,26 @@ from delta_orch.verbs.alter.table_changes import (
 )
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delta_orch.engines.select import EngineChoice
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.table.configuration import TableConfiguration
 
-ColumnType = DataType | str
-"""A type, or its text in Spark SQL: `bigint`, `decimal(10,2)`, `array<struct<a:int>>`, `varchar(20)`."""
 
-
-def field_of(data_type: object, nullable: bool = True, comment: str | None = None) -> StructField:
-    """A column without a name, of a type or its text.
+def _field_of(
+    path: ColumnPath, data_type: DataType | pa.DataType | str, nullable: bool = True, comment: str | None = None
+) -> StructField:
+    """A column that has no name yet, of a type, ours or Arrow's, or its text.
 
     Raises:
         SchemaMismatchError: It is not a type.
         InvalidPropertyError: The comment holds a credential.
     """
-    if not isinstance(data_type, DataType | str):
-        raise SchemaMismatchError(
-            f"{data_type!r} is not a type", remedy="Write it as in Spark SQL: bigint, array<string>"
-        )
     ensure_no_credential(comment, "comment of the column")
-    declared, metadata = parse_declared_type(data_type) if isinstance(data_type, str) else (data_type, {})
+    declared, metadata = declared_type(data_type, path)
     given = {**metadata} if comment is None else {**metadata, "comment": comment}
     return StructField("", declared, nullable, given)
 
@@ -154,7 +151,7 @@ class Alteration:
     def add_column(
         self,
         path: ColumnPath,
-        data_type: ColumnType,
+        data_type: DataType | pa.DataType | str,
         *,
         nullable: bool = True,
         comment: str | None = None,
@@ -164,17 +161,19 @@ class Alteration:
         """Add a column or a field of a struct. It is null in existing rows.
 
         Args:
+            data_type: A type, also one of Arrow, or its text in Spark SQL: `bigint`, `decimal(10,2)`,
+                `array<struct<a:int>>`, `varchar(20)`.
             nullable: False is allowed only if the table, or the struct of a field, has no rows.
             first, after: The position among its siblings, by default the end.
         """
-        new = NewColumn(path, field_of(data_type, nullable, comment), Position(first, after))
+        new = NewColumn(path, _field_of(path, data_type, nullable, comment), Position(first, after))
         return self._also(AddColumns((new,)))
 
     def add_columns(self, columns: object) -> Alteration:
         """Add several columns to the end: a mapping of names to types, or a schema as `DeltaTable.create` takes it."""
         # A schema of Polars is a mapping, too, of names to types of its own.
         if isinstance(columns, Mapping) and not hasattr(columns, "__arrow_c_schema__"):
-            new = tuple(NewColumn(path, field_of(data_type)) for path, data_type in columns.items())
+            new = tuple(NewColumn(path, _field_of(path, data_type)) for path, data_type in columns.items())
         else:
             from delta_orch.verbs.create import parse_schema_argument
 
@@ -205,10 +204,10 @@ class Alteration:
             raise InvalidRequestError("Nothing says where the column goes", remedy="Pass first=True or after=")
         return self._also(MoveColumn(path, Position(first, after)))
 
-    def change_type(self, path: ColumnPath, data_type: ColumnType) -> Alteration:
+    def change_type(self, path: ColumnPath, data_type: DataType | pa.DataType | str) -> Alteration:
         """Widen a column's type, at any depth. Needs `delta.enableTypeWidening` (PROTOCOL, "Type Widening"). Without
         it, a `char(n)` or `varchar(n)` may become a `varchar` of as many characters or more, or a `string`."""
-        field = field_of(data_type)
+        field = _field_of(path, data_type)
         declared = field.metadata.get(CHAR_VARCHAR_TYPE)
         return self._also(
             ChangeType(path, field.data_type, declared_lengths(declared) if isinstance(declared, str) else ())
