@@ -84,7 +84,8 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "bit_count": (("long",), "CAST(bit_count({0}) AS INTEGER)", INTEGER),
     "monthname": (("day",), "left(monthname({0}), 3)", STRING),
     "dayname": (("day",), "left(dayname({0}), 3)", STRING),
-    "base64": (("bytes",), "base64({0})", STRING),
+    # Spark breaks lines of more than 76 letters, and puts no break behind the last.
+    "base64": (("bytes",), r"rtrim(regexp_replace(base64({0}), '(.{{76}})', '\1' || E'\r\n', 'g'), E'\r\n')", STRING),
     "chr": (("long",), "CASE WHEN {0} < 0 THEN '' ELSE chr(CAST({0} & 255 AS INTEGER)) END", STRING),
     "space": (("int",), "repeat(' ', {0})", STRING),
 }  # fmt: skip
