@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 from typing import Literal as OneOf
-from urllib.parse import urlsplit
 
 import dagster as dg
 
@@ -266,8 +265,9 @@ def _followed(
 
 def _store_of(uri: str, options: Mapping[str, object]) -> object:
     """What tables of one store have in common; None for one that nobody else shares."""
-    place = urlsplit(uri)
-    return (place.scheme, place.netloc, str(sorted(options.items()))) if place.netloc else None
+    scheme, _, place = uri.partition("://")
+    store = place.partition("/")[0]
+    return (scheme, store, str(sorted(options.items()))) if store else None
 
 
 def _reason(looks: Mapping[str, _Look], failed: Mapping[str, DeltaError]) -> str:

@@ -2,6 +2,7 @@ import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
+from types import SimpleNamespace
 from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
@@ -601,7 +602,8 @@ def test_a_store_out_of_reach_holds_no_table_of_another_up(tmp_path: Path, monke
     monkeypatch.setattr(sensor_module, "PATIENCE_S", 0.05)
     there = DeltaTable(tmp_path / "there")
     there.append(rows("x"))
-    tables = {"a": DeltaTable("s3://away/a"), "b": DeltaTable("s3://away/b"), "c": there}
+    tables: dict[str, Any] = {"a": DeltaTable("s3://away/a"), "b": DeltaTable("s3://away/b"), "c": there}
+    tables["no store"] = SimpleNamespace(uri="s3://[no/d")
     tick = Ticks(build_many(tables, start="beginning"))
     assert [run.tags["delta/table"] for run in tick().run_requests] == ["c"]
     assert asked == ["s3://away/a"]
