@@ -2,7 +2,6 @@ import json
 from collections.abc import Callable
 from datetime import UTC, date, datetime
 from pathlib import Path
-from types import SimpleNamespace
 from shutil import copytree
 from types import SimpleNamespace
 from typing import Any
