@@ -261,6 +261,8 @@ class _QueryReader(Reader):
         if self.word == "GROUPING":
             self.refuse()
         group = tuple(node for item in items for one in item.sets for node in one)
+        if not group:
+            raise unsupported("GROUP BY of no column")
         return replace(found, group=group, grouping=tuple(items) if any(item.keyword for item in items) else ())
 
     def _grouping(self) -> Grouping:
