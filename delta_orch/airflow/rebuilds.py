@@ -61,10 +61,13 @@ def newer_removals(context: Context, run: TaskRun, table: DeltaTable, known: Tab
         removes = getattr(getattr(task, "operator_class", task), "removes_rows", None)
         is_by_run = arguments.get("idempotency", "run") == "run" and arguments.get("identity") is None
         if removes is not None and is_by_run and removes(arguments):
-            app_id = f"{airflow_writer(run.dag_id, name)}:{partition}"
-            recorded = known.txn_version(app_id)
             until = airflow_version(run.ordered_at, MAX_CLEAR_NUMBER)
-            removals.append(_not_newer(run, table, app_id, recorded or 0, until, may_be_own=True))
+            writer = airflow_writer(run.dag_id, name)
+            # Of a mapped task, how many the newer run has is known by what they have recorded.
+            mapped = {app for app in known.txns if app.startswith(f"{writer}[") and app.endswith(f"]:{partition}")}
+            for app_id in sorted({f"{writer}:{partition}", f"{writer}[0]:{partition}", *mapped}):
+                recorded = known.txn_version(app_id) or 0
+                removals.append(_not_newer(run, table, app_id, recorded, until, may_be_own=True))
     return tuple(removals)
 
 
@@ -76,7 +79,7 @@ def _not_newer(run: TaskRun, table: DeltaTable, app_id: str, recorded: int, unti
 
 def overtaken(name: str, by: str) -> InvalidRequestError:
     """The error for rows that would stand beside those of a newer run of the interval."""
-    task = by.partition(".")[2].partition(":")[0]
+    task = by.partition(".")[2].partition(":")[0].partition("[")[0]
     return InvalidRequestError(
         f"{name} would add rows beside those of a newer run of the same data interval",
         cause=f"Task {task} of the newer run has removed the rows that were there, and that of this run left its rows",
