@@ -174,7 +174,8 @@ def ensure_spared(
         told = info.get("timestamp")
         if isinstance(told, int) and told < run.since_ms:
             return
-        if not found or not run.is_of_another_task(info):
+        # A DELETE adds no rows: its files hold those that it has left.
+        if not found or info.get("operation") == "DELETE" or not run.is_of_another_task(info):
             continue
         name = str(said_by(info).get("task_id"))
         is_sibling = name == run.task_id
