@@ -139,13 +139,14 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         from delta_orch.pipeline.incremental import IncrementalReader
         from delta_orch.pipeline.recorded import find_commit_after
         from delta_orch.pipeline.run_identity import default_consumer
+        from delta_orch.storage.external_paths import is_one_table
 
         several = isinstance(self.source, dict)
         own_name = self.consumer or default_consumer(table.uri)
         readers: dict[str, IncrementalReader] = {}
         for name, location in (self.source if isinstance(self.source, dict) else {"": self.source}).items():
             source = self.hook.table(location)
-            if source.uri == table.uri:
+            if is_one_table(source.uri, table.uri):
                 raise self.refusal("has one table as source and target")
             readers[name] = IncrementalReader(
                 source,

@@ -33,7 +33,7 @@ def resolve_column_names(names: Sequence[str], schema: StructType, what: str) ->
 def free_name(wanted: str, taken: Iterable[str]) -> str:
     """A name for a column of ours beside those of the user, which may have any."""
     folded = {name.lower() for name in taken}
-    while wanted in folded:
+    while wanted.lower() in folded:
         wanted += "_"
     return wanted
 

@@ -126,33 +126,35 @@ def ensure_partition_predicate(where: Expression, partition_columns: Sequence[st
         )
 
 
-def find_column(path: tuple[str, ...], schema: StructType) -> tuple[tuple[str, ...], DataType | None]:
+def find_column(
+    path: tuple[str, ...], schema: StructType, of: str = "the table"
+) -> tuple[tuple[str, ...], DataType | None]:
     """The path in the schema's spelling, and its type; None for a path into an array or map.
 
-    Raises ColumnNotFoundError.
+    Raises ColumnNotFoundError, which says whose columns they are.
     """
     spelled: list[str] = []
     current: DataType = schema
     for name in path:
         if not isinstance(current, StructType):
             if isinstance(current, PrimitiveType | DecimalType):
-                raise _not_found(path, spelled, ())
+                raise _not_found(path, spelled, (), of)
             return (*spelled, *path[len(spelled) :]), None
         field: StructField | None = current.find(name)
         if field is None:
-            raise _not_found(path, spelled, current.names)
+            raise _not_found(path, spelled, current.names, of)
         spelled.append(field.name)
         current = field.data_type
     return tuple(spelled), current
 
 
-def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...]) -> ColumnNotFoundError:
+def _not_found(path: tuple[str, ...], parents: list[str], names: tuple[str, ...], of: str) -> ColumnNotFoundError:
     import difflib
 
     name = path[len(parents)]
     lowered = {candidate.lower(): candidate for candidate in names}
     close = [lowered[match] for match in difflib.get_close_matches(name[:200].lower(), lowered, n=3, cutoff=0.5)]
-    where = f"the struct {'.'.join(parents)[:200]}" if parents else "the table"
+    where = f"the struct {'.'.join(parents)[:200]}" if parents else of
     if close:
         remedy = f"Did you mean {', '.join(close)}?"
     else:

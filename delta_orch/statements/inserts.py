@@ -12,6 +12,7 @@ from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Call, Cast, Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.parse import parse_row_value, parse_value, syntax_of
+from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.spark_literals import type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
@@ -35,7 +36,7 @@ from delta_orch.protocol.types import (
 )
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.queries import Query, options_of_commit, parse_query
-from delta_orch.statements.rows import Statement, ensure_count, values
+from delta_orch.statements.rows import Statement, ensure_count, side_names, values
 from delta_orch.statements.session import Session, table_name, unsupported
 from delta_orch.writing.assignments import cast_to, default_of
 
@@ -141,10 +142,10 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
 class _Matched:
     """REPLACE USING (columns), or REPLACE ON a condition: rows of the table that match a row of the query leave."""
 
-    target_alias: str
+    target_alias: str | None
     using: Sequence[str] = ()
     on: str | None = None
-    source_alias: str = "source"
+    source_alias: str | None = None
 
     def merge(
         self,
@@ -162,31 +163,25 @@ class _Matched:
             inserted: The table's columns as they are made of `rows`.
             fields: Those that the statement has values for.
         """
-        from delta_orch.expressions.column_names import free_name, resolve_column_names
+        from delta_orch.expressions.column_names import resolve_column_names
 
-        schema, on = engine.schema(rows), self.on
-        values: dict[str, object] = {}
-        if on is None:
+        ours, theirs = side_names(self.target_alias, self.source_alias)
+        condition: str | Expression | None = self.on
+        if condition is None:
             keys = resolve_column_names(self.using, StructType(tuple(fields)), "REPLACE USING")
-            sides = self.target_alias, self.source_alias
-            equal = (Comparison("=", Column((sides[0], key)), Column((sides[1], key))) for key in keys)
-            values = {quote_path((name,)): Column((self.source_alias, name)) for name in schema.names}
-            condition: str | Expression = conjunction(*equal)
-        else:
-            condition, made = on, []
-            for column in inserted:
-                made.append(ComputedColumn(free_name(f"{column.name} (inserted)", schema.names), column.value))
-                values[quote_path((column.name,))] = Column((self.source_alias, made[-1].name))
-            rows = engine.project(rows, [*as_they_are(schema.names), *made])
+            condition = conjunction(*(Comparison("=", Column((ours, key)), Column((theirs, key))) for key in keys))
         merge = table.merge(
             rows,
             condition,
-            source_alias=self.source_alias,
-            target_alias=self.target_alias,
+            source_alias=theirs,
+            target_alias=ours,
             engine=engine,
             **options,
         )
-        return merge.replace_matched(values).execute()
+        side = NewName(0, (theirs,))
+        return merge.replace_matched(
+            {quote_path((column.name,)): renamed(column.value, lambda _: side) for column in inserted}
+        ).execute()
 
 
 def _alias(cursor: Cursor) -> str | None:
@@ -201,10 +196,10 @@ def _alias(cursor: Cursor) -> str | None:
 
 def _matched(cursor: Cursor, alias: str | None) -> _Matched:
     if cursor.take("USING"):
-        return _Matched("target", using=cursor.listed(cursor.name))
+        return _Matched(None, using=cursor.listed(cursor.name))
     if not cursor.take("ON"):
         cursor.refuse("WHERE, USING or ON is missing")
-    return _Matched(alias or "target", on=cursor.text_until("SELECT", "WITH", "VALUES", "TABLE", inside=True))
+    return _Matched(alias, on=cursor.text_until("SELECT", "WITH", "VALUES", "TABLE", inside=True))
 
 
 def _query(cursor: Cursor, known: frozenset[str], matched: _Matched | None) -> Query:

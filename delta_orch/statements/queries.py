@@ -17,6 +17,7 @@ from delta_orch.log.read.time_travel import split_version, version_behind_at
 from delta_orch.log.write.commit_options import CommitOptions, EveryRow
 from delta_orch.statements.cursor import Cursor, tokens_of
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
+from delta_orch.storage.external_paths import is_one_table
 
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
                "WINDOW", "QUALIFY"}  # fmt: skip
@@ -69,10 +70,12 @@ class Source:
         return (self,)
 
     def is_newest(self, session: Session, table: DeltaTable) -> bool:
-        """Whether this is the newest version of a table."""
+        """Whether this is the newest version of a table, or what changed up to that."""
         value = session.value(self.table)
-        is_pinned = self.version is not None or self.timestamp is not None or self.changes is not None
-        return not is_pinned and isinstance(value, DeltaTable) and value.uri == table.uri
+        is_pinned = self.version is not None or self.timestamp is not None
+        if self.changes is not None:
+            is_pinned = self.changes[1] is not None
+        return not is_pinned and isinstance(value, DeltaTable) and is_one_table(value.uri, table.uri)
 
     def value(self, session: Session) -> object:
         """What engines read. Raises InvalidRequestError where the name stands for no table with versions."""

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
@@ -174,19 +175,21 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     schema_mode = "merge" if cursor.take("WITH", "SCHEMA", "EVOLUTION") else None
     cursor.expect("INTO")
     name = table_name(cursor)
-    target_alias = _alias(cursor, "USING") or name.short or "target"
+    target_alias = _alias(cursor, "USING") or name.short
     cursor.expect("USING")
     source: Source | Query
     if cursor.take("("):
         text = cursor.text_until(")")
         cursor.expect(")")
-        source_alias = _alias(cursor, "ON") or "source"
+        source_alias = _alias(cursor, "ON")
         if cursor.at("("):
-            text = f"SELECT * FROM ({text}\n) AS {quote_identifier(source_alias)} ({cursor.in_parentheses()})"
+            text = (
+                f"SELECT * FROM ({text}\n) AS {quote_identifier(source_alias or 'source')} ({cursor.in_parentheses()})"
+            )
         source = parse_query(Cursor(text, tokens_of(text)), known)
     else:
         source = versioned(cursor)
-        source_alias = _alias(cursor, "ON") or source.table.short or "source"
+        source_alias = _alias(cursor, "ON") or source.table.short
     cursor.expect("ON")
     condition = cursor.text_until("WHEN")
     clauses: list[Callable[[Merge], Merge]] = []
@@ -200,11 +203,12 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
         engine, table = session.engine(), session.target(name)
         options = options_of_commit(source, session, table)
         rows = source.relation(session, engine) if isinstance(source, Query) else source.given(session)
+        ours, theirs = side_names(target_alias, source_alias)
         builder = table.merge(
             rows,
             condition,
-            source_alias=source_alias,
-            target_alias=target_alias,
+            source_alias=theirs,
+            target_alias=ours,
             engine=engine,
             schema_mode=schema_mode,
             **options,
@@ -214,6 +218,12 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
         return builder.explain() if explains else builder.execute()
 
     return run
+
+
+def side_names(target: str | None, source: str | None) -> tuple[str, str]:
+    """What a merge calls its sides, where the statement has no name for one."""
+    ours = target or free_name("target", [source or ""])
+    return ours, source or free_name("source", [ours])
 
 
 def _alias(cursor: Cursor, following: str) -> str | None:

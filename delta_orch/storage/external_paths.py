@@ -9,9 +9,10 @@ from __future__ import annotations
 import os
 import posixpath
 from collections.abc import Sequence
+from pathlib import Path
 
 from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
-from delta_orch.protocol.paths import canonical_path, decode_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, canonical_path, decode_path
 
 
 def parse_roots(given: Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...] | None:
@@ -45,6 +46,17 @@ def place_of(path: str) -> str:
     authority, _, inner = rest.partition("/")
     scheme = _SAME.get(scheme.lower(), scheme.lower())
     return f"{scheme}://{authority}{posixpath.normpath('/' + inner)}".rstrip("/")
+
+
+def is_one_table(one: str, other: str) -> bool:
+    """Whether two roots (`LogStore.uri`) are those of one table, whatever ways lead there: links and mounts, too."""
+    if one == other or not (one.startswith("file:") and other.startswith("file:")):
+        return one == other
+    try:
+        ours, theirs = (Path(place_of(uri), LOG_DIRECTORY) for uri in (one, other))
+        return ours.samefile(theirs)
+    except OSError:
+        return False  # What cannot be looked at cannot be read, either.
 
 
 _SAME = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss"}

@@ -20,6 +20,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.protocol.table_properties import OWNER, ensure_settable, property_texts
+from delta_orch.storage.external_paths import is_one_table
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, is_protocol_request, requested_features
@@ -65,7 +66,7 @@ def clone(
     """
     if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
         raise InvalidRequestError("A clone copies the whole table", remedy="Pass transaction ids without scope")
-    if target.store.uri == source.store.uri:
+    if is_one_table(target.store.uri, source.store.uri):
         raise InvalidRequestError(
             "A table cannot be cloned onto itself", remedy="To go back to an older version, use restore"
         )

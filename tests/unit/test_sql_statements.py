@@ -16,6 +16,7 @@ import delta_orch
 from delta_orch import DeltaTable, column
 from delta_orch.errors import (
     AppendOnlyError,
+    ColumnNotFoundError,
     ConflictError,
     DeltaError,
     InvalidRequestError,
@@ -103,6 +104,42 @@ def test_insert_replaces_what_its_rows_match(table: DeltaTable, statement: str, 
     result = sql(f"INSERT INTO t {statement}", t=table, s=source)
     assert rows(table) == [(i, name, days[day]) for i, name, day in expected]
     assert result.skipped or table.version() == 3
+
+
+@pytest.mark.parametrize(
+    ("statement", "left"),
+    [
+        ("t AS source REPLACE ON source.id = i (SELECT 1 AS i, 'x' AS n, NULL AS d)", [1, 2, 3]),
+        ("t REPLACE ON t.id = target.i (SELECT 1 AS i, 'x' AS n, NULL AS d) AS target", [1, 2, 3]),
+        ("delta.`{}` REPLACE ON id = target.i (SELECT 1 AS i, 'x' AS n, NULL AS d) AS target", [1, 2, 3]),
+        ("t REPLACE ON t.id = s._delta_orch_comes_in (SELECT 1 AS _delta_orch_comes_in, 'x' AS `id (inserted)`, "
+         "NULL AS `name (inserted)`) AS s", [1, 2, 3]),
+        ("t REPLACE USING (id) SELECT 1 AS source, 'x' AS target, NULL AS _delta_orch_comes_in", [1, 2, 3]),
+    ],
+)  # fmt: skip
+def test_names_of_the_user_never_meet_those_of_a_statement(
+    table: DeltaTable, tmp_path: Path, statement: str, left: list[int]
+) -> None:
+    sql("UPDATE t SET name = 'a' WHERE id = 1", t=table)
+    sql("INSERT INTO " + statement.format(str(tmp_path / "odd `name").replace("`", "``")), t=table)
+    assert ids(table) == left and (1, "x", None) in rows(table)
+
+
+def test_names_without_an_alias_in_a_merge(table: DeltaTable, tmp_path: Path) -> None:
+    place = str(tmp_path / "odd `name").replace("`", "``")
+    text = f"MERGE INTO delta.`{place}` USING target ON id = i WHEN MATCHED THEN DELETE"
+    sql(text, target=pa.table({"i": [1]}))
+    sql("MERGE INTO t AS source USING (SELECT 2 AS i) ON id = i WHEN MATCHED THEN DELETE", t=table)
+    assert ids(table) == [3]
+
+
+def test_a_column_that_the_query_lacks_is_told_in_the_words_of_the_statement(table: DeltaTable) -> None:
+    with pytest.raises(ColumnNotFoundError) as error:
+        sql("INSERT INTO t REPLACE ON t.id = s.zebra (SELECT 1 AS i, 'a' AS n, NULL AS d) AS s", t=table)
+    assert str(error.value) == "There is no column 'zebra' in the source. Columns of the source: i, n, d."
+    with pytest.raises(ColumnNotFoundError) as error:
+        sql("INSERT INTO t REPLACE ON id = nowhere (SELECT 1 AS i, 'a' AS n, NULL AS d) AS s", t=table)
+    assert "the source has i, n, d." in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -810,6 +847,38 @@ def test_a_statement_depends_on_every_row_of_its_table_that_its_query_may_read(
     assert rows(table)[1][1] == "late" and ids(table) == [1, 2, 3]
     sql(text, t=table)
     assert table.history(1)[0].commit_info["isBlindAppend"] is False
+
+
+@pytest.mark.parametrize("way", ["path", "uri", "detour", "link", "named link", "linked log", "changes"])
+def test_a_table_is_the_same_whatever_way_leads_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1, 2]}))
+    (tmp_path / "link").symlink_to(tmp_path / "t")
+    (tmp_path / "half").mkdir()
+    (tmp_path / "half" / "_delta_log").symlink_to(tmp_path / "t" / "_delta_log")
+    for file in (tmp_path / "t").glob("*.parquet"):
+        (tmp_path / "half" / file.name).symlink_to(file)
+    monkeypatch.chdir(tmp_path)
+    source = {
+        "path": "delta.`t/`", "uri": f"delta.`file:{tmp_path}/t`", "detour": f"delta.`{tmp_path}/link/../t/.`",
+        "link": f"delta.`{tmp_path}/link`", "named link": "s", "linked log": "delta.`half`",
+        "changes": "table_changes_by_path('link', 0)",
+    }[way]  # fmt: skip
+    tables = {"t": table, "s": tmp_path.as_uri() + "/link"}
+    change = DeltaTable.overwrite
+
+    def late(self: DeltaTable, *given: Any, **options: Any) -> Any:
+        DeltaTable(tmp_path / "t").append(pa.table({"id": [9]}))
+        return change(self, *given, **options)
+
+    with monkeypatch.context() as patch, pytest.raises(ConflictError) as error:
+        patch.setattr(DeltaTable, "overwrite", late)
+        delta_orch.sql(f"INSERT OVERWRITE t SELECT max(id) + 1 AS id FROM {source}", tables=tables)
+    assert error.value.retryable and ids(table) == [1, 2, 9]
+    with pytest.raises(InvalidRequestError, match="onto itself"):
+        delta_orch.sql("CREATE OR REPLACE TABLE t CLONE delta.`link`", tables=tables)
 
 
 def test_an_insert_of_rows_of_its_table_goes_behind_blind_appends(

@@ -518,7 +518,17 @@ def test_what_another_writer_changed_since_a_snapshot_is_a_conflict(table: Delta
 
 
 @pytest.mark.parametrize(
-    "name", ["_delta_orch_present", "_DELTA_ORCH_Present", "_delta_orch_is_there", "_delta_orch_rank"]
+    "name",
+    [
+        "_delta_orch_present",
+        "_DELTA_ORCH_Present",
+        "_delta_orch_is_there",
+        "_delta_orch_rank",
+        "_delta_orch_comes_in",
+        "_delta_orch_rows",
+        "_DELTA_ORCH_comes_in",
+        "_delta_orch_target_0",
+    ],
 )
 def test_columns_called_like_those_of_a_merge(tmp_path: Path, name: str) -> None:
     source, copy = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "copy")
@@ -531,6 +541,20 @@ def test_columns_called_like_those_of_a_merge(tmp_path: Path, name: str) -> None
     builder.when_not_matched_by_source_update({"v": "v + 10"}).execute()
     rows = copy.snapshot().scan([name, "v"]).to_arrow().to_pylist()
     assert sorted(tuple(row.values()) for row in rows) == [(1, 11), (3, 13), (9, 2)]
+    copy.merge(pa.table({name: [1, 1], "v": [5, 6]}), f"target.{name} = source.{name}").replace_matched().execute()
+    copy.upsert(pa.table({name: [3, 4], "v": [7, 8]}), [name])
+    rows = copy.snapshot().scan([name, "v"]).to_arrow().to_pylist()
+    assert sorted(tuple(row.values()) for row in rows) == [(1, 5), (1, 6), (3, 7), (4, 8), (9, 2)]
+
+
+def test_a_column_called_like_a_key_with_its_side(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    rows = pa.table({"id": [1, 2], "target.ID": [1, 2]})
+    table.append(rows, properties={"delta.columnMapping.mode": "name"})
+    table.upsert(pa.table({"id": [2, 3], "target.ID": [5, 6]}), ["id"])
+    assert sorted(table.snapshot().scan().to_arrow()["target.ID"].to_pylist()) == [1, 5, 6]
+    with pytest.raises(ConstraintViolationError):
+        table.upsert(pa.table({"id": [2, 2], "target.ID": [5, 6]}), ["id"])
 
 
 @pytest.mark.parametrize("properties", [{}, {"delta.enableDeletionVectors": "true"}])

@@ -10,6 +10,7 @@ import pyarrow as pa
 from delta_orch.engines.space_curve import SAMPLED_ROWS, Curve, grid_of
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.frames import value_to_frame
+from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
@@ -18,8 +19,6 @@ from delta_orch.protocol.types import DataType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_CELL, _PLACE = "_delta_orch_cell", "_delta_orch_place"
 
 
 def along_curve(
@@ -46,11 +45,12 @@ def along_curve(
         for name, (_, data_type), bounds in zip(names, columns, grid.bounds, strict=True):
             texts = [to_spark_sql(Literal(value, data_type)) for value in bounds.to_pylist()]
             cell = f"(shiftleft({cell}, {grid.bits}) | {_range(name, texts)})"
-        table = pa.Table.from_arrays([int64_range(0, len(grid.places)), pa.array(grid.places)], [_CELL, _PLACE])
+        number, place = (free_name(f"_delta_orch_{name}", frame.columns) for name in ("cell", "place"))
+        table = pa.Table.from_arrays([int64_range(0, len(grid.places)), pa.array(grid.places)], [number, place])
         places = value_to_frame(frame.sparkSession, table).hint("broadcast")
-        numbered = frame.selectExpr("*", f"{cell} AS {_CELL}").join(places, _CELL)
-        ordered = numbered.repartitionByRange(num_files, _PLACE).sortWithinPartitions(_PLACE)
-        return ordered.drop(_CELL, _PLACE)
+        numbered = frame.selectExpr("*", f"{cell} AS {number}").join(places, number)
+        ordered = numbered.repartitionByRange(num_files, place).sortWithinPartitions(place)
+        return ordered.drop(number, place)
 
 
 def _range(name: str, bounds: Sequence[str]) -> str:

@@ -17,6 +17,7 @@ from delta_orch.engines.row_sets import RowSet
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.clock import one_moment
+from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, Not
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
@@ -45,7 +46,7 @@ from delta_orch.verbs.merge.classification import (
 )
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
 from delta_orch.verbs.merge.new_rows import clause_rows, rows_by_kind, value_types
-from delta_orch.verbs.merge.replaced import coming_in, matching_keys, with_keys, with_marks
+from delta_orch.verbs.merge.replaced import marked, with_keys
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up
 from delta_orch.verbs.merge.sources import settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
@@ -151,8 +152,9 @@ class _Run:
         self._write = write
         self._engine: Engine = write.engine
         self._request = request
-        self._replaces = any(clause.replaces for clause in clauses)
-        self._given = with_marks(clauses, request.source_alias) if self._replaces else clauses
+        self._given = clauses
+        # The column that tells rows that come in, where what they match is replaced.
+        self._mark: str | None = None
         self._evolves = evolves
 
     def run(self) -> Metrics | None:
@@ -167,8 +169,8 @@ class _Run:
                 # Rows of the table in these partitions still count: a source row must not match one of them.
                 is_left = resolve_expression(is_not_true(write.omitted), engine.schema(rows))
                 rows = engine.filter(rows, is_left)
-            if self._replaces:
-                rows = with_keys(engine, rows, self._on)
+            if self._mark is not None:
+                rows = with_keys(engine, rows, self._on, self._mark)
             materialized = time.monotonic()
             metrics = self._change(rows, stack, is_needed=changed_schema)
         if metrics is not None:
@@ -196,8 +198,6 @@ class _Run:
         write, engine = self._write, self._engine
         assert write.snapshot is not None
         source = open_source(engine, self._request.source)
-        if self._replaces:
-            source = coming_in(engine, source)
         ensure_distinct_names(engine.schema(source))
         source, columns = filled_up(engine, source, write.target.schema)
         sides = self._fit_table(columns)
@@ -205,9 +205,9 @@ class _Run:
             # What is missing is the clauses' concern.
             ensure_schema_fits(sides.source, sides.target, filled=sides.target.names, fill_nulls=self._evolves)
         self._on = sides.predicate(self._request.on, "condition of the merge")
-        if self._replaces:
-            self._on = matching_keys(self._on)
         resolved = resolve_clauses(self._given, sides, write.target.table, evolves=self._evolves)
+        if any(clause.replaces for clause in self._given):
+            source, sides, self._on, resolved, self._mark = marked(engine, source, sides, self._on, resolved)
         self._clauses = Clauses(with_defaults(resolved, write.target.table))
         self._recomputed = left_to_table(self._clauses.all, Action.UPDATE, write.target.schema)
         self._filled = left_to_table(self._clauses.all, Action.INSERT, write.target.schema)
@@ -318,7 +318,7 @@ class _Run:
             replace(result, scan_ms=result.scan_ms + scan_ms),
             self._clauses.all,
             counts,
-            source_rows=result.inserted if self._replaces else found.num_source_rows,
+            source_rows=found.num_source_rows if self._mark is None else result.inserted,
             files_before=snapshot.num_files,
             files_after=files.num_rows,
             since=self._started,
@@ -427,8 +427,12 @@ class _Run:
         if not keys:
             looked_at = (column for column in columns_of(self._on) if column.path[0] == TARGET)
             keys = {Column(column.path[1:]): column for column in looked_at}
-        alias = self._request.target_alias
-        return {".".join((alias, *key.path)): column for key, column in list(keys.items())[:_MOST_KEYS]}
+        taken = [*self._sides.target.names, *ADDRESS.names]
+        labels: dict[str, Column] = {}
+        for key, column in list(keys.items())[:_MOST_KEYS]:
+            label = ".".join((self._request.target_alias, *key.path))
+            labels[free_name(label, [*taken, *labels])] = column
+        return labels
 
     def _within_scopes(self, relation: Relation, omitted: Expression) -> Relation:
         """Without new rows for partitions whose transaction id is recorded."""

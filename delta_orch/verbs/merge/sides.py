@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from delta_orch.engines.base import ComputedColumn, Engine, Relation, join_schema
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
-from delta_orch.expressions.nodes import Column, Expression, Literal, Opaque
+from delta_orch.expressions.nodes import Cast, Column, Expression, Literal, Opaque
 from delta_orch.expressions.parse import (
     ensure_no_column_in_double_quotes,
     ensure_no_column_named_as_clock,
@@ -17,6 +17,7 @@ from delta_orch.expressions.parse import (
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.tree import with_columns
 from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, STRING, StructType
 
@@ -82,8 +83,8 @@ class Sides:
         match placed:
             case Literal():
                 return placed
-            case Column(path):
-                return Column(find_column(path, self.schema)[0])
+            case Column() | Cast():
+                return with_columns(placed, lambda column: Column(find_column(column.path, self.schema)[0]))
             case Opaque(sql, columns):
                 return Opaque(sql, tuple(Column(find_column(column.path, self.schema)[0]) for column in columns))
         return resolve_expression(placed, self.schema)
@@ -122,7 +123,7 @@ class Sides:
         if qualified:
             _, schema = sides[qualified[0]]
             # Names the columns that come close.
-            find_column(tuple(rest), schema)
+            find_column(tuple(rest), schema, "the table" if qualified[0] == TARGET else "the source")
         raise ColumnNotFoundError(
             f"There is no column {_text(column)!r} for the {what}",
             cause=f"The table has {_listed(self._named)}; the source has {_listed(self.source)}",
