@@ -26,6 +26,8 @@ from delta_orch.errors import InvalidExpressionError, InvalidPropertyError, Inva
 Checked = TypeVar("Checked")
 Kind = TypeVar("Kind", bound=type)
 
+_Positional = tuple[object, ...]
+
 _LARGEST = 2**63 - 1
 _FIRST_SIGHT = {"str": str, "int": int, "float": float, "bool": bool, "None": type(None)}
 _ERRORS: dict[str, type[InvalidRequestError]] = {
@@ -67,7 +69,7 @@ def checked_constructor(kind: Kind, passes: Callable[[str, object], bool] | None
     return kind
 
 
-def ensure_arguments(kind: type, given: dict[str, Any]) -> None:
+def ensure_arguments(kind: type, given: dict[str, object]) -> None:
     """Check keyword arguments for a class whose constructors are `checked_constructor`'s, before there is an object.
 
     Raises:
@@ -114,7 +116,9 @@ class _Signature:
         self.num_bound = int(self._names[:1] == ("self",))
         self._kinds: dict[str, _Kind] | None = None
 
-    def check(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def check(
+        self, args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> tuple[tuple[object, ...], dict[str, object]]:
         kinds = self._kinds
         if kinds is None:
             kinds = self._kinds = self._read()
@@ -130,7 +134,7 @@ class _Signature:
                 kwargs = {**kwargs, name: fit}
         return args, kwargs
 
-    def _fit(self, name: str, kind: _Kind, value: Any) -> Any:
+    def _fit(self, name: str, kind: _Kind, value: object) -> object:
         return value if self._passes is not None and self._passes(name, value) else kind.fit(value)
 
     def _read(self) -> dict[str, _Kind]:
@@ -164,7 +168,7 @@ class _Scope:
             self._imports = _imports_of(self.module)
         return self._imports
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> object:
         """Raises KeyError where nothing is known of a name."""
         known = vars(sys.modules[self.module])
         if name in known:
@@ -223,7 +227,7 @@ def _options(annotation: object, scope: _Scope) -> dict[str, _Kind]:
 class _Kind:
     """What one parameter takes."""
 
-    def __init__(self, name: str, annotation: Any, scope: _Scope, default: object) -> None:
+    def __init__(self, name: str, annotation: object, scope: _Scope, default: object) -> None:
         self._name = name
         self._annotation = annotation
         self._scope = scope
@@ -234,7 +238,7 @@ class _Kind:
         self._plain = frozenset(t for part in text.split("|") if (t := _FIRST_SIGHT.get(part.strip())) is not None)
         self._may_be_later = name in _LATER and scope.module.startswith("delta_orch.dagster.")
 
-    def fit(self, value: Any) -> Any:
+    def fit(self, value: object) -> object:
         """The value, or what it stands for. Raises InvalidRequestError."""
         kind = type(value)
         if self._annotation == "object":
@@ -256,12 +260,12 @@ class _Kind:
         _ensure_sane(self._name, value, self._error, self._may_be_later)
         return value
 
-    def _remedy(self, value: Any) -> str | None:
+    def _remedy(self, value: object) -> str | None:
         if self._error is InvalidExpressionError:
             return "Write it as text in Spark SQL, for example \"day = '2013-01-01'\""
         return f"Write [{_shown(value)}]" if isinstance(value, str) and "Sequence[" in str(self._annotation) else None
 
-    def _takes(self, value: Any) -> bool:
+    def _takes(self, value: object) -> bool:
         if type(value) in self._plain:
             return True
         if not isinstance(self._annotation, str):
@@ -285,7 +289,7 @@ class _Kind:
         return text.replace("PathLike[str]", "a path").replace("None", "nothing").replace(" | ", " or ")
 
 
-def _is_of_tree(value: Any, tree: ast.expr, scope: _Scope) -> bool:
+def _is_of_tree(value: object, tree: ast.expr, scope: _Scope) -> bool:
     """Whether a value is of the type that an annotation spells. True where nothing is known of it."""
     match tree:
         case ast.BinOp(left=left, op=ast.BitOr(), right=right):
@@ -326,7 +330,7 @@ def _is_fixed(members: ast.Tuple) -> bool:
     return not (isinstance(last, ast.Constant) and last.value is Ellipsis)
 
 
-def _is_of_name(value: Any, name: str, attribute: str | None, scope: _Scope) -> bool:
+def _is_of_name(value: object, name: str, attribute: str | None, scope: _Scope) -> bool:
     if any(c.__name__ == name and c.__module__.startswith("delta_orch.") for c in type(value).__mro__):
         return True  # without a look at the source for where the name comes from
     try:
@@ -338,7 +342,7 @@ def _is_of_name(value: Any, name: str, attribute: str | None, scope: _Scope) -> 
     return _is_of(value, kind if attribute is None else getattr(kind, attribute), scope)
 
 
-def _is_of(value: Any, kind: Any, scope: _Scope) -> bool:
+def _is_of(value: object, kind: object, scope: _Scope) -> bool:
     if kind is object or kind is Any:
         return True
     if kind is bool:
@@ -375,24 +379,24 @@ def _is_of(value: Any, kind: Any, scope: _Scope) -> bool:
     return isinstance(value, kind)
 
 
-def _is_one_of(value: Any, choices: Any) -> bool:
+def _is_one_of(value: object, choices: object) -> bool:
     among = choices if isinstance(choices, tuple) else (choices,)
     return any(type(value) is type(choice) and value == choice for choice in among)
 
 
-def _is_collection(value: Any) -> bool:
+def _is_collection(value: object) -> bool:
     if not isinstance(value, Iterable) or isinstance(value, str | bytes | bytearray | memoryview | Mapping):
         return False
     # A tuple of its own kind, such as Dagster's AssetKey, may forbid it.
     return not isinstance(value, tuple) or type(value).__iter__ is tuple.__iter__
 
 
-def _members(value: Any) -> Iterable[Any]:
+def _members(value: object) -> Iterable[object]:
     """What can be looked at without using it up."""
-    return value if hasattr(value, "__len__") else ()
+    return value if isinstance(value, Iterable) and hasattr(value, "__len__") else ()
 
 
-def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError], may_be_later: bool) -> None:
+def _ensure_sane(name: str, value: object, error: type[InvalidRequestError], may_be_later: bool) -> None:
     """Refuse what no table can hold: numbers beyond 64 bits, infinite ones, text that cannot be encoded."""
     if isinstance(value, str):
         if type(value).__str__ is not str.__str__ and not may_be_later and not _is_readable(value):
@@ -411,7 +415,7 @@ def _ensure_sane(name: str, value: Any, error: type[InvalidRequestError], may_be
     elif isinstance(value, int):
         if not -_LARGEST - 1 <= value <= _LARGEST:
             raise error(f"{name} must be a number of no more than 64 bits", argument=name)
-    elif type(value) in (list, tuple):
+    elif isinstance(value, list | tuple) and type(value) in (list, tuple):
         for member in value:
             if isinstance(member, str | float | int):
                 _ensure_sane(name, member, error, may_be_later)
@@ -439,7 +443,7 @@ def _is_encodable(text: str) -> bool:
     return True
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     """A value in a message: short, and nothing of what its class does when it is printed."""
     if type(value) in (bool, type(None), float):
         return repr(value)
@@ -448,6 +452,6 @@ def _shown(value: Any) -> str:
     if type(value) is str:
         return repr(value[:60]) + ("…" if len(value) > 60 else "")
     kind = type(value)
-    if kind in (list, tuple) and value:
+    if isinstance(value, list | tuple) and value and kind in (list, tuple):
         return f"a {kind.__name__} of {' and '.join(sorted({type(member).__name__[:100] for member in value})[:3])}"
     return f"a value of type {kind.__name__[:100]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
@@ -20,7 +20,7 @@ _WHERE = take.argument("--where", "SQL", "The rows, in Spark SQL. Default: all."
 
 
 @COMMANDS.add(_WHERE, take.ENGINE, *take.COMMIT)
-def delete(at: Target, where: str | None, engine: str, **commit: Any) -> None:
+def delete(at: Target, where: str | None, engine: str, **commit: Unpack[CommitOptions]) -> None:
     """Delete the rows for which a predicate is true."""
     table = at.table()
     with out.working("Deleting rows"):
@@ -36,7 +36,7 @@ def delete(at: Target, where: str | None, engine: str, **commit: Any) -> None:
     take.ENGINE,
     *take.COMMIT,
 )
-def update(at: Target, assigned: list[str], where: str | None, engine: str, **commit: Any) -> None:
+def update(at: Target, assigned: list[str], where: str | None, engine: str, **commit: Unpack[CommitOptions]) -> None:
     """Give columns other values in the rows for which a predicate is true."""
     from delta_orch.protocol.schema_edit import quote_path
     from delta_orch.statements.rows import parse_assignments
@@ -68,7 +68,13 @@ def update(at: Target, assigned: list[str], where: str | None, engine: str, **co
     *take.COMMIT,
 )
 def merge(
-    at: Target, source: str, on: str | None, keys: str | None, when: list[str], engine: str, **commit: Any
+    at: Target,
+    source: str,
+    on: str | None,
+    keys: str | None,
+    when: list[str],
+    engine: str,
+    **commit: Unpack[CommitOptions],
 ) -> None:
     """Update, delete and insert rows by those of another table or a Parquet file."""
     from delta_orch.statements.rows import parse_merge_clause

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.cli.arguments import COMMIT, VERSION, Commands, Target, argument
 from delta_orch.cli.output import print_json, print_rows, report_commit
+
+if TYPE_CHECKING:
+    from delta_orch.log.write.commit_options import CommitOptions
 
 COMMANDS = Commands()
 
@@ -28,14 +31,14 @@ def list_domains(at: Target) -> None:
     *COMMIT,
     name="set",
 )
-def set_domain(at: Target, domain: str, configuration: str, **commit: Any) -> None:
+def set_domain(at: Target, domain: str, configuration: str, **commit: Unpack[CommitOptions]) -> None:
     """Set a metadata domain of your own, whatever it held before."""
     result = at.table().set_domain_metadata(domain, configuration, **commit)
     report_commit(result, done=f"Version {result.version} committed", nothing="Nothing to change", as_json=at.json)
 
 
 @COMMANDS.add(_DOMAIN, *COMMIT, name="remove")
-def remove_domain(at: Target, domain: str, **commit: Any) -> None:
+def remove_domain(at: Target, domain: str, **commit: Unpack[CommitOptions]) -> None:
     """Remove a metadata domain of your own."""
     result = at.table().remove_domain_metadata(domain, **commit)
     nothing = f"Nothing to remove: version {result.version} has no domain {domain}"

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal, Unpack
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
@@ -11,6 +11,7 @@ from delta_orch.cli.arguments import Commands, Target, UsageError
 from delta_orch.cli.output import text_of_bytes
 
 if TYPE_CHECKING:
+    from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.log.write.commit_result import CommitResult
 
 COMMANDS = Commands()
@@ -31,7 +32,7 @@ def optimize(
     zorder_by: str | None,
     full: bool,
     engine: str,
-    **commit: Any,
+    **commit: Unpack[CommitOptions],
 ) -> None:
     """Merge small files, partition by partition, and leave deleted rows behind. Rows do not change."""
     table = at.table()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
 from delta_orch.cli.arguments import Commands, Target, UsageError
 from delta_orch.cli.output import text_of_bytes
+
+if TYPE_CHECKING:
+    from delta_orch.log.write.commit_options import CommitOptions
 
 COMMANDS = Commands()
 
@@ -18,7 +21,7 @@ COMMANDS = Commands()
     take.flag("--ignore-missing-files", "Restore even where files of that version are gone."),
     *take.COMMIT,
 )
-def restore(at: Target, ignore_missing_files: bool, **commit: Any) -> None:
+def restore(at: Target, ignore_missing_files: bool, **commit: Unpack[CommitOptions]) -> None:
     """Make the table what it was at an older version. That is a new version; none is taken back."""
     if (at.version is None) == (at.timestamp is None):
         raise UsageError("Give --version or --timestamp")
@@ -82,7 +85,7 @@ def convert(at: Target, partition: list[str], dry_run: bool) -> None:
     take.ENGINE,
     *take.COMMIT,
 )
-def purge(at: Target, where: str | None, engine: str, **commit: Any) -> None:
+def purge(at: Target, where: str | None, engine: str, **commit: Unpack[CommitOptions]) -> None:
     """Rewrite files that hold deleted rows or dropped columns. Rows do not change."""
     table = at.table()
     with out.working("Rewriting files"):

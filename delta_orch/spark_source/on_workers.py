@@ -22,6 +22,7 @@ from pyspark.sql.datasource import (
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_orch.protocol.actions import JsonValue
     from delta_orch.scan.tasks import ScanTask
 
 
@@ -119,7 +120,7 @@ class RowReader(DataSourceReader):  # type: ignore[misc]
         self.schema_json = schema_json
         self.plan = plan
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, JsonValue]:
         return {**self.__dict__, "plan": None}
 
     def partitions(self) -> list[InputPartition]:
@@ -147,18 +148,18 @@ except ImportError:
 class RowStreamReader(*_STREAM_READER):  # type: ignore[misc]
     """The half of a stream's reader that executors need; `planner`, a `StreamPlanner`, stays with the driver."""
 
-    def __init__(self, schema_json: str, planner: Any, offset: Callable[[dict[str, Any]], Any] | None) -> None:
+    def __init__(self, schema_json: str, planner: Any, offset: Callable[[dict[str, JsonValue]], Any] | None) -> None:
         self.schema_json = schema_json
         self.planner = planner
         self.offset = offset
 
-    def __getstate__(self) -> dict[str, Any]:
+    def __getstate__(self) -> dict[str, JsonValue]:
         return {**self.__dict__, "planner": None, "offset": None}
 
-    def initialOffset(self) -> dict[str, Any]:
+    def initialOffset(self) -> dict[str, JsonValue]:
         return self.planner.initial().to_json()  # type: ignore[no-any-return]
 
-    def latestOffset(self, start: dict[str, Any], limit: Any) -> dict[str, Any]:
+    def latestOffset(self, start: dict[str, JsonValue], limit: Any) -> dict[str, JsonValue]:
         assert self.offset is not None
         is_limited = not isinstance(limit, ReadAllAvailable)
         return self.planner.latest(self.offset(start), is_limited=is_limited).to_json()  # type: ignore[no-any-return]
@@ -169,7 +170,7 @@ class RowStreamReader(*_STREAM_READER):  # type: ignore[misc]
     def prepareForTriggerAvailableNow(self) -> None:
         self.planner.stop_at_newest()
 
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+    def partitions(self, start: dict[str, JsonValue], end: dict[str, JsonValue]) -> list[InputPartition]:
         assert self.offset is not None
         return [TaskPartition(task) for task in self.planner.tasks(self.offset(start), self.offset(end))]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -33,6 +33,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.time_travel import parse_timestamp_ms
+from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.arrow_building import int64_array, string_array
 from delta_orch.protocol.paths import commit_path
 from delta_orch.protocol.types import StructType
@@ -42,6 +43,7 @@ from delta_orch.spark_source.options import StreamOptions
 from delta_orch.table.column_mapping import physical_name
 
 if TYPE_CHECKING:
+    from delta_orch.engines.scan_plan import ScanPlan
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.storage.base import FileMeta
@@ -61,7 +63,7 @@ class Offset:
     is_starting: bool = False
     first: int | None = None
 
-    def to_json(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, JsonValue]:
         """Under the names that the checkpoints of Delta's own source have."""
         return {
             "sourceVersion": 1,
@@ -73,7 +75,7 @@ class Offset:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> Offset:
+    def from_json(cls, value: Mapping[str, JsonValue]) -> Offset:
         """Raises ProtocolViolationError: The checkpoint is another source's."""
         try:
             found = value["reservoirId"], value["reservoirVersion"], value["index"], value["isStartingVersion"]
@@ -200,7 +202,7 @@ class StreamPlanner:
         self._known.clear()
         return [task for plan in plans for task in split_scan(plan, self._options.max_partition_bytes)]
 
-    def _starting_plans(self, version: int, files: pa.Table) -> list[Any]:
+    def _starting_plans(self, version: int, files: pa.Table) -> list[ScanPlan]:
         if not self._is_feed:
             return [scan_of_files(self._shape, files)] if files.num_rows else []
         count, moment = files.num_rows, self._log.snapshot(version=version).timestamp_ms

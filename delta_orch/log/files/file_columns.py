@@ -7,7 +7,6 @@ A logical file is keyed by (`path`, `dv_id`) (PROTOCOL, "Action Reconciliation")
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -271,7 +270,7 @@ def with_wide_bounds(stats: str | None) -> str | None:
     return None if stats is None else orjson.dumps({**members_of(stats), "tightBounds": False}).decode()
 
 
-def members_of(text: str | None) -> dict[str, Any]:
+def members_of(text: str | None) -> dict[str, JsonValue]:
     """As `parse_object`, for `orjson.dumps`: numbers are written as they stand. Doubles would round decimals, and then
     bounds do not hold."""
     if not parse_object(text):
@@ -282,7 +281,7 @@ def members_of(text: str | None) -> dict[str, Any]:
         return orjson.Fragment(number)
 
     try:
-        found: dict[str, Any] = loads(text or "", parse_float=as_written, parse_int=as_written)
+        found: dict[str, JsonValue] = loads(text or "", parse_float=as_written, parse_int=as_written)
     except RecursionError:
         return {}
     return found

@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
@@ -28,7 +28,7 @@ from delta_orch.log.files.txn import TxnId
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions
 from delta_orch.log.write.staging import Provenance
 from delta_orch.protocol.action_json import parse_action
-from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol
+from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol
 from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.paths import STAGED_DIRECTORY
 from delta_orch.protocol.schema import parse_schema, serialize_schema
@@ -165,7 +165,7 @@ def load_held_commit(store: LogStore, reference: str) -> HeldCommit:
         ) from e
 
 
-def _parsed(content: dict[str, Any], reference: str) -> HeldCommit:
+def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
     if content.get("format") != _FORMAT:
         raise InvalidRequestError(
             f"The staged write {reference} has the format {content.get('format')!r}, which this release does not read",
@@ -229,7 +229,7 @@ def _unpack(text: str) -> pa.Table:
     return files
 
 
-def _ensure_types(content: Mapping[str, Any], kinds: Mapping[str, tuple[type, ...]]) -> None:
+def _ensure_types(content: Mapping[str, JsonValue], kinds: Mapping[str, tuple[type, ...]]) -> None:
     """Raises TypeError: A value is of another type."""
     for name, allowed in kinds.items():
         if type(content[name]) not in allowed:
@@ -241,7 +241,7 @@ def _txn_json(txn: TxnId) -> dict[str, object]:
     return {**{f.name: getattr(txn, f.name) for f in fields(txn)}, "scope": scope}
 
 
-def _txn(value: Mapping[str, Any], schema: StructType) -> TxnId:
+def _txn(value: Mapping[str, JsonValue], schema: StructType) -> TxnId:
     scope = None if value["scope"] is None else _predicate(value["scope"], schema)
     return TxnId(**{**value, "scope": None if scope is None else _gated(scope)})
 
@@ -286,7 +286,7 @@ def _survives(text: str, predicate: Expression, *, schema: StructType) -> bool:
         return False
 
 
-def _reads(value: Mapping[str, Any], schema: StructType) -> ReadSet:
+def _reads(value: Mapping[str, JsonValue], schema: StructType) -> ReadSet:
     return ReadSet(
         whole_table=value["wholeTable"],
         predicates=[_gated(_predicate(text, schema)) for text in value["predicates"]],
@@ -312,7 +312,7 @@ def _marks_json(marks: MarkedRows) -> dict[str, object]:
     }
 
 
-def _marks(value: Mapping[str, Any]) -> MarkedRows:
+def _marks(value: Mapping[str, JsonValue]) -> MarkedRows:
     from pyroaring import BitMap64
 
     from delta_orch.log.write.marked_rows import MarkedRows
