@@ -46,6 +46,7 @@ class OnceWriter:
         is_said: Its arguments say all it does, so that an attempt which may have been cleared counts if it has done it.
             Where a function computes rows, those that an attempt computed before it was cleared do not.
         work: See `work_of`.
+        deletes: It is a merge that may delete rows.
         is_told: Whether Airflow has heard of this version from the task that commits it, if that is another one.
     """
 
@@ -61,6 +62,7 @@ class OnceWriter:
         replaces_table: bool = False,
         is_said: bool = False,
         work: str = "",
+        deletes: bool = False,
         is_told: Callable[[int | None], bool] | None = None,
     ) -> None:
         self._context = context
@@ -71,6 +73,7 @@ class OnceWriter:
         self._adds = adds
         self._replaces_table = replaces_table
         self._is_said = is_said
+        self._deletes = deletes
         self._is_told = is_told
         self._work = work if run.map_index >= 0 and name is None else ""
 
@@ -126,7 +129,10 @@ class OnceWriter:
         """What is to look at a write that replaces or deletes rows, before it is published (`ensure_spared`). None
         where no other task can have written them in this run."""
         now = snapshot_or_none(self._table)
-        if self._adds or not has_to_spare(self._context, self._run, {} if now is None else now.txns):
+        known = {} if now is None else now.txns
+        if (self._adds and not self._deletes) or not has_to_spare(
+            self._context, self._run, known, is_merge=self._deletes
+        ):
             return None
         unit = txns[-1] if txns else None
         given = (self._context, self._run, self._table, unit)
@@ -150,7 +156,8 @@ class OnceWriter:
         txns = self._placed(txns, marker, attempts)
         if recorded is not None:
             self._ensure_own_name(txns[-1])
-            if are_taken(self._context, self._run, self._table, txns[-1].app_id, recorded):
+            stands = self._idempotency == "partition" or marker is None or not marker.acknowledged
+            if are_taken(self._context, self._run, self._table, txns[-1].app_id, recorded, stands=stands):
                 forget(self._run, self._table, txns[-1].app_id)
                 recorded = None
         txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)

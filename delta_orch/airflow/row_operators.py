@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.staged_write import StagedWrite
 
 CLAUSES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
     "when_matched_update": (frozenset({"set"}), frozenset({"set", "condition"})),
@@ -35,6 +37,22 @@ CLAUSES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
 
 _LATER = {"set": {"x": "1"}, "values": {"x": "1"}, "condition": "true", "except_columns": ()}
 """In place of the output of a task, when the DAG is parsed."""
+
+
+def looked_at(
+    table: DeltaTable,
+    look: Callable[[StagedWrite], None] | None,
+    write: Callable[..., CommitResult],
+    *,
+    stage: bool = False,
+) -> CommitResult:
+    """A write that is looked at before it is published, or staged for others."""
+    result = write(stage=stage or look is not None)
+    if look is None or result.staged is None:
+        return result
+    staged = table.staged(result.staged)
+    look(staged)
+    return result if stage else staged.publish()
 
 
 class DeltaMergeOperator(DeltaRowsOperator):
@@ -108,7 +126,8 @@ class DeltaMergeOperator(DeltaRowsOperator):
         return arguments.get("on") is not None and arguments.get("idempotency", "run") == "run"
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        once = self.once(context, run, table, adds=self.keys is None)
+        deletes = any(name.endswith("_delete") for clause in self.clauses for name in clause)
+        once = self.once(context, run, table, adds=self.keys is None, deletes=deletes)
         with self.lazy_session(run) as session:
             if self.keys is not None:
                 step = replace(self.step(run, table, "merge"), merge_keys=tuple(self.keys))
@@ -116,15 +135,21 @@ class DeltaMergeOperator(DeltaRowsOperator):
                     step = replace(step, options={**step.options, "stage": True})
                 report = once.run(step, lambda: self.rows(context, session()))
             else:
-                report = once.commit(
-                    f"Task {self.task_id}", lambda txns: self._merge(run, table, self.rows(context, session()), txns)
-                )
+
+                def merge(txns: tuple[TxnId, ...]) -> CommitResult:
+                    rows = self.rows(context, session())
+                    look = once.look(txns, None)
+                    return looked_at(table, look, partial(self._merge, run, table, rows, txns), stage=self.stage)
+
+                report = once.commit(f"Task {self.task_id}", merge)
         return xcom_of(report)
 
-    def _merge(self, run: TaskRun, table: DeltaTable, rows: object, txns: tuple[TxnId, ...]) -> CommitResult:
+    def _merge(
+        self, run: TaskRun, table: DeltaTable, rows: object, txns: tuple[TxnId, ...], *, stage: bool
+    ) -> CommitResult:
         if rows is None:
             raise self.refusal("has a function that returned None instead of rows")
-        options: dict[str, Any] = {"txn": txns, "user_metadata": run.user_metadata(), "stage": self.stage}
+        options: dict[str, Any] = {"txn": txns, "user_metadata": run.user_metadata(), "stage": stage}
         merge: Any = table.merge(
             rows,
             cast("str", self.on),
@@ -225,11 +250,6 @@ class DeltaDeleteOperator(DeltaOnceOperator):
         def delete(txns: tuple[TxnId, ...]) -> CommitResult:
             look = once.look(txns, self.where)
             said: dict[str, Any] = {"engine": self.engine, "txn": txns, "user_metadata": run.user_metadata()}
-            result = table.delete(self.where, stage=look is not None, **said)
-            if look is None or result.staged is None:
-                return result
-            staged = table.staged(result.staged)
-            look(staged)
-            return staged.publish()
+            return looked_at(table, look, partial(table.delete, self.where, **said))
 
         return xcom_of(once.commit(f"Task {self.task_id}", delete))

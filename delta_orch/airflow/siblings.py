@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.taken import before, have, writers
+from delta_orch.airflow.taken import before, deletes_rows, have, is_to_come, state_of, writers
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, said_by
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_writer
@@ -59,7 +59,7 @@ def _is_still_its(context: Context, run: TaskRun, table: DeltaTable, made: Recor
     """Whether the identity under which another mapped task has made a commit in this run is still that one's."""
     info = made.commit_info or {}
     sibling = replace(run, map_index=run.map_index_of(info))
-    state = _state_of(context, sibling)
+    state = state_of(context, sibling)
     if state in (None, "removed"):
         return False  # It was cleared, and has not begun; or the list has become shorter.
     if state in _UNDER_WAY:
@@ -69,14 +69,6 @@ def _is_still_its(context: Context, run: TaskRun, table: DeltaTable, made: Recor
     # It has ended. If it wrote under another name since, it has made a newer commit.
     assert made.version is not None
     return find_commit_after(table, made.version, sibling.is_of_task) is None
-
-
-def _state_of(context: Context, of: TaskRun) -> str | None:
-    """The state of a mapped task of this run, as Airflow has it now; None also for one that there is not."""
-    found = context["ti"].get_task_states(
-        dag_id=of.dag_id, map_index=of.map_index, task_ids=[of.task_id], run_ids=[of.run_id]
-    )
-    return next(iter(found.get(of.run_id, {}).values()), None)
 
 
 def ensure_not_taken(table: DeltaTable, staged: StagedWrite) -> None:
@@ -104,16 +96,17 @@ def ensure_not_taken(table: DeltaTable, staged: StagedWrite) -> None:
                 )
 
 
-def has_to_spare(context: Context, run: TaskRun, known: Mapping[str, int]) -> bool:
+def has_to_spare(context: Context, run: TaskRun, known: Mapping[str, int], *, is_merge: bool) -> bool:
     """Whether a task that replaces or deletes rows may find some that another task has written in this run, now or when
     it commits. What comes after this task does not run beside it: the table has its transactions now, or never.
 
     Args:
         known: The transactions of the table.
+        is_merge: Mapped merges are not held apart (`ensure_spared`).
     """
     others = _others(context, run)
     after = others and others & set(context["ti"].task.get_flat_relative_ids(upstream=False))
-    if run.map_index >= 0 or others - after:
+    if (run.map_index >= 0 and not is_merge) or others - after:
         return True
     tasks = [context["dag"].task_dict[name] for name in after]
     if any((getattr(task, "partial_kwargs", None) or vars(task)).get("idempotency") == "off" for task in tasks):
@@ -133,7 +126,9 @@ def ensure_spared(
     replaces_table: bool,
     where: str | Expression | None,
 ) -> None:
-    """Look at what a task is about to replace or delete.
+    """Look at what a task is about to replace or delete. Of a merge that deletes rows the log does not tell which: it
+    is refused where it changes files of rows that another task has written; files that another merge, or a sibling, has
+    rewritten hold rows of others, too.
 
     Args:
         unit: The transaction of the write; None for one without. What another index has written under it was this one's
@@ -151,9 +146,10 @@ def ensure_spared(
     # A DAG file is parsed without pyarrow.
     from delta_orch.pipeline.shared_target import added_by, places, replaced_files
 
-    if staged.read_version is None:
+    is_merge = staged.operation == "MERGE"
+    if staged.read_version is None or (is_merge and not deletes_rows(staged.operation, staged.operation_metrics)):
         return
-    is_mapped = run.map_index >= 0 and (unit is None or _has_others(run, table, unit))
+    is_mapped = run.map_index >= 0 and not is_merge and (unit is None or _has_others(run, table, unit))
     others = _others(context, run)
 
     def by_another_name(commit: Commit) -> bool:
@@ -175,13 +171,16 @@ def ensure_spared(
         if isinstance(told, int) and told < run.since_ms:
             return
         # A DELETE adds no rows: its files hold those that it has left.
-        if not found or info.get("operation") == "DELETE" or not run.is_of_another_task(info):
+        operation = info.get("operation")
+        if not found or operation == "DELETE" or (is_merge and operation == "MERGE"):
+            continue
+        if not run.is_of_another_task(info):
             continue
         name = str(said_by(info).get("task_id"))
         is_sibling = name == run.task_id
         if is_sibling and not (is_mapped and by_another_name(commit)):
             continue
-        if not is_sibling and (name not in others or _is_to_come(context, run, name, info)):
+        if not is_sibling and (name not in others or is_to_come(context, run, name, info)):
             continue
         if where is not None and found <= paths and not have(table, staged.read_version, found, where):
             continue  # Its files have rows of the predicate's columns, and none of its rows.
@@ -200,13 +199,6 @@ def _others(context: Context, run: TaskRun) -> frozenset[str]:
     """The tasks of the DAG that write to tables, and that this one does not wait for."""
     known = writers(context) - {run.task_id}
     return known and known - before(context)
-
-
-def _is_to_come(context: Context, run: TaskRun, task_id: str, info: Mapping[str, object]) -> bool:
-    """Whether a task that has made a commit in this run makes it again: it was cleared, and has not begun, or it is
-    retried, and finds that its rows are gone (`taken`)."""
-    other = replace(run, task_id=task_id, map_index=run.map_index_of(info))
-    return _state_of(context, other) in (None, "removed", "up_for_retry")
 
 
 def _has_others(run: TaskRun, table: DeltaTable, unit: TxnId) -> bool:

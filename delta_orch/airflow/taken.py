@@ -1,4 +1,4 @@
-"""Rows that a task has written and that a task before it has removed since, in this run: it has to write them again.
+"""Rows that a task has written and that another one has removed since, in this run: it has to write them again.
 
 A task that deletes the rows of a day, and one after it that adds them: what the second has recorded says that it is
 done, and its rows are gone. So is it where the first was cleared and the second finds the commit of an attempt that was
@@ -8,7 +8,9 @@ never acknowledged, or writes once a partition.
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.airflow.table_operator import DeltaTableOperator
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 _REMOVING = ("WRITE", "DELETE")
 """Operations that remove the rows of a predicate, or all."""
+
+_AHEAD = (None, "removed", "up_for_retry")
+"""States of a task instance that begins again: it was cleared, or it is retried."""
 
 
 def writers(context: Context) -> frozenset[str]:
@@ -55,8 +60,29 @@ def forget(run: TaskRun, table: DeltaTable, app_id: str) -> None:
     transaction.commit()
 
 
-def are_taken(context: Context, run: TaskRun, table: DeltaTable, app_id: str, recorded: int) -> bool:
-    """Whether the rows of a recorded transaction are gone, as a task before this one has removed them in this run.
+def state_of(context: Context, of: TaskRun) -> str | None:
+    """The state of a task instance of this run, as Airflow has it now; None also for one that there is not."""
+    found = context["ti"].get_task_states(
+        dag_id=of.dag_id, map_index=of.map_index, task_ids=[of.task_id], run_ids=[of.run_id]
+    )
+    return next(iter(found.get(of.run_id, {}).values()), None)
+
+
+def is_to_come(context: Context, run: TaskRun, task_id: str, info: Mapping[str, object]) -> bool:
+    """Whether a task that has made a commit in this run begins again, and makes it again."""
+    return state_of(context, replace(run, task_id=task_id, map_index=run.map_index_of(info))) in _AHEAD
+
+
+def deletes_rows(operation: object, metrics: object) -> bool:
+    """Whether a commit is a merge that has deleted rows."""
+    return operation == "MERGE" and isinstance(metrics, Mapping) and int(metrics.get("numTargetRowsDeleted", 0)) > 0
+
+
+def are_taken(
+    context: Context, run: TaskRun, table: DeltaTable, app_id: str, recorded: int, *, stands: bool = True
+) -> bool:
+    """Whether the rows of a recorded transaction are gone, as another task has removed them in this run. One that comes
+    after this one has to, unless it begins again: what lies between the two reads the rows.
 
     Args:
         context: Airflow's.
@@ -64,18 +90,30 @@ def are_taken(context: Context, run: TaskRun, table: DeltaTable, app_id: str, re
         table: The table that is written.
         app_id: The transaction's.
         recorded: The version of it that the table has.
+        stands: What is recorded may be all that this attempt does. Of a merge the log tells only at times what it has
+            deleted, and where the rows are added again anyway, nobody has to know.
 
     Raises:
         InvalidRequestError: Some of the rows are gone, or it cannot be told.
     """
-    earlier = before(context)
-    if not earlier:
+    others = writers(context) - {run.task_id}
+    if not others:
         return False
+    after = others & set(context["ti"].task.get_flat_relative_ids(upstream=False))
+    is_refused = False
 
     def removes(commit: Commit) -> bool:
+        nonlocal is_refused
         info = commit.commit_info or {}
-        is_earlier = run.is_of_run(info) and said_by(info).get("task_id") in earlier
-        return is_earlier and info.get("operation") in _REMOVING and bool(commit.removes.num_rows)
+        operation, name = info.get("operation"), said_by(info).get("task_id")
+        if not run.is_of_run(info) or name not in others or not commit.removes.num_rows:
+            return False
+        if operation not in _REMOVING and not (stands and deletes_rows(operation, info.get("operationMetrics"))):
+            return False
+        if name in after and not is_to_come(context, run, name, info):
+            return False
+        is_refused |= name not in after
+        return True
 
     newest = table.snapshot().version
     oldest, found = newest + 1, set[int]()
@@ -94,7 +132,12 @@ def are_taken(context: Context, run: TaskRun, table: DeltaTable, app_id: str, re
         return False
     if own is None:
         raise _in_part(run, f"The log begins with version {oldest}, which is newer than what this task has written")
-    return _are_removed(run, table, own, found, newest)
+    try:
+        return _are_removed(run, table, own, found, newest)
+    except InvalidRequestError:
+        if is_refused:
+            raise
+        return False  # It removes what it is to remove of what this task writes.
 
 
 def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int], newest: int) -> bool:
@@ -125,10 +168,16 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
 
 
 def _split(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[bool, bool]:
-    """Whether a commit that removes the rows of a predicate has removed rows of some files, and left some."""
+    """Whether a commit that removes rows has removed rows of some files, and left some."""
     from delta_orch.expressions.tree import is_not_true
+    from delta_orch.log.files.file_columns import FileTable
 
-    said = ((commit.commit_info or {}).get("operationParameters") or {}).get("predicate")  # type: ignore[attr-defined]
+    info: Any = commit.commit_info or {}
+    if info.get("operation") == "MERGE":
+        # Which rows it has deleted, updated and copied is not told of each file.
+        others = (int(info["operationMetrics"].get(f"numTargetRows{what}", 0)) for what in ("Updated", "Copied"))
+        return True, any(others) or bool(paths & set(FileTable(commit.adds).path.to_pylist()))
+    said = (info.get("operationParameters") or {}).get("predicate")
     if isinstance(said, str) and said.startswith("["):
         said = next(iter(json.loads(said)), None)
     if said is None:
@@ -164,8 +213,8 @@ def have(
 
 def _in_part(run: TaskRun, cause: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"Task {run.task_id} has written rows, of which a task before it has removed some in this run",
+        f"Task {run.task_id} has written rows, of which another task has removed some in this run, or may have",
         cause=cause,
-        remedy="Let the task before it remove all of its rows, or none: by where or replace_where, or from a table of "
-        "its own. To go on, delete what it has written and clear it",
+        remedy="Let that task remove all of its rows, or none: by where or replace_where, or from a table of its own. "
+        "To go on, delete what this one has written and clear it",
     )

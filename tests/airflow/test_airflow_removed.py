@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from airflow.providers.standard.operators.python import PythonOperator
 from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
-from delta_orch.airflow import DeltaDeleteOperator, DeltaOptimizeOperator, DeltaWriteOperator
+from delta_orch.airflow import DeltaDeleteOperator, DeltaMergeOperator, DeltaOptimizeOperator, DeltaWriteOperator
 from delta_orch.airflow.run_context import TaskRun
 from tests.airflow.internals import ADDS_ONCE, needs_state
 
@@ -49,6 +50,13 @@ def die_once(context: Any, result: Any) -> None:
 def first(kind: str, uri: Path, where: str) -> Any:
     if kind == "delete":
         return DeltaDeleteOperator(task_id="first", table_uri=uri, where=where)
+    if kind == "merge":
+        return DeltaMergeOperator(
+            task_id="first", table_uri=uri, python_callable=loaded, on="source.v = target.v", clauses=[
+                {"when_not_matched_insert_all": {}},
+                {"when_not_matched_by_source_delete": {"condition": f"target.{where}"}},
+            ],
+        )  # fmt: skip
     if kind == "mapped":
         return DeltaDeleteOperator.partial(task_id="first", table_uri=uri).expand(where=["v = 'x'", where])
     replaces: dict[str, Any] = {"whole": {}, "dynamic": {"partition_overwrite_mode": "dynamic"}}.get(
@@ -74,7 +82,7 @@ def both(kind: str, number: int) -> list[str]:
     return [*([] if kind in ("delete", "mapped") else [f"load {number}"]), f"more {number}"]
 
 
-@pytest.mark.parametrize("kind", ["delete", "replace_where", "dynamic"])
+@pytest.mark.parametrize("kind", ["delete", "replace_where", "dynamic", pytest.param("merge", marks=needs_state)])
 @pytest.mark.parametrize(
     "more",
     [pytest.param({"post_execute": die_once, "retries": 0}, marks=needs_state, id="unacknowledged"), ONCE],
@@ -90,7 +98,7 @@ def test_what_was_removed_is_added_again(runs: Runs, tmp_path: Path, kind: str, 
     assert content(tmp_path / "t")[-1 if more == ONCE else -2 :] == ["more 2", "more 3"][: 1 if more == ONCE else 2]
 
 
-@pytest.mark.parametrize("kind", ["delete", "replace_where", "whole"])
+@pytest.mark.parametrize("kind", ["delete", "replace_where", "whole", pytest.param("merge", marks=needs_state)])
 def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs, tmp_path: Path, kind: str) -> None:
     dag = dag_of(kind, tmp_path / "t", **ADDS_ONCE)
     run = runs.run(dag, DAY)
@@ -100,6 +108,50 @@ def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs
     assert DeltaTable(tmp_path / "t").version() == version
     runs.clear(dag, run, "first", "more")
     assert content(tmp_path / "t") in ([*both(kind, 3)[:-1], "more 2"],)
+
+
+@pytest.mark.parametrize("where", ["1 = 1", "v = 'a'"], ids=["all", "some"])
+@pytest.mark.parametrize(
+    "more",
+    [pytest.param({"post_execute": die_once, "retries": 0}, marks=needs_state, id="unacknowledged"), ONCE],
+    ids=str,
+)
+def test_what_a_later_task_has_removed_is_there_for_the_tasks_between(
+    runs: Runs, tmp_path: Path, more: dict[str, Any], where: str
+) -> None:
+    """Where that one runs again. It is left to it what it removes in part."""
+    read: list[list[str]] = []
+    uri = tmp_path / "t"
+    DeltaTable(uri).create(rows("", "").schema)
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        writes: dict[str, Any] = {"python_callable": lambda ds: rows(ds, "a", "b"), "mode": "append", **more}
+        between = PythonOperator(task_id="between", python_callable=lambda: read.append(content(uri)))
+        last = DeltaDeleteOperator(task_id="last", table_uri=uri, where=where, trigger_rule="all_done")
+        DeltaWriteOperator(task_id="stage", table_uri=uri, **writes) >> between >> last
+    run = runs.run(dag, DAY)
+    left = content(uri)
+    assert left == ([] if where == "1 = 1" else ["b"])
+    runs.clear(dag, run, "stage", "between", "last")
+    assert [runs.state(run, name) for name in ("stage", "between", "last")] == ["success"] * 3
+    assert read[-1] == (left or ["a", "b"])
+    assert content(uri) == left
+    runs.clear(dag, run, "stage")
+    assert (more == ONCE) == (content(uri) == left)
+
+
+def test_what_a_task_without_an_order_has_removed_is_added_again(runs: Runs, tmp_path: Path) -> None:
+    """It may, as that one was cleared, and has not begun."""
+    uri = tmp_path / "t"
+    DeltaTable(uri).create(rows("", "").schema)
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        waits = PythonOperator(task_id="waits", python_callable=lambda: None)
+        waits >> DeltaWriteOperator(task_id="more", table_uri=uri, python_callable=added, **ONCE)
+        DeltaDeleteOperator(task_id="first", table_uri=uri, all_rows=True)
+    run = runs.run(dag, DAY)
+    assert content(uri) == ["more 1"]
+    runs.clear(dag, run, "waits", "first", "more")
+    assert runs.state(run, "first") == "success"
+    assert content(uri) == ["more 2"]
 
 
 def test_tasks_without_an_order_do_not_remove_rows_of_each_other(runs: Runs, tmp_path: Path) -> None:
