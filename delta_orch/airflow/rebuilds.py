@@ -63,9 +63,12 @@ def newer_removals(context: Context, run: TaskRun, table: DeltaTable, known: Tab
         if removes is not None and is_by_run and removes(arguments):
             until = airflow_version(run.ordered_at, MAX_CLEAR_NUMBER)
             writer = airflow_writer(run.dag_id, name)
-            # Of a mapped task, how many the newer run has is known by what they have recorded.
+            # Of a mapped task, how many the newer run has is known by what they have recorded. Meanwhile others may
+            # record theirs: as many as this run has.
+            here = context["ti"].get_task_states(dag_id=run.dag_id, task_ids=[name], run_ids=[run.run_id])
+            indexes = {f"{writer}[{index}]:{partition}" for index in range(len(here.get(run.run_id, {})) or 1)}
             mapped = {app for app in known.txns if app.startswith(f"{writer}[") and app.endswith(f"]:{partition}")}
-            for app_id in sorted({f"{writer}:{partition}", f"{writer}[0]:{partition}", *mapped}):
+            for app_id in sorted({f"{writer}:{partition}", *indexes, *mapped}):
                 recorded = known.txn_version(app_id) or 0
                 removals.append(_not_newer(run, table, app_id, recorded, until, may_be_own=True))
     return tuple(removals)

@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 _REMOVING = ("WRITE", "DELETE")
 """Operations that remove the rows of a predicate, or all."""
 
-_AHEAD = (None, "removed", "up_for_retry")
-"""States of a task instance that begins again: it was cleared, or it is retried."""
+_AHEAD = (None, "removed", "up_for_retry", "skipped")
+"""States of a task instance that begins again: it was cleared, or it is retried; or was cleared and then skipped, as by
+a branch that goes another way now. What it has written before does not stand."""
 
 
 def writers(context: Context) -> frozenset[str]:

@@ -144,10 +144,15 @@ class DeltaTablesComponent(DeltaStore, dg.Component):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         condition = None if self.observe_cron is None else dg.AutomationCondition.on_cron(self.observe_cron)
+        keys = [table.key for table in self.tables]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise InvalidRequestError(
+                f"tables has two of the key {twice[0]!r}", remedy="Give each a key of its own, or join the two"
+            )
         assets: list[dg.SourceAsset] = []
         checks: list[dg.AssetChecksDefinition] = []
         for table in self.tables:
-            resource, key = self.resource(table.table_uri), dg.AssetKey(table.key.split("/"))
+            resource, key = self.resource(table.table_uri), _key(table.key)
             if table.observed:
                 assets += build_delta_observations(
                     {key.path[-1]: resource},
@@ -237,8 +242,8 @@ class DeltaIncrementalComponent(DeltaStore, dg.Component):
             table_properties=self.table_properties,
             schema_mode=self.schema_mode,
             audit=self.audit,
-            key=dg.AssetKey(self.key.split("/")),
-            deps=[dg.AssetKey(key.split("/")) for key in self.deps],
+            key=_key(self.key),
+            deps=[_key(key) for key in self.deps],
             automation_condition=automation.eager() if self.cron is None else automation.on_cron(self.cron),
             group_name=self.group_name,
         )(_function(self.function, context))
@@ -308,6 +313,16 @@ class DeltaMaintenanceComponent(DeltaStore, dg.Component):
         )
 
 
+def _key(text: str) -> dg.AssetKey:
+    """Raises InvalidRequestError: A part of it is empty."""
+    parts = text.split("/")
+    if not all(part.strip() for part in parts):
+        raise InvalidRequestError(
+            f"The asset key {text!r} has an empty part", remedy="Write names, with a slash between two: lake/events"
+        )
+    return dg.AssetKey(parts)
+
+
 def _checks(key: dg.AssetKey, resource: DeltaTableResource, spec: DeltaTableSpec) -> list[dg.AssetChecksDefinition]:
     checks: list[dg.AssetChecksDefinition] = []
     if spec.columns is not None:
@@ -317,6 +332,10 @@ def _checks(key: dg.AssetKey, resource: DeltaTableResource, spec: DeltaTableSpec
     if spec.min_rows is not None:
         checks.append(build_delta_row_count_check(key, resource, min_rows=spec.min_rows))
     if spec.max_age_hours is not None:
+        if not spec.max_age_hours < timedelta.max.total_seconds() / 3600:
+            raise InvalidRequestError(
+                f"max_age_hours={spec.max_age_hours} is no age", remedy="Give a number of hours, or leave it out"
+            )
         checks.append(build_delta_freshness_check(key, resource, max_age=timedelta(hours=spec.max_age_hours)))
     if spec.healthy:
         checks.append(build_delta_health_check(key, resource))

@@ -10,18 +10,21 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from airflow.providers.standard.operators.python import PythonOperator
+from airflow.providers.standard.operators.python import BranchPythonOperator, PythonOperator
 from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaDeleteOperator, DeltaMergeOperator, DeltaOptimizeOperator, DeltaWriteOperator
 from delta_orch.airflow.run_context import TaskRun
+from delta_orch.log.files.txn import TxnId
+from delta_orch.pipeline.run_identity import airflow_version, airflow_writer, interval_text
 from tests.airflow.internals import ADDS_ONCE, needs_state
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
 
 DAY = datetime(2024, 1, 5, tzinfo=UTC)
+LATER = airflow_version(datetime(2100, 1, 1, tzinfo=UTC))
 ONCE: dict[str, Any] = {"idempotency": "partition"}
 
 
@@ -226,3 +229,38 @@ def test_a_late_run_of_the_interval_adds_nothing_beside_the_rows_of_a_newer_one(
     assert content(tmp_path / "t") == expected
     runs.clear(dag, late, "first", "more")
     assert content(tmp_path / "t") == both(kind, 2)
+
+
+@needs_state
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_late_run_sees_what_mapped_tasks_of_a_newer_one_remove_meanwhile(
+    runs: Runs, tmp_path: Path, index: int
+) -> None:
+    def overtaken(ds: str, ti: Any, data_interval_start: Any, data_interval_end: Any) -> pa.Table:
+        writer = airflow_writer(ti.dag_id, "first", index)
+        newer = TxnId(f"{writer}:{interval_text(data_interval_start, data_interval_end)}", LATER, ordered=True)
+        DeltaTable(tmp_path / "t").overwrite(rows(ds, "newer"), txn=newer)
+        return rows(ds, "late")
+
+    dag = dag_of("mapped", tmp_path / "t", does=overtaken)
+    late = runs.run(dag, DAY)
+    assert [runs.state(late, "first", each) for each in (0, 1)] == ["success"] * 2
+    assert runs.state(late, "more") == "failed"
+    assert content(tmp_path / "t") == ["newer"]
+
+
+def test_what_a_branch_has_passed_over_is_replaced(runs: Runs, tmp_path: Path) -> None:
+    """Cleared together: the branch goes another way now."""
+    ways = ["left", "right"]
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        branch = BranchPythonOperator(task_id="branch", python_callable=lambda: ways.pop(0))
+        about: dict[str, Any] = {"table_uri": tmp_path / "t", "mode": "overwrite", "replace_where": "day = '{{ ds }}'"}
+        branch >> [
+            DeltaWriteOperator(task_id="left", python_callable=lambda ds: rows(ds, "left"), **about),
+            DeltaWriteOperator(task_id="right", python_callable=lambda ds: rows(ds, "right"), **about),
+        ]
+    run = runs.run(dag, DAY)
+    assert content(tmp_path / "t") == ["left"]
+    runs.clear(dag, run, "branch", "left", "right")
+    assert [runs.state(run, name) for name in ("left", "right")] == ["skipped", "success"]
+    assert content(tmp_path / "t") == ["right"]

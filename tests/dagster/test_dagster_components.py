@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 import pytest
+import yaml  # type: ignore[import-untyped]
 from dagster.components.testing import create_defs_folder_sandbox
 
 from delta_orch.dagster import (
@@ -27,6 +28,12 @@ ROWS = pa.table({"day": ["a", "b"], "id": pa.array([1, 2], pa.int64())})
 
 def keys(defs: dg.Definitions) -> set[str]:
     return {key.to_user_string() for key in defs.resolve_asset_graph().get_all_asset_keys()}
+
+
+def component_attributes(folder: Path) -> dict[str, Any]:
+    """What was scaffolded."""
+    attributes: dict[str, Any] = yaml.safe_load((folder / "defs.yaml").read_text())["attributes"]
+    return attributes
 
 
 def refusal(sandbox: Any) -> str:
@@ -130,13 +137,18 @@ def test_a_function_that_is_not_there_is_refused(function: str) -> None:
         (DeltaIncrementalComponent, {"full_snapshot": True}, "full_snapshot"),
         (DeltaIncrementalComponent, {"delete_marker": "gone"}, "delete_marker"),
         (DeltaMaintenanceComponent, {"consumers": {"unknown": ["lake/daily"]}}, "names unknown"),
+        (DeltaIncrementalComponent, {"deps": ["lake//events"]}, "has an empty part"),
+        (DeltaTablesComponent, {"tables": [{"key": "a/", "table_uri": "lake/a"}]}, "has an empty part"),
+        (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": uri} for uri in "bc"]}, "two of the key 'a'"),
+        (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": "a", "max_age_hours": 1e300}]}, "is no age"),
     ],
 )
 def test_what_the_builders_refuse_components_refuse(component: Any, given: dict[str, Any], said: str) -> None:
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(component_cls=component)
-        with (folder / "defs.yaml").open("a") as file:
-            file.writelines(f"  {name}: {json.dumps(value)}\n" for name, value in given.items())
+        about = {"type": f"delta_orch.dagster.{component.__name__}"}
+        attributes = {**component_attributes(folder), **given}
+        (folder / "defs.yaml").write_text(json.dumps({**about, "attributes": attributes}))
         assert said in refusal(sandbox)
 
 
