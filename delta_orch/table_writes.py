@@ -118,7 +118,8 @@ class TableWrites:
         Args:
             where: A predicate in Spark SQL, or an `Expression`.
 
-        Returns: `skipped` where no row matches. `operation_metrics` counts rows, files and deletion vectors.
+        Returns: `skipped` where no row matches, and no `txn` is to be recorded. `operation_metrics` counts rows, files
+            and deletion vectors.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table.

@@ -362,8 +362,6 @@ class Step:
         findings: tuple[AuditFinding, ...] = ()
         try:
             result = self._write(data, before)
-            if result.skipped and not result.skipped_txns and any(txn.follows is not None for txn in self.txns):
-                result = self._move_cursor()
             if result.staged is not None:
                 result, findings = self._publish(result, self.table.staged(result.staged))
         except ConflictError:
@@ -405,14 +403,6 @@ class Step:
         return overwrite(
             log, before, data, where, dynamic, self.schema_mode, self.engine, options, self.look_at_partitions
         )
-
-    def _move_cursor(self) -> CommitResult:
-        """Record what was processed, though no row changes: the next batch follows it."""
-        from delta_orch.log.write.transaction import Transaction
-
-        about = {name: value for name, value in self.options.items() if name in ("user_metadata", "commit_info")}
-        options = cast(CommitOptions, {**about, "txn": self.txns})
-        return Transaction(self.table.log, self.table.snapshot(), operation="WRITE", **options).commit()
 
     def _publish(self, result: CommitResult, staged: StagedWrite) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
         """Look at what was staged, and publish it."""

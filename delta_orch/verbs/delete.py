@@ -31,7 +31,7 @@ def delete(
     they prove every row to be one: these leave as they are. Of the others only the columns of the predicate are read.
     A file of which rows stay gets a deletion vector, or is written anew (`RowChanges.apply`).
 
-    Returns: `skipped` where no row matches. Nothing is committed then.
+    Returns: `skipped` where no row matches. Without a `txn` nothing is committed then.
 
     Raises:
         InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table, is not of one row, or its answer is

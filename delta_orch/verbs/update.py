@@ -46,7 +46,7 @@ def update(
 
     Files are chosen, marked and written as by `delete`.
 
-    Returns: `skipped` where no row matches. Nothing is committed then.
+    Returns: `skipped` where no row matches. Without a `txn` nothing is committed then.
 
     Raises:
         InvalidRequestError, ColumnNotFoundError, InvalidExpressionError, SchemaMismatchError: A column is unknown,

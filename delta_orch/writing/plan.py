@@ -105,7 +105,7 @@ class WritePlan:
     Attributes:
         operation, parameters: What `commitInfo` says of it.
         change: Selects, transforms and stages. Returns the operation's metrics, or None where there is nothing to
-            change: then nothing is committed. It may run several times.
+            change (`Transaction.skip`). It may run several times.
         options: As the caller gave them: `WriteOptions` with a source, otherwise `CommitOptions`.
         source: The caller's rows; None for a verb that takes none. Only a plan with a source creates a table.
         engine: What the caller asked for.
@@ -135,7 +135,7 @@ def run_plan(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Commi
     Args:
         snapshot: The newest version; None where there is no table.
 
-    Returns: `skipped` where a transaction id is recorded or the plan has nothing to change.
+    Returns: `skipped` where a transaction id is recorded, or the plan has nothing to change and no id to record.
 
     Raises (nothing was committed):
         MetadataChangedError: The table changed otherwise, or every run was overtaken.
@@ -211,10 +211,9 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if isinstance(read := options.get("read_version"), EveryRow) or (plan.is_blind and read is not None):
         transaction.read_whole_table()
     metrics = plan.change(write)
-    if metrics is None or not (txns or transaction.has_changes):
-        return replace(transaction.skip(), measured=write.measured)
-    transaction.set_operation_metrics(metrics)
-    return replace(transaction.commit(), measured=write.measured)
+    transaction.set_operation_metrics(metrics or {})
+    ended = transaction.skip() if metrics is None or not transaction.has_changes else transaction.commit()
+    return replace(ended, measured=write.measured)
 
 
 class Write:

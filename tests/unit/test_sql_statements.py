@@ -19,6 +19,7 @@ from delta_orch.errors import (
     ColumnNotFoundError,
     ConflictError,
     DeltaError,
+    InvalidExpressionError,
     InvalidRequestError,
     TableExistsError,
     TableNotFoundError,
@@ -123,6 +124,26 @@ def test_names_of_the_user_never_meet_those_of_a_statement(
     sql("UPDATE t SET name = 'a' WHERE id = 1", t=table)
     sql("INSERT INTO " + statement.format(str(tmp_path / "odd `name").replace("`", "``")), t=table)
     assert ids(table) == left and (1, "x", None) in rows(table)
+
+
+@pytest.mark.parametrize(
+    ("large", "small", "expected"),
+    [
+        ("length(space(2147483647))", "length(space(16777216))", 16777216),
+        ("length(repeat('ab', 9000000))", "length(repeat('ab', 8000000))", 16000000),
+        ("length(repeat(name, 2147483647))", "length(repeat('', 2147483647))", 0),
+        ("size(sequence(1, 2147483647))", "size(sequence(1, 2147483647, 1000000))", 2148),
+        ("size(sequence(9223372036854775807L, -9223372036854775807L))", "size(sequence(id, id + 5))", 6),
+        ("size(array_repeat(name, 2147483647))", "size(array_repeat(name, 1000))", 1000),
+    ],
+)
+def test_a_number_makes_no_value_without_bounds(table: DeltaTable, large: str, small: str, expected: int) -> None:
+    """In a fraction of the time and memory that the value would take; not at all in an expression of a table."""
+    assert sql(f"SELECT {small} AS x FROM t WHERE id = 1", t=table)["x"].to_pylist() == [expected]
+    with pytest.raises(InvalidExpressionError, match="more than 16,777,216"):
+        sql(f"SELECT {large} AS x FROM t WHERE id = 1", t=table)
+    with pytest.raises(InvalidExpressionError):
+        table.alter().add_constraint("large", f"{large} > 0").commit()
 
 
 def test_names_without_an_alias_in_a_merge(table: DeltaTable, tmp_path: Path) -> None:

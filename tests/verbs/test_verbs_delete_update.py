@@ -28,6 +28,7 @@ from delta_orch.errors import (
     UnsupportedExpressionError,
 )
 from delta_orch.expressions.nodes import Column, Comparison, Literal
+from tests.harness.results import CommitResult
 
 VECTORS = {"delta.enableDeletionVectors": "true"}
 FEED = {"delta.enableChangeDataFeed": "true"}
@@ -138,6 +139,36 @@ def test_a_recorded_txn_skips_before_anything_is_read(tmp_path: Path) -> None:
         path.unlink()
     assert table.delete("id = 2", txn=("job", 1)).skipped
     assert table.update({"id": "2"}, "name = 'n2'", txn=("job", 1)).skipped
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t, **o: t.delete("id = 99", **o),
+        lambda t, **o: t.delete("name = 'no'", **o),
+        lambda t, **o: t.update({"name": "'x'"}, "id = 99", **o),
+        lambda t, **o: t.update({"name": "'x'"}, "name = 'no'", **o),
+        lambda t, **o: t.merge(t, "target.id = 99 AND source.id = 99", **o).when_matched_delete().execute(),
+        lambda t, **o: t.alter().set_properties({"owner": "me"}).commit(**o),
+        lambda t, **o: t.remove_domain_metadata("mine", **o),
+        lambda t, **o: t.purge(**o),
+    ],
+)
+def test_a_txn_is_recorded_where_nothing_changes(tmp_path: Path, call: Callable[..., CommitResult]) -> None:
+    """A repetition of what was told to have found nothing must not change what came since."""
+    table = made(tmp_path, {"delta.feature.domainMetadata": "supported"})
+    table.alter().set_properties({"owner": "me"}).commit()
+    before = table.snapshot()
+    assert not call(table, txn=("job", 1), dry_run=True).skipped and table.version() == before.version
+    first = call(table, txn=("job", 1))
+    assert not first.skipped and table.snapshot().txns == {"job": 1}
+    assert table.snapshot().scan().to_arrow() == before.scan().to_arrow()
+    table.append(pa.table({"id": [99], "name": ["no"]}))
+    table.alter().set_properties({"owner": "you"}).commit()
+    table.set_domain_metadata("mine", "text")
+    told = table.snapshot()
+    assert call(table, txn=("job", 1)).skipped and table.version() == told.version
+    assert not call(table, txn=("job", 2)).skipped
 
 
 @pytest.mark.parametrize("properties", [{}, VECTORS, VECTORS | FEED])

@@ -58,6 +58,17 @@ def error(problem: str) -> str:
     return f"error({quote_duckdb_string(problem)})"
 
 
+_LONGEST = 2**24
+"""Characters of a text, or elements of an array, that a function makes of a number."""
+
+
+def bounded(number: str, size: str) -> str:
+    """A number that says how much a function makes, here for so many characters or elements. It raises for too many,
+    inside of the function's arguments: DuckDB computes what is constant even where a CASE leaves it out."""
+    problem = error(f"A function makes more than {_LONGEST:,} characters or elements, which only the Spark engine does")
+    return f"CASE WHEN {size} > {_LONGEST} THEN {problem} ELSE {number} END"
+
+
 def widen(value: Typed, target: DataType) -> Typed:
     """A cast as Spark inserts it between operands. Raises UnsupportedExpressionError."""
     source = value.data_type

@@ -15,7 +15,7 @@ from delta_orch.engines.local.sql_arguments import (
     constant,
     double_sql,
 )
-from delta_orch.engines.local.sql_casts import cast, choose, widen
+from delta_orch.engines.local.sql_casts import bounded, cast, choose, widen
 from delta_orch.engines.local.sql_operators import cast_target
 from delta_orch.engines.local.sql_types import Typed, common_type, common_type_of, is_atomic, is_number, unsupported
 from delta_orch.expressions.constants import CASTS
@@ -69,7 +69,7 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "ascii": (("text",), "CAST(ascii({0}) AS INTEGER)", INTEGER),
     "octet_length": (("bytes",), "CAST(octet_length({0}) AS INTEGER)", INTEGER),
     "bit_length": (("bytes",), "CAST(octet_length({0}) * 8 AS INTEGER)", INTEGER),
-    "repeat": (("text", "int"), "repeat({0}, {1})", STRING),
+    "repeat": (("text", "int"), f"repeat({{0}}, {bounded('{1}', 'CAST({1} AS BIGINT) * length({0})')})", STRING),
     "left": (("text", "int"), _SUBSTRING % "1, {1}", STRING),
     "right": (("text", "int"), _SUBSTRING % "greatest(length({0}) - {1} + 1, 1)", STRING),
     "replace": (("text", "text", "text"), "replace({0}, {1}, {2})", STRING),
@@ -87,7 +87,7 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     # Spark breaks lines of more than 76 letters, and puts no break behind the last.
     "base64": (("bytes",), r"rtrim(regexp_replace(base64({0}), '(.{{76}})', '\1' || E'\r\n', 'g'), E'\r\n')", STRING),
     "chr": (("long",), "CASE WHEN {0} < 0 THEN '' ELSE chr(CAST({0} & 255 AS INTEGER)) END", STRING),
-    "space": (("int",), "repeat(' ', {0})", STRING),
+    "space": (("int",), f"repeat(' ', {bounded('{0}', '{0}')})", STRING),
 }  # fmt: skip
 _FLOORED = "CAST((epoch_us({0}) - ((epoch_us({0}) %% %d) + %d) %% %d) // %d AS BIGINT)"
 _TEMPLATES |= {

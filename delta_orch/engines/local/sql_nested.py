@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from functools import reduce
 
 from delta_orch.engines.local.sql_arguments import Scalars, constant
-from delta_orch.engines.local.sql_casts import error, widen
+from delta_orch.engines.local.sql_casts import bounded, error, widen
 from delta_orch.engines.local.sql_types import (
     Typed,
     common_type,
@@ -131,7 +131,7 @@ def array_repeat(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value, count = (scalars.scalar(argument) for argument in arguments)
     if holds_void(value.data_type) or count.data_type != INTEGER:
         raise unsupported(f"array_repeat of {value.data_type}, {count.data_type} times")
-    times = f"range(CAST({count.sql} AS BIGINT))"
+    times = f"range(CAST({bounded(count.sql, count.sql)} AS BIGINT))"
     return Typed(f"list_transform({times}, lambda place: {value.sql})", ArrayType(value.data_type, True))
 
 
@@ -158,7 +158,8 @@ def sequence(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         raise unsupported(f"sequence of {kind}")
     first, last, *steps = (f"CAST({value.sql} AS BIGINT)" for value in values)
     step = steps[0] if steps else f"CASE WHEN {first} <= {last} THEN 1 ELSE -1 END"
-    numbers = f"list_transform(generate_series({first}, {last}, {step}), lambda one: CAST(one AS {duckdb_type(kind)}))"
+    end = bounded(last, f"abs(({last}::HUGEINT - {first}) // nullif({step}, 0))")
+    numbers = f"list_transform(generate_series({first}, {end}, {step}), lambda one: CAST(one AS {duckdb_type(kind)}))"
     problem = error("[INVALID_PARAMETER_VALUE] sequence has a step that does not lead from its start to its end")
     leads = f"{step} <> 0 AND ({step} > 0) = ({first} < {last})"
     return Typed(

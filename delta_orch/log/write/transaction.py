@@ -187,11 +187,10 @@ class Transaction(Staging):
             self._drop_file()
 
     def skip(self) -> CommitResult:
-        """End without a commit: there is nothing to change.
-
-        Raises:
-            ConflictError: A `read_version` was asked for, and what others have changed since may be there to change.
-        """
+        """End where there is nothing to change: without a commit, unless an identifier is to be recorded. Whoever was
+        told so must not find anything when it asks again. Raises ConflictError as `commit`."""
+        if self._txns:
+            return self.commit()
         assert self._base is not None
         self._has_ended = True
         if (over := self._catch_up()) is not None:

@@ -94,7 +94,7 @@ def merge(
     sides, the first clause whose condition is true. Where clauses only insert, no file of the table is touched.
     Otherwise rows change as `RowChanges.apply` has it. Nothing is collected: what does not fit into memory is on disk.
 
-    Returns: `skipped` where no row changes, and neither does the schema. Nothing is committed then.
+    Returns: `skipped` where no row changes, and neither does the schema. Without a `txn` nothing is committed then.
 
     Raises: As `Merge.execute`.
     """
