@@ -43,14 +43,15 @@ class ChangeBatch:
 
     Attributes:
         source: The table read from.
-        starting_version: First version of the source in the batch; None for a bootstrap from a snapshot, which stands
-            for all versions up to `ending_version`.
+        starting_version: First version of the source in the batch; None where it stands for all versions up to
+            `ending_version`: a bootstrap from a snapshot, and what a step replaces all rows by where the source has
+            changed its shape, or its log is gone.
         ending_version: Last version in the batch; the source is read as of it, whatever is committed meanwhile.
         is_bootstrap: The target has no cursor for this source yet.
         is_recreated: The target has read another table under this name before: the source was dropped and created
             anew. Rows that came from the old one are still in the target.
         snapshot: The source at `ending_version`.
-        feed: What `changes` gives; None for a bootstrap from a snapshot.
+        feed: What `changes` gives; None where `starting_version` is.
         txn: The cursor. Commit it with the data, in the same commit: `target.append(rows, txn=batch.txn)`. Of two
             workers that process overlapping batches at once one commits; the other's commit is skipped, or ends in
             ConcurrentTransactionError where its batch is longer: then ask for the next batch.
@@ -83,13 +84,13 @@ class ChangeBatch:
         """The changed rows.
 
         Raises:
-            InvalidRequestError: A bootstrap from a snapshot has none; read `snapshot` (or call `scan()`).
+            InvalidRequestError: `starting_version` is None; read `snapshot` (or call `scan()`).
         """
         if self.feed is None:
             raise InvalidRequestError(
-                "A bootstrap from a snapshot has no change feed",
+                "A batch that is read from a snapshot has no change feed",
                 cause=f"It stands for everything up to version {self.ending_version} of the source",
-                remedy="Read batch.scan() in a bootstrap, or start with bootstrap='changes'",
+                remedy="Read batch.scan() there; a bootstrap has one with bootstrap='changes'",
             )
         return self.feed
 
@@ -232,7 +233,7 @@ class IncrementalReader:
         self.on_recreated = on_recreated
         self.max_versions = max_versions
 
-    def next_batch(self, *, appends: bool = False) -> ChangeBatch | None:
+    def next_batch(self, *, appends: bool = False, is_whole: bool = False) -> ChangeBatch | None:
         """The next batch, or None where the target is up to date: then there is nothing to do and nothing to commit.
 
         Commits of the source that change no data (compaction, table properties) do not make a batch. Calling it again
@@ -240,6 +241,7 @@ class IncrementalReader:
 
         Args:
             appends: The step adds the rows of its first batch, whatever is there.
+            is_whole: It replaces all rows by those of the source as it stands. What changed need not be read then.
 
         Raises:
             TableNotFoundError: The source does not exist.
@@ -258,7 +260,7 @@ class IncrementalReader:
             if target is not None and appends:
                 self._ensure_not_read(target, latest)
             is_recreated = target is not None and self._has_other_cursor(target, latest)
-            return self._first_batch(latest, app_id, is_recreated)
+            return self._first_batch(latest, app_id, is_recreated, is_whole)
         if cursor > latest.version:
             raise InvalidRequestError(
                 f"The source is at version {latest.version}, but the target has read it up to {cursor}",
@@ -267,7 +269,7 @@ class IncrementalReader:
                 source=self.source.uri,
                 cursor=cursor,
             )
-        return self._batch_since(cursor + 1, latest, app_id, is_bootstrap=False, is_recreated=False)
+        return self._batch_since(cursor + 1, latest, app_id, is_bootstrap=False, is_recreated=False, is_whole=is_whole)
 
     def quiet_batch(self) -> ChangeBatch:
         """A batch without changes: the source as it stands, for a step whose other sources have news."""
@@ -317,7 +319,9 @@ class IncrementalReader:
         logger.warning("%s was recreated; %s starts again from its present state", self.source.uri, self.consumer)
         return True
 
-    def _first_batch(self, latest: TableSnapshot, app_id: str, is_recreated: bool) -> ChangeBatch | None:
+    def _first_batch(
+        self, latest: TableSnapshot, app_id: str, is_recreated: bool, is_whole: bool
+    ) -> ChangeBatch | None:
         if self.bootstrap == "error" and not is_recreated:
             raise InvalidRequestError(
                 f"{self.consumer} has no cursor for the source at {self.source.uri}",
@@ -326,7 +330,7 @@ class IncrementalReader:
                 source=self.source.uri,
             )
         if self.bootstrap == "changes":
-            return self._batch_since(0, latest, app_id, is_bootstrap=True, is_recreated=is_recreated)
+            return self._batch_since(0, latest, app_id, is_bootstrap=True, is_recreated=is_recreated, is_whole=is_whole)
         return ChangeBatch(
             source=self.source,
             starting_version=None,
@@ -339,24 +343,29 @@ class IncrementalReader:
         )
 
     def _batch_since(
-        self, start: int, latest: TableSnapshot, app_id: str, *, is_bootstrap: bool, is_recreated: bool
+        self, start: int, latest: TableSnapshot, app_id: str, *, is_bootstrap: bool, is_recreated: bool, is_whole: bool
     ) -> ChangeBatch | None:
         if start > latest.version:
             return None
-        if not self.source.log.has_version(start):
+        end, most, feed = latest.version, self.max_versions, None
+        if self.source.log.has_version(start):
+            if most is not None:
+                end = self._last_version_of_batch(start, latest.version, most)
+            # An incremental step does not care whether an update is one change, or a delete and an insert.
+            try:
+                feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
+            except UnsupportedFeatureError as error:
+                if error.context.get("features"):
+                    raise
+                if not is_whole:
+                    raise self._of_two_shapes(error, latest) from error
+        elif not is_whole:
             raise self._history_gone(start, latest.version)
-        most = self.max_versions
-        end = latest.version if most is None else self._last_version_of_batch(start, latest.version, most)
-        # An incremental step does not care whether an update is one change, or a delete and an insert.
-        try:
-            feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
-        except UnsupportedFeatureError as error:
-            raise error if error.context.get("features") else self._of_two_shapes(error, latest) from error
-        if feed.is_empty:
+        if feed is not None and feed.is_empty:
             return None
         return ChangeBatch(
             source=self.source,
-            starting_version=start,
+            starting_version=None if feed is None else start,
             ending_version=end,
             is_bootstrap=is_bootstrap,
             is_recreated=is_recreated,

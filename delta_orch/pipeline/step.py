@@ -229,11 +229,11 @@ class Step:
         from delta_orch.pipeline.shared_target import ensure_touched
 
         goals: Mapping[str, int] = {}
-        appends = self.mode == "append"
+        asked = {"appends": self.mode == "append", "is_whole": self._is_whole}
         reports: list[StepReport] = []
         done: list[ChangeBatch] = []
         while batches := {
-            name: batch for name, reader in readers.items() if (batch := reader.next_batch(appends=appends)) is not None
+            name: batch for name, reader in readers.items() if (batch := reader.next_batch(**asked)) is not None
         }:
             goals = goals or {name: reader.source.version() for name, reader in readers.items() if until_current}
             steps = [self._for_batch(batch, readers.values()) for batch in batches.values()]
@@ -256,7 +256,7 @@ class Step:
         self, readers: Mapping[str, IncrementalReader], batches: Mapping[str, ChangeBatch]
     ) -> Mapping[str, ChangeBatch]:
         """What the function of a step is handed. Where it replaces rows of all sources, it reads all of them."""
-        if len(readers) == 1 or not (self.mode in ("overwrite", "overwrite_partitions") or self.full_snapshot):
+        if len(readers) == 1 or not (self._is_whole or self.mode == "overwrite_partitions"):
             return batches
         every = {name: batches.get(name) or reader.quiet_batch() for name, reader in readers.items()}
         if self.mode != "overwrite_partitions":
@@ -268,7 +268,7 @@ class Step:
         """The batch, which offers only what is exact for this step's mode."""
         if self.mode == "append":
             return replace(batch, is_appended=True)
-        if self.mode == "overwrite" or self.full_snapshot:
+        if self._is_whole:
             return replace(batch, is_whole=True)
         if self.mode != "overwrite_partitions":
             return replace(batch, recomputes=self.mode == "overwrite_touched")
@@ -326,6 +326,10 @@ class Step:
         options: WriteOptions = {**self.options, "commit_info": {**(self.options.get("commit_info") or {}), **read}}
         consumers = tuple(cdc_prefix(reader.consumer) for reader in readers)
         return replace(self, txns=(batch.txn,), where=where, options=options, consumers=consumers, owner=INCREMENTAL)
+
+    @property
+    def _is_whole(self) -> bool:
+        return self.mode == "overwrite" or self.full_snapshot
 
     @property
     def _replaces(self) -> bool:

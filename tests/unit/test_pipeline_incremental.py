@@ -19,7 +19,8 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.step import NOTHING_NEW, Mode, Step, StepReport
+from delta_orch.table.schema_evolution import SchemaMode
 
 
 def rows(*days: int | None, value: int = 1) -> pa.Table:
@@ -520,3 +521,24 @@ def test_a_union_of_several_sources_by_partitions(tmp_path: Path, seed: int) -> 
             pass
         expected = sorted(one for source in sources.values() for one in values(source))
         assert values(target) == expected
+
+
+@pytest.mark.parametrize("extras", [{}, {"bootstrap": "changes", "max_versions": 1}])
+def test_who_replaces_all_rows_need_not_know_what_changed(
+    source: DeltaTable, target: DeltaTable, extras: dict[str, Any]
+) -> None:
+    def run() -> StepReport:
+        step = Step("A step", target, "overwrite", schema_mode=SchemaMode.OVERWRITE)
+        reader = IncrementalReader(source, target, **extras)
+        return step.process(reader, lambda batch: batch.scan().to_arrow(), until_current=True)
+
+    run()
+    source.overwrite(rows(1, value=5), schema_mode="overwrite", partition_by=["value"])
+    assert run().batches[-1].starting_version is None and values(target) == [(1, 5)]
+    source.append(rows(2, value=5))
+    source.append(rows(3, value=6))
+    source.checkpoint()
+    for file in Path(source.uri.removeprefix("file://"), "_delta_log").glob("0*.json"):
+        file.unlink()
+    assert run().batches[-1].starting_version is None and values(target) == [(1, 5), (2, 5), (3, 6)]
+    assert run().reason == NOTHING_NEW
