@@ -100,7 +100,6 @@ def read_footer_statistics(
     paths: Sequence[str],
     columns: Sequence[StatisticsColumn],
     *,
-    nan_free: Collection[ColumnPath] = (),
     says_tight: bool = False,
 ) -> pa.Table:
     """Read the footers of files just written, in parallel, and derive their statistics.
@@ -108,7 +107,6 @@ def read_footer_statistics(
     Args:
         filesystem: Where `paths` are.
         columns: The leaves that get statistics, by their paths in the files; those a file does not hold get none.
-        nan_free: Float leaves known to hold no NaN in any of the files. See `serialize_footer_statistics`.
         says_tight: Write `tightBounds` down.
 
     Returns: one row a path, in order, with the columns of `FOOTER_SCHEMA`.
@@ -120,9 +118,7 @@ def read_footer_statistics(
 
     def read(path: str) -> tuple[int, str]:
         metadata = _read_metadata(filesystem, path)
-        return metadata.num_rows, serialize_footer_statistics(
-            metadata, columns, nan_free=nan_free, says_tight=says_tight
-        )
+        return metadata.num_rows, serialize_footer_statistics(metadata, columns, says_tight=says_tight)
 
     footers = list(map_ahead(read, paths, FAR_THREADS))
     infos = filesystem.get_file_info(list(paths))
