@@ -14,7 +14,7 @@ from delta_orch.airflow.rebuilds import newer_rebuilds, newer_removals, overtake
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared, has_to_spare
 from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
-from delta_orch.airflow.taken import are_taken, forget
+from delta_orch.airflow.taken import are_taken, ensure_last, forget
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
@@ -46,7 +46,7 @@ class OnceWriter:
         is_said: Its arguments say all it does, so that an attempt which may have been cleared counts if it has done it.
             Where a function computes rows, those that an attempt computed before it was cleared do not.
         work: See `work_of`.
-        deletes: It is a merge that may delete rows.
+        clauses: Of a merge by clauses: their names.
         is_told: Whether Airflow has heard of this version from the task that commits it, if that is another one.
     """
 
@@ -62,7 +62,7 @@ class OnceWriter:
         replaces_table: bool = False,
         is_said: bool = False,
         work: str = "",
-        deletes: bool = False,
+        clauses: Sequence[str] = (),
         is_told: Callable[[int | None], bool] | None = None,
     ) -> None:
         self._context = context
@@ -73,7 +73,8 @@ class OnceWriter:
         self._adds = adds
         self._replaces_table = replaces_table
         self._is_said = is_said
-        self._deletes = deletes
+        self._merges = bool(clauses)
+        self._deletes = any(name.endswith("_delete") for name in clauses)
         self._is_told = is_told
         self._work = work if run.map_index >= 0 and name is None else ""
 
@@ -163,6 +164,8 @@ class OnceWriter:
         txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)
         if verdict is Verdict.OWN:
             assert recorded is not None
+            if self._merges:
+                ensure_last(self._context, self._run, self._table, txns[-1].app_id, recorded)
             if marker is not None:
                 attempts.go_on(marker)
             return step.recover(replace(txns[-1], version=recorded))

@@ -126,8 +126,8 @@ class DeltaMergeOperator(DeltaRowsOperator):
         return arguments.get("on") is not None and arguments.get("idempotency", "run") == "run"
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        deletes = any(name.endswith("_delete") for clause in self.clauses for name in clause)
-        once = self.once(context, run, table, adds=self.keys is None, deletes=deletes)
+        names = [name for clause in self.clauses for name in clause]
+        once = self.once(context, run, table, adds=self.keys is None, clauses=names)
         with self.lazy_session(run) as session:
             if self.keys is not None:
                 step = replace(self.step(run, table, "merge"), merge_keys=tuple(self.keys))

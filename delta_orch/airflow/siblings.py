@@ -127,8 +127,8 @@ def ensure_spared(
     where: str | Expression | None,
 ) -> None:
     """Look at what a task is about to replace or delete. Of a merge that deletes rows the log does not tell which: it
-    is refused where it changes files of rows that another task has written; files that another merge, or a sibling, has
-    rewritten hold rows of others, too.
+    is refused where it changes files that another task has written. What a merge without an order to it, or a sibling,
+    has rewritten holds rows of others, too, and is left out.
 
     Args:
         unit: The transaction of the write; None for one without. What another index has written under it was this one's
@@ -149,6 +149,7 @@ def ensure_spared(
     is_merge = staged.operation == "MERGE"
     if staged.read_version is None or (is_merge and not deletes_rows(staged.operation, staged.operation_metrics)):
         return
+    after = context["ti"].task.get_flat_relative_ids(upstream=False) if is_merge else ()
     is_mapped = run.map_index >= 0 and not is_merge and (unit is None or _has_others(run, table, unit))
     others = _others(context, run)
 
@@ -171,12 +172,11 @@ def ensure_spared(
         if isinstance(told, int) and told < run.since_ms:
             return
         # A DELETE adds no rows: its files hold those that it has left.
-        operation = info.get("operation")
-        if not found or operation == "DELETE" or (is_merge and operation == "MERGE"):
-            continue
-        if not run.is_of_another_task(info):
+        if not found or info.get("operation") == "DELETE" or not run.is_of_another_task(info):
             continue
         name = str(said_by(info).get("task_id"))
+        if is_merge and name not in after and info.get("operation") == "MERGE" and commit.removes.num_rows:
+            continue
         is_sibling = name == run.task_id
         if is_sibling and not (is_mapped and by_another_name(commit)):
             continue

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from delta_orch.airflow.table_operator import DeltaTableOperator
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
-from delta_orch.pipeline.recorded import newest_first, said_by
+from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, newest_first, said_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,35 @@ def state_of(context: Context, of: TaskRun) -> str | None:
 def is_to_come(context: Context, run: TaskRun, task_id: str, info: Mapping[str, object]) -> bool:
     """Whether a task that has made a commit in this run begins again, and makes it again."""
     return state_of(context, replace(run, task_id=task_id, map_index=run.map_index_of(info))) in _AHEAD
+
+
+def ensure_last(context: Context, run: TaskRun, table: DeltaTable, app_id: str, recorded: int) -> None:
+    """Check that a merge which an attempt has committed stands for the one that this attempt would do.
+
+    Args:
+        context: Airflow's.
+        run: Of the context.
+        table: The table that is written.
+        app_id: The transaction's.
+        recorded: The version of it that the table has.
+
+    Raises:
+        InvalidRequestError: A task before this one has written to the table since, in this run.
+    """
+    earlier, own = before(context), find_txn_commit(table, app_id, recorded).version
+    if not earlier or own is None:
+        return
+
+    def is_earlier(info: Mapping[str, object]) -> bool:
+        return run.is_of_run(info) and said_by(info).get("task_id") in earlier
+
+    if (newer := find_commit_after(table, own, is_earlier)) is not None:
+        raise InvalidRequestError(
+            f"Task {run.task_id} has merged its rows in version {own}, and a task before it has written others in "
+            f"version {newer.version}",
+            cause="An attempt that was never acknowledged has made that merge, and doing it again could double rows",
+            remedy="Restore what the table had before that version, and clear the task; or merge by keys",
+        )
 
 
 def deletes_rows(operation: object, metrics: object) -> bool:

@@ -50,7 +50,7 @@ def die_once(context: Any, result: Any) -> None:
         raise RuntimeError("killed after the commit")
 
 
-def first(kind: str, uri: Path, where: str) -> Any:
+def first(kind: str, uri: Path, where: str, **more: Any) -> Any:
     if kind == "delete":
         return DeltaDeleteOperator(task_id="first", table_uri=uri, where=where)
     if kind == "merge":
@@ -59,6 +59,7 @@ def first(kind: str, uri: Path, where: str) -> Any:
                 {"when_not_matched_insert_all": {}},
                 {"when_not_matched_by_source_delete": {"condition": f"target.{where}"}},
             ],
+            **more,
         )  # fmt: skip
     if kind == "mapped":
         return DeltaDeleteOperator.partial(task_id="first", table_uri=uri).expand(where=["v = 'x'", where])
@@ -111,6 +112,44 @@ def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs
     assert DeltaTable(tmp_path / "t").version() == version
     runs.clear(dag, run, "first", "more")
     assert content(tmp_path / "t") in ([*both(kind, 3)[:-1], "more 2"],)
+
+
+@needs_state
+@pytest.mark.parametrize("before", [[], ["load 1", "more"]], ids=["inserted", "rewritten"])
+def test_a_merge_that_is_cleared_alone_removes_no_rows_of_an_upsert_after_it(
+    runs: Runs, tmp_path: Path, before: list[str]
+) -> None:
+    uri = tmp_path / "t"
+    DeltaTable(uri).append(rows("2024-01-04", "other", *before))
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        upsert: dict[str, Any] = {"python_callable": lambda ds: rows(ds, "more"), "keys": ["v"]}
+        first("merge", uri, "day = '{{ ds }}'") >> DeltaMergeOperator(task_id="more", table_uri=uri, **upsert)
+    run = runs.run(dag, DAY)
+    there = content(uri)
+    assert "more" in there
+    runs.clear(dag, run, "first")
+    assert runs.state(run, "first") == "failed"
+    assert content(uri) == there
+    runs.clear(dag, run, "first", "more")
+    assert [runs.state(run, name) for name in ("first", "more")] == ["success"] * 2
+    assert "more" in content(uri)
+
+
+@needs_state
+def test_a_merge_of_an_attempt_that_died_does_not_stand_where_a_task_before_it_has_written_again(
+    runs: Runs, tmp_path: Path
+) -> None:
+    uri = tmp_path / "t"
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        last = first("merge", uri, "day = '{{ ds }}'", post_execute=die_once, retries=0)
+        DeltaWriteOperator(task_id="more", table_uri=uri, python_callable=added) >> last
+    run = runs.run(dag, DAY)
+    assert content(uri) == ["load 1"]
+    runs.clear(dag, run, "first")
+    assert (runs.state(run, "first"), content(uri)) == ("success", ["load 1"])
+    other = runs.run(dag, DAY + timedelta(days=1))
+    runs.clear(dag, other, "first", "more")
+    assert [runs.state(other, name) for name in ("more", "first")] == ["success", "failed"]
 
 
 @pytest.mark.parametrize("where", ["1 = 1", "v = 'a'"], ids=["all", "some"])
