@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial, reduce
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
@@ -19,6 +19,7 @@ from delta_orch.writing.assignments import column_path
 if TYPE_CHECKING:
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.verbs.alter.builder import Alteration
+    from delta_orch.writing.target import WriteOptions
 
 _COLUMN_STOPS = ("NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "FIRST", "AFTER", ",", ")")
 
@@ -188,8 +189,12 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             return table.create(**_definition_like(session.target(like), definition), **session.options)
         if query is None:
             return table.create(fields, **definition, **session.options)
+        from delta_orch.verbs.overwrite import overwrite
+
         engine = session.engine()
-        return table.append(query.relation(session, engine), engine=engine, **definition, **session.options)
+        options = cast("WriteOptions", {**definition, **session.options})
+        # As of no table: of two that create it with rows, one does.
+        return overwrite(table.log, None, query.relation(session, engine), None, "static", None, engine, options)
 
     return run
 

@@ -26,6 +26,7 @@ from delta_orch.errors import (
     TimestampOutOfRangeError,
     UnsupportedExpressionError,
 )
+from delta_orch.statements.queries import Query
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
 
@@ -900,6 +901,25 @@ def test_a_table_is_the_same_whatever_way_leads_there(
     assert error.value.retryable and ids(table) == [1, 2, 9]
     with pytest.raises(InvalidRequestError, match="onto itself"):
         delta_orch.sql("CREATE OR REPLACE TABLE t CLONE delta.`link`", tables=tables)
+
+
+def test_of_two_that_create_a_table_with_rows_one_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "CREATE TABLE t USING delta AS SELECT * FROM s"
+    tables = {"t": DeltaTable(tmp_path / "t"), "s": pa.table({"id": [1, 2]})}
+    relation = Query.relation
+
+    def late(self: Query, *given: Any, **options: Any) -> Any:
+        found = relation(self, *given, **options)
+        monkeypatch.setattr(Query, "relation", relation)
+        delta_orch.sql(text, tables=tables)
+        return found
+
+    monkeypatch.setattr(Query, "relation", late)
+    with pytest.raises(ConflictError):
+        delta_orch.sql(text, tables=tables)
+    with pytest.raises(TableExistsError):
+        delta_orch.sql(text, tables=tables)
+    assert DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["id"].to_pylist() == [1, 2]
 
 
 def test_an_insert_of_rows_of_its_table_goes_behind_blind_appends(
