@@ -547,6 +547,26 @@ def test_columns_called_like_those_of_a_merge(tmp_path: Path, name: str) -> None
     assert sorted(tuple(row.values()) for row in rows) == [(1, 5), (1, 6), (3, 7), (4, 8), (9, 2)]
 
 
+@pytest.mark.parametrize(("data_type", "empty", "other"), [(pa.string(), "", "x"), (pa.binary(), b"", b"x")])
+def test_a_key_that_the_log_takes_for_null_is_refused(
+    tmp_path: Path, data_type: pa.DataType, empty: object, other: object
+) -> None:
+    """It would come in again and again: the table's row is null, and what comes is not."""
+    table = DeltaTable(tmp_path / "t")
+
+    def rows(*keys: object) -> pa.Table:
+        return pa.table({"k": pa.array(keys, data_type), "id": [1] * len(keys)})
+
+    table.append(rows(other), partition_by=["k"])
+    for keys in (["k"], ["k", "id"]):
+        with pytest.raises(ConstraintViolationError, match="an empty text in a partition column is null"):
+            table.upsert(rows(other, empty), keys)
+    for _ in range(2):
+        table.upsert(rows(other, None), ["k"])
+    table.upsert(rows(empty).set_column(1, "id", pa.array([2])), ["id"])
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [1, 1, 2]
+
+
 def test_a_column_called_like_a_key_with_its_side(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     rows = pa.table({"id": [1, 2], "target.ID": [1, 2]})

@@ -419,7 +419,8 @@ class _Run:
         inserts = [clause.number for clause in self._clauses.of(Kind.NOT_MATCHED)]
         if self._unique and sum(counts.get(number, 0) for number in inserts):
             is_new = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in inserts))
-            ensure_unique(self._engine, self._engine.filter(classified.rows, is_new), classified, self._unique)
+            new_rows = self._engine.filter(classified.rows, is_new)
+            ensure_unique(self._engine, new_rows, classified, self._unique, self._write.target.partition_columns)
 
     def _key_columns(self) -> dict[str, Column]:
         """Columns that tell the user which row an error is about, by what it calls them."""

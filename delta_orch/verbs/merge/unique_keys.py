@@ -11,7 +11,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import any_of
-from delta_orch.protocol.types import LONG, StructField
+from delta_orch.protocol.types import BINARY, LONG, STRING, StructField
 from delta_orch.verbs.merge.classification import Classified
 from delta_orch.verbs.merge.sides import SOURCE, Sides
 from delta_orch.writing.assignments import assigned_column
@@ -26,7 +26,11 @@ def key_fields(names: Sequence[str], sides: Sides) -> list[tuple[StructField, St
 
 
 def ensure_unique(
-    engine: Engine, new_rows: Relation, classified: Classified, keys: Sequence[tuple[StructField, StructField]]
+    engine: Engine,
+    new_rows: Relation,
+    classified: Classified,
+    keys: Sequence[tuple[StructField, StructField]],
+    partition_columns: Sequence[str],
 ) -> None:
     """No two new rows have the same keys as the table stores them, and each has the keys that it came with.
 
@@ -35,9 +39,13 @@ def ensure_unique(
     names = [ours.name for ours, _ in keys]
     stored: list[ComputedColumn] = []
     came: list[ComputedColumn] = []
-    kept: list[Comparison] = []
+    kept: list[Expression] = []
     for ours, theirs in keys:
         value = renamed(Column((SOURCE, theirs.name)), classified.name_of)
+        if ours.name in partition_columns and ours.data_type in (STRING, BINARY):
+            # The log has one text for it and for null.
+            empty = Literal("" if ours.data_type == STRING else b"", ours.data_type)
+            kept.append(Not(Comparison("<=>", Column((ours.name,)), empty)))
         if theirs.data_type == ours.data_type:
             stored.append(ComputedColumn(ours.name, value))
             continue
@@ -53,8 +61,8 @@ def ensure_unique(
         if found := engine.to_arrow(engine.project(engine.filter(rows, changed), shown), limit=_MOST_SHOWN).to_pylist():
             raise ConstraintViolationError(
                 "Keys of new rows change when they are stored",
-                cause=f"The table would hold {'; '.join(map(str, found))}, and the next upsert would not find the rows",
-                remedy="Bring the keys in the types of the table",
+                cause=f"The next upsert would not find the rows {'; '.join(map(str, found))} again",
+                remedy="Bring the keys in the types of the table; an empty text in a partition column is null",
                 constraint="cardinality",
                 rows=found,
             )
