@@ -11,6 +11,7 @@ Optional:
 
     WARM_UPS: int                                     calls before the one that counts, in the same process
     MOST_ROUNDS: int                                  where a round takes long
+    ROUNDS: Mapping[str, int]                         of contestants that take long: no more rounds than this
     RESULTS_MAY_DIFFER, FLOOR_MAY_DIFFER: bool
 
 A contestant whose name begins with "floor" does the least work that any client must do; the others are told as a

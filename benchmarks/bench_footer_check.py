@@ -7,7 +7,7 @@ from pathlib import Path
 
 TITLE = "Footer of a Parquet file of 100 columns × 20 row groups: read, and checked for the columns that are read"
 RESULTS_MAY_DIFFER = True
-ROUNDS = 20
+_CHECKS = 20
 
 Run = Callable[[Path], object]
 
@@ -54,9 +54,9 @@ def _checked(leaves: list[int] | None) -> Run:
 def _repeated(read: Callable[[bytes], object]) -> Run:
     def run(path: Path) -> int:
         data = path.read_bytes()
-        for _ in range(ROUNDS):
+        for _ in range(_CHECKS):
             read(data)
-        return ROUNDS
+        return _CHECKS
 
     return run
 
