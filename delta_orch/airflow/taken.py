@@ -75,14 +75,8 @@ def is_to_come(context: Context, run: TaskRun, task_id: str, info: Mapping[str, 
 
 
 def ensure_last(context: Context, run: TaskRun, table: DeltaTable, app_id: str, recorded: int) -> None:
-    """Check that a merge which an attempt has committed stands for the one that this attempt would do.
-
-    Args:
-        context: Airflow's.
-        run: Of the context.
-        table: The table that is written.
-        app_id: The transaction's.
-        recorded: The version of it that the table has.
+    """Check that a merge which an attempt has committed stands for the one that this attempt would do. It takes what
+    `are_taken` does.
 
     Raises:
         InvalidRequestError: A task before this one has written to the table since, in this run.
