@@ -332,6 +332,19 @@ def test_v2_checkpoints_leave_a_classic_one(table: DeltaTable) -> None:
     assert snapshot.scan().to_arrow().num_rows == 8
 
 
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+def test_v2_checkpoints_stop_where_a_table_is_opened_from_one(table: DeltaTable, policy: str) -> None:
+    table.append(ROWS, properties={"delta.checkpointPolicy": policy, "delta.feature.v2Checkpoint": "supported"})
+    table.append(ROWS)
+    table.checkpoint("v2")
+    opened = DeltaTable(table.uri)
+    assert opened.snapshot().scan().to_arrow().num_rows == 8
+    opened.alter().drop_feature("v2Checkpoint").commit()
+    for one in (opened, DeltaTable(table.uri)):
+        assert one.snapshot().protocol.reader_features is None
+        assert one.snapshot().scan().to_arrow().num_rows == 8
+
+
 def test_in_commit_timestamps_stop(table: DeltaTable) -> None:
     table.append(ROWS)
     table.alter().set_properties({"delta.enableInCommitTimestamps": "true"}).commit()

@@ -67,8 +67,9 @@ def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: D
     if _drops(draft, "rowTracking") and holds_row_ids(snapshot):
         take_row_ids(table_log, read_snapshot, options)
         return True
-    if _drops(draft, "v2Checkpoint") and _may_need_v2(snapshot):
-        _write_classic_checkpoint(table_log, read_snapshot, options)
+    # A snapshot that was followed to this version still begins with the checkpoint that it was loaded from.
+    if _drops(draft, "v2Checkpoint") and _may_need_v2(loaded := table_log.snapshot()):
+        _write_classic_checkpoint(table_log, loaded, options)
         return True
     return False
 
@@ -105,14 +106,11 @@ def _checkpoint_version(snapshot: Snapshot) -> int | None:
     return None if snapshot.checkpoint is None else snapshot.checkpoint.version
 
 
-def _write_classic_checkpoint(
-    table_log: TableLog, read_snapshot: Callable[[], Snapshot], options: CommitOptions
-) -> None:
+def _write_classic_checkpoint(table_log: TableLog, snapshot: Snapshot, options: CommitOptions) -> None:
     """Let no V2 checkpoint be written any more, and put one that everybody can read behind those there are."""
-    snapshot = read_snapshot()
     if snapshot.properties.checkpoint_policy == "v2" or _checkpoint_version(snapshot) == snapshot.version:
         set_properties(table_log, snapshot, {_POLICY: "classic"}, provenance_only(options))
-    checkpoint(table_log, read_snapshot())
+    checkpoint(table_log, table_log.snapshot())
 
 
 _PROTECTION = "checkpointProtection"
