@@ -113,10 +113,10 @@ def _source(at: Target, location: str) -> object:
         ) from e
 
 
-def _report(at: Target, result: CommitResult) -> None:
+def _report(at: Target, result: CommitResult, nothing: str = "No row to change") -> None:
     counted = {name: int(value) for name, value in result.operation_metrics.items() if "Rows" in name}
     told = ", ".join(f"{name} {count:,}" for name, count in counted.items() if count)
-    out.report_commit(result, done=f"Version {result.version}: {told}", nothing="No row to change", as_json=at.json)
+    out.report_commit(result, done=f"Version {result.version}: {told}", nothing=nothing, as_json=at.json)
     if result.preview is not None and told and not at.json:
         out.print_line(told)
 
@@ -143,7 +143,7 @@ def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
         if not isinstance(result, CommitResult | pa.Table) and reads.accepts(result):
             result = reads.to_arrow(reads.relation(result))
     if isinstance(result, CommitResult):
-        _report(at, result)
+        _report(at, result, "Nothing to change")
     elif isinstance(result, pa.Table):
         _print_table(at, result)
     elif isinstance(result, VacuumResult):

@@ -7,7 +7,7 @@ from functools import partial, reduce
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import ConflictError, InvalidRequestError, TableExistsError
 from delta_orch.protocol.types import StructField
 from delta_orch.statements.cursor import Cursor, quoted_path
 from delta_orch.statements.describe import properties_of_definition
@@ -170,8 +170,7 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
     if query is None and fields is None and like is None:
         cursor.refuse("( is missing")
 
-    def run(session: Session) -> object:
-        table = session.target(name)
+    def make(session: Session, table: DeltaTable) -> object:
         if must_exist:
             table.version()
         if replaces and query is not None:
@@ -180,10 +179,6 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         if replaces:
             return table.create_or_replace(fields, **definition, **session.options)
         if table.exists():
-            from delta_orch.errors import TableExistsError
-
-            if if_not_exists:
-                return _left_as_it_is(table)
             raise TableExistsError(f"There is a table at {table.uri}", remedy="Write IF NOT EXISTS, or drop it")
         if like is not None:
             return table.create(**_definition_like(session.target(like), definition), **session.options)
@@ -196,7 +191,9 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         # As of no table: of two that create it with rows, one does.
         return overwrite(table.log, None, query.relation(session, engine), None, "static", None, engine, options)
 
-    return run
+    if if_not_exists:
+        return lambda session: _unless_there(session.target(name), partial(make, session))
+    return lambda session: make(session, session.target(name))
 
 
 def _definition_like(table: DeltaTable, definition: dict[str, Any]) -> dict[str, Any]:
@@ -238,23 +235,29 @@ def _clone(cursor: Cursor, name: TableName, *, replaces: bool, must_exist: bool,
         version, timestamp = time_travel(cursor)
     cursor.end()
 
-    def run(session: Session) -> object:
-        target = session.target(name)
+    def make(session: Session, target: DeltaTable) -> CommitResult:
         if must_exist:
             target.version()
-        if if_not_exists and target.exists():
-            return _left_as_it_is(target)
         stored = session.storage_options
         return session.target(source).clone(
             target.uri, shallow, version, timestamp, replaces, storage_options=stored, **session.options
         )
 
-    return run
+    if if_not_exists:
+        return lambda session: _unless_there(session.target(name), partial(make, session))
+    return lambda session: make(session, session.target(name))
 
 
-def _left_as_it_is(table: DeltaTable) -> CommitResult:
+def _unless_there(table: DeltaTable, make: Callable[[DeltaTable], object]) -> object:
+    """IF NOT EXISTS: a table that is there, or that another writer makes meanwhile, is left as it is."""
     from delta_orch.log.write.commit_result import CommitResult
 
+    if not table.exists():
+        try:
+            return make(table)
+        except (ConflictError, TableExistsError):
+            if not table.exists():
+                raise
     return CommitResult(table.version(), skipped=True)
 
 

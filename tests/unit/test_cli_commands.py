@@ -126,6 +126,7 @@ def test_maintenance(cli: Any, uri: str) -> None:
     for more in ((), ("--json",)):
         by_sql = cli("sql", f"VACUUM delta.`{uri}` DRY RUN", *more).stdout
         assert by_sql == cli("vacuum", uri, "--dry-run", *more).stdout
+    assert cli("sql", f"FSCK REPAIR TABLE delta.`{uri}`").stdout == "Nothing to change\n"
     assert cli("vacuum", uri, *hours, "--json").json["num_files"] == 2
     assert cli("optimize", uri, "--target-file-size", "1kb", "--where", "day = 'b'").code == 0
 

@@ -135,6 +135,8 @@ def test_names_of_the_user_never_meet_those_of_a_statement(
         ("length(repeat(name, 2147483647))", "length(repeat('', 2147483647))", 0),
         ("size(sequence(1, 2147483647))", "size(sequence(1, 2147483647, 1000000))", 2148),
         ("size(sequence(9223372036854775807L, -9223372036854775807L))", "size(sequence(id, id + 5))", 6),
+        ("length(replace(space(16777216), ' ', 'ab'))", "length(replace(space(8388608), ' ', 'ab'))", 16777216),
+        ("length(replace(space(99999), ' ', space(99999)))", "length(replace(space(16777216), '  ', name))", 8388608),
         ("size(array_repeat(name, 2147483647))", "size(array_repeat(name, 1000))", 1000),
     ],
 )
@@ -920,6 +922,28 @@ def test_of_two_that_create_a_table_with_rows_one_does(tmp_path: Path, monkeypat
     with pytest.raises(TableExistsError):
         delta_orch.sql(text, tables=tables)
     assert DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["id"].to_pylist() == [1, 2]
+
+
+@pytest.mark.parametrize("rest", ["USING delta AS SELECT * FROM s", "(x INT) USING delta", "CLONE o"])
+def test_a_table_that_another_makes_meanwhile_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rest: str
+) -> None:
+    other = DeltaTable(tmp_path / "o")
+    other.append(pa.table({"id": [1]}))
+    table = DeltaTable(tmp_path / "t")
+    exists = DeltaTable.exists
+
+    def early(self: DeltaTable) -> bool:
+        found = exists(self)
+        monkeypatch.setattr(DeltaTable, "exists", exists)
+        DeltaTable(tmp_path / "t").append(pa.table({"id": [7]}))
+        return found
+
+    monkeypatch.setattr(DeltaTable, "exists", early)
+    tables = {"t": table, "s": pa.table({"id": [1, 2]}), "o": other}
+    result: Any = delta_orch.sql(f"CREATE TABLE IF NOT EXISTS t {rest}", tables=tables)
+    assert result.skipped and result.version == 0
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [7]
 
 
 def test_an_insert_of_rows_of_its_table_goes_behind_blind_appends(

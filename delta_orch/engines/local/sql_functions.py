@@ -72,7 +72,6 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "repeat": (("text", "int"), f"repeat({{0}}, {bounded('{1}', 'CAST({1} AS BIGINT) * length({0})')})", STRING),
     "left": (("text", "int"), _SUBSTRING % "1, {1}", STRING),
     "right": (("text", "int"), _SUBSTRING % "greatest(length({0}) - {1} + 1, 1)", STRING),
-    "replace": (("text", "text", "text"), "replace({0}, {1}, {2})", STRING),
     "instr": (("text", "text"), "CAST(instr({0}, {1}) AS INTEGER)", INTEGER),
     "locate": (("text", "text"), "CAST(instr({1}, {0}) AS INTEGER)", INTEGER),
     "sqrt": (("double",), "CASE WHEN {0} < 0 THEN CAST('nan' AS DOUBLE) ELSE sqrt({0}) END", DOUBLE),
@@ -120,11 +119,22 @@ def named(scalars: Scalars, call: Call) -> Typed:
         return _NAMED[name](scalars, arguments)
     takes, template, gives = _TEMPLATES.get(name, ((), "", VOID))
     sqls = [ARGUMENTS[kind](scalars, argument) for kind, argument in zip(takes, arguments, strict=False)]
-    if name == "replace" and len(arguments) == 2:
-        sqls.append("''")
     if not template or len(sqls) != len(takes) or len(arguments) > len(takes):
         raise unsupported(f"the function {name[:100]}")
     return Typed(f"({template.format(*sqls)})", gives)
+
+
+def _replaced(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    text, old, *rest = (ARGUMENTS["text"](scalars, argument) for argument in arguments)
+    new = rest[0] if rest else "''"
+    match arguments:
+        case [_, _]:
+            pass
+        case [_, Literal(str() as before), Literal(str() as after)] if len(after) <= len(before):
+            pass
+        case _:
+            new = bounded(new, f"length({text}) // greatest(length({old}), 1) * length({new})")
+    return Typed(f"replace({text}, {old}, {new})", STRING)
 
 
 # --- numbers
@@ -337,6 +347,7 @@ _NAMED: dict[str, _Function] = {
     "hex": _taking(1, 1, sql_text.hexadecimal),
     "regexp_like": _taking(2, 2, sql_text.regexp_like),
     "regexp_extract": _taking(2, 3, sql_text.regexp_extract),
+    "replace": _taking(2, 3, _replaced),
     "regexp_replace": _taking(3, 3, sql_text.regexp_replace),
     "split": _taking(2, 2, sql_text.split),
     "round": _taking(1, 2, _rounded),
