@@ -132,6 +132,8 @@ def _size(node: Expression, is_default: bool) -> int:
 
 
 def _ensure_operation(node: Operation, sizes: Sequence[int]) -> None:
+    if node.name == "->":
+        raise Refused("holds a lambda function")
     if node.name not in _OPERATIONS:
         raise Unreadable(f"{node.name!a} is unexpected")
     if "LIKE" in node.name:

@@ -52,6 +52,12 @@ def test_what_users_write_is_allowed_and_printed_the_same_twice(text: str) -> No
     assert {c.path for c in columns_of(parse_value(checked.sql))} == set(checked.columns)
 
 
+@pytest.mark.parametrize("text", ["exists(array(id), x -> x > 0)", "aggregate(array(id), 0, (a, x) -> a + x) > 0"])
+def test_a_lambda_is_refused_by_name(text: str) -> None:
+    with pytest.raises(InvalidExpressionError, match="holds a lambda function"):
+        check_expression(text, "CHECK constraint c")
+
+
 VARIABLES = ["${env:HOME}", "${system:user.name}", "${spark.app.name}", "a${x}b${y}"]
 
 

@@ -81,6 +81,16 @@ class Batch:
         return self.array.__arrow_c_array__(requested_schema)
 
 
+def test_no_rows_have_no_columns(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    table.append([{"id": 1}])
+    for write in (table.append, table.overwrite, lambda rows: table.upsert(rows, ["id"])):
+        with pytest.raises(InvalidRequestError, match="An empty list does not say which columns it has"):
+            write([])
+    table.overwrite(pa.Table.from_pylist([], pa.schema([("id", pa.int64())])))
+    assert table.snapshot().scan().to_arrow().num_rows == 0
+
+
 def test_batches_of_other_libraries() -> None:
     batch = ROWS.to_batches()[0]
     for data, times in ((Batch(batch), 1), (batch.to_struct_array(), 1), ([Batch(batch), batch], 2)):

@@ -79,6 +79,11 @@ def relation_of(data: Data) -> LocalRelation:
     if accepts_value(data):
         first = _open_stream(data)
         return _relation(first.schema, _first_then(_batches(data, first), lambda: _stream(data)))
+    if isinstance(data, list | tuple) and not data:
+        raise InvalidRequestError(
+            "An empty list does not say which columns it has",
+            remedy="Pass an Arrow table without rows: pyarrow.Table.from_pylist([], schema)",
+        )
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
         remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas or Polars DataFrame, "
