@@ -158,7 +158,10 @@ class OnceWriter:
         if recorded is not None:
             self._ensure_own_name(txns[-1])
             stands = self._idempotency == "partition" or marker is None or not marker.acknowledged
-            if are_taken(self._context, self._run, self._table, txns[-1].app_id, recorded, stands=stands):
+            again = marker is not None and attempts.clearing(marker, txns[-1].version) is Clearing.CERTAIN
+            again = again and self._idempotency == "run"
+            about = (self._context, self._run, self._table, txns[-1].app_id, recorded)
+            if are_taken(*about, stands=stands, again=again):
                 forget(self._run, self._table, txns[-1].app_id)
                 recorded = None
         txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)

@@ -103,7 +103,14 @@ def deletes_rows(operation: object, metrics: object) -> bool:
 
 
 def are_taken(
-    context: Context, run: TaskRun, table: DeltaTable, app_id: str, recorded: int, *, stands: bool = True
+    context: Context,
+    run: TaskRun,
+    table: DeltaTable,
+    app_id: str,
+    recorded: int,
+    *,
+    stands: bool = True,
+    again: bool = False,
 ) -> bool:
     """Whether the rows of a recorded transaction are gone, as another task has removed them in this run. One that comes
     after this one has to, unless it begins again: what lies between the two reads the rows.
@@ -116,6 +123,8 @@ def are_taken(
         recorded: The version of it that the table has.
         stands: What is recorded may be all that this attempt does. Of a merge the log tells only at times what it has
             deleted, and where the rows are added again anyway, nobody has to know.
+        again: The task was cleared, to write once more. What a task after it has removed counts then also where that
+            one does not begin again: it may have cleaned up after the failure of this one.
 
     Raises:
         InvalidRequestError: Some of the rows are gone, or it cannot be told.
@@ -134,7 +143,7 @@ def are_taken(
             return False
         if operation not in _REMOVING and not (stands and deletes_rows(operation, info.get("operationMetrics"))):
             return False
-        if name in after and not is_to_come(context, run, name, info):
+        if name in after and not (again or is_to_come(context, run, name, info)):
             return False
         is_refused |= name not in after
         return True

@@ -181,6 +181,24 @@ def test_what_a_later_task_has_removed_is_there_for_the_tasks_between(
     assert (more == ONCE) == (content(uri) == left)
 
 
+@needs_state
+@pytest.mark.parametrize("cleared", [["stage"], ["stage", "last"]], ids=["alone", "both"])
+def test_what_was_cleaned_up_after_a_failure_is_added_again(runs: Runs, tmp_path: Path, cleared: list[str]) -> None:
+    """The task that failed after its commit is cleared, and what cleaned up behind it does not run again."""
+    uri = tmp_path / "t"
+    DeltaTable(uri).create(rows("", "").schema)
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        writes: dict[str, Any] = {"python_callable": added, "post_execute": die_once, "retries": 0}
+        last = DeltaDeleteOperator(task_id="last", table_uri=uri, where="day = '{{ ds }}'", trigger_rule="one_failed")
+        DeltaWriteOperator(task_id="stage", table_uri=uri, **writes) >> last
+    run = runs.run(dag, DAY)
+    assert [runs.state(run, name) for name in ("stage", "last")] == ["failed", "success"]
+    assert content(uri) == []
+    runs.clear(dag, run, *cleared)
+    assert runs.state(run, "stage") == "success"
+    assert content(uri) == ["more 2"]
+
+
 def test_what_a_task_without_an_order_has_removed_is_added_again(runs: Runs, tmp_path: Path) -> None:
     """It may, as that one was cleared, and has not begun."""
     uri = tmp_path / "t"
