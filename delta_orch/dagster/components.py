@@ -6,14 +6,16 @@ editors know every key. A key that is misspelled is an error.
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
-from collections.abc import Callable, Mapping
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from delta_orch.dagster.checks import (
     build_delta_freshness_check,
@@ -31,6 +33,8 @@ from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 
 _POLICY = MaintenancePolicy()
+_VARIABLE = re.compile(r"\{\{-?\s*env\.(\w+)\s*-?\}\}")
+"""A template that is a variable and nothing else: it says nothing of a value in its place."""
 
 
 class DeltaStore(dg.Model, dg.Resolvable):
@@ -53,6 +57,32 @@ class DeltaStore(dg.Model, dg.Resolvable):
         """The table at a location."""
         hidden = {option: dg.EnvVar(variable) for option, variable in self.secrets.items()}
         return DeltaTableResource(table_uri=table_uri, storage_options={**self.storage_options, **hidden})
+
+
+class _DeltaComponent(DeltaStore, dg.Component):
+    """A component that is not loaded with a variable that is not set."""
+
+    @classmethod
+    def load(cls, attributes: BaseModel | None, context: dg.ComponentLoadContext) -> Self:
+        """Raises InvalidRequestError: Dagster would put None for a variable, also into a location."""
+        for text in _texts(attributes.model_dump() if attributes is not None else {}):
+            for variable in _VARIABLE.findall(text):
+                if variable not in os.environ:
+                    raise InvalidRequestError(
+                        f"The environment variable {variable}, which the component names, is not set",
+                        cause="The text 'None' would stand in its place",
+                        remedy=f"Set it, or say what stands for it: {{{{ env('{variable}', 'default') }}}}",
+                    )
+        return super().load(attributes, context)
+
+
+def _texts(value: object) -> Iterator[str]:
+    """The texts in a value, of whatever depth."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _texts(part)
 
 
 class DeltaTableSpec(dg.Model, dg.Resolvable):
@@ -133,7 +163,7 @@ def rows(batch: ChangeBatch) -> pa.Table:
 
 
 @dg.scaffold_with(DeltaTablesScaffolder)
-class DeltaTablesComponent(DeltaStore, dg.Component):
+class DeltaTablesComponent(_DeltaComponent):
     """Delta tables as observed assets, with checks."""
 
     tables: Annotated[list[DeltaTableSpec], dg.Resolver.default(description="The tables.")]
@@ -165,7 +195,7 @@ class DeltaTablesComponent(DeltaStore, dg.Component):
 
 
 @dg.scaffold_with(DeltaIncrementalScaffolder)
-class DeltaIncrementalComponent(DeltaStore, dg.Component):
+class DeltaIncrementalComponent(_DeltaComponent):
     """An asset that processes the changes of a table, and commits its cursor with its rows: `delta_asset`."""
 
     key: Annotated[str, dg.Resolver.default(description="The asset key, its parts separated by slashes.")]
@@ -251,7 +281,7 @@ class DeltaIncrementalComponent(DeltaStore, dg.Component):
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
-class DeltaMaintenanceComponent(DeltaStore, dg.Component):
+class DeltaMaintenanceComponent(_DeltaComponent):
     """Compaction, purge, checkpoint, vacuum and cleanup of the log as assets, where a table's health asks for it."""
 
     tables: Annotated[dict[str, str], dg.Resolver.default(description="Name → where the table is.")]

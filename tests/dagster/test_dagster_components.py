@@ -172,3 +172,23 @@ def test_maintenance_keeps_what_consumers_have_to_read(tmp_path: Path, has_consu
             result = job.execute_in_process(asset_selection=chosen, raise_on_error=False)
             assert result.success != has_consumer
     assert len(list((tmp_path / "events").glob("*.parquet"))) == (2 if has_consumer else 1)
+
+
+@pytest.mark.parametrize("component", COMPONENTS)
+def test_a_variable_that_is_not_set_is_refused(component: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Dagster renders it as None, and a table would be in the folder of that name."""
+    monkeypatch.delenv("NOPE", raising=False)
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=component)
+        scaffolded = (folder / "defs.yaml").read_text()
+        assert "lake/events" in scaffolded
+        (folder / "defs.yaml").write_text(scaffolded.replace("lake/events", '"{{ env.NOPE }}/events"'))
+        assert "The environment variable NOPE" in refusal(sandbox)
+        for given in ("{{ env('NOPE', 'lake') }}", "{{ env.NOPE or 'lake' }}"):
+            (folder / "defs.yaml").write_text(scaffolded.replace("lake/events", f'"{given}/events"'))
+            with sandbox.build_all_defs() as defs:
+                assert keys(defs)
+        monkeypatch.setenv("NOPE", "lake")
+        (folder / "defs.yaml").write_text(scaffolded.replace("lake/events", '"{{ env.NOPE }}/events"'))
+        with sandbox.build_all_defs() as defs:
+            assert keys(defs)
