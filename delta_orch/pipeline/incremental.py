@@ -121,8 +121,9 @@ class ChangeBatch:
             raise InvalidRequestError(
                 "batch.scan() has rows that earlier batches had, too, and appending would double them",
                 cause="It reads all rows of the touched partitions, or of a source without partitions all there are",
-                remedy="Append what is made of batch.inserted() or batch.changes, or write by merge, "
-                "dynamic, touched_partitions or overwrite",
+                remedy=self._remedy_of_both
+                or "Append what is made of batch.inserted() or batch.changes, or write by merge, dynamic, "
+                "touched_partitions or overwrite",
                 source=self.source.uri,
             )
         if self.feed is not None:
@@ -146,11 +147,11 @@ class ChangeBatch:
         """
         if self.feed is None:
             return self.snapshot.scan(columns=columns)
-        if self.replaces or self.is_whole or self.recomputes:
+        if self._is_replacing:
             raise InvalidRequestError(
                 "batch.inserted() lacks rows of earlier batches, and replacing rows by it would lose them",
                 cause="The step replaces partitions or all rows",
-                remedy="Read batch.scan(), or write by append",
+                remedy=self._remedy_of_both or "Read batch.scan(), or write by append",
                 source=self.source.uri,
             )
         if self.feed.is_empty:
@@ -165,6 +166,21 @@ class ChangeBatch:
                 source=self.source.uri,
             )
         return self._changes(columns or [field.name for field in self.snapshot.schema], None)
+
+    @property
+    def _is_replacing(self) -> bool:
+        return bool(self.replaces) or self.is_whole or self.recomputes
+
+    @property
+    def _remedy_of_both(self) -> str | None:
+        """What the function of several tables reads, of which one is appended to and another replaced."""
+        if not (self.is_appended and self._is_replacing):
+            return None
+        return (
+            "The step has both: make the rows that are appended of batch.changes, and those that replace others of "
+            "batch.snapshot.scan(where=batch.partition_predicate()), or of all of batch.snapshot; or give each table a "
+            "step of its own"
+        )
 
     def _changes(self, columns: Sequence[str], where: str | None) -> ChangeFeed:
         return self.source.changes(

@@ -150,3 +150,42 @@ def test_none_of_the_tables_loses_rows_of_days_that_are_not_touched(tmp_path: Pa
         dg.materialize([both])
     assert sorted(copy.snapshot().scan(["amount"]).to_arrow()["amount"].to_pylist()) == [1, 2, 3]
     assert sorted(late.snapshot().scan(["amount"]).to_arrow()["amount"].to_pylist()) == [1, 2]
+
+
+@pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
+def test_one_table_is_appended_to_and_another_is_replaced(tmp_path: Path, write: Any) -> None:
+    """Each method of the batch is exact for one of them alone. The error says what the function reads instead."""
+    source, added, replaced = (DeltaTable(tmp_path / name) for name in ("source", "added", "replaced"))
+    reads: list[Any] = []
+
+    @delta_multi_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        outs={
+            "added": DeltaOut(DeltaTableResource(table_uri=added.uri), "append"),
+            "replaced": DeltaOut(DeltaTableResource(table_uri=replaced.uri), write, partition_by=["day"]),
+        },
+    )
+    def both(context: dg.AssetExecutionContext, batch: ChangeBatch) -> Any:
+        return dict(zip(("added", "replaced"), reads[0](batch), strict=True))
+
+    def at_once(read: str) -> Any:
+        return lambda batch: [getattr(batch, read)().to_arrow()] * 2
+
+    def apart(batch: ChangeBatch) -> list[pa.Table]:
+        columns = batch.snapshot.schema.names
+        where = None if write == "overwrite" else batch.partition_predicate()
+        new = batch.snapshot.scan() if batch.is_bootstrap else batch.changes
+        return [new.to_arrow().select(columns), batch.snapshot.scan(where=where).to_arrow()]
+
+    source.append(amounts(1), partition_by=["day"])
+    reads[:] = [at_once("scan")]
+    assert dg.materialize([both]).success
+    source.append(amounts(2))
+    for read in ("scan", "inserted"):
+        reads[:] = [at_once(read)]
+        with pytest.raises(InvalidRequestError, match="the rows that are appended of"):
+            dg.materialize([both])
+    reads[:] = [apart]
+    assert dg.materialize([both]).success
+    for table in (added, replaced):
+        assert sorted(table.snapshot().scan().to_arrow()["amount"].to_pylist()) == [1, 2]
