@@ -18,11 +18,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from delta_orch import DeltaTable
-from delta_orch.errors import ConstraintViolationError
+from delta_orch.errors import ConstraintViolationError, MissingFileError, VersionNotFoundError
 from delta_orch.protocol.paths import decode_path
 
 HALF_A_YEAR_S = 180 * 86_400
 MORE = ("more", "Mehr")
+TRAVELED = 4
+"""How many older versions are read after each step."""
 days = st.sampled_from(["a", "b%/", None])
 pairs = st.lists(st.tuples(days, st.integers(0, 20)), max_size=5)
 Row = dict[str, Any]
@@ -52,6 +54,8 @@ class WholeTable(RuleBasedStateMachine):
         self.needs_day = False
         self.has_v2 = False
         self.has_domains = True
+        self.history: dict[int, tuple[list[str], Counter[str]]] = {}
+        self.first_kept = 0
         properties = {"delta.checkpointInterval": interval, "delta.feature.domainMetadata": "supported"}
         if self.mapped:
             properties["delta.columnMapping.mode"] = "name"
@@ -226,6 +230,7 @@ class WholeTable(RuleBasedStateMachine):
 
     @rule()
     def vacuum(self) -> None:
+        self.first_kept = self.version
         if self.table.vacuum(retention_hours=0, enforce_retention=False).paths:
             self.version += 2
 
@@ -252,6 +257,7 @@ class WholeTable(RuleBasedStateMachine):
             if file.is_file():
                 os.utime(file, (then, then))
         self.table.cleanup_log()
+        self.first_kept = self.version
 
     def committed(self, result: Any, is_new: bool = True) -> None:
         assert result.skipped is not is_new
@@ -279,6 +285,22 @@ class WholeTable(RuleBasedStateMachine):
             referee = deltalake.DeltaTable(str(self.folder / "t"))
             assert referee.version() == self.version
             assert counted(pa.table(referee.to_pyarrow_table()).to_pylist()) == expected
+
+    @invariant()
+    def older_versions_are_as_they_were(self) -> None:
+        if not hasattr(self, "version"):
+            return
+        self.history[self.version] = (list(self.columns), counted(self.rows))
+        for version in sorted(self.history)[-1 - TRAVELED : -1]:
+            columns, expected = self.history[version]
+            try:
+                snapshot = DeltaTable(self.folder / "t").snapshot(version)
+                rows = snapshot.scan().to_arrow().to_pylist()
+            except (MissingFileError, VersionNotFoundError):
+                assert version < self.first_kept
+                continue
+            assert [field.name for field in snapshot.schema] == columns
+            assert counted(rows) == expected
 
 
 def counted(rows: list[Row]) -> Counter[str]:
