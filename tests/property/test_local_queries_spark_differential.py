@@ -188,7 +188,7 @@ FUNCTIONS: dict[str, list[str]] = {
     "right": ["right(S, 2)", "right(S, b)"],
     "lpad": ["lpad(S, 3, 'xy')"],
     "rpad": ["rpad(S, 2)"],
-    "replace": ["replace(S, 'a', 'xy')", "replace(S, 'a')", "replace(S, '', 'q')"],
+    "replace": ["replace(S, 'a', 'xy')", "replace(S, 'a')", "replace(S, '', 'q')", "replace(S, left(S, 1), `we``ird`)"],
     "instr": ["instr(S, 'b')", "instr(S, '')"],
     "locate": ["locate('b', S)"],
     "concat_ws": ["concat_ws('-', S, i, `we``ird`)", "concat_ws(S, 'a', 'b')", "concat_ws('-')"],

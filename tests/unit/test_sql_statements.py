@@ -137,6 +137,11 @@ def test_names_of_the_user_never_meet_those_of_a_statement(
         ("size(sequence(9223372036854775807L, -9223372036854775807L))", "size(sequence(id, id + 5))", 6),
         ("length(replace(space(16777216), ' ', 'ab'))", "length(replace(space(8388608), ' ', 'ab'))", 16777216),
         ("length(replace(space(99999), ' ', space(99999)))", "length(replace(space(16777216), '  ', name))", 8388608),
+        (
+            "length(replace(repeat('a', 20000), 'a', space(2000)))",
+            "length(replace(concat(space(20000), 'a'), 'a', space(2000)))",
+            22000,
+        ),
         ("size(array_repeat(name, 2147483647))", "size(array_repeat(name, 1000))", 1000),
     ],
 )
@@ -147,6 +152,15 @@ def test_a_number_makes_no_value_without_bounds(table: DeltaTable, large: str, s
         sql(f"SELECT {large} AS x FROM t WHERE id = 1", t=table)
     with pytest.raises(InvalidExpressionError):
         table.alter().add_constraint("large", f"{large} > 0").commit()
+
+
+def test_replace_inside_of_replace_is_spelled_once(table: DeltaTable) -> None:
+    """Else its text, and the time to read that, would double with each: sixteen took two minutes."""
+    text = "'abcdefghijklmnop'"
+    for letter in "abcdefghijklmnop":
+        text = f"replace({text}, '{letter}', '<{letter.upper()}>')"
+    found = sql(f"SELECT {text} AS x FROM t WHERE id = 1", t=table)["x"].to_pylist()
+    assert found == ["<A><B><C><D><E><F><G><H><I><J><K><L><M><N><O><P>"]
 
 
 def test_names_without_an_alias_in_a_merge(table: DeltaTable, tmp_path: Path) -> None:

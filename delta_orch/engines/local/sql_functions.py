@@ -126,15 +126,17 @@ def named(scalars: Scalars, call: Call) -> Typed:
 
 def _replaced(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     text, old, *rest = (ARGUMENTS["text"](scalars, argument) for argument in arguments)
-    new = rest[0] if rest else "''"
     match arguments:
         case [_, _]:
-            pass
+            return Typed(f"replace({text}, {old}, '')", STRING)
         case [_, Literal(str() as before), Literal(str() as after)] if len(after) <= len(before):
-            pass
-        case _:
-            new = bounded(new, f"length({text}) // greatest(length({old}), 1) * length({new})")
-    return Typed(f"replace({text}, {old}, {new})", STRING)
+            return Typed(f"replace({text}, {old}, {rest[0]})", STRING)
+    # Each argument is spelled once, as one may be such a call itself: a list of one gives them names.
+    given = f"[struct_pack(t := {text}, o := {old}, n := {rest[0]})]"
+    text, old, new = (f"struct_extract(given, '{name}')" for name in "ton")
+    found = f"(length({text}) - length(replace({text}, {old}, ''))) // greatest(length({old}), 1)"
+    size = f"length({text}) + {found} * (length({new}) - length({old}))"
+    return Typed(f"list_transform({given}, lambda given: replace({text}, {old}, {bounded(new, size)}))[1]", STRING)
 
 
 # --- numbers

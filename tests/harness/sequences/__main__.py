@@ -28,6 +28,10 @@ def _spark() -> Any:
         "spark.driver.host": "127.0.0.1",
         "spark.driver.extraJavaOptions": "-XX:+UseSerialGC -XX:TieredStopAtLevel=1",
         "spark.ui.showConsoleProgress": "false",
+        # Tables of a few rows: to compile a query costs a hundred times what it saves.
+        "spark.sql.codegen.wholeStage": "false",
+        "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+        "spark.sql.adaptive.enabled": "false",
     }.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
