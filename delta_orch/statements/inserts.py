@@ -267,7 +267,7 @@ def _fields(columns: Sequence[str] | None, schema: StructType, given: _Given) ->
         return [field for field in schema if field.name not in apart]
     from delta_orch.expressions.column_names import resolve_column_names
 
-    names = resolve_column_names(columns, schema, "the list of columns")
+    names = resolve_column_names(columns, schema, "The list of columns")
     if apart & set(names):
         raise InvalidRequestError(f"The column {sorted(apart & set(names))[0]} is given by PARTITION, too")
     found = (schema.find(name) for name in names)
