@@ -33,7 +33,7 @@ from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 
 _POLICY = MaintenancePolicy()
-_VARIABLE = re.compile(r"\{\{-?\s*env\.(\w+)\s*-?\}\}")
+_VARIABLE = re.compile(r"""\{\{-?\s*env(?:\.|\[\s*['"])(\w+)(?:['"]\s*\])?\s*-?\}\}""")
 """A template that is a variable and nothing else: it says nothing of a value in its place."""
 
 

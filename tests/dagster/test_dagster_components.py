@@ -182,8 +182,9 @@ def test_a_variable_that_is_not_set_is_refused(component: Any, monkeypatch: pyte
         folder = sandbox.scaffold_component(component_cls=component)
         scaffolded = (folder / "defs.yaml").read_text()
         assert "lake/events" in scaffolded
-        (folder / "defs.yaml").write_text(scaffolded.replace("lake/events", '"{{ env.NOPE }}/events"'))
-        assert "The environment variable NOPE" in refusal(sandbox)
+        for asked in ("{{ env.NOPE }}", "{{env['NOPE']}}"):
+            (folder / "defs.yaml").write_text(scaffolded.replace("lake/events", f'"{asked}/events"'))
+            assert "The environment variable NOPE" in refusal(sandbox)
         for given in ("{{ env('NOPE', 'lake') }}", "{{ env.NOPE or 'lake' }}"):
             (folder / "defs.yaml").write_text(scaffolded.replace("lake/events", f'"{given}/events"'))
             with sandbox.build_all_defs() as defs:
