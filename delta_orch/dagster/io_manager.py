@@ -25,7 +25,15 @@ from delta_orch.dagster.output_place import Place, asset_place, output_parts, ta
 from delta_orch.dagster.own_version import own_txn, repeat_conflicts
 from delta_orch.dagster.partition_selection import PartitionSelection, written_partitions
 from delta_orch.dagster.resource import resolve_env, resolve_options
-from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, DagsterRun, is_in_run, read_run, retry_conflicts, step_name
+from delta_orch.dagster.run import (
+    DEFAULT_CONFLICT_RETRIES,
+    DagsterRun,
+    ensure_same_config,
+    is_in_run,
+    read_run,
+    retry_conflicts,
+    step_name,
+)
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     PLACE_KEYS,
@@ -185,6 +193,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             if context.has_asset_key and is_in_run(context):
                 report_failed_checks(context, error)
             raise audit_failure(error) from error
+        ensure_same_config(context, report)
         if context.has_asset_key and is_in_run(context) and not report.skipped and LINEAGE not in written:
             step = context.step_context
             graph = step.job_def.asset_layer.asset_graph
@@ -230,7 +239,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             mode = "overwrite_partitions"
         where = None if selection is None or mode in _NO_PREDICATE else selection.predicate(schema)
         # What an op was given is told by the mode, which may be set at run time.
-        about = {"mode": mode} if not context.has_asset_key else _keys_text(selection)
+        about = {"mode": mode} if not context.has_asset_key else {} if selection is None else selection.described
         step = Step(
             f"Step {step_name(context)}",
             table,
@@ -485,10 +494,3 @@ def _adds(settings: AssetSettings, idempotency: str) -> bool:
 
 def _names(columns: Sequence[str]) -> set[str]:
     return {name.lower() for name in columns}
-
-
-def _keys_text(selection: PartitionSelection | None) -> dict[str, str]:
-    if selection is None:
-        return {}
-    keys = selection.keys
-    return {"partition": keys[0]} if len(keys) == 1 else {"first_partition": keys[0], "last_partition": keys[-1]}

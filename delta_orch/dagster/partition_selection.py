@@ -58,11 +58,14 @@ class PartitionSelection:
         `keys`. Dates and timestamps lie in windows of any length.
 
         Args:
-            every: Of dates and timestamps, too: where a key counts as written, its window is the one that was.
+            every: Where a key counts as written, its rows are those that it meant then. So it is told of dates and
+                timestamps, too, and how keys are spelled: their format and time zone, and the place of the dimension.
         """
         return {
-            WINDOWS + field.name: made.cron_schedule if isinstance(made, dg.TimeWindowPartitionsDefinition) else "keys"
-            for made, field in zip(self.definitions, self._fields(schema), strict=False)
+            WINDOWS + field.name: "; ".join(
+                [_schedule(made), *(_spelling(made, index if len(self.definitions) > 1 else None) if every else ())]
+            )
+            for index, (made, field) in enumerate(zip(self.definitions, self._fields(schema), strict=False))
             if every or _holds_texts(field)
         }
 
@@ -80,7 +83,8 @@ class PartitionSelection:
         """
         for name, schedule in self.windows(snapshot.schema, every=every).items():
             known = snapshot.metadata.configuration.get(name, schedule)
-            if known != schedule:
+            told = min(known.count("; "), schedule.count("; ")) + 1
+            if known.split("; ")[:told] != schedule.split("; ")[:told]:
                 column = name.removeprefix(WINDOWS)
                 raise InvalidRequestError(
                     f"The column {column} of the table holds other partitions than those of the asset",
@@ -115,6 +119,12 @@ class PartitionSelection:
     @property
     def keys(self) -> tuple[str, ...]:
         return tuple(self.partitions)
+
+    @property
+    def described(self) -> dict[str, str]:
+        """The keys, in the words of a commit."""
+        keys = self.keys
+        return {"partition": keys[0]} if len(keys) == 1 else {"first_partition": keys[0], "last_partition": keys[-1]}
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -164,6 +174,15 @@ class PartitionSelection:
                 )
             fields.append(field)
         return fields
+
+
+def _schedule(made: dg.PartitionsDefinition[str]) -> str:
+    return made.cron_schedule if isinstance(made, dg.TimeWindowPartitionsDefinition) else "keys"
+
+
+def _spelling(made: dg.PartitionsDefinition[str], place: int | None) -> tuple[str, ...]:
+    spelled = (made.fmt, made.timezone) if isinstance(made, dg.TimeWindowPartitionsDefinition) else ()
+    return spelled if place is None else (*spelled, f"dimension {place + 1}")
 
 
 def _holds_texts(field: StructField) -> bool:

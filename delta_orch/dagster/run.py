@@ -11,7 +11,9 @@ from datetime import datetime
 import dagster as dg
 
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.run_identity import RunIdentity, dagster_version, dagster_writer
+from delta_orch.pipeline.recorded import find_txn_commit, said_by
+from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, RunIdentity, dagster_version, dagster_writer
+from delta_orch.pipeline.step import StepReport
 from delta_orch.storage.storage_options import public_uri
 
 NO_LOCATION = "local"
@@ -141,6 +143,41 @@ def is_in_run(context: dg.OutputContext | dg.InputContext) -> bool:
 def step_name(context: dg.OutputContext) -> str:
     """The step's key, or outside of a run the asset's."""
     return context.step_key if is_in_run(context) else context.asset_key.to_user_string()
+
+
+def ensure_same_config(context: StepContext, report: StepReport) -> None:
+    """Check that a commit which stands for the one that a re-execution would make was made with its run config. What
+    `execution` and `loggers` say does not matter.
+
+    Args:
+        context: Of the step.
+        report: Of its write, which may have found that commit.
+
+    Raises:
+        InvalidRequestError: It was made with another one: the rows are not those that the run was asked for.
+    """
+    skipped = [txn for txn in report.skipped_txns if txn.version != ONCE_PER_PARTITION]
+    if not skipped:
+        return
+    run, instance, _ = _run_of(context)
+    if run.root_run_id is None:
+        return
+    for txn in skipped:
+        made_by = said_by(find_txn_commit(report.table, txn.app_id, txn.version).commit_info).get("run_id")
+        earlier = instance.get_run_by_id(str(made_by)) if made_by not in (None, run.run_id) else None
+        if earlier is not None and _asked_for(earlier) != _asked_for(run):
+            raise InvalidRequestError(
+                f"Run {run.run_id} repeats run {earlier.run_id}, whose rows are committed, with another run config",
+                cause="A re-execution leaves what is committed as it is: the rows would be those of the old config",
+                remedy="Launch a new run with the new config; or re-execute with the config of that run, to keep its "
+                "rows",
+                run_id=run.run_id,
+                committed_by=earlier.run_id,
+            )
+
+
+def _asked_for(run: dg.DagsterRun) -> dict[str, object]:
+    return {name: said for name, said in run.run_config.items() if said and name not in ("execution", "loggers")}
 
 
 @contextmanager

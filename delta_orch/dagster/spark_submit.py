@@ -10,7 +10,7 @@ import dagster as dg
 
 from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.run import DagsterRun, read_run
+from delta_orch.dagster.run import DagsterRun, ensure_same_config, read_run
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
@@ -126,6 +126,7 @@ class PipesDeltaSparkClient(dg.PipesClient):
                 self._submit([application, *map(str, application_args)], variables, settings)
                 report = _committed(step, target)
             else:
+                ensure_same_config(context, report)
                 context.log.info("%s: %s", name, report.reason)
         snapshot = report.snapshot()
         metadata = report_metadata(report, snapshot, table_name=name, run_id=context.run.run_id)

@@ -43,7 +43,7 @@ def flights(context) -> pa.Table:  # type: ignore[no-untyped-def]
     return pa.table({"day": keys, "run": [context.run.run_id] * len(keys)})
 
 
-@dg.asset(metadata={"mode": "append"})
+@dg.asset(metadata={"mode": "append"}, config_schema={"n": dg.Field(int, is_required=False)})
 def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
     return pa.table({"run": [context.run.run_id]})
 

@@ -103,6 +103,35 @@ def test_a_reexecution_of_a_reexecution_still_knows_its_root(jobs: Jobs) -> None
     assert jobs.writers() == {"2013-01-01": lost.run_id}
 
 
+def test_a_reexecution_with_another_config_does_not_pass_for_the_first_one(jobs: Jobs) -> None:
+    def wanted(n: int, **more: Any) -> dict[str, Any]:
+        return {"ops": {"readings": {"config": {"n": n}}}, **more}
+
+    lost = jobs.run(readings_job, fault="after", run_config=wanted(1), raise_on_error=False)
+    options = dg.ReexecutionOptions(lost.run_id)
+
+    def again(config: dict[str, Any], **extras: Any) -> Any:
+        return jobs.run(readings_job, run_config=config, reexecution_options=options, **extras)
+
+    def refuses(config: dict[str, Any]) -> bool:
+        (failure,) = [event for event in again(config).all_events if event.is_step_failure]
+        return "with another run config. A re-execution leaves" in str(failure.step_failure_data.error)
+
+    assert refuses(wanted(2))
+    # How it runs and what it logs makes no other rows.
+    for config in (wanted(1), wanted(1, loggers={"console": {"config": {"log_level": "ERROR"}}})):
+        assert skipped(again(config), "readings") == [True]
+    assert DeltaTable(jobs.root / "readings").version() == 0
+    # What is not committed is written with the config of the run that does it.
+    (lost, n) = (jobs.run(readings_job, fault="before", run_config=wanted(3), raise_on_error=False), 4)
+    options = dg.ReexecutionOptions(lost.run_id)
+    failed = again(wanted(n), fault="after", raise_on_error=False)
+    options = dg.ReexecutionOptions(failed.run_id)
+    assert skipped(again(wanted(n)), "readings") == [True]
+    assert refuses(wanted(3))
+    assert DeltaTable(jobs.root / "readings").version() == 1
+
+
 def test_a_reexecution_before_the_commit_writes(jobs: Jobs) -> None:
     lost = jobs.day("2013-01-01", fault="before", raise_on_error=False)
     assert not lost.success

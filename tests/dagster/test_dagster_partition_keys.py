@@ -196,6 +196,60 @@ def test_keys_that_are_spelled_alike(tmp_path: Path, old: str, new: str) -> None
     assert [row["day"] for row in lake.rows("events")] == [after_key]
 
 
+def _multi(**dimensions: str) -> dg.MultiPartitionsDefinition:
+    keys = dg.StaticPartitionsDefinition(["1", "2"])
+    return dg.MultiPartitionsDefinition(dict.fromkeys(dimensions, keys))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (("%Y-%m-%d", "UTC"), ("%Y%m%d", "UTC")),
+        (("%Y-%m-%d", "UTC"), ("%Y-%m-%d", "America/New_York")),
+        ({"a": "c", "b": "r"}, {"z": "c", "b": "r"}),
+    ],
+)
+def test_a_partition_that_is_written_once_stays_what_it_was(tmp_path: Path, old: Any, new: Any) -> None:
+    """Another format, another order of the dimensions: the rows would be added again under another key. Another zone:
+    the key counts as written, and other rows are meant."""
+    lake = Lake(tmp_path, idempotency="partition")
+
+    def events(definition: Any) -> tuple[Any, Any]:
+        if isinstance(definition, dict):
+            made: Any = _multi(**definition)
+            key: Any = dg.MultiPartitionKey(dict(zip(definition, "12", strict=True)))
+        else:
+            made = dg.DailyPartitionsDefinition(datetime(2013, 1, 1), fmt=definition[0], timezone=definition[1])
+            key = date(2013, 1, 2).strftime(definition[0])
+
+        @dg.asset(
+            partitions_def=made,
+            metadata={
+                "partition_expr": definition if isinstance(definition, dict) else "at",
+                "mode": "append",
+                "partition_by": [],
+            },
+        )
+        def events(context: dg.AssetExecutionContext) -> pa.Table:
+            if isinstance(definition, dict):
+                return pa.table({"c": ["1"], "r": ["2"]})
+            return pa.table({"at": pa.array([context.partition_time_window.start], pa.timestamp("us", "UTC"))})
+
+        return events, key
+
+    asset, key = events(old)
+    for _ in range(2):
+        lake.run(asset, partition=key)
+    asset, key = events(new)
+    assert "holds other partitions" in str(lake.fails(asset, partition=key))
+    assert len(lake.rows("events")) == 1
+    # Of a table that tells of the schedule alone, nobody knows.
+    told = lake.table("events").snapshot().metadata.configuration
+    named = {name: said.split("; ")[0] for name, said in told.items() if name.startswith(WINDOWS)}
+    lake.table("events").alter().set_properties(named).commit()
+    assert lake.run(asset, partition=key).success
+
+
 def test_a_table_of_others_that_an_asset_takes_for_its_own(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.table("events").append(pa.table({"day": ["2013-01-31"], "n": [0]}))
