@@ -10,7 +10,7 @@ import os
 import posixpath
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -33,11 +33,15 @@ _LOGGER = Logger(__name__)
 
 
 class FileMeta(NamedTuple):
-    """`path` as asked for or listed (relative to the root), `size` in bytes, `modification_time_ms` since the epoch."""
+    """`path` as asked for or listed (relative to the root), `size` in bytes, `modification_time_ms` since the epoch.
+
+    `identity` is what the file is whatever it is called: device and inode. None where the store does not tell.
+    """
 
     path: str
     size: int
     modification_time_ms: int
+    identity: tuple[int, int] | None = None
 
 
 class StagedFile(ABC):
@@ -143,13 +147,16 @@ class LogStore(ABC):
                 return f"{self.uri}/{inner}"
         return None
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str]) -> set[str]:
+    def not_deletable(
+        self, candidates: Sequence[str], needed: Iterable[str], identities: Set[tuple[int, int]]
+    ) -> set[str]:
         """Those of the listed files that must stay although no version names them as they are listed: they are a needed
         file by another way (a link, a mount), or lie in a table inside this one.
 
         Args:
             candidates: Paths relative to the root, of `list_recursive`.
             needed: Paths in the file system of `data_filesystem`.
+            identities: Of needed files that were listed.
 
         Raises:
             StorageError: A needed file cannot be looked at. Nothing is known then.

@@ -11,7 +11,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -130,10 +130,12 @@ class LocalStore(LogStore):
                     pending.append(f"{current}/{entry.name}" if current else entry.name)
         return None
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str]) -> set[str]:
+    def not_deletable(
+        self, candidates: Sequence[str], needed: Iterable[str], identities: Set[tuple[int, int]]
+    ) -> set[str]:
         if not candidates:
             return set()
-        files = {identity for path in needed if (identity := _identity(path)) is not None}
+        files = identities | {identity for path in needed if (identity := _identity(path)) is not None}
         inner: dict[str, bool] = {"": False}
         return {
             path
@@ -488,4 +490,4 @@ def _holds_log(directory: str) -> bool:
 
 
 def _file_meta(path: str, status: os.stat_result) -> FileMeta:
-    return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000)
+    return FileMeta(path, status.st_size, status.st_mtime_ns // 1_000_000, (status.st_dev, status.st_ino))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum
 from fnmatch import fnmatchcase
@@ -158,8 +158,10 @@ class FailingStore(LogStore):
     def other_table(self) -> str | None:
         return self.inner.other_table()
 
-    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str]) -> set[str]:
-        return self.inner.not_deletable(candidates, needed)
+    def not_deletable(
+        self, candidates: Sequence[str], needed: Iterable[str], identities: Set[tuple[int, int]]
+    ) -> set[str]:
+        return self.inner.not_deletable(candidates, needed, identities)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         return self.watch("put_if_absent", path, lambda: self.inner.put_if_absent(path, data))

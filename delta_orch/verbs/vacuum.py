@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import posixpath
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from itertools import chain
+from itertools import chain, compress
+from typing import NamedTuple
 
 import pyarrow as pa
 
@@ -27,7 +28,7 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
-from delta_orch.storage.base import LogStore, is_full
+from delta_orch.storage.base import FileMeta, LogStore, is_full
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.storage.store_clock import present_ms
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
@@ -168,10 +169,10 @@ def _without_named(table_log: TableLog, snapshot: Snapshot, result: VacuumResult
     newest = table_log.advance(snapshot)
     if newest.version <= snapshot.version + 1:
         return result
-    needed, foreign_names, _ = _needed_paths(newest, (), table_log.store, expired_ms)
+    needed = _needed_files(newest, (), table_log.store, expired_ms)
     paths = string_array(result.paths)
     names = pc.replace_substring_regex(paths, "^.*/", "")
-    is_named = pc.or_(pc.is_in(paths, value_set=needed), pc.is_in(names, value_set=foreign_names))
+    is_named = pc.or_(pc.is_in(paths, value_set=needed.paths), pc.is_in(names, value_set=needed.foreign_names))
     return replace(result, paths=tuple(pc.filter(paths, pc.invert(is_named)).to_pylist()))
 
 
@@ -246,21 +247,14 @@ def _unneeded_files(
     Raises:
         ProtocolViolationError: A live file has a deletion vector, and the protocol does not list the feature.
     """
-    needed, foreign_names, places = _needed_paths(snapshot, others, store, expired_ms)
-    # A log cannot hold a name that is not Unicode, so such a file is not this table's.
-    found = store.list_recursive() if full else removed_files(snapshot, expired_ms)
-    listed = [file for file in found if file.path.isascii() or _is_unicode(file.path)]
-    files = pa.table(
-        {
-            "path": string_array([file.path for file in listed]),
-            "size": int64_array([file.size for file in listed]),
-            "time": int64_array([file.modification_time_ms for file in listed]),
-        }
-    )
-    paths = FileTable(files).path.combine_chunks()
+    needed = _needed_files(snapshot, others, store, expired_ms)
+    files, identities = _columns(store.list_recursive() if full else removed_files(snapshot, expired_ms))
+    paths = listed = FileTable(files).path.combine_chunks()
+    is_needed = is_listed = pc.is_in(listed, value_set=needed.paths)
     if pc.any(pc.ends_with(paths, ".crc")).as_py():
         # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
         paths = pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
+        is_needed = pc.is_in(paths, value_set=needed.paths)
     # Also of a file that lies at the root.
     rooted = pc.binary_join_element_wise("", paths, "/")
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
@@ -276,26 +270,64 @@ def _unneeded_files(
         pc.take(bool_array(kept), directories.indices),
         pc.starts_with(names, "_"),
         pc.starts_with(names, "."),
-        pc.is_in(paths, value_set=needed),
+        is_needed,
     ]
-    if len(foreign_names):
-        is_kept.append(pc.is_in(names, value_set=foreign_names))
+    if len(needed.foreign_names):
+        is_kept.append(pc.is_in(names, value_set=needed.foreign_names))
     doomed = pc.sort_by(pc.filter(files, pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]), "path")
-    stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places)
+    if not doomed.num_rows:
+        return doomed
+    # The listing has looked at most of the needed files. A store tells the identity of all files or of none.
+    known = {identity for identity in compress(identities, is_listed.to_pylist()) if identity is not None}
+    places = needed.places_except(pc.filter(listed, is_listed) if known else string_array([]))
+    stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places, known)
     if stays:
         doomed = pc.filter(doomed, pc.invert(pc.is_in(FileTable(doomed).path, value_set=string_array(sorted(stays)))))
     return doomed
 
 
-def _needed_paths(
-    snapshot: Snapshot, others: Sequence[Snapshot], store: LogStore, expired_ms: int
-) -> tuple[pa.Array, pa.Array, Iterator[str]]:
-    """What the newest version, one to be kept, or a tombstone younger than `expired_ms` names.
+def _columns(found: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] | None]]:
+    """Files as columns `path`, `size` and `time`, and the identity of each."""
+    paths: list[str] = []
+    sizes: list[int] = []
+    times: list[int] = []
+    identities: list[tuple[int, int] | None] = []
+    for path, size, time_ms, identity in found:
+        # A log cannot hold a name that is not Unicode, so such a file is not this table's.
+        if path.isascii() or _is_unicode(path):
+            paths.append(path)
+            sizes.append(size)
+            times.append(time_ms)
+            identities.append(identity)
+    files = {"path": string_array(paths), "size": int64_array(sizes), "time": int64_array(times)}
+    return pa.table(files), identities
 
-    Returns: Paths relative to the table's root, decoded; and the names of files that the log places elsewhere. A file
-        of such a name stays wherever it is listed: the other place may be this one by another way (a link, a mount).
-        Then all of them once more, as paths of the data file system.
+
+class _NeededFiles(NamedTuple):
+    """What the newest version, one to be kept, or a tombstone younger than the retention names.
+
+    Attributes:
+        paths: Relative to the table's root, decoded.
+        foreign_names: Of files that the log places elsewhere. A file of such a name stays wherever it is listed: the
+            other place may be this one by another way (a link, a mount).
+        root: Of the table, in the data file system, with a slash at its end.
+        plain: Those of `paths` that the log spells as they are.
+        places: All others, in the data file system.
     """
+
+    paths: pa.Array
+    foreign_names: pa.Array
+    root: str
+    plain: pa.Array
+    places: list[str]
+
+    def places_except(self, listed: pa.Array) -> Iterator[str]:
+        """The files in the data file system, without plain ones that are listed."""
+        unlisted = pc.filter(self.plain, pc.invert(pc.is_in(self.plain, value_set=listed)))
+        return chain(self.places, (self.root + path for path in unlisted.to_pylist()))
+
+
+def _needed_files(snapshot: Snapshot, others: Sequence[Snapshot], store: LogStore, expired_ms: int) -> _NeededFiles:
     columns = ["path", "deletion_vector"]
     live, tombstones = snapshot.files(columns), snapshot.tombstones([*columns, "deletion_timestamp"])
     if FileTable(live).deletion_vector.null_count < live.num_rows and not snapshot.configuration.supports(
@@ -334,8 +366,8 @@ def _needed_paths(
                 decoded.append(place[len(root) :])
             else:
                 foreign.append(place.rpartition("/")[2])
-    every_place = chain(places, (root + path for paths in plain for path in paths.to_pylist()))
-    return pa.concat_arrays([*spelled, string_array(decoded)]), string_array(foreign), every_place
+    paths = pa.concat_arrays([*spelled, string_array(decoded)])
+    return _NeededFiles(paths, string_array(foreign), root, pa.concat_arrays(plain), places)
 
 
 def _is_unicode(path: str) -> bool:
