@@ -144,6 +144,16 @@ def test_bounds_that_pass_over_nan(files: Files) -> None:
     assert len(ensure_same(files.plan(schema_of(x=DOUBLE), where="x > 5"))) == 1
 
 
+@pytest.mark.parametrize("deleted", [None, [2], []])
+def test_bounds_that_may_pass_over_nan_are_no_answer(files: Files, deleted: list[int] | None) -> None:
+    files.add(pa.table({"x": [1.5, -2.0, None], "st": [{"y": 0.5}] * 3}), deleted=deleted)
+    schema = schema_of(x=DOUBLE, st=StructType((StructField("y", DOUBLE),)))
+    relation = duckdb_relation(ENGINE.scan(files.plan(schema)), duckdb.connect())
+    assert relation.aggregate("max(x)").fetchall() == [(1.5,)]
+    assert relation.filter("x > -9").aggregate("min(x), max(x)").fetchall() == [(-2.0, 1.5)]
+    assert relation.aggregate("max(st.y)").fetchall() == [(0.5,)]
+
+
 @pytest.mark.parametrize(
     ("branches", "mask_rows"),
     [(64, 1024), (64, 256), (64, 64), (0, 1024)],

@@ -235,7 +235,8 @@ class _Builder:
         facts = {name: f"c{index}" for index, name in enumerate(self._constants.column_names)}
         paths = [footers[i].path for i in files]
         if not facts and not has_vectors:
-            return f"(SELECT {self._selected(texts)} FROM {self._read_parquet(paths)} AS {_FILES})"
+            where = _where(self._conditions_of_bounds(paths))
+            return f"(SELECT {self._selected(texts)} FROM {self._read_parquet(paths)} AS {_FILES}{where})"
         from delta_orch.protocol.arrow_building import binary_array, int64_array, int64_range
 
         columns = {"file": int64_range(0, len(files))}
@@ -299,10 +300,10 @@ class _Builder:
             place = number % MASKS_TOGETHER
             mask = _item(f"{table}_masks_{number - place}", place)
             number += branch.mask is not None
-            conditions = branch.conditions(f"{_FILES}.file_row_number", mask)
-            source = f"{self._read_parquet([paths[branch.file]])} AS {_FILES}"
-            where = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-            parts.append(f"(SELECT {self._selected(texts | constants)} FROM {source}{where})")
+            read = [paths[branch.file]]
+            conditions = branch.conditions(f"{_FILES}.file_row_number", mask) or self._conditions_of_bounds(read)
+            source = f"{self._read_parquet(read)} AS {_FILES}"
+            parts.append(f"(SELECT {self._selected(texts | constants)} FROM {source}{_where(conditions)})")
         return " UNION ALL ".join(parts)
 
     def _set_list(self, variable: str, rows: str) -> None:
@@ -311,10 +312,24 @@ class _Builder:
 
     def _read_parquet(self, paths: list[str]) -> str:
         options = ["hive_partitioning = false", "union_by_name = false"]
-        if any(column.physical_type in ("FLOAT", "DOUBLE") for kind in self._kinds for column in _leaves(kind.schema)):
+        if self._has_floats():
             # The bounds in a footer pass over NaN, which is greater than any number, as in Spark.
             options.append("can_have_nan = true")
         return f"read_parquet([{', '.join(map(quote_duckdb_string, paths))}], {', '.join(options)})"
+
+    def _has_floats(self) -> bool:
+        return any(
+            column.physical_type in ("FLOAT", "DOUBLE") for kind in self._kinds for column in _leaves(kind.schema)
+        )
+
+    def _conditions_of_bounds(self, paths: list[str]) -> list[str]:
+        """True of every row: of one file that is read without a condition, DuckDB takes the greatest value from the
+        footer, and a bound that may pass over NaN for NaN."""
+        return [f"{_FILES}.file_row_number >= 0"] if len(paths) == 1 and self._has_floats() else []
+
+
+def _where(conditions: list[str]) -> str:
+    return f" WHERE {' AND '.join(conditions)}" if conditions else ""
 
 
 def _constants(plan: ScanPlan, names: list[str]) -> pa.Table:
