@@ -17,7 +17,6 @@ from typing import NamedTuple
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import And, Coerced, Column, Comparison, Constant, Expression, IsNull, Literal, Not
 from delta_orch.expressions.spark_literals import (
-    EPOCH,
     INTEGRAL_RANGES,
     PARSERS,
     natural_type,
@@ -200,7 +199,9 @@ def _to_double(index: int, scale: int) -> float:
 
 def _compare_with_timestamp(operator: str, column: Expression, grid: _Grid, moment: datetime) -> Expression:
     """`column operator moment` for a date column, which counts as midnight; `moment` is naive, in UTC."""
-    micros = (moment - EPOCH) // timedelta(microseconds=1)
+    from delta_orch.protocol.epoch import micros_since_epoch
+
+    micros = micros_since_epoch(moment)
     return _compare(operator, column, grid, lambda index: index * _MICROS_PER_DAY, micros)
 
 

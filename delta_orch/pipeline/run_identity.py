@@ -19,6 +19,7 @@ from typing import Literal as OneOf
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
+from delta_orch.protocol.epoch import micros_since_epoch
 
 MAX_CLEAR_NUMBER = 999
 """How often one Airflow run can be cleared. The digits are part of the version, which must stay below 2**53 so that
@@ -209,9 +210,7 @@ def _encode(part: str, separators: str) -> str:
 
 def _epoch_ms(moment: datetime, name: str) -> int:
     _ensure_aware(moment, name)
-    delta = moment - datetime(1970, 1, 1, tzinfo=UTC)
-    # In integers: a float of seconds loses milliseconds for dates far from the epoch.
-    return (delta.days * 86_400 + delta.seconds) * 1000 + delta.microseconds // 1000
+    return micros_since_epoch(moment) // 1000
 
 
 def _ensure_aware(moment: datetime, name: str) -> None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.epoch import micros_since_epoch
 
 if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
@@ -138,5 +139,4 @@ def _parse_timestamp_ms(value: datetime | str) -> int:
             f"after_timestamp={value!r} is not a moment in time",
             remedy="Pass a timezone-aware datetime, or ISO 8601 with an offset such as {{ data_interval_end }}",
         )
-    # In integers: a float of seconds does not hold every millisecond.
-    return (moment - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(milliseconds=1)
+    return micros_since_epoch(moment) // 1000

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
+from datetime import date
 from decimal import Decimal
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,9 +41,7 @@ T = TypeVar("T")
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
-_EPOCH = datetime(1970, 1, 1)
 _EPOCH_DAY = date(1970, 1, 1)
-_MICROSECOND = timedelta(microseconds=1)
 _CODES: dict[DataType, str] = {
     BYTE: "b", SHORT: "h", INTEGER: "i", LONG: "q", FLOAT: "f", DOUBLE: "d", DATE: "i", TIMESTAMP: "q",
     TIMESTAMP_NTZ: "q",
@@ -269,19 +267,15 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
     if data_type == DATE:
         values = [None if v is None else (v - _EPOCH_DAY).days for v in values]
     elif data_type in (TIMESTAMP, TIMESTAMP_NTZ):
-        values = [None if v is None else _micros(v) for v in values]
+        from delta_orch.protocol.epoch import micros_since_epoch
+
+        values = [None if v is None else micros_since_epoch(v) for v in values]
     return _numbers(values, arrow_type, _CODES[data_type])
 
 
 def literal_scalar(value: Any, data_type: DataType) -> pa.Scalar:
     """One value, or null. Raises as `literal_array`."""
     return literal_array([value], data_type)[0]
-
-
-def _micros(moment: datetime) -> int:
-    """Since the epoch, in UTC where it has a zone."""
-    naive = moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
-    return (naive - _EPOCH) // _MICROSECOND
 
 
 def _numbers(values: Sequence[Any], arrow_type: pa.DataType, code: str) -> pa.Array:

@@ -49,9 +49,10 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
-        aware = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
-        # In integers: a float of seconds does not hold every millisecond.
-        return (aware - _EPOCH) // timedelta(milliseconds=1)
+        # Opening a table does not need it.
+        from delta_orch.protocol.epoch import micros_since_epoch
+
+        return micros_since_epoch(value) // 1000
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     raise InvalidRequestError(

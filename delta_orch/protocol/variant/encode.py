@@ -9,7 +9,7 @@ import json
 import math
 import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import date, datetime, time
 from decimal import Decimal
 from functools import partial
 from itertools import accumulate
@@ -17,6 +17,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.epoch import micros_since_epoch
 from delta_orch.protocol.variant.values import (
     BOOLEANS,
     DECIMAL_BYTES,
@@ -41,9 +42,6 @@ MAX_CHILDREN_OF_SMALL = 255
 _MAX_SIZE_BYTES = (1 << 32) - 1
 _SORTED_FLAG = 0x10
 EMPTY_METADATA = bytes([METADATA_VERSION | _SORTED_FLAG, 0, 0])
-_EPOCH = datetime(1970, 1, 1)
-_EPOCH_UTC = _EPOCH.replace(tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 
 
 class _Node(NamedTuple):
@@ -277,9 +275,9 @@ def _timestamp(value: datetime | VariantTimestamp, kind: Kind | None = None) -> 
     if isinstance(value, VariantTimestamp):
         own, count = Kind[value.type_name.upper()], value.count
     elif value.utcoffset() is not None:
-        own, count = Kind.TIMESTAMP, (value - _EPOCH_UTC) // _MICROSECOND
+        own, count = Kind.TIMESTAMP, micros_since_epoch(value)
     else:
-        own, count = Kind.TIMESTAMP_NTZ, (value - _EPOCH) // _MICROSECOND
+        own, count = Kind.TIMESTAMP_NTZ, micros_since_epoch(value)
     if kind not in (None, own):
         raise TypeError(f"It is a {own.type_name}")
     if not -(1 << 63) <= count < 1 << 63:
