@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.protocol.schema import (
     CURRENT_DEFAULT,
@@ -25,7 +25,7 @@ from delta_orch.table_snapshot import TableSnapshot
 
 
 def describe(cursor: Cursor) -> Statement:
-    """DESCRIBE HISTORY t [LIMIT n] | DESCRIBE DETAIL t | DESCRIBE [TABLE] [EXTENDED | FORMATTED] t."""
+    """DESCRIBE HISTORY t [LIMIT n] | DESCRIBE DETAIL t | DESCRIBE [TABLE] [EXTENDED | FORMATTED] t [column]."""
     if not cursor.take("DESCRIBE"):
         cursor.expect("DESC")
     if cursor.take("HISTORY"):
@@ -40,7 +40,10 @@ def describe(cursor: Cursor) -> Statement:
     cursor.take("TABLE")
     extended = cursor.take("EXTENDED") or cursor.take("FORMATTED")
     name = table_name(cursor)
+    column = None if cursor.token.kind == "end" else cursor.path()
     cursor.end()
+    if column is not None:
+        return _description("DESCRIBE", name, lambda table: _column(table, column))
     return _description("DESCRIBE", name, lambda table: _columns(table, extended))
 
 
@@ -170,11 +173,29 @@ def _columns(table: DeltaTable, extended: bool) -> object:
             "Clustering Columns": ", ".join(
                 ".".join(map(quote_identifier, c)) for c in snapshot.clustering_columns or ()
             ),
-            "Table Properties": _property_text(metadata.configuration),
+            "Table Properties": _property_text(_all_properties(snapshot)),
         }
         found += [("", "", ""), ("# Detailed Table Information", "", "")]
         found += [(name, text, "") for name, text in texts.items() if text]
     return _rows(["col_name", "data_type", "comment"], found)
+
+
+def _column(table: DeltaTable, path: list[str]) -> object:
+    if len(path) > 1:
+        raise unsupported("DESCRIBE of a field inside a column", "Name the whole column")
+    schema = table.snapshot().schema
+    field = schema.find(path[0])
+    if field is None:
+        raise ColumnNotFoundError(
+            f"There is no column {path[0][:200]!r}", remedy=f"Columns: {', '.join(schema.names[:20])}"
+        )
+    comment = field.metadata.get("comment")
+    told = {
+        "col_name": field.name,
+        "data_type": spell_declared_type(field.data_type, ()),
+        "comment": None if comment is None else str(comment),
+    }
+    return _rows(["info_name", "info_value"], list(told.items()))
 
 
 def _property_text(configuration: Mapping[str, str]) -> str:
@@ -248,8 +269,20 @@ def _field_text(field: StructField, place: tuple[str, ...], lengths: Mapping[tup
     return f"{text}{'' if field.nullable else ' NOT NULL'}{quoted}"
 
 
+def _all_properties(snapshot: TableSnapshot) -> dict[str, str]:
+    """The table's properties, and its protocol as properties, as Delta on Spark has them."""
+    protocol = snapshot.protocol
+    features = {*(protocol.reader_features or ()), *(protocol.writer_features or ())}
+    return {
+        **snapshot.metadata.configuration,
+        "delta.minReaderVersion": str(protocol.min_reader_version),
+        "delta.minWriterVersion": str(protocol.min_writer_version),
+        **{f"delta.feature.{feature}": "supported" for feature in sorted(features)},
+    }
+
+
 def _properties(table: DeltaTable, key: str | None) -> object:
-    found = table.snapshot().metadata.configuration
+    found = _all_properties(table.snapshot())
     if key is not None and key not in found:
         raise InvalidRequestError(f"The table has no property {key[:200]!r}", property=key)
     rows: list[tuple[str | None, ...]] = [(k, v) for k, v in sorted(found.items()) if key is None or k == key]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
 
@@ -16,6 +16,7 @@ from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.read.time_travel import split_version, version_behind_at
 from delta_orch.log.write.commit_options import CommitOptions, EveryRow
 from delta_orch.statements.cursor import Cursor, tokens_of
+from delta_orch.statements.row_ids import METADATA, hides_metadata, scan_with_metadata
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 from delta_orch.storage.external_paths import is_one_table
 
@@ -103,11 +104,13 @@ class Query:
         text: For the engine.
         tables: What the names stand for, with what is asked for of them.
         where: The text of its predicate where all of it is about rows of the one table it reads, None otherwise.
+        is_simple: It is one SELECT, of one table.
     """
 
     text: str
     tables: dict[str, Source]
     where: str | None
+    is_simple: bool
 
     @property
     def sources(self) -> Collection[Source]:
@@ -116,20 +119,38 @@ class Query:
 
     def relation(self, session: Session, engine: Engine, *, named: bool = True) -> Relation:
         """The rows; `named` as of `Engine.sql`. Raises as the engine's `sql`, and where a name stands for no table."""
+        values = {name: source.at_version(session).value(session) for name, source in self.tables.items()}
+        with_metadata = self._with_metadata(list(values.values()))
         relations: dict[str, Relation] = {}
-        for name, source in self.tables.items():
-            value = source.at_version(session).value(session)
-            relations[name] = self._scan(session, engine, value)
+        for name, value in values.items():
+            relations[name] = self._scan(session, engine, value, metadata=with_metadata is not None)
             ensure_no_column_in_double_quotes(self.text, engine.schema(relations[name]))
-        return engine.sql(self.text, relations, named=named)
+        return engine.sql(with_metadata or self.text, relations, named=named)
 
-    def _scan(self, session: Session, engine: Engine, value: object) -> Relation:
-        if self.where is not None and isinstance(value, TableSnapshot):
+    def _with_metadata(self, values: Sequence[object]) -> str | None:
+        """The text, where it reads row ids of a table that has no column `_metadata` of its own."""
+        snapshots = [value for value in values if isinstance(value, TableSnapshot)]
+        if len(snapshots) < len(values) or any(value.schema.find(METADATA) for value in snapshots):
+            return None
+        found = hides_metadata(self.text)
+        if found is not None and not self.is_simple:
+            raise unsupported(
+                f"{METADATA} in a query of several tables, or with a query inside",
+                "Pass snapshot().scan(row_tracking=True).to_arrow() in tables=, and name its columns",
+            )
+        return found
+
+    def _scan(self, session: Session, engine: Engine, value: object, *, metadata: bool) -> Relation:
+        if not isinstance(value, TableSnapshot):
+            return session.relation(engine, value)
+        if self.where is not None:
             try:
+                if metadata:
+                    return scan_with_metadata(engine, value, self.where)
                 return value.scan(where=self.where).to_relation(engine)
             except DeltaError:
-                return session.relation(engine, value)  # the query has the predicate, too
-        return session.relation(engine, value)
+                pass  # The query has the predicate, too.
+        return scan_with_metadata(engine, value) if metadata else session.relation(engine, value)
 
 
 def options_of_commit(
@@ -223,13 +244,14 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
         cursor.refuse(") is missing")
     end = cursor.tokens[cursor.index - 1].end
     where = None
-    if where_at is not None and sources == 1 and selects == 1 and len(tables) == 1:
+    is_simple = sources == 1 and selects == 1 and len(tables) == 1
+    if where_at is not None and is_simple:
         stop = end if where_end is None else where_end
         # A dot may stand behind the table's name as well as behind a struct's.
         if not any(token.text == "." for token in cursor.tokens if where_at <= token.start < stop):
             where = cursor.source[where_at:stop].strip()
     pieces.append(cursor.source[position:end])
-    return Query("".join(pieces), tables, where)
+    return Query("".join(pieces), tables, where, is_simple)
 
 
 def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) -> str:

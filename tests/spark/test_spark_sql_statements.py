@@ -99,3 +99,15 @@ def test_a_predicate_is_about_what_stands_behind_the_table(
     table.append(pa.table({"id": [1, 1, 2, 2], "day": ["a", "a", "b", "b"], "v": [4, 5, 6, 7]}))
     answer: Any = delta_orch.sql(query, engine=classic, tables={"t": table})
     assert [tuple(row) for row in answer.collect()] == expected
+
+
+def test_row_ids_are_those_of_the_local_engine(classic: SparkEngine, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    table.create(SCHEMA, properties={"delta.enableRowTracking": "true"})
+    table.append(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
+    table.update({"name": "'z'"}, where="id = 2")
+    query = "SELECT x.*, _metadata.row_id, _metadata.row_commit_version AS v FROM t x WHERE x._metadata.row_id > 0"
+    answer: Any = delta_orch.sql(query, engine=classic, tables={"t": table})
+    expected = rows_of(delta_orch.sql(query, engine="local", tables={"t": table}))
+    assert rows_of(pa.table(answer.toArrow())) == expected
+    assert len(expected) == 2

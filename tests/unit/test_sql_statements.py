@@ -535,6 +535,10 @@ def test_definition_and_upkeep(tmp_path: Path) -> None:
     assert second.snapshot().schema.names == ("a.b", "b")
     assert sql("SHOW COLUMNS IN t", t=second)["col_name"].to_pylist() == ["a.b", "b"]
     assert sql("SHOW TBLPROPERTIES t ('k')", t=second)["value"].to_pylist() == ["v"]
+    shown = sql("SHOW TBLPROPERTIES t", t=second).to_pydict()
+    told = dict(zip(shown["key"], shown["value"], strict=True))
+    assert told["k"] == "v" and told["delta.minReaderVersion"] == "2" and told["delta.minWriterVersion"] == "5"
+    assert sql("SHOW TBLPROPERTIES t ('delta.feature.allowColumnDefaults')", t=table)["value"][0].as_py() == "supported"
     with pytest.raises(DeltaError):
         sql("INSERT INTO t VALUES (-1, NULL)", t=second)
     sql("ALTER TABLE t DROP CONSTRAINT positive", t=second)
@@ -657,6 +661,10 @@ def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Pa
     assert clustered.snapshot().files()["clustering_provider"].to_pylist() == ["liquid"]
     sql("ALTER TABLE t ALTER COLUMN a COMMENT 'first'", t=clustered)
     assert "first" in sql("DESCRIBE TABLE t", t=clustered)["comment"].to_pylist()
+    told = sql("DESC t A", t=clustered).to_pydict()
+    assert told == {"info_name": ["col_name", "data_type", "comment"], "info_value": ["a", "int", "first"]}
+    with pytest.raises(ColumnNotFoundError, match="no column 'z'"):
+        sql("DESCRIBE EXTENDED t z", t=clustered)
     sql("ALTER TABLE t SET TBLPROPERTIES (k = 'v')", t=clustered)
     sql("ALTER TABLE t UNSET TBLPROPERTIES ('k')", t=clustered)
     assert "k" not in clustered.snapshot().metadata.configuration
