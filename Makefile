@@ -5,7 +5,7 @@ BUILD := build
 # Two processes, each a file at a time, in the order of tests/share.py
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all check format bench conformance interop fuzz scenarios torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
+.PHONY: help setup demo test test-all check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -50,6 +50,9 @@ scenarios: setup ## Random pipelines and definitions on a Dagster instance again
 	@$(BIN)/python -W ignore -m tests.dagster.graph_scenarios $(SCENARIOS)
 	@$(BIN)/python -W ignore -m tests.dagster.incremental_scenarios $(SCENARIOS)
 	@$(BIN)/python -W ignore -m tests.dagster.daemon_scenarios $(SCENARIOS)
+
+lake: setup ## Random statements over several tables against a plain model (LAKE="--cases 300 --engine both --referees")
+	@$(BIN)/python -m tests.harness.lake $(LAKE)
 
 components: setup ## Scaffold the components with `dg`, and check what it wrote
 	@$(BIN)/python scripts/components.py

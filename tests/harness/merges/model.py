@@ -6,6 +6,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from delta_orch.protocol.schema_edit import parse_path
+from delta_orch.protocol.types import StructType
+
 Row = dict[str, Any]
 Condition = Callable[[Row | None, Row | None], bool | None]
 """Of a row of the table and one of the source, None where there is none; None for null."""
@@ -50,8 +53,14 @@ class Merged:
     updated: list[tuple[Row, Row]]
 
 
-def merged(target: Sequence[Row], source: Sequence[Row], on: Condition, clauses: Sequence[Clause]) -> Merged:
-    """Raises SeveralMatches."""
+def merged(
+    target: Sequence[Row],
+    source: Sequence[Row],
+    on: Condition,
+    clauses: Sequence[Clause],
+    blank: Callable[[], Row] | None = None,
+) -> Merged:
+    """Raises SeveralMatches. `blank` makes an inserted row before anything is assigned; by default it is all null."""
     by_kind = {kind: [c for c in clauses if c.kind == kind] for kind in ("matched", "not matched", "by source")}
     matches = [[s for s in source if on(t, s) is True] for t in target]
     _ensure_single(matches, by_kind)
@@ -67,7 +76,8 @@ def merged(target: Sequence[Row], source: Sequence[Row], on: Condition, clauses:
             continue
         clause = _first(by_kind["not matched"], None, s)
         if clause is not None:
-            new = _assigned(clause, dict.fromkeys(target_columns(target, s)), None, s)
+            empty = dict.fromkeys(target_columns(target, s)) if blank is None else blank()
+            new = _assigned(clause, empty, None, s)
             result.rows.append(new)
             result.changes.append(("insert", new))
     return result
@@ -111,9 +121,9 @@ def _assigned(clause: Clause, base: Row, t: Row | None, s: Row | None) -> Row:
     new = dict(base)
     if clause.values is None:
         assert s is not None
-        return {**new, **{name: s[name] for name in new}}
+        return {**new, **{name: s[name] for name in new if name in s}}
     for name, value in clause.values.items():
-        top, _, field = name.partition(".")
+        top, *fields = parse_path(name, StructType(()))
         given = value.of(t, s)
-        new[top] = {**(base[top] or {"a": None, "b": None}), field: given} if field else given
+        new[top] = {**(base[top] or {"a": None, "b": None}), fields[0]: given} if fields else given
     return new

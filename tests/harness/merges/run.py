@@ -15,7 +15,7 @@ import pyarrow as pa
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
 from tests.harness.merges.cases import SCHEMA, SOURCE_SCHEMA, Case, random_case
-from tests.harness.merges.model import Row, SeveralMatches, merged
+from tests.harness.merges.model import Clause, Row, SeveralMatches, merged
 
 Data = Callable[[pa.Table], Any]
 """Makes a source of an Arrow table."""
@@ -39,7 +39,12 @@ def source_of(case: Case) -> pa.Table:
 def run_merge(table: DeltaTable, case: Case, source: Any) -> Any:
     """The case's merge, by the public builder."""
     merge = table.merge(source, case.on.sql, source_alias="s", target_alias="t")
-    for clause in case.clauses:
+    return add_clauses(merge, case.clauses).execute()
+
+
+def add_clauses(merge: Any, clauses: Iterable[Clause]) -> Any:
+    """Give a merge its clauses. Returns the merge."""
+    for clause in clauses:
         condition = None if clause.condition is None else clause.condition.sql
         values = None if clause.values is None else {name: value.sql for name, value in clause.values.items()}
         match clause.kind, clause.action:
@@ -60,7 +65,7 @@ def run_merge(table: DeltaTable, case: Case, source: Any) -> Any:
                 merge.when_not_matched_by_source_update(values, condition)
             case _:
                 merge.when_not_matched_by_source_delete(condition)
-    return merge.execute()
+    return merge
 
 
 def check_case(seed: int, location: Path, make: Data = lambda rows: rows) -> None:

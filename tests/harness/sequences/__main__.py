@@ -16,7 +16,7 @@ from tests.harness.sequences.run import Differs, check_sequence
 from tests.interop.reference_client import start_reference
 
 
-def _spark() -> Any:
+def spark_session() -> Any:
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from pyspark.sql import SparkSession
 
@@ -51,7 +51,7 @@ def main() -> int:
     if asked.spark:
         from delta_orch.engines.spark.engine import SparkEngine
 
-        engines["spark"] = SparkEngine(_spark())
+        engines["spark"] = SparkEngine(spark_session())
     wrong = refused = unsupported = 0
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, start_reference(Path(scratch)) as reference:
