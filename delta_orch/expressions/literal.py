@@ -2,10 +2,26 @@
 
 from __future__ import annotations
 
+from typing import Protocol, runtime_checkable
+
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Constant, Expression, Literal
 from delta_orch.expressions.spark_literals import natural_type, quote_string, spark_literal
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
+
+
+class _KindOfNumPy(Protocol):
+    kind: str
+
+
+@runtime_checkable
+class _ScalarOfNumPy(Protocol):
+    """What NumPy calls a number, by its looks: nobody has to import NumPy for it."""
+
+    dtype: _KindOfNumPy
+    ndim: int
+
+    def item(self) -> object: ...
 
 
 def literal(value: Constant) -> Expression:
@@ -13,9 +29,10 @@ def literal(value: Constant) -> Expression:
 
     Args:
         value: None, bool, int, float, Decimal, str, bytes, date or datetime, or a list of such values, which is an
-            array. A datetime without a time zone is a `timestamp_ntz`.
+            array. A datetime without a time zone is a `timestamp_ntz`. Numbers and truth values of NumPy are as those
+            of Python.
 
-    Raises InvalidExpressionError: A value of another type, or text that is not valid Unicode.
+    Raises InvalidExpressionError: A value of another type, text that is not valid Unicode, or a time with nanoseconds.
     """
     return constant_for(value, None)
 
@@ -33,6 +50,14 @@ def constant_for(value: object, data_type: DataType | None) -> Expression:
 
 
 def _atomic(value: object) -> Literal:
+    if isinstance(value, _ScalarOfNumPy) and value.dtype.kind in "biuf" and not value.ndim:
+        value = value.item()
+    if getattr(value, "nanosecond", 0):
+        raise InvalidExpressionError(
+            f"The constant {value} has nanoseconds",
+            cause="A time in a Delta table ends at its microseconds",
+            remedy="Round it, for example with floor('us')",
+        )
     if isinstance(value, str):
         try:
             value.encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from numbers import Integral
 from typing import TypedDict
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
@@ -152,10 +153,11 @@ def _parse_txn(txn: object) -> TxnId:
     else:
         raise _bad_txn(txn)
     version: object = parsed.version
-    is_version = isinstance(version, int) and not isinstance(version, bool) and 0 <= version <= _LONG_MAX
+    is_version = isinstance(version, Integral) and not isinstance(version, bool) and 0 <= int(version) <= _LONG_MAX
     if not (isinstance(parsed.app_id, str) and parsed.app_id and is_version):
         raise _bad_txn(txn)
-    return parsed
+    # NumPy has integers of its own, which JSON does not know.
+    return parsed if type(version) is int else replace(parsed, version=int(parsed.version))
 
 
 def _bad_txn(txn: object) -> InvalidRequestError:
