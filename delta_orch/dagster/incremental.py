@@ -22,6 +22,7 @@ from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_slips
+from delta_orch.dagster.told import with_untold_commit
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import Audit, AuditLike, as_audits
@@ -382,6 +383,7 @@ def process(
         yield from audit_results(findings_of(error), key)
         raise audit_failure(error) from error
     seconds = time.perf_counter() - started
+    report = with_untold_commit(context.instance, key, report, [reader.consumer for reader in readers.values()])
     yield from _results_of(context, key, report, returned(), [audit.name for audit in step.audits], seconds)
 
 
@@ -393,7 +395,8 @@ def _results_of(
     audits: Sequence[str],
     seconds: float,
 ) -> Iterator[object]:
-    """What a run tells Dagster of an asset: a materialization, or an observation where it committed nothing.
+    """What a run tells Dagster of an asset: a materialization, or an observation where it committed nothing, and all
+    that others have committed is told.
 
     Args:
         audits: The checks that are audits, not the function's own.

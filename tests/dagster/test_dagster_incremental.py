@@ -13,6 +13,7 @@ from delta_orch.dagster import (
     DeltaTableResource,
     delta_asset,
     delta_multi_asset,
+    incremental,
 )
 from delta_orch.dagster.incremental import Write
 from delta_orch.delta_table import DeltaTable
@@ -102,6 +103,41 @@ def test_nothing_new_commits_nothing_and_computes_nothing(tmp_path: Path) -> Non
     assert not pipeline.materialized
 
 
+@pytest.mark.parametrize("retries", [0, 1])
+def test_a_commit_that_nobody_was_told_of_is_told_by_the_next_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int
+) -> None:
+    """The attempt died behind its commit. What runs by materializations, and the catalog, would never hear of it."""
+    pipeline = Pipeline(tmp_path, retry_policy=dg.RetryPolicy(max_retries=1) if retries else None)
+    tell, deaths = incremental.incremental_metadata, list[str]()
+
+    def dies(*arguments: Any) -> Any:
+        if not deaths:
+            deaths.append("behind the commit")
+            raise RuntimeError("died")
+        return tell(*arguments)
+
+    for days in (["a"], ["b"]):
+        deaths.clear()
+        monkeypatch.setattr(incremental, "incremental_metadata", dies)
+        pipeline.source.append(rows(*days), partition_by=["day"])
+        version = len(pipeline.batches)
+        if not retries:
+            with pytest.raises(RuntimeError, match="died"):
+                pipeline.run()
+            # What others do to the table is not this asset's.
+            pipeline.target.alter().set_properties({"my.note": days[0]}).commit()
+        metadata = pipeline.run()
+        assert pipeline.materialized
+        assert (metadata["delta/skipped"], metadata["delta/version"]) == (False, version * (1 if retries else 2))
+        assert metadata["delta/operation_metrics"]["numOutputRows"] == "1"
+        # Once, and the rows once.
+        assert pipeline.run()["delta/skipped"] is True
+        assert not pipeline.materialized
+    assert pipeline.silver() == [("a", 2), ("b", 2)]
+    assert len(pipeline.batches) == 2
+
+
 def test_the_cursor_is_in_the_commit_of_the_rows(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path)
     pipeline.source.append(rows("a"), partition_by=["day"])
@@ -185,6 +221,7 @@ def test_a_step_that_fails_after_its_commit_is_not_repeated(tmp_path: Path) -> N
         raise RuntimeError("lost after the commit")
 
     pipeline.asset = silver
+    assert (pipeline.run()["delta/version"], pipeline.materialized) == (0, True)
     assert pipeline.run()["delta/skip_reason"] == "nothing new in the source"
     assert pipeline.silver() == [("a", 1)]
 
