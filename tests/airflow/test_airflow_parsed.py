@@ -119,6 +119,35 @@ def test_it_is_refused(name: str, arguments: dict[str, Any], problem: str) -> No
         public(**given)
 
 
+OPERATORS = {name for name in delta_orch.airflow.__all__ if hasattr(getattr(delta_orch.airflow, name), "partial")}
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments", "problem"),
+    [one for one in REFUSED if isinstance(one[0], str) and one[0] in OPERATORS],
+    ids=lambda value: str(value)[:60],
+)
+def test_it_is_refused_of_mapped_tasks(name: str, arguments: dict[str, Any], problem: str) -> None:
+    public = getattr(delta_orch.airflow, name)
+    for over in arguments:
+        given = {one: value for one, value in arguments.items() if one != over}
+        with DAG("d", schedule=None), pytest.raises(InvalidRequestError, match=problem):
+            public.partial(task_id="x", **given).expand(**{over: [arguments[over]]})
+    with DAG("d", schedule=None), pytest.raises(InvalidRequestError, match=problem):
+        public.partial(task_id="x").expand_kwargs([arguments])
+
+
+def test_what_other_tasks_decide_is_looked_at_when_the_mapped_task_runs() -> None:
+    with DAG("d", schedule=None) as dag:
+        told = delta_orch.airflow.DeltaOptimizeOperator(task_id="told", table_uri="/o").output
+        kind: Any = delta_orch.airflow.DeltaWriteOperator
+        kind.partial(task_id="all", python_callable=rows).expand_kwargs(told)
+        kind.partial(task_id="one", python_callable=rows).expand(table_uri=["/t"], replace_where=told)
+        kind.partial(task_id="each", python_callable=rows).expand_kwargs([{"table_uri": told}, {"table_uri": "/t"}])
+    assert dag.task_ids == ["told", "all", "one", "each"]
+    assert all(dag.get_task(name).upstream_task_ids == {"told"} for name in dag.task_ids[1:])
+
+
 @pytest.mark.parametrize(
     ("name", "over", "problem"),
     [
