@@ -150,20 +150,18 @@ class WholeLake(TableLake):
         field = self.rng.choice(found)
         inner = list(field.type.fields)
         chosen = self.rng.choice(inner)
+        kind = "rename" if kind == "drop" and len(inner) == 1 else kind
         new = f"f{next(self.others)}"
         self._says(f"{kind} {field.name}.{chosen.name} {new}")
         if kind == "add":
             inner.append(pa.field(new, pa.int64()))
             call: Any = lambda a: a.add_column((field.name, new), pa.int64())  # noqa: E731
-        elif kind == "drop" and len(inner) > 1:
+        elif kind == "drop":
             inner.remove(chosen)
             call = lambda a: a.drop_columns((field.name, chosen.name))  # noqa: E731
         else:
             inner[inner.index(chosen)] = chosen.with_name(new)
             call = lambda a: a.rename_column((field.name, chosen.name), new)  # noqa: E731
-            chosen = chosen.with_name(new) if kind == "drop" else chosen
-        if "delta.columnMapping.mode" not in table.properties and kind != "add":
-            return "not here"
         old = {new: chosen.name} if kind == "rename" else {}
 
         def moved(value: Row | None) -> Row | None:
