@@ -114,13 +114,15 @@ class FailingStore(LogStore):
 
     @staticmethod
     def fail(call: StoreCall) -> None:
-        """Raise StorageError, as a store does that did nothing."""
-        raise StorageError(f"Injected failure of {call.method}", path=call.path)
+        """Raise StorageError, as a store does that was out of reach and did nothing: it is retryable."""
+        raise StorageError(f"Injected failure of {call.method}", path=call.path, retryable=True)
 
     @staticmethod
     def lose_answer(call: StoreCall) -> None:
-        """Raise StorageOutcomeUnknownError, as a store does whose answer was lost."""
-        raise StorageOutcomeUnknownError(f"Injected loss of the answer to {call.method}", path=call.path)
+        """Raise StorageOutcomeUnknownError, as a store does whose answer was lost: it is retryable."""
+        raise StorageOutcomeUnknownError(
+            f"Injected loss of the answer to {call.method}", path=call.path, retryable=True
+        )
 
     # What happened
 

@@ -57,8 +57,9 @@ def test_a_failure_is_raised_as_often_as_asked(uri: str) -> None:
     store = FailingStore(build_table(uri, ROWS).store)
     store.fail_at(Moment.LOG_LIST, times=2)
     for _ in range(2):
-        with pytest.raises(StorageError, match="Injected"):
+        with pytest.raises(StorageError, match="Injected") as error:
             open_table(store).version()
+        assert error.value.retryable
     assert open_table(store).version() == 1
     assert store.counts()["list_from"] == store.count("list_from", "_delta_log") == 3
     store.forget_calls()
