@@ -1,6 +1,5 @@
-"""The interface of a store. Paths are relative to the table's root, separated by `/`, and not URL-encoded. The
-implementations are in the modules beside this one, one for each kind of store. Errors of the
-operating system become `StorageError` here."""
+"""The interface of a store; the modules beside this one implement it, one for each kind of store. Paths are relative to
+the table's root, separated by `/`, and not URL-encoded. Errors of the operating system become `StorageError` here."""
 
 from __future__ import annotations
 
@@ -28,15 +27,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
-
 _LOGGER = Logger(__name__)
 
 
 class FileMeta(NamedTuple):
     """`path` as asked for or listed (relative to the root), `size` in bytes, `modification_time_ms` since the epoch.
-
-    `identity` is what the file is whatever it is called: device and inode. None where the store does not tell.
-    """
+    `identity`, where the store tells it, is the same whatever the file is called: device and inode."""
 
     path: str
     size: int
@@ -147,16 +143,14 @@ class LogStore(ABC):
                 return f"{self.uri}/{inner}"
         return None
 
-    def not_deletable(
-        self, candidates: Sequence[str], needed: Iterable[str], identities: Set[tuple[int, int]]
-    ) -> set[str]:
+    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], known: Set[tuple[int, int]]) -> set[str]:
         """Those of the listed files that must stay although no version names them as they are listed: they are a needed
         file by another way (a link, a mount), or lie in a table inside this one.
 
         Args:
             candidates: Paths relative to the root, of `list_recursive`.
             needed: Paths in the file system of `data_filesystem`.
-            identities: Of needed files that were listed.
+            known: The identities of needed files that were listed.
 
         Raises:
             StorageError: A needed file cannot be looked at. Nothing is known then.

@@ -130,12 +130,10 @@ class LocalStore(LogStore):
                     pending.append(f"{current}/{entry.name}" if current else entry.name)
         return None
 
-    def not_deletable(
-        self, candidates: Sequence[str], needed: Iterable[str], identities: Set[tuple[int, int]]
-    ) -> set[str]:
+    def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], known: Set[tuple[int, int]]) -> set[str]:
         if not candidates:
             return set()
-        files = identities | {identity for path in needed if (identity := _identity(path)) is not None}
+        files = known | {identity for path in needed if (identity := _identity(path)) is not None}
         inner: dict[str, bool] = {"": False}
         return {
             path

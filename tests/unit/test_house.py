@@ -18,6 +18,7 @@ MODULES = {
     ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
     for path in sorted((ROOT / "delta_orch").rglob("*.py"))
 }
+MOST_LINES = 500
 PUBLIC_PACKAGES = ("delta_orch", "delta_orch.airflow", "delta_orch.dagster", "delta_orch.testing")
 """What users import from packages."""
 PUBLIC_MODULES = ("delta_orch.delta_table", "delta_orch.variant")
@@ -64,6 +65,11 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as e:
         pytest.fail(" → ".join(reversed(e.args[1])))
+
+
+def test_no_module_is_long() -> None:
+    lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
+    assert {module: length for module, length in lengths.items() if length > MOST_LINES} == {}
 
 
 def test_private_names_are_not_imported_from_other_packages() -> None:
