@@ -174,7 +174,7 @@ class LocalStore(LogStore):
         full = self._full(directory)
         is_new = not os.path.isdir(full)
         temporary, status = _write_temporary(full, data)
-        staged = _LocalStagedFile(self.root, temporary, status.st_size)
+        staged = _LocalStagedFile(self.root, temporary, status)
         files = list(dict.fromkeys(self.resolve(path) for path in after))
         directories = local_sync.directories_of(self.root, files)
         if is_new and files:
@@ -262,10 +262,10 @@ class LocalStore(LogStore):
 class _LocalStagedFile(StagedFile):
     """A temporary file, complete and on disk; it becomes the real one by a second name."""
 
-    def __init__(self, root: str, temporary: str, size: int) -> None:
+    def __init__(self, root: str, temporary: str, status: os.stat_result) -> None:
         self._root = root
         self._temporary = temporary
-        self._size = size
+        self._status = status
         self._is_gone = False
 
     def put_if_absent(self, path: str) -> FileMeta:
@@ -282,7 +282,7 @@ class _LocalStagedFile(StagedFile):
             raise StorageOutcomeUnknownError(
                 f"{full} was created but may not survive a crash of the machine", cause=e.strerror, path=full
             ) from e
-        return FileMeta(path, self._size, now_ns // 1_000_000)
+        return _file_meta(path, self._status)._replace(modification_time_ms=now_ns // 1_000_000)
 
     def discard(self) -> None:
         if not self._is_gone:
@@ -314,10 +314,10 @@ class _LocalOutput(StagedOutput):
             descriptor = os.open(self._temporary, os.O_RDWR | os.O_CLOEXEC)
             try:
                 os.fsync(descriptor)
-                size = os.fstat(descriptor).st_size
+                status = os.fstat(descriptor)
             finally:
                 os.close(descriptor)
-        return _LocalStagedFile(self._root, self._temporary, size)
+        return _LocalStagedFile(self._root, self._temporary, status)
 
     def discard(self) -> None:
         with suppress(OSError):
