@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Protocol, runtime_checkable
 
 from delta_orch.errors import InvalidExpressionError
@@ -52,6 +53,8 @@ def constant_for(value: object, data_type: DataType | None) -> Expression:
 def _atomic(value: object) -> Literal:
     if isinstance(value, _ScalarOfNumPy) and value.dtype.kind in "biuf" and not value.ndim:
         value = value.item()
+    if isinstance(value, datetime) and value != value:
+        raise InvalidExpressionError(f"{value} cannot be a constant in an expression", remedy="Give None for no time")
     if getattr(value, "nanosecond", 0):
         raise InvalidExpressionError(
             f"The constant {value} has nanoseconds",

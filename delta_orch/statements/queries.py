@@ -16,7 +16,7 @@ from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.read.time_travel import split_version, version_behind_at
 from delta_orch.log.write.commit_options import CommitOptions, EveryRow
 from delta_orch.statements.cursor import Cursor, tokens_of
-from delta_orch.statements.row_ids import METADATA, hides_metadata, scan_with_metadata
+from delta_orch.statements.row_ids import METADATA, hiding_metadata, scan_with_metadata
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 from delta_orch.storage.external_paths import is_one_table
 
@@ -132,7 +132,7 @@ class Query:
         snapshots = [value for value in values if isinstance(value, TableSnapshot)]
         if len(snapshots) < len(values) or any(value.schema.find(METADATA) for value in snapshots):
             return None
-        found = hides_metadata(self.text)
+        found = hiding_metadata(self.text)
         if found is not None and not self.is_simple:
             raise unsupported(
                 f"{METADATA} in a query of several tables, or with a query inside",

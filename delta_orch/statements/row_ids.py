@@ -18,7 +18,7 @@ ROW_ID_COLUMNS = ("row_id", "row_commit_version")
 _BEFORE_STAR = ("SELECT", "DISTINCT", "ALL", ",", ".")
 
 
-def hides_metadata(text: str) -> str | None:
+def hiding_metadata(text: str) -> str | None:
     """A query of one table, over rows that have `_metadata`, which `*` leaves out. None where it names no field of it.
 
     Raises:

@@ -11,7 +11,7 @@ import pytest
 import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
-from delta_orch.statements.row_ids import hides_metadata
+from delta_orch.statements.row_ids import hiding_metadata
 
 
 def rows_of(query: str, table: DeltaTable) -> list[dict[str, Any]]:
@@ -98,5 +98,5 @@ def test_only_stars_that_stand_for_columns_change() -> None:
     expected = (
         "SELECT a * b, * EXCEPT (_metadata), t.* EXCEPT (_metadata, a), count(*) /* * FROM */ , _metadata.row_id FROM t"
     )
-    assert hides_metadata(text) == expected
-    assert hides_metadata("SELECT '_metadata.row_id', * FROM t") is None
+    assert hiding_metadata(text) == expected
+    assert hiding_metadata("SELECT '_metadata.row_id', * FROM t") is None

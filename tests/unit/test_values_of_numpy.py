@@ -37,6 +37,7 @@ def test_a_number_is_the_constant_that_python_has(value: object, plain: object) 
         (np.array([1]), "ndarray cannot be a constant"),
         (np.datetime64("2024-01-01"), "datetime64 cannot be a constant"),
         (pd.Timestamp("2024-01-01T00:00:00.000000500Z"), "has nanoseconds"),
+        (pd.NaT, "NaT cannot be a constant"),
         ([pd.Timestamp("2024-01-01T00:00:00.000000500Z")], "has nanoseconds"),
     ],
 )
