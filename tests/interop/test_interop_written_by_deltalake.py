@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,19 @@ def test_a_constraint_with_a_column_in_double_quotes_is_not_passed_over(tmp_path
     table.append(pa.table({"userId": ["y"], "n": [1]}))
     with pytest.raises(deltalake.exceptions.DeltaError):
         deltalake.write_deltalake(tmp_path, wrong, mode="append")
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_we_find_whole_decimals_beyond_64_bits(tmp_path: Path, checkpoints: bool) -> None:
+    """Its statistics of them end with the least and the greatest integer of 64 bits."""
+    values = [Decimal("-" + "9" * 38), Decimal(-1), Decimal(2**63), Decimal("9" * 38)]
+    for value in values:
+        deltalake.write_deltalake(tmp_path, pa.table({"e": pa.array([value], pa.decimal128(38, 0))}), mode="append")
+    if checkpoints:
+        deltalake.DeltaTable(tmp_path).create_checkpoint()
+    table = DeltaTable(tmp_path)
+    for place, value in enumerate(values):
+        for comparison, expected in (("=", [value]), ("<=", values[: place + 1]), (">", values[place + 1 :])):
+            rows = table.snapshot().scan(where=f"e {comparison} CAST('{value}' AS DECIMAL(38, 0))").to_arrow()
+            assert sorted(rows["e"].to_pylist()) == expected
+    assert table.fsck(deep=True).problems == ()

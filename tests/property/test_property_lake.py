@@ -12,7 +12,7 @@ from tests.harness.lake.model import State, Wrong
 from tests.harness.lake.run import check_lake
 
 
-@pytest.mark.parametrize("seed", (0, 1, 8))
+@pytest.mark.parametrize("seed", (1, 3, 7))
 def test_tables_are_as_the_model_says(tmp_path: Path, seed: int) -> None:
     told = check_lake(seed, tmp_path, steps=10)
     assert sum(text.isdigit() for text in told) > 4

@@ -40,7 +40,7 @@ def main() -> int:
                     try:
                         found = check_lake(seed, Path(folder), engine, referees, asked.steps)
                         outcomes[name] = ["refused" if text == "refused" else "done" for text in found]
-                        told.update(text if text[:1] in "nr" else "done" for text in found)
+                        told.update("done" if text[:1].isdigit() else text for text in found)
                     except Wrong as error:
                         wrong += 1
                         sys.stdout.write(f"--- seed {seed} on {name}: {error}\n")

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable
-from delta_orch.errors import ConstraintViolationError
+from delta_orch.errors import ConflictError, ConstraintViolationError, StagedWriteGoneError
 from tests.harness.merges.model import Predicate, Row, Value
 
 TOKEN, SINCE, LEARNED = "#", "#since", object()
@@ -54,16 +54,42 @@ class State:
         for name in self.partition_by:
             row[name] = row[name] if row[name] not in ("", b"") else None
         for field_ in self.schema:
-            if pa.types.is_struct(field_.type) and row[field_.name] is not None:
-                row[field_.name] = {f.name: row[field_.name].get(f.name) for f in field_.type.fields}
+            row[field_.name] = shaped(row[field_.name], field_.type)
         for name, value in self.generated.items():
             row[name] = value.of(row, None)
 
     def breaks(self, rows: Iterable[Row]) -> bool:
         return any(check.holds(row, None) is not True for row in rows for check in self.checks.values())
 
+    def evolved(self, schema: pa.Schema) -> State:
+        """With more columns and fields, or wider ones, and the rows that are there."""
+        types = {f.name: f.type for f in self.schema}
+        rows = tuple(
+            {**row, **{f.name: moved(row[f.name], types[f.name], f.type) if f.name in types else None for f in schema}}
+            for row in self.rows
+        )
+        return replace(self, schema=schema, rows=rows)
+
     def bag(self, rows: Iterable[Row]) -> Bag:
         return bag(pa.Table.from_pylist([{n: row[n] for n in self.schema.names} for row in rows], self.schema))
+
+
+def shaped(value: Any, data_type: pa.DataType) -> Any:
+    """A value with the fields of a type, in its order; those that it lacks are null."""
+    if value is None or value is LEARNED:
+        return value
+    if pa.types.is_struct(data_type):
+        return {f.name: shaped(value.get(f.name), f.type) for f in data_type.fields}
+    if pa.types.is_list(data_type):
+        return [shaped(item, data_type.value_type) for item in value]
+    return value
+
+
+def moved(value: Any, old: pa.DataType, new: pa.DataType) -> Any:
+    """A value of a type as one of a type that has more fields or is wider."""
+    if value is None or old == new or pa.types.is_nested(old):
+        return shaped(value, new)
+    return pa.scalar(value, old).cast(new).as_py()
 
 
 def bag(rows: pa.Table) -> Bag:
@@ -118,7 +144,8 @@ class Table:
             row.setdefault(SINCE, version)
         self.state = state
         for number in range(before + 1, version + 1):
-            self.history[number], self.changes[number] = state, [] if number < version else changes
+            # What follows a write is its upkeep, which changes no row.
+            self.history[number], self.changes[number] = state, [] if number > before + 1 else changes
         if version == before:
             self.history[version] = state
         self.marks.append(version)
@@ -145,6 +172,93 @@ class Table:
                 if not (values := found.get(repr(list(shown.values())))):
                     raise Wrong(f"no identity value for {shown}; found {found}")
                 row[name] = values.pop()
+
+
+class Earlier:
+    """A table as of a version, for statements that are worked out there: `table` writes with that `read_version`, or is
+    the newest version and stages what it writes. They change the newest version then, or conflict with it."""
+
+    def __init__(self, now: Table, version: int, stages: bool) -> None:
+        self.now, self.version, self.state = now, version, now.history[version]
+        self.path, self.engine, self.marks = now.path, now.engine, now.marks
+        self.table: Any = _Staging(now.table) if stages else DeltaTable(now.path).snapshot(version)
+        self.stages = stages
+        self.held: tuple[str, State, Changes | None] | None = None
+
+    @property
+    def properties(self) -> Any:
+        return self.now.properties
+
+    def expect(self, call: Callable[[], Any], state: State | None, changes: Changes | None = None) -> str:
+        if state is None:
+            return self.now.expect(call, None)
+        if not self.stages:
+            return self._commit(call, state, changes)
+        before = self.now.table.version()
+        reference = call().staged
+        if self.now.table.version() != before:
+            raise Wrong("A staged write has committed")
+        if reference is None:
+            if state.bag(state.rows) != self.state.bag(self.state.rows):
+                raise Wrong("Nothing is staged")
+            return "staged nothing"
+        if not state.identities:
+            found = self.now.table.staged(reference).snapshot().scan().to_arrow()
+            ensure_same("staged rows", bag(found), state.bag(state.rows))
+        self.held = (reference, state, changes)
+        return "staged"
+
+    def publish(self) -> str:
+        """Commit what is held, twice."""
+        assert self.held
+        reference, state, changes = self.held
+        told = self._commit(lambda: self.now.table.staged(reference).publish(), state, changes)
+        if told.isdigit():
+            again = self.now.table.staged(reference).publish()
+            if (again.version, self.now.table.version()) != (self.now.marks[-2] + 1, self.now.marks[-1]):
+                raise Wrong(f"published as {again.version} again")
+        return told
+
+    def _commit(self, call: Callable[[], Any], state: State, changes: Changes | None) -> str:
+        now, known = self.now, {id(row) for row in state.rows}
+        gone = {_identity(row) for row in self.state.rows} - {_identity(row) for row in state.rows}
+        there = {_identity(row) for row in self.state.rows}
+        new = [row for row in state.rows if _identity(row) not in there]
+        is_lost = not gone <= {_identity(row) for row in now.state.rows}
+        is_other = any(
+            getattr(now.state, part) != getattr(self.state, part)
+            for part in ("schema", "partition_by", "checks", "generated", "defaults")
+        )
+        assert len(known) == len(state.rows)
+        kept = now.state.evolved(state.schema).rows if not is_other else ()
+        state = with_rows(state, [*(row for row in kept if _identity(row) not in gone), *new])
+        before = now.table.version()
+        try:
+            told = now.expect(call, replace(state, cluster_by=now.state.cluster_by), changes)
+        except (ConflictError, StagedWriteGoneError) as error:
+            if now.table.version() != before:
+                raise Wrong("A conflict has committed") from None
+            return f"conflict {type(error).__name__}"
+        if told == f"{before}" and not gone and not new:
+            return told
+        if is_lost or is_other:
+            raise Wrong(f"worked out at {self.version}, it has changed rows or columns that are others now")
+        return told
+
+
+def _identity(row: Row) -> tuple[Any, Any]:
+    return row.get(TOKEN, id(row)), row.get(SINCE)
+
+
+class _Staging:
+    """The writing methods of a table, which stage."""
+
+    def __init__(self, table: Any) -> None:
+        self._table = table
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._table, name)
+        return lambda *given, **options: method(*given, **options, stage=True)
 
 
 def _chosen(schema: pa.Schema, names: list[str]) -> pa.Schema:

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 
 from delta_orch.errors import UnsupportedExpressionError
+from delta_orch.verbs import auto_compaction
 from tests.harness.lake.checks import check_table
 from tests.harness.lake.model import Wrong, bag, ensure_same
 from tests.harness.lake.upkeep import WholeLake
@@ -21,6 +23,11 @@ Referee = Callable[[Path], pa.Table | None]
 
 def check_lake(seed: int, folder: Path, engine: Any = "local", referees: Any = (), steps: int = STEPS) -> list[str]:
     """Returns what became of each statement. Raises Wrong, with the statements so far."""
+    with patch.object(auto_compaction, "MIN_FILES", 3):
+        return _checked(seed, folder, engine, referees, steps)
+
+
+def _checked(seed: int, folder: Path, engine: Any, referees: Any, steps: int) -> list[str]:
     lake, told = WholeLake(seed, folder, engine), []
     try:
         for _ in range(steps):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,9 @@ from tests.harness.merges.run import add_clauses
 
 TABLES = 4
 WEIGHTS = {
-    "append": 4, "evolve": 1, "overwrite": 1, "redefine": 0.5, "replace_where": 2, "replace_partitions": 1,
+    "append": 4, "evolve": 2, "merge_evolving": 3, "earlier": 3, "stage": 3, "publish": 3,
+    "foreign": 2, "add_files": 2, "follow": 3,
+    "overwrite": 1, "redefine": 0.5, "replace_where": 2, "replace_partitions": 1,
     "delete": 3, "update": 4, "merge": 7, "upsert": 2, "replicate": 2, "restore": 2, "clone": 1.5, "recreate": 0.4,
     "optimize": 1.5, "purge": 0.7, "vacuum": 0.5, "checkpoint": 0.7, "compact_log": 0.5, "cleanup": 0.4,
     "add_column": 1, "drop_column": 1, "rename_column": 1, "nested": 1.5, "widen": 1, "set_default": 0.5,
@@ -62,6 +64,8 @@ class Lake:
             return told, table
         table = rng.choice(self.tables)
         name = rng.choices(list(WEIGHTS), list(WEIGHTS.values()))[0]
+        if not table.state.rows and rng.random() < 0.7:
+            name = "append"
         self.log.append(f"{table.path.name}: {name}")
         return getattr(self, "_" + name)(table), table
 
@@ -98,11 +102,20 @@ class Lake:
         self._says(f"WHERE {where.sql}")
         return where
 
-    def _put(self, table: Table, call: Callable[[], Any], rows: list[Row], new: list[Row], changes: Changes) -> str:
-        """A statement after which the table holds `rows`, of which `new` must fit its rules."""
-        if table.state.breaks(new):
+    def _put(
+        self,
+        table: Table,
+        call: Callable[[], Any],
+        rows: list[Row],
+        new: list[Row],
+        changes: Changes,
+        state: State | None = None,
+    ) -> str:
+        """A statement after which the table, of this state, holds `rows`, of which `new` must fit its rules."""
+        state = state or table.state
+        if state.breaks(new):
             return table.expect(call, None)
-        return table.expect(call, with_rows(table.state, rows), changes)
+        return table.expect(call, with_rows(state, rows), changes)
 
     # Rows
 
@@ -148,7 +161,7 @@ class Lake:
         hit = [row for row in table.state.rows if where.holds(row, None) is True]
         rows = [row for row in table.state.rows if where.holds(row, None) is not True]
         call: Any = lambda: table.table.delete(where.sql, engine=self.engine)  # noqa: E731
-        if self.rng.random() < 0.3:
+        if self.rng.random() < 0.3 and isinstance(table, Table):
             text = f"DELETE FROM t WHERE {where.sql}"
             call = lambda: delta_orch.sql(text, tables={"t": table.table}, engine=self.engine)  # noqa: E731
         return self._put(table, call, rows, [], [("delete", row) for row in hit])
@@ -163,23 +176,33 @@ class Lake:
         )
         return self._merged(table, [{}], on, clauses, call)
 
-    def _assignments(self, state: State, found: list[Any], is_source: bool = False) -> dict[str, Value]:
+    def _assignments(
+        self, state: State, found: list[Any], is_source: bool = False, goes_deep: bool = True
+    ) -> dict[str, Value]:
         rng = self.rng
         found = [leaf for leaf in found if leaf[0].split(".")[-1].strip("`")[:3] not in ("gen", "def", "key")]
         fields = [f for f in state.given() if f.name != "u"]
         values: dict[str, Value] = {}
         for field in rng.sample(fields, rng.randint(1, min(4, len(fields)))):
             path, data_type = quoted(field.name), field.type
-            texts = [f for f in data_type.fields if f.type == pa.string()] if pa.types.is_struct(data_type) else []
-            if texts and rng.random() < 0.6 and not is_source:
-                path, data_type = f"{path}.{quoted(texts[0].name)}", pa.string()
+            while goes_deep and pa.types.is_struct(data_type) and rng.random() < 0.8:
+                inner = rng.choice(data_type.fields)
+                path, data_type = f"{path}.{quoted(inner.name)}", inner.type
             if value := assignment(rng, found, data_type, is_source):
                 values[path] = value
         self._says({name: value.sql for name, value in values.items()})
         return values
 
-    def _merged(self, table: Table, source: list[Row], on: Predicate, clauses: list[Clause], call: Any) -> str:
-        state = table.state
+    def _merged(
+        self,
+        table: Table,
+        source: list[Row],
+        on: Predicate,
+        clauses: list[Clause],
+        call: Any,
+        state: State | None = None,
+    ) -> str:
+        state = state or table.state
         try:
             found = merged(state.rows, source, on.holds, clauses, state.blank)
         except SeveralMatches:
@@ -189,7 +212,7 @@ class Lake:
         for row in new:
             row.pop(SINCE, None)
             state.settle(row)
-        return self._put(table, call, found.rows, new, found.changes)
+        return self._put(table, call, found.rows, new, found.changes, state)
 
     def _merge(self, table: Table) -> str:
         schema, source, given = self._source(table)
@@ -214,13 +237,13 @@ class Lake:
                 action = rng.choice(actions)
                 values: dict[str, Value] | None = None
                 if action != "delete" and not (found is s and takes_all and rng.random() < 0.5):
-                    values = self._assignments(state, found, found is s)
+                    values = self._assignments(state, found, found is s, goes_deep=action == "update")
                     if action == "insert":
                         values["u"] = of_source("u")
                 clauses.append(Clause(kind, action, condition, values))
         if not clauses:
             clauses.append(Clause("matched", "delete", None, None))
-        self._says(f"ON {on.sql} {[(c.kind, c.action, c.condition and c.condition.sql) for c in clauses]}")
+        self._says(f"ON {on.sql} {told(clauses)}")
         merge = table.table.merge(given, on.sql, source_alias="s", target_alias="t", engine=self.engine)
         return self._merged(table, source, on, clauses, add_clauses(merge, clauses).execute)
 
@@ -245,3 +268,12 @@ class Lake:
             return state.schema, rows, DeltaTable(other.path)
         snapshot = DeltaTable(other.path).snapshot(version)
         return state.schema, rows, snapshot if kind == "snapshot" else snapshot.scan()
+
+
+def told(clauses: list[Clause]) -> list[Any]:
+    """Clauses as they are given."""
+
+    def given(values: Mapping[str, Value] | None) -> Any:
+        return values and {name: value.sql for name, value in values.items()}
+
+    return [(c.kind, c.action, c.condition and c.condition.sql, given(c.values)) for c in clauses]

@@ -19,7 +19,8 @@ from tests.harness.merges.run import add_clauses
 PROPERTIES = (("delta.checkpointPolicy", "v2"), ("delta.checkpointInterval", "3"), ("delta.checkpointInterval", "2"),
               ("delta.dataSkippingNumIndexedCols", "2"), ("delta.checkpoint.writeStatsAsJson", "false"),
               ("delta.checkpoint.writeStatsAsStruct", "true"), ("delta.targetFileSize", "1kb"),
-              ("delta_orch.clusterOnWrite", "true"), ("delta.randomizeFilePrefixes", "true"))  # fmt: skip
+              ("delta_orch.clusterOnWrite", "true"), ("delta.randomizeFilePrefixes", "true"),
+              ("delta.autoOptimize.autoCompact", "true"), ("delta.autoOptimize.optimizeWrite", "true"))  # fmt: skip
 
 
 class TableLake(Lake):
@@ -154,7 +155,7 @@ class TableLake(Lake):
         states = [origin.history[v] for v in range(start - 1, end + 1)]
         told = [origin.changes[v] for v in range(start, end + 1)]
         is_known = origin is not table and start <= end and all(c is not None for c in told)
-        if not is_known or any(s.schema != states[-1].schema or _repeats(s) for s in states):
+        if not is_known or any(s.schema != states[-1].schema or repeats(s) for s in states):
             return "not here"
         schema = states[-1].schema
         blank = dict.fromkeys(schema.names)
@@ -180,5 +181,5 @@ class TableLake(Lake):
         return self._merged(table, source, on, clauses, add_clauses(merge, clauses).execute)
 
 
-def _repeats(state: State) -> bool:
+def repeats(state: State) -> bool:
     return len({row["u"] for row in state.rows}) < len(state.rows)

@@ -10,9 +10,10 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
+from tests.harness.lake.evolving import free_columns
 from tests.harness.lake.model import Table, with_rows
+from tests.harness.lake.others import LakeOfMany
 from tests.harness.lake.statements import SWITCHES
-from tests.harness.lake.tables import TableLake
 from tests.harness.lake.values import (
     TYPES,
     WIDER,
@@ -31,7 +32,7 @@ HALF_A_YEAR_S = 180 * 86_400
 NEW_NAMES = ("New One", "ß.new", "x'y", "neu")
 
 
-class WholeLake(TableLake):
+class WholeLake(LakeOfMany):
     """With every statement."""
 
     def _same(self, table: Table, call: Any) -> str:
@@ -97,15 +98,8 @@ class WholeLake(TableLake):
         schema = table.state.schema.append(pa.field(name, data_type))
         return self._altered(table, lambda a: a.add_column((name,), data_type), schema=schema, rows=tuple(rows))
 
-    def _free(self, table: Table) -> list[str]:
-        """Columns that nothing else of the table names."""
-        state = table.state
-        used = {"u", *state.partition_by, *state.cluster_by}
-        checked = " ".join(check.sql for check in state.checks.values())
-        return [n for n in state.schema.names if n not in used and quoted(n) not in checked]
-
     def _drop_column(self, table: Table) -> str:
-        names = [n for n in self._free(table) if n != self.names["k"]]
+        names = [n for n in free_columns(table.state) if n != self.names["k"]]
         if not names or "delta.columnMapping.mode" not in table.properties:
             return "not here"
         name, state = self.rng.choice(names), table.state
@@ -121,7 +115,7 @@ class WholeLake(TableLake):
         )
 
     def _rename_column(self, table: Table) -> str:
-        names = [n for n in self._free(table) if n in self.names.values() and n != self.names["k"]]
+        names = [n for n in free_columns(table.state) if n in self.names.values() and n != self.names["k"]]
         laid_out = (*table.state.partition_by, *table.state.cluster_by)
         names += [n for n in laid_out if not table.state.checks and n not in table.state.generated]
         new = self.rng.choice(NEW_NAMES)
@@ -143,7 +137,7 @@ class WholeLake(TableLake):
     def _nested(self, table: Table) -> str:
         """A field of a struct comes, goes, or gets another name."""
         state = table.state
-        found = [f for f in state.schema if pa.types.is_struct(f.type) and f.name in self._free(table)]
+        found = [f for f in state.schema if pa.types.is_struct(f.type) and f.name in free_columns(table.state)]
         kind = self.rng.choice(["add", "drop", "rename"])
         if not found or (kind != "add" and "delta.columnMapping.mode" not in table.properties):
             return "not here"
@@ -175,27 +169,6 @@ class WholeLake(TableLake):
             rows=tuple({**row, field.name: moved(row[field.name])} for row in state.rows),
         )
 
-    def _evolve(self, table: Table) -> str:
-        """Rows that bring a column, or a field, that the table does not have."""
-        state = table.state
-        name = f"more{next(self.others)}"
-        structs = [f for f in state.given() if pa.types.is_struct(f.type)]
-        schema = state.schema.append(pa.field(name, pa.int64()))
-        old = list(state.rows)
-        if structs and self.rng.random() < 0.5:
-            (top, *_), inner = structs, pa.field(name, pa.int64())
-            wider = pa.struct([*top.type.fields, inner])
-            schema = pa.schema([f.with_type(wider) if f.name == top.name else f for f in state.schema])
-            old = [{**row, top.name: row[top.name] and {**row[top.name], name: None}} for row in old]
-        else:
-            old = [{**row, name: None} for row in old]
-        state = replace(state, schema=schema, rows=tuple(old))
-        data, new = self._data(state)
-        if state.breaks(new):
-            return table.expect(lambda: table.table.append(data, schema_mode="merge", engine=self.engine), None)
-        call = lambda: table.table.append(data, schema_mode="merge", engine=self.engine)  # noqa: E731
-        return table.expect(call, with_rows(state, [*old, *new]), [("insert", row) for row in new])
-
     def _redefine(self, table: Table) -> str:
         """All rows and columns are replaced, but for those that others of the table need."""
         state = table.state
@@ -213,7 +186,7 @@ class WholeLake(TableLake):
 
     def _widen(self, table: Table) -> str:
         state = table.state
-        found = [f for f in state.schema if f.type in WIDER and f.name in self._free(table)]
+        found = [f for f in state.schema if f.type in WIDER and f.name in free_columns(table.state)]
         if not found or table.properties.get("delta.enableTypeWidening") != "true":
             return "not here"
         field = self.rng.choice(found)

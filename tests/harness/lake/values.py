@@ -60,6 +60,8 @@ def pool(data_type: pa.DataType) -> list[Any]:
     """Values of a type, as Arrow gives them back."""
     if pa.types.is_struct(data_type) and all(kind != data_type for kind, _ in TYPES.values()):
         return [{f.name: pool(f.type)[number] for f in data_type.fields} for number in (0, 1)]
+    if pa.types.is_list(data_type) and all(kind != data_type for kind, _ in TYPES.values()):
+        return [[], [None, *pool(data_type.value_type)]]
     found = [value for kind, values in TYPES.values() if kind == data_type for value in values]
     if not found:  # a type that came by widening
         (narrow,) = (narrow for narrow, wide in WIDER.items() if wide == data_type)

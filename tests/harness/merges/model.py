@@ -125,5 +125,12 @@ def _assigned(clause: Clause, base: Row, t: Row | None, s: Row | None) -> Row:
     for name, value in clause.values.items():
         top, *fields = parse_path(name, StructType(()))
         given = value.of(t, s)
-        new[top] = {**(base[top] or {"a": None, "b": None}), fields[0]: given} if fields else given
+        new[top] = _placed(new[top] or {"a": None, "b": None}, fields, given) if fields else given
     return new
+
+
+def _placed(outer: Row | None, path: Sequence[str], given: Any) -> Any:
+    """A struct in which a field, at any depth, has another value. A struct that is null is one of nulls then."""
+    if not path:
+        return given
+    return {**(outer or {}), path[0]: _placed((outer or {}).get(path[0]), path[1:], given)}

@@ -9,6 +9,7 @@ or leaves them unknown. A file is then read although it need not be, and never s
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
@@ -60,6 +61,7 @@ _EXACT_TYPES = {
 # Beyond 15 digits a decimal does not survive the doubles that some writers put it through.
 _MAX_EXACT_DIGITS = 15
 _DOUBLE_ERROR = 2.0**-50
+_LEAST_LONG = -(2.0**63)
 _ALMOST_A_MILLISECOND = 999
 _LAST_MILLISECOND = (1 << 63) - 1000
 
@@ -319,6 +321,10 @@ def _range(data_type: DataType, minimum: pa.Array, maximum: pa.Array) -> tuple[p
         # Files from before the column was widened may have been told of in that way.
         return pc.min_element_wise(lower, _to_floats(lower)), pc.max_element_wise(upper, _to_floats(upper))
     if isinstance(data_type, DecimalType) and pt.is_floating(target):
+        if not data_type.scale:
+            # deltalake counts whole numbers in 64 bits, and stops at the last one.
+            lower = pc.if_else(pc.equal(lower, _LEAST_LONG), -math.inf, lower)
+            upper = pc.if_else(pc.equal(upper, -_LEAST_LONG), math.inf, upper)
         margins = [pc.multiply(pc.abs(values), _DOUBLE_ERROR) for values in (lower, upper)]
         return pc.subtract(lower, margins[0]), pc.add(upper, margins[1])
     # Writers cut timestamps down to milliseconds: the greatest value may lie almost one above the maximum.
