@@ -106,15 +106,19 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
 
         Args:
             reference: What `table` takes; or `{"table_uri": …, "version": …}`, the XCom of a task of this package. Of
-                one with `staged`, the version that publishing would make.
+                one with `staged`, the version that publishing would make. With `table_id`, only of the table with it.
 
         Raises:
-            InvalidRequestError: As `table`, or the reference has no `table_uri`.
+            InvalidRequestError: As `table`, or the reference has no `table_uri`; or its `table_id` is of another table.
             DeltaError: As `DeltaTable.snapshot`.
         """
         version, staged = version_of(reference)
         table = self.table(_named(reference))
-        return table.snapshot(version=version) if staged is None else table.staged(staged).snapshot()
+        if staged is not None:
+            return table.staged(staged).snapshot()
+        snapshot = table.snapshot(version=version)
+        _ensure_same_table(reference, snapshot, table.uri)
+        return snapshot
 
     def test_connection(self) -> tuple[bool, str]:
         """Whether the settings can be understood and the `table_root` is there and can be listed. A store that is out
@@ -230,6 +234,17 @@ def _named(reference: TableReference) -> TableLocation:
     if not isinstance(table_uri, str):
         raise _no_table()
     return table_uri
+
+
+def _ensure_same_table(reference: TableReference, snapshot: TableSnapshot, uri: str) -> None:
+    """A table that was made anew at the place has such a version, too, with other rows."""
+    table_id = reference.get("table_id") if isinstance(reference, Mapping) else None
+    if table_id is not None and table_id != snapshot.metadata.id:
+        raise InvalidRequestError(
+            f"The table at {uri} is not the one that the reference names",
+            cause=f"It was dropped and created again: its id is {snapshot.metadata.id}, and was {table_id}",
+            remedy="Clear the task that made the reference, so that it runs again",
+        )
 
 
 def _no_table() -> InvalidRequestError:

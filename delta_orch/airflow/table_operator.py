@@ -24,7 +24,7 @@ from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.airflow.versions import AirflowException, AirflowTaskTimeout
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, VersionNotFoundError
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -40,9 +40,10 @@ OperatorArgument = Any
 
 XCom = dict[str, object]
 """What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
-where it committed none the one it found; None without a table, and for what is staged), `skipped` (the task has
-committed nothing), `staged` (the reference of a staged write), and details. Where an earlier attempt had made the
-commit, it is described as if this one had, and `recovered` is true."""
+where it committed none the one it found; None without a table, and for what is staged), `table_id` (of that version,
+where there is one: a task that reads it refuses another table at the same place), `skipped` (the task has committed
+nothing), `staged` (the reference of a staged write), and details. Where an earlier attempt had made the commit, it is
+described as if this one had, and `recovered` is true."""
 
 
 _LOGGED = ("table_uri", "version", "skipped", "staged", "recovered", "operation_metrics")
@@ -64,9 +65,9 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
     """Base of the operators that work on one table; subclasses implement `execute_on_table`.
 
     Retryable errors (`DeltaError.retryable`) are raised unchanged, so the task's retries apply. Other DeltaErrors fail
-    the task at once. The XCom and the extra of each outlet's asset event hold `table_uri`, `version` and `skipped`, and
-    the event `rows` and `partitions` where they are known. A task whose work is done already succeeds and is not
-    skipped, so the tasks after it run. But it emits no asset event.
+    the task at once. The XCom and the extra of each outlet's asset event hold `table_uri`, `version`, `table_id` and
+    `skipped`, and the event `rows` and `partitions` where they are known. A task whose work is done already succeeds
+    and is not skipped, so the tasks after it run. But it emits no asset event.
 
     If `outlets` or `inlets` are not given, the operator fills them in. It takes assets that were given as locations.
     For a table that was given in another way, it takes the asset with the table's URI, whatever its name is. No event
@@ -171,6 +172,7 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
                 finally:
                     # The process of a task ends in a way that waits for no thread.
                     table.wait_for_upkeep()
+                xcom |= _identity(table, xcom["version"])
                 self._emit(context, xcom, table)
         finally:
             self._executing_in = None
@@ -225,7 +227,7 @@ def attach_to_outlets(context: Context, outlets: Sequence[object], xcom: XCom, t
     if not outlets:
         return
     extra: dict[str, object] = {
-        name: xcom[name] for name in ("table_uri", "version", "skipped", "recovered") if name in xcom
+        name: xcom[name] for name in ("table_uri", "version", "table_id", "skipped", "recovered") if name in xcom
     }
     metrics = xcom.get("operation_metrics")
     if isinstance(metrics, Mapping) and "numOutputRows" in metrics:
@@ -237,6 +239,18 @@ def attach_to_outlets(context: Context, outlets: Sequence[object], xcom: XCom, t
             events[outlet].extra.update(extra)
         elif isinstance(outlet, AssetAlias):
             events[outlet].add(_asset_of_table(str(xcom["table_uri"]), outlets), extra=extra)
+
+
+def _identity(table: DeltaTable, version: object) -> XCom:
+    """Which table has the version. Old versions may be gone from the log; then nobody reads them either."""
+    if not isinstance(version, int):
+        return {}
+    try:
+        newest = table.snapshot()
+        snapshot = newest if newest.version == version else table.snapshot(version=version)
+    except VersionNotFoundError:
+        return {}
+    return {"table_id": snapshot.metadata.id}
 
 
 def _asset_of_table(table_uri: str, outlets: Sequence[object]) -> Asset:

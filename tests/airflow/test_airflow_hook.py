@@ -5,23 +5,29 @@ from __future__ import annotations
 import json
 import logging
 import os
+import shutil
 import socket
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
+import pyarrow as pa
 import pytest
 from airflow.sdk import DAG, task
 
 import delta_orch
 from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaWriteOperator
 from delta_orch.airflow.hook import DeltaHook
 from delta_orch.airflow.versions import RELEASE, AirflowNotFoundException
 from delta_orch.errors import InvalidRequestError
 from tests.airflow.internals import redact, reset_secrets_masker
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
 
 Define = Callable[[str, str], None]
 
@@ -205,10 +211,6 @@ def test_test_connection_does_not_wait_for_a_store_as_tasks_do(connection: Defin
 
 
 def test_a_reference_opens_the_version_it_pins(tmp_path: Path) -> None:
-    import pyarrow as pa
-
-    from delta_orch import DeltaTable
-
     table = DeltaTable(tmp_path / "t")
     for _ in range(2):
         table.append(pa.table({"n": [1]}))
@@ -218,6 +220,35 @@ def test_a_reference_opens_the_version_it_pins(tmp_path: Path) -> None:
     assert hook.snapshot(tmp_path / "t").version == 1
     with pytest.raises(InvalidRequestError, match="names no table"):
         hook.snapshot({"version": 0})
+
+
+def test_a_reference_is_of_one_table(runs: Runs, tmp_path: Path) -> None:
+    """Between two tasks somebody drops the table and creates another one there, which has such a version, too."""
+
+    def recreate() -> None:
+        shutil.rmtree(tmp_path / "t")
+        DeltaTable(tmp_path / "t").append(pa.table({"n": [2]}))
+
+    with DAG("recreated", schedule=None) as dag:
+        load = DeltaWriteOperator(
+            task_id="load", table_uri=tmp_path / "t", python_callable=lambda: pa.table({"n": [1]}), mode="overwrite"
+        )
+        copy = DeltaWriteOperator(
+            task_id="copy",
+            table_uri=tmp_path / "copy",
+            sql="SELECT n FROM t",
+            tables={"t": load.output},
+            mode="overwrite",
+        )
+        load >> task(recreate)() >> copy
+    run = runs.run(dag)
+    assert runs.state(run, "copy") == "failed"
+    assert not (tmp_path / "copy").exists()
+    reference = runs.xcom(run, "load")
+    with pytest.raises(InvalidRequestError, match="is not the one that the reference names"):
+        DeltaHook().snapshot(reference)
+    runs.clear(dag, run, "load", "copy")
+    assert DeltaTable(tmp_path / "copy").snapshot().scan().to_arrow().to_pydict() == {"n": [1]}
 
 
 def test_connections_of_a_secrets_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

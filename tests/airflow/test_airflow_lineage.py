@@ -75,7 +75,7 @@ def test_a_declared_asset_is_told_by_whoever_writes_its_table(
     assert str(run.state) == "success"
     assert events("producer") == [
         ("declared", {"table_uri": f"file://{tmp_path}/declared", "version": 0, "skipped": False, "rows": 2,
-                      "partitions": None})
+                      "partitions": None, "table_id": DeltaTable(tmp_path / "declared").snapshot().metadata.id})
     ]  # fmt: skip
 
 

@@ -56,7 +56,9 @@ def test_the_maintenance_of_a_table(runs, tmp_path: Path) -> None:  # type: igno
     assert {task_id: runs.state(run, task_id) for task_id in dag.task_ids} == dict.fromkeys(dag.task_ids, "success")
     assert (before, table.snapshot().num_files) == (5, 3)
     assert runs.xcom(run, "optimize")["version"] == 5
-    assert runs.xcom(run, "checkpoint") == {"table_uri": f"file://{uri}", "version": 5, "skipped": True}
+    table_id = table.snapshot().metadata.id
+    told = {"table_uri": f"file://{uri}", "version": 5, "table_id": table_id, "skipped": True}
+    assert runs.xcom(run, "checkpoint") == told
     assert (uri / "_delta_log/00000000000000000005.checkpoint.parquet").exists()
     seen, deleted = runs.xcom(run, "look"), runs.xcom(run, "vacuum")
     assert (seen["dry_run"], seen["skipped"], seen["num_files"]) == (True, True, 3)
