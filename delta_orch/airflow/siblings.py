@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.taken import before, deletes_rows, have, is_to_come, state_of, writers
+from delta_orch.airflow.taken import before, deletes_rows, is_to_come, state_of, writers
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, said_by
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_writer
@@ -144,7 +144,7 @@ def ensure_spared(
     import delta_orch.arrow_compute as pc
 
     # A DAG file is parsed without pyarrow.
-    from delta_orch.pipeline.shared_target import added_by, places, replaced_files
+    from delta_orch.pipeline.shared_target import added_by, have, places, replaced_files
 
     is_merge = staged.operation == "MERGE"
     if staged.read_version is None or (is_merge and not deletes_rows(staged.operation, staged.operation_metrics)):
@@ -166,8 +166,10 @@ def ensure_spared(
     recent = pc.greater_equal(replaced.modification_time, int(run.since_ms))
     wanted = places(pc.filter(replaced.table, recent))
     paths = frozenset(wanted)
+    are_changed = False
     for commit, found in added_by(table, staged.read_version, wanted):
         info = commit.commit_info or {}
+        are_changed |= bool(found) and info.get("operation") in ("UPDATE", "MERGE")
         told = info.get("timestamp")
         if isinstance(told, int) and told < run.since_ms:
             return
@@ -182,7 +184,9 @@ def ensure_spared(
             continue
         if not is_sibling and (name not in others or is_to_come(context, run, name, info)):
             continue
-        if where is not None and found <= paths and not have(table, staged.read_version, found, where):
+        # A compaction has left the rows as they were written.
+        as_of = staged.read_version if found <= paths else None if are_changed else commit.version
+        if where is not None and as_of is not None and not have(table, as_of, found, where):
             continue  # Its files have rows of the predicate's columns, and none of its rows.
         if is_sibling:
             raise _replaced(run, "Mapped tasks of one run select the same rows, or rows of the same partitions")

@@ -17,13 +17,10 @@ from delta_orch.errors import InvalidExpressionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, newest_first, said_by
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from airflow.sdk import Context
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.commit_reader import Commit
 
 _REMOVING = ("WRITE", "DELETE")
@@ -176,9 +173,10 @@ def are_taken(
 def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int], newest: int) -> bool:
     # A DAG file is parsed without pyarrow.
     from delta_orch.log.files.file_columns import FileTable
-    from delta_orch.pipeline.shared_target import places
+    from delta_orch.pipeline.shared_target import left_by, places
 
     paths = set(FileTable(own.adds).path.to_pylist())
+    paths -= left_by(table, own, paths)[0]
     is_removed = False
     for version in range(own.version + 1, newest + 1):
         commit = table.log.read_commit(version)
@@ -204,6 +202,7 @@ def _split(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[bool, bo
     """Whether a commit that removes rows has removed rows of some files, and left some."""
     from delta_orch.expressions.tree import is_not_true
     from delta_orch.log.files.file_columns import FileTable
+    from delta_orch.pipeline.shared_target import have
 
     info: Any = commit.commit_info or {}
     if info.get("operation") == "MERGE":
@@ -220,28 +219,6 @@ def _split(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[bool, bo
         return have(table, version, paths, said), have(table, version, paths, said, is_not_true)
     except InvalidExpressionError:
         return True, True  # It was too long for the log.
-
-
-def have(
-    table: DeltaTable,
-    version: int,
-    paths: set[str],
-    where: str | Expression,
-    what: Callable[[Expression], Expression] = lambda one: one,
-) -> bool:
-    """Whether some files of a version have rows for which a predicate, or what is made of it, is true."""
-    import delta_orch.arrow_compute as pc
-    from delta_orch.engines.select import local_engine
-    from delta_orch.expressions.resolve import resolve_predicate
-    from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-    from delta_orch.protocol.arrow_building import string_array
-    from delta_orch.writing.found_rows import first_file_with
-
-    snapshot = table.snapshot(version=version)
-    files = snapshot.files(ADD_SCHEMA.names)
-    files = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
-    predicate = what(resolve_predicate(where, snapshot.schema))
-    return first_file_with(local_engine(), snapshot, files, predicate) is not None
 
 
 def _in_part(run: TaskRun, cause: str) -> InvalidRequestError:

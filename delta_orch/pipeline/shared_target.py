@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError
-from delta_orch.log.files.file_columns import FileTable
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError, ProtocolViolationError
+from delta_orch.expressions.tree import is_not_true
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.pipeline.recorded import newest_first
 from delta_orch.pipeline.run_identity import WRITERS
 from delta_orch.protocol.partition_values import (
@@ -21,6 +22,7 @@ from delta_orch.protocol.partition_values import (
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.pipeline.incremental import ChangeBatch
     from delta_orch.protocol.types import StructType
@@ -30,7 +32,7 @@ Place = tuple[tuple[str, str | None], ...]
 """The partition of a file: the name and the text of each column."""
 
 _NEW_ROWS = ("WRITE", "STREAMING UPDATE")
-"""Operations whose files hold no row of the files they replace."""
+"""Operations whose files hold no row of the files they replace, but for those of `left_by`."""
 
 
 def other_steps(before: TableSnapshot, consumers: tuple[str, ...]) -> frozenset[str]:
@@ -59,7 +61,7 @@ def added_by(
     is_own: Callable[[Commit], bool] = lambda _: False,
 ) -> Iterator[tuple[Commit, set[str]]]:
     """The commits that a version is made of, newest first, and which of the files they have added: those that hold the
-    rows of some files, also before they were rewritten.
+    rows of some files, also before they were rewritten. What a write has left of other files is not its own.
 
     Args:
         wanted: The files of that version; at the end those of which the log does not tell.
@@ -67,16 +69,55 @@ def added_by(
     """
     for commit in newest_first(table, version) if wanted else ():
         found = wanted.keys() & set(FileTable(commit.adds).path.to_pylist())
-        yield commit, found
+        left, mixed = left_by(table, commit, found)
+        yield commit, found - left
         operation = (commit.commit_info or {}).get("operation")
         if found and operation != "RESTORE":
-            there = {wanted.pop(path) for path in found}
-            if operation not in _NEW_ROWS and not is_own(commit):
-                # Rewritten, as by a compaction: the rows are those of the files before.
+            there = {path: wanted.pop(path) for path in found}
+            rewritten = left | mixed if operation in _NEW_ROWS else set() if is_own(commit) else found
+            if rewritten:
+                # As by a compaction: the rows are those of the files before.
+                those = {there[path] for path in rewritten}
                 before = places(commit.removes)
-                wanted |= {path: place for path, place in before.items() if place is None or place in there}
+                wanted |= {path: place for path, place in before.items() if place is None or place in those}
         if not wanted:
             return
+
+
+def left_by(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[set[str], set[str]]:
+    """Of files that a commit has added: those with nothing but rows of files that it has rewritten, as a write that
+    replaces the rows of a predicate leaves the others of a file; and those that have rows of its own beside them."""
+    info: Mapping[str, object] = commit.commit_info or {}
+    said = info.get("operationParameters")
+    where = said.get("predicate") if isinstance(said, Mapping) else None
+    if info.get("operation") != "WRITE" or not isinstance(where, str) or not paths or not commit.removes.num_rows:
+        return set(), set()
+    try:
+        rest = {path for path in paths if have(table, commit.version, {path}, where, is_not_true)}
+        mixed = {path for path in rest if have(table, commit.version, {path}, where)}
+    except InvalidExpressionError:
+        return set(), paths  # It was too long for the log.
+    return rest - mixed, mixed
+
+
+def have(
+    table: DeltaTable,
+    version: int,
+    paths: set[str],
+    where: str | Expression,
+    what: Callable[[Expression], Expression] = lambda one: one,
+) -> bool:
+    """Whether some files of a version have rows for which a predicate, or what is made of it, is true."""
+    from delta_orch.engines.select import local_engine
+    from delta_orch.expressions.resolve import resolve_predicate
+    from delta_orch.protocol.arrow_building import string_array
+    from delta_orch.writing.found_rows import first_file_with
+
+    snapshot = table.snapshot(version=version)
+    files = snapshot.files(ADD_SCHEMA.names)
+    files = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
+    predicate = what(resolve_predicate(where, snapshot.schema))
+    return first_file_with(local_engine(), snapshot, files, predicate) is not None
 
 
 def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers: tuple[str, ...]) -> None:

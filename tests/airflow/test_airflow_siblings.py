@@ -236,3 +236,41 @@ def test_under_airflow_a_list_that_has_changed_moves_identities(runs: Runs, tmp_
         assert [runs.state(run, "load", index) for index in range(len(changed))] == ["success"] * len(changed)
         assert DeltaTable(tmp_path / "t").version() == before + len(changed)
     assert content_of(tmp_path / "t") == ["a1", "a2", "b1", "b2", "c1", "c2"]
+
+
+def test_a_mapped_task_replaces_its_rows_in_a_file_of_all() -> None:
+    """A compaction has put the rows of all in one file, before the run, and in it."""
+    table, states = new_table(), dict[int, str | None]()
+    table.append(pa.table({"v": ["0:old", "1:old"]}))
+    first, second = (
+        Instance(table, replaces=True, map_index=index, where=f"v LIKE '{index}:%'", states=states) for index in (0, 1)
+    )
+    for one in (first, second):
+        one.attempt()
+    assert content(table) == ["0:1", "1:1"]
+    table.optimize()
+    second.clear()
+    second.attempt()
+    assert content(table) == ["0:1", "1:2"]
+
+
+def test_what_a_write_leaves_of_a_file_is_not_its_own(runs: Runs, tmp_path: Path) -> None:
+    """One task dies after its commit, and finds it again when another has rewritten what it had left."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"v": ["a", "b"], "try": [0, 0]}))
+
+    def die_once(context: Any, result: Any) -> None:
+        if (context["ti"].task_id, context["ti"].try_number) == ("a", 1):
+            raise RuntimeError("killed after the commit")
+
+    def load(ti: Any) -> pa.Table:
+        return pa.table({"v": [ti.task_id], "try": [ti.try_number]})
+
+    with DAG("left_of_a_file", schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+        for name in ("a", "b"):
+            DeltaWriteOperator(
+                task_id=name, table_uri=table.uri, mode="overwrite", replace_where=f"v = '{name}'",
+                python_callable=load, post_execute=die_once, retries=1, retry_delay=timedelta(0),
+            )  # fmt: skip
+    assert str(runs.run(dag, datetime(2024, 1, 5, tzinfo=UTC)).state) == "success"
+    assert table.snapshot().scan().to_arrow().sort_by("v").to_pydict() == {"v": ["a", "b"], "try": [1, 1]}

@@ -448,6 +448,19 @@ def test_a_step_replaces_no_rows_of_a_step_with_another_cursor(tmp_path: Path) -
     assert values(both.target) == [(1, 4), (2, 2)]
 
 
+def test_rows_that_another_writer_has_left_in_a_file_are_still_those_of_the_step(tmp_path: Path) -> None:
+    both = TwoConsumers(tmp_path)
+    both.sources["a"].append(rows(1, value=2), partition_by=["day"])
+    both.write("a", 1, value=1)
+    both.target.overwrite(rows(1, value=9), replace_where="day = '2013-01-01' AND value <> 2")
+    with pytest.raises(InvalidRequestError, match=r"step 'cdc:a<-.*' has written them, in version 0"):
+        both.write("b", 1, value=4)
+    assert values(both.target) == [(1, 2), (1, 9)]
+    both.target.delete("value = 2")
+    both.run("b")
+    assert values(both.target) == [(1, 4)]
+
+
 def test_whose_rows_they_are_must_be_known(tmp_path: Path) -> None:
     both = TwoConsumers(tmp_path)
     both.write("a", 1, value=1)
