@@ -178,6 +178,8 @@ def test_our_own_errors_pass_through_duckdb(tmp_path: Path) -> None:
         ("INSERT INTO t SELECT * FROM u", UnsupportedExpressionError, "Spark engine"),
         ("SELECT 1 AS a; SELECT 2 AS a", UnsupportedExpressionError, "SELECT 2"),
         ("SELECT name LIKE 'a\\\\' AS x FROM t", InvalidExpressionError, "LIKE pattern"),
+        ("SELECT array(id) / 1.5 AS x FROM t", UnsupportedExpressionError, "arithmetic on array"),
+        ("SELECT 1.5 / DATE '2024-01-01' AS x FROM t", UnsupportedExpressionError, "arithmetic on date"),
     ],
 )
 def test_refused(query: str, error: type[Exception], message: str) -> None:

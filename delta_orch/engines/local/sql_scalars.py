@@ -38,6 +38,7 @@ from delta_orch.engines.local.sql_types import (
     arithmetic_type,
     common_type,
     common_type_of,
+    ensure_computable,
     has_equality,
     is_atomic,
     is_number,
@@ -347,6 +348,7 @@ class Scalars:
 
     def division(self, node: Operation) -> Typed:
         left, right = map(self.scalar, node.arguments)
+        ensure_computable(left, right, describe(node))
         kinds = {left.data_type, right.data_type}
         if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE, STRING} & kinds:
             return decimal_quotient(left, right, describe(node))

@@ -186,11 +186,16 @@ def struct_of(fields: Sequence[tuple[str, Typed]]) -> Typed:
     return Typed(f"struct_pack({', '.join(packed)})", schema)
 
 
-def arithmetic_type(left: Typed, right: Typed, what: str) -> DataType:
-    """What Spark computes in: text beside a number becomes one. Raises UnsupportedExpressionError."""
+def ensure_computable(left: Typed, right: Typed, what: str) -> None:
+    """Raises UnsupportedExpressionError: One is of a type that nothing is computed with."""
     for value in (left, right):
         if value.data_type not in (STRING, VOID) and not is_number(value.data_type):
             raise unsupported(f"{what}: arithmetic on {value.data_type}")
+
+
+def arithmetic_type(left: Typed, right: Typed, what: str) -> DataType:
+    """What Spark computes in: text beside a number becomes one. Raises UnsupportedExpressionError."""
+    ensure_computable(left, right, what)
     kind = common_type(left.data_type, right.data_type)
     if not is_number(kind):
         raise unsupported(f"{what}: arithmetic on {kind}")
