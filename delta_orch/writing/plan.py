@@ -87,7 +87,8 @@ class Source:
 
     def open(self, engine: Engine) -> Relation:
         """The rows. Raises InvalidRequestError: The value is none that can be written."""
-        if engine.accepts(self.data):
+        # A scan exports Arrow, too, which knows no variants.
+        if engine.accepts(self.data) and not hasattr(self.data, "to_relation"):
             return engine.relation(self.data)
         from delta_orch.writing.sources import open_source
 

@@ -113,6 +113,15 @@ def test_a_table_is_created_with_one(table: DeltaTable) -> None:
     assert texts(table) == ['{"a": 1}', "null", None]
 
 
+def test_a_table_that_is_created_from_a_scan_has_one(with_variant: DeltaTable, tmp_path: Path) -> None:
+    with_variant.append(rows(PLAIN))
+    for name in ("append", "overwrite"):
+        copy = DeltaTable(tmp_path / name)
+        getattr(copy, name)(with_variant.snapshot().scan(where="id >= 0"))
+        assert kind(copy) == VARIANT
+        assert texts(copy) == ['{"a": 1}', "null", None]
+
+
 def test_without_a_word_it_is_a_struct(table: DeltaTable) -> None:
     table.append(rows(PLAIN))
     assert isinstance(kind(table), StructType)
