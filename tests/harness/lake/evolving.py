@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -10,7 +11,7 @@ import pyarrow as pa
 from tests.harness.lake.model import State, Table, moved, with_rows
 from tests.harness.lake.statements import told
 from tests.harness.lake.tables import TableLake
-from tests.harness.lake.values import TYPES, WIDER, compare, leaves, of_source, predicate, quoted
+from tests.harness.lake.values import TYPES, VARIANT, WIDER, compare, leaves, of_source, predicate, quoted
 from tests.harness.merges.model import Clause, Predicate, Row, Value
 from tests.harness.merges.run import add_clauses
 
@@ -53,7 +54,7 @@ class EvolvingLake(TableLake):
         state = before.evolved(merged_schema(before.schema, taken))
         self._says(f"{[str(f) for f in fields]} {rows} {told(given)}")
         # Conditions see a row as it is, values as the table takes it.
-        source = [{**row, _FITTED: _fitted(row, fields, state)} for row in rows]
+        source = [{**row, _FITTED: _fitted(row, taken, state)} for row in rows]
         clauses = [replace(c, values=_values(c, taken, state) if c.action != "delete" else None) for c in given]
         on = Predicate("t.u <=> s.u", lambda t, s: compare("<=>", t and t["u"], s and s["u"]))
         data = pa.Table.from_pylist(rows, schema)
@@ -69,12 +70,14 @@ class EvolvingLake(TableLake):
         for field in state.given():
             if field.name != "u" and rng.random() < 0.2:
                 continue
-            data_type = self._with_other_fields(field.type)
-            if may_widen and field.type in WIDER and rng.random() < 0.5 and field.name in free_columns(state):
-                data_type = WIDER[field.type]
+            data_type = field.type
+            places = list(wider_places(data_type)) if may_widen and field.name in free_columns(state) else []
+            if places and rng.random() < 0.5:
+                *_, data_type = rng.choice(places)
+            data_type = self._with_other_fields(data_type)
             fields.append(pa.field(field.name, data_type))
         if rng.random() < 0.5:
-            data_type, _ = TYPES[rng.choice(list(TYPES))]
+            data_type, _ = TYPES[rng.choice([key for key in TYPES if key != "v"])]
             fields.append(pa.field(f"more{next(self.others)}", self._with_other_fields(data_type)))
         rng.shuffle(fields)
         return fields
@@ -82,7 +85,7 @@ class EvolvingLake(TableLake):
     def _with_other_fields(self, data_type: pa.DataType) -> pa.DataType:
         if pa.types.is_list(data_type):
             return pa.list_(self._with_other_fields(data_type.value_type))
-        if not pa.types.is_struct(data_type):
+        if not pa.types.is_struct(data_type) or data_type == VARIANT:
             return data_type
         inner = [f.with_type(self._with_other_fields(f.type)) for f in data_type.fields if self.rng.random() < 0.8]
         if not inner or self.rng.random() < 0.3:
@@ -158,6 +161,20 @@ def _merged_type(ours: pa.DataType, theirs: pa.DataType) -> pa.DataType:
     if pa.types.is_list(ours):
         return pa.list_(_merged_type(ours.value_type, theirs.value_type))
     return theirs if WIDER.get(ours) == theirs else ours
+
+
+def wider_places(data_type: pa.DataType) -> Iterator[tuple[tuple[str, ...], pa.DataType, pa.DataType]]:
+    """Where inside a type one can become wider: the path, the wider type there, and the whole type then."""
+    if data_type in WIDER:
+        yield (), WIDER[data_type], WIDER[data_type]
+    elif pa.types.is_list(data_type):
+        for path, wide, inner in wider_places(data_type.value_type):
+            yield ("element", *path), wide, pa.list_(inner)
+    elif pa.types.is_struct(data_type):
+        for field in data_type.fields:
+            for path, wide, inner in wider_places(field.type):
+                fields = [f.with_type(inner) if f == field else f for f in data_type.fields]
+                yield (field.name, *path), wide, pa.struct(fields)
 
 
 def free_columns(state: State) -> list[str]:

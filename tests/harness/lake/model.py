@@ -13,6 +13,8 @@ import pyarrow as pa
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConflictError, ConstraintViolationError, StagedWriteGoneError
+from delta_orch.variant import variant_to_json
+from tests.harness.lake.values import VARIANT
 from tests.harness.merges.model import Predicate, Row, Value
 
 TOKEN, SINCE, LEARNED = "#", "#since", object()
@@ -93,6 +95,9 @@ def moved(value: Any, old: pa.DataType, new: pa.DataType) -> Any:
 
 
 def bag(rows: pa.Table) -> Bag:
+    for place, field_ in enumerate(rows.schema):
+        if field_.type == VARIANT:
+            rows = rows.set_column(place, field_.name, variant_to_json(rows.column(place)))
     return Counter(tuple(map(repr, row.values())) for row in rows.to_pylist()) if rows.num_columns else Counter()
 
 

@@ -15,7 +15,7 @@ from delta_orch.testing import FailingStore, Moment, open_table
 from tests.harness.lake.evolving import EvolvingLake
 from tests.harness.lake.model import Changes, Earlier, Table, bag, ensure_same, with_rows
 from tests.harness.lake.tables import repeats
-from tests.harness.lake.values import random_value
+from tests.harness.lake.values import VARIANT, random_value
 from tests.harness.merges.model import Row
 
 try:
@@ -100,7 +100,7 @@ class LakeOfMany(EvolvingLake):
         """Files of another program in the table's directory, which may lack columns."""
         state, rng = table.state, self.rng
         rules = state.generated or state.identities or state.defaults
-        if rules or "delta.columnMapping.mode" in table.properties:
+        if rules or VARIANT in state.schema.types or "delta.columnMapping.mode" in table.properties:
             return "not here"
         parts = [state.schema.field(name) for name in state.partition_by]
         fields = [f for f in state.schema if f not in parts and (f.name == "u" or rng.random() < 0.8)]

@@ -16,6 +16,7 @@ from tests.harness.lake.model import SINCE, Changes, State, Table, with_rows
 from tests.harness.lake.values import (
     ODD,
     TYPES,
+    VARIANT,
     assignment,
     joined,
     leaves,
@@ -185,7 +186,7 @@ class Lake:
         values: dict[str, Value] = {}
         for field in rng.sample(fields, rng.randint(1, min(4, len(fields)))):
             path, data_type = quoted(field.name), field.type
-            while goes_deep and pa.types.is_struct(data_type) and rng.random() < 0.8:
+            while goes_deep and pa.types.is_struct(data_type) and data_type != VARIANT and rng.random() < 0.8:
                 inner = rng.choice(data_type.fields)
                 path, data_type = f"{path}.{quoted(inner.name)}", inner.type
             if value := assignment(rng, found, data_type, is_source):

@@ -12,7 +12,7 @@ from delta_orch import DeltaTable, column, identity_column
 from tests.harness.lake.checks import check_table
 from tests.harness.lake.model import SINCE, TOKEN, State, Table, with_rows
 from tests.harness.lake.statements import SWITCHES, Lake
-from tests.harness.lake.values import TYPES, compare, is_nested, of_source, quoted
+from tests.harness.lake.values import TYPES, VARIANT, compare, definition, is_nested, of_source, quoted
 from tests.harness.merges.model import Clause, Predicate, Row, Value
 from tests.harness.merges.run import add_clauses
 
@@ -20,7 +20,8 @@ PROPERTIES = (("delta.checkpointPolicy", "v2"), ("delta.checkpointInterval", "3"
               ("delta.dataSkippingNumIndexedCols", "2"), ("delta.checkpoint.writeStatsAsJson", "false"),
               ("delta.checkpoint.writeStatsAsStruct", "true"), ("delta.targetFileSize", "1kb"),
               ("delta_orch.clusterOnWrite", "true"), ("delta.randomizeFilePrefixes", "true"),
-              ("delta.autoOptimize.autoCompact", "true"), ("delta.autoOptimize.optimizeWrite", "true"))  # fmt: skip
+              ("delta.enableVariantShredding", "true"), ("delta.autoOptimize.autoCompact", "true"),
+              ("delta.autoOptimize.optimizeWrite", "true"))  # fmt: skip
 
 
 class TableLake(Lake):
@@ -30,7 +31,7 @@ class TableLake(Lake):
         rng, number = self.rng, len(self.tables)
         keys = ["k", *rng.sample([k for k in TYPES if k != "k"], rng.randint(2, 9))]
         fields = [pa.field("u", pa.int64()), *(pa.field(self.names[k], TYPES[k][0]) for k in keys)]
-        columns: list[Any] = [column(f.name, f.type) for f in fields]
+        columns: list[Any] = [column(f.name, definition(f.type)) for f in fields]
         state = State(pa.schema(fields))
         if rng.random() < 0.25:
             name = f"gen{number}"
@@ -76,7 +77,9 @@ class TableLake(Lake):
         state, _, properties = self._definition()
         mode = properties.pop("delta.columnMapping.mode", None)
         parts = ("z",) if "z" in state.schema.names else ()
-        state = State(pa.schema([f for f in state.schema if f.name in self.names.values() or f.name in "uz"]), parts)
+        state = State(
+            pa.schema([f for f in state.schema if f.name in (*self.names.values(), "u") and f.type != VARIANT]), parts
+        )
         rows: list[Row] = []
         for value in self.rng.sample(["a", "b", None], self.rng.randint(1, 3)):
             new = self._rows(list(state.schema), self.rng.choice([1, 4]))

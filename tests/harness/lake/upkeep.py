@@ -10,13 +10,14 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
-from tests.harness.lake.evolving import free_columns
+from tests.harness.lake.evolving import free_columns, wider_places
 from tests.harness.lake.model import Table, with_rows
 from tests.harness.lake.others import LakeOfMany
 from tests.harness.lake.statements import SWITCHES
 from tests.harness.lake.values import (
     TYPES,
-    WIDER,
+    VARIANT,
+    definition,
     is_nested,
     leaves,
     literal_text,
@@ -96,7 +97,9 @@ class WholeLake(LakeOfMany):
         self._says(name)
         rows = [{**row, name: None} for row in table.state.rows]
         schema = table.state.schema.append(pa.field(name, data_type))
-        return self._altered(table, lambda a: a.add_column((name,), data_type), schema=schema, rows=tuple(rows))
+        return self._altered(
+            table, lambda a: a.add_column((name,), definition(data_type)), schema=schema, rows=tuple(rows)
+        )
 
     def _drop_column(self, table: Table) -> str:
         names = [n for n in free_columns(table.state) if n != self.names["k"]]
@@ -137,7 +140,8 @@ class WholeLake(LakeOfMany):
     def _nested(self, table: Table) -> str:
         """A field of a struct comes, goes, or gets another name."""
         state = table.state
-        found = [f for f in state.schema if pa.types.is_struct(f.type) and f.name in free_columns(table.state)]
+        found = [f for f in state.schema if pa.types.is_struct(f.type) and f.name in free_columns(state)]
+        found = [f for f in found if f.type != VARIANT]
         kind = self.rng.choice(["add", "drop", "rename"])
         if not found or (kind != "add" and "delta.columnMapping.mode" not in table.properties):
             return "not here"
@@ -185,16 +189,17 @@ class WholeLake(LakeOfMany):
         return table.expect(call, with_rows(state, new))
 
     def _widen(self, table: Table) -> str:
+        """A column, or a part of one, gets a wider type."""
         state = table.state
-        found = [f for f in state.schema if f.type in WIDER and f.name in free_columns(table.state)]
+        fields = [f for f in state.schema if f.name in free_columns(state)]
+        found = [(f, *place) for f in fields for place in wider_places(f.type)]
         if not found or table.properties.get("delta.enableTypeWidening") != "true":
             return "not here"
-        field = self.rng.choice(found)
-        self._says(field)
-        schema = pa.schema([f.with_type(WIDER[f.type]) if f.name == field.name else f for f in state.schema])
-        wide = pa.array([row[field.name] for row in state.rows], field.type).cast(WIDER[field.type]).to_pylist()
-        rows = tuple({**row, field.name: value} for row, value in zip(state.rows, wide, strict=True))
-        return self._altered(table, lambda a: a.change_type((field.name,), WIDER[field.type]), schema=schema, rows=rows)
+        field, path, wide, data_type = self.rng.choice(found)
+        self._says(f"{field.name} {path} {wide}")
+        state = state.evolved(pa.schema([f.with_type(data_type) if f == field else f for f in state.schema]))
+        change = lambda a: a.change_type((field.name, *path), wide)  # noqa: E731
+        return self._altered(table, change, schema=state.schema, rows=state.rows)
 
     def _toggle(self, table: Table) -> str:
         name, value = self.rng.choice(SWITCHES), self.rng.choice(["true", "true", "false"])

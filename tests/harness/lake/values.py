@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_orch.variant import json_to_variant
 from tests.harness.merges.model import Predicate, Row, Value
 
 Leaf = tuple[str, pa.DataType, Callable[[Any], Any]]
@@ -19,7 +20,18 @@ _TEXTS = ("", " ", "a", "A", "ä", "a/b=c%", "NULL", "it's \\", "\U0001f40d\n", 
 _FLOATS = (float("nan"), 0.0, -0.0, 1.5, float("inf"), float("-inf"), -2.25)
 _TIMES = (datetime(1969, 12, 31, 23, 59, 59, 999999), datetime(1, 1, 1), datetime(9999, 12, 31, 23, 59, 59, 999999),
           datetime(2024, 2, 29, 12), datetime(1883, 11, 18, 12, 3, 58, 1))  # fmt: skip
-_QR = pa.struct([("q", pa.int64()), ("r", pa.string())])
+VARIANT: pa.DataType = json_to_variant(pa.array([], pa.string())).type
+_JSON = (
+    "null",
+    "1",
+    '{"q": [1, null, "\u00e4"], "": {}}',
+    '{"q": 1.50}',
+    "[]",
+    '"b"',
+    "-9223372036854775808",
+    '{"q": true}',
+)
+_QR = pa.struct([("q", pa.int32()), ("r", pa.string())])
 TYPES: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
     "k": (pa.int64(), (0, 1, 2, 3, 4, -(2**63), 2**63 - 1)),
     "s": (pa.string(), _TEXTS),
@@ -39,6 +51,7 @@ TYPES: dict[str, tuple[pa.DataType, tuple[Any, ...]]] = {
     "st": (pa.struct([("a", pa.string()), ("b", _QR)]), ({"a": "x", "b": {"q": 1, "r": ""}}, {"a": None, "b": None},
            {"a": "", "b": {"q": None, "r": "y"}}, {"a": "x", "b": None})),
     "l": (pa.list_(_QR), ([], [None], [{"q": 1, "r": None}, {"q": None, "r": ""}])),
+    "v": (VARIANT, tuple(json_to_variant(pa.array(_JSON)).to_pylist())),
     "m": (pa.map_(pa.string(), pa.int64()), ([], [("", 1)], [("k", None), ("K", 2)])),
 }  # fmt: skip
 ODD = {"k": "K ;=", "s": "s.p`c", "z": "Zäß", "f": "f(,)", "day": "a b", "st": "st.st", "i": "%41", "l": "select",
@@ -105,6 +118,8 @@ def _leaves(field: pa.Field, before: str, of: Callable[[Row], Any]) -> Iterator[
         outer = of(row)
         return None if outer is None else outer[field.name]
 
+    if field.type == VARIANT:
+        return  # The local engine compares none.
     if pa.types.is_struct(field.type):
         for inner in field.type.fields:
             yield from _leaves(inner, f"{before}{quoted(field.name)}.", value)
@@ -118,6 +133,11 @@ def _leaves(field: pa.Field, before: str, of: Callable[[Row], Any]) -> Iterator[
         yield f"{before}{quoted(field.name)}['k']", pa.int64(), lambda row: dict(value(row) or ()).get("k")
     else:
         yield before + quoted(field.name), field.type, value
+
+
+def definition(data_type: pa.DataType) -> Any:
+    """A type as a column is defined with."""
+    return "variant" if data_type == VARIANT else data_type
 
 
 def predicate(rng: random.Random, found: list[Leaf], is_source: bool = False, depth: int = 2) -> Predicate:
