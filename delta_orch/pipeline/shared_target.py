@@ -9,7 +9,13 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.errors import InvalidExpressionError, InvalidRequestError, ProtocolViolationError
+from delta_orch.errors import (
+    InvalidExpressionError,
+    InvalidRequestError,
+    MissingFileError,
+    ProtocolViolationError,
+    VersionNotFoundError,
+)
 from delta_orch.expressions.tree import is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.pipeline.recorded import newest_first
@@ -93,10 +99,13 @@ def left_by(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[set[str
     if info.get("operation") != "WRITE" or not isinstance(where, str) or not paths or not commit.removes.num_rows:
         return set(), set()
     try:
-        rest = {path for path in paths if have(table, commit.version, {path}, where, is_not_true)}
-        mixed = {path for path in rest if have(table, commit.version, {path}, where)}
-    except InvalidExpressionError:
-        return set(), paths  # It was too long for the log.
+        look = _looking(table, commit.version, where)
+        if not look(paths, is_not_true):
+            return set(), set()
+        rest = {path for path in paths if look({path}, is_not_true)}
+        mixed = {path for path in rest if look({path}, lambda predicate: predicate)}
+    except (InvalidExpressionError, MissingFileError, VersionNotFoundError):
+        return set(), paths  # The predicate was too long for the log, or files of the table or its log are deleted.
     return rest - mixed, mixed
 
 
@@ -108,6 +117,13 @@ def have(
     what: Callable[[Expression], Expression] = lambda one: one,
 ) -> bool:
     """Whether some files of a version have rows for which a predicate, or what is made of it, is true."""
+    return _looking(table, version, where)(paths, what)
+
+
+def _looking(
+    table: DeltaTable, version: int, where: str | Expression
+) -> Callable[[set[str], Callable[[Expression], Expression]], bool]:
+    """`have` for one version and predicate."""
     from delta_orch.engines.select import local_engine
     from delta_orch.expressions.resolve import resolve_predicate
     from delta_orch.protocol.arrow_building import string_array
@@ -115,9 +131,13 @@ def have(
 
     snapshot = table.snapshot(version=version)
     files = snapshot.files(ADD_SCHEMA.names)
-    files = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
-    predicate = what(resolve_predicate(where, snapshot.schema))
-    return first_file_with(local_engine(), snapshot, files, predicate) is not None
+    predicate = resolve_predicate(where, snapshot.schema)
+
+    def look(paths: set[str], what: Callable[[Expression], Expression]) -> bool:
+        these = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
+        return first_file_with(local_engine(), snapshot, these, what(predicate)) is not None
+
+    return look
 
 
 def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers: tuple[str, ...]) -> None:
