@@ -5,7 +5,7 @@ BUILD := build
 # Two processes, each a file at a time, in the order of tests/share.py
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-all check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
+.PHONY: help setup demo test test-slow test-all check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -16,10 +16,13 @@ setup: ## Create .venv and install the package with all it needs
 demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to break it
 	@$(BIN)/delta-orch demo
 
-test: setup ## Run the tests
+test: setup ## Run the tests, in under 15 minutes
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
-test-all: setup ## Run every case of the tests; of large families `make test` runs a share
+test-slow: setup ## Run the slow tests, too
+	@DELTA_ORCH_TESTS=slow $(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
+
+test-all: setup ## Run every case of the tests; of large families the other two run a share
 	@DELTA_ORCH_TESTS=all $(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
 check: setup ## Lint, types and layers

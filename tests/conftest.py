@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
-from tests.share import IS_ALL, ONE_OF, place, sample
+from tests.share import HAS_SLOW, IS_ALL, ONE_OF, place, sample
 
 # How long an example takes says something about the machine and its load, not about the code. A share has the same
 # examples in every run; `make test-all` looks for new ones.
@@ -50,9 +50,11 @@ if Path("/dev/shm").is_dir():
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put long files first, and leave out what `make test-all` alone runs. A case that is named runs."""
+    """Put long files first, and leave out what larger runs have. What is named runs: slow tests by their file too."""
     on_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
     items.sort(key=lambda item: place(item.path.as_posix(), is_on_spark=item.path in on_spark))
+    if not HAS_SLOW and not any(".py" in argument for argument in config.args):
+        _leave_out(config, items, [item for item in items if item.get_closest_marker("slow") is not None])
     if any("[" in argument for argument in config.args):
         return
     families: dict[str, list[pytest.Item]] = {}
@@ -60,7 +62,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("sampled") is not None:
             families.setdefault(item.nodeid.partition("[")[0], []).append(item)
     kept = {item for family in families.values() for item in _share(family)}
-    left_out = [item for family in families.values() for item in family if item not in kept]
+    _leave_out(config, items, [item for family in families.values() for item in family if item not in kept])
+
+
+def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:
     config.hook.pytest_deselected(items=left_out)
     gone = set(left_out)
     items[:] = [item for item in items if item not in gone]

@@ -1,4 +1,8 @@
-"""How much a run of the tests does. `make test` runs a share of what is large, `make test-all` runs everything.
+"""How much a run of the tests does. `make test` takes under 15 minutes, `make test-slow` has the slow tests too, and
+`make test-all` runs everything.
+
+`@pytest.mark.slow` is for a test that takes seconds, and whose rule a quicker test holds in another way. It runs where
+its file is named, too. The other two runs leave out a part of what is large.
 
 Two kinds of tests are large: families of like cases (`@pytest.mark.sampled`, see `conftest.py`), and tests that try
 many generated examples (`examples`). A share is the same in every run, so that a failure comes again.
@@ -18,6 +22,9 @@ from typing import TypeVar
 
 IS_ALL = os.environ.get("DELTA_ORCH_TESTS") == "all"
 """Whether this run does everything."""
+
+HAS_SLOW = IS_ALL or os.environ.get("DELTA_ORCH_TESTS") == "slow"
+"""Whether it has the slow tests."""
 
 ONE_OF = 5
 """A share has one case of so many."""

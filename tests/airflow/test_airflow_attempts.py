@@ -32,6 +32,7 @@ from tests.airflow.stories import (
 pytestmark = needs_state
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("replaces", [True, False], ids=["replaces", "appends"])
 def test_every_short_story(replaces: bool) -> None:
     wrong = []

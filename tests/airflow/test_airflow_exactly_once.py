@@ -54,6 +54,7 @@ APPENDS: dict[str, Any] = {"mode": "append"}
 NO_RETRY: dict[str, Any] = {"retries": 0, "post_execute": die_once}
 
 
+@pytest.mark.slow
 def test_whole_table_late_run_never_replaces_a_newer_one(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("late_whole", tmp_path / "t", written, **REPLACES)
     runs.run(dag, DAY_6, run_after=DAY_6 + timedelta(days=1))
@@ -65,6 +66,7 @@ def test_whole_table_late_run_never_replaces_a_newer_one(runs: Runs, tmp_path: P
     assert content(tmp_path / "t") == ["2024-01-06 try 1"]
 
 
+@pytest.mark.slow
 def test_whole_table_cleared_newest_run_writes_again(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("newest_whole", tmp_path / "t", written, **REPLACES)
     runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
@@ -73,6 +75,7 @@ def test_whole_table_cleared_newest_run_writes_again(runs: Runs, tmp_path: Path)
     assert content(tmp_path / "t") == ["2024-01-06 try 2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way_out", [{"identity": "{{ ds }}"}, {"idempotency": "off"}], ids=str)
 def test_whole_table_ways_out_of_the_order(runs: Runs, tmp_path: Path, way_out: dict[str, Any]) -> None:
     dag = dag_of(f"way_out_{len(way_out['identity' if 'identity' in way_out else 'idempotency'])}", tmp_path / "t",
@@ -82,6 +85,7 @@ def test_whole_table_ways_out_of_the_order(runs: Runs, tmp_path: Path, way_out: 
     assert content(tmp_path / "t") == ["2024-01-05 try 1"]
 
 
+@pytest.mark.slow
 def test_append_cleared_after_an_attempt_that_was_never_acknowledged(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("unacknowledged", tmp_path / "t", written, **APPENDS, **NO_RETRY)
     run = runs.run(dag, DAY_5)
@@ -96,6 +100,7 @@ def test_append_cleared_after_an_attempt_that_was_never_acknowledged(runs: Runs,
     assert content(tmp_path / "t") == ["2024-01-05 try 1", "2024-01-05 try 3"]
 
 
+@pytest.mark.slow
 def test_append_cleared_after_success_adds_again_even_if_the_next_attempt_dies_early(
     runs: Runs, tmp_path: Path
 ) -> None:
@@ -158,6 +163,7 @@ def test_incremental_retry_reports_its_own_commit(runs: Runs, tmp_path: Path) ->
     assert runs.xcom(run, "load")["skipped"] is keeps_state()
 
 
+@pytest.mark.slow
 def test_deleted_and_recreated_dag_replaces_and_refuses_to_double(runs: Runs, tmp_path: Path) -> None:
     """`dag.test()` deletes the run of that date and makes a new one, as deleting the DAG does."""
     replaces = dag_of("recreated_replace", tmp_path / "r", written, mode="overwrite", replace_where="v >= ''")
@@ -199,6 +205,7 @@ def test_mapped_partition_mode_needs_an_identity(runs: Runs, tmp_path: Path) -> 
     assert not DeltaTable(tmp_path / "t").exists()
 
 
+@pytest.mark.slow
 def test_mapped_index_shifts_do_not_matter_to_an_identity(runs: Runs, tmp_path: Path) -> None:
     values = ["b", "c"]
     dag = mapped_dag(
@@ -212,6 +219,7 @@ def test_mapped_index_shifts_do_not_matter_to_an_identity(runs: Runs, tmp_path: 
     assert content(tmp_path / "t") == ["a", "b", "c"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idempotency", ["run", "off"])
 @pytest.mark.parametrize("where", [None, "v >= ''"])
 def test_mapped_tasks_that_replace_the_same_rows_are_refused(
@@ -251,6 +259,7 @@ def test_identity_without_a_value_is_refused(runs: Runs, tmp_path: Path, identit
     assert not DeltaTable(tmp_path / "t").exists()
 
 
+@pytest.mark.slow
 def test_nothing_new_emits_nothing(runs: Runs, tmp_path: Path) -> None:
     DeltaTable(tmp_path / "s").append(rows("a"))
 

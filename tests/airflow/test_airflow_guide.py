@@ -6,6 +6,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 import delta_orch.airflow as plugin
 from delta_orch.airflow.incremental_operator import MODES as INCREMENTAL_MODES
 from delta_orch.airflow.write_operator import MODES
@@ -36,6 +38,7 @@ def test_the_example_runs(runs: Any, tmp_path: Path) -> None:
     assert sorted(days) == ["2026-01-02", "2026-02-03"]
 
 
+@pytest.mark.slow
 def test_the_moved_tasks_run(runs: Any, tmp_path: Path) -> None:
     code = (DOCS / "airflow_migration.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
     assert '"/data/lake"' in code

@@ -62,6 +62,7 @@ def double_of(tmp_path: Path, name: str, function: Any, **arguments: Any) -> DAG
     return dag
 
 
+@pytest.mark.slow
 def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     function = Doubled()
     dag = double_of(tmp_path, "increments", function)
@@ -215,6 +216,7 @@ def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, 
         double_of(tmp_path, "replacing", print, schema_mode="overwrite")
 
 
+@pytest.mark.slow
 def test_changes_are_merged_by_keys(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     def newest(batch: ChangeBatch) -> pa.Table:
         return batch.scan().to_arrow()
@@ -227,6 +229,7 @@ def test_changes_are_merged_by_keys(runs, source: DeltaTable, tmp_path: Path) ->
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("b", 3)]
 
 
+@pytest.mark.slow
 def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     other = DeltaTable(tmp_path / "other")
     other.append(readings("x", 9))
@@ -254,6 +257,7 @@ def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, t
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("x", 9), ("y", 8)]
 
 
+@pytest.mark.slow
 def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: DeltaTable, tmp_path: Path) -> None:
     """`max_versions` bounds a batch, not what a run does: it ended after the first batch, green, without the rest."""
     other = DeltaTable(tmp_path / "other")
@@ -287,6 +291,7 @@ def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: De
     assert runs.xcom(runs.run(dag), "silver")["skipped"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("named", [False, True])
 def test_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tmp_path: Path, *, named: bool) -> None:
     """Each would get what the other has not read: a green run without half of the rows."""

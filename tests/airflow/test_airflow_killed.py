@@ -114,6 +114,7 @@ def die_once(context: Any, result: Any) -> None:
         raise RuntimeError("killed after the commit")
 
 
+@pytest.mark.slow
 def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Path) -> None:
     with DAG("submits", schedule=None) as dag:
         DeltaSparkSubmitOperator(
@@ -140,6 +141,7 @@ def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Pat
     assert content(tmp_path / "t") == ([7, 7] if keeps_state() else [7]), "a cleared task adds its rows again"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("submit")
 def test_a_submitted_script_is_kept_out_when_a_newer_run_replaces_the_table_meanwhile(
     runs: Runs, tmp_path: Path
@@ -171,6 +173,7 @@ run.table().append(pa.table({{"i": [7]}}), **run.options)
     assert content(tmp_path / "t") == [5]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("submit")
 @pytest.mark.parametrize(
     "text",
@@ -211,6 +214,7 @@ def test_killing_the_task_ends_the_script(runs: Runs, tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 def test_spark_submit_itself(
     runs: Runs, tmp_path: Path, connection: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch

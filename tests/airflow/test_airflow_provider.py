@@ -132,6 +132,7 @@ def test_public_names_resolve() -> None:
         _ = delta_orch.airflow.nothing
 
 
+@pytest.mark.slow
 def test_importing_operators_loads_neither_arrow_nor_spark() -> None:
     """DAG files are parsed again and again; they must stay cheap."""
     code = (

@@ -49,6 +49,7 @@ def dag_of(name: str, uri: Path, kind: Any, **arguments: Any) -> DAG:
     return dag
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "arguments", "ids"),
     [
@@ -87,6 +88,7 @@ def test_rows_of_a_run_are_left_out_when_a_newer_one_replaces_the_table_meanwhil
     assert table.snapshot().txn_version("airflow:rebuilt_meanwhile.load:") == ENDS_6
 
 
+@pytest.mark.slow
 def test_a_run_without_an_interval_adds_its_rows_after_its_own_clearing(runs: Runs, tmp_path: Path) -> None:
     with DAG("rebuilt_manual", schedule=None) as dag:
         first = DeltaWriteOperator(task_id="load", table_uri=tmp_path / "t", python_callable=load, mode="overwrite")
@@ -97,6 +99,7 @@ def test_a_run_without_an_interval_adds_its_rows_after_its_own_clearing(runs: Ru
     assert [number for _, number in content(tmp_path / "t")] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_a_task_that_no_longer_replaces_the_table_keeps_nothing_out(runs: Runs, tmp_path: Path) -> None:
     runs.run(dag_of("rebuilt_no_more", tmp_path / "t", DeltaWriteOperator, python_callable=more, **ONCE), DAY_6)
     with DAG("rebuilt_no_more", schedule="@daily", start_date=DAY_5, catchup=False) as dag:

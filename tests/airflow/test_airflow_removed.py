@@ -86,6 +86,7 @@ def both(kind: str, number: int) -> list[str]:
     return [*([] if kind in ("delete", "mapped") else [f"load {number}"]), f"more {number}"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delete", "replace_where", "dynamic", pytest.param("merge", marks=needs_state)])
 @pytest.mark.parametrize(
     "more",
@@ -102,6 +103,7 @@ def test_what_was_removed_is_added_again(runs: Runs, tmp_path: Path, kind: str, 
     assert content(tmp_path / "t")[-1 if more == ONCE else -2 :] == ["more 2", "more 3"][: 1 if more == ONCE else 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delete", "replace_where", "whole", pytest.param("merge", marks=needs_state)])
 def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs, tmp_path: Path, kind: str) -> None:
     dag = dag_of(kind, tmp_path / "t", **ADDS_ONCE)
@@ -114,6 +116,7 @@ def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs
     assert content(tmp_path / "t") in ([*both(kind, 3)[:-1], "more 2"],)
 
 
+@pytest.mark.slow
 @needs_state
 @pytest.mark.parametrize("before", [[], ["load 1", "more"]], ids=["inserted", "rewritten"])
 def test_a_merge_that_is_cleared_alone_removes_no_rows_of_an_upsert_after_it(
@@ -135,6 +138,7 @@ def test_a_merge_that_is_cleared_alone_removes_no_rows_of_an_upsert_after_it(
     assert "more" in content(uri)
 
 
+@pytest.mark.slow
 @needs_state
 def test_a_merge_of_an_attempt_that_died_does_not_stand_where_a_task_before_it_has_written_again(
     runs: Runs, tmp_path: Path
@@ -152,6 +156,7 @@ def test_a_merge_of_an_attempt_that_died_does_not_stand_where_a_task_before_it_h
     assert [runs.state(other, name) for name in ("more", "first")] == ["success", "failed"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("where", ["1 = 1", "v = 'a'"], ids=["all", "some"])
 @pytest.mark.parametrize(
     "more",
@@ -181,6 +186,7 @@ def test_what_a_later_task_has_removed_is_there_for_the_tasks_between(
     assert (more == ONCE) == (content(uri) == left)
 
 
+@pytest.mark.slow
 @needs_state
 @pytest.mark.parametrize("cleared", [["stage"], ["stage", "last"]], ids=["alone", "both"])
 def test_what_was_cleaned_up_after_a_failure_is_added_again(runs: Runs, tmp_path: Path, cleared: list[str]) -> None:
@@ -199,6 +205,7 @@ def test_what_was_cleaned_up_after_a_failure_is_added_again(runs: Runs, tmp_path
     assert content(uri) == ["more 2"]
 
 
+@pytest.mark.slow
 def test_what_a_task_without_an_order_has_removed_is_added_again(runs: Runs, tmp_path: Path) -> None:
     """It may, as that one was cleared, and has not begun."""
     uri = tmp_path / "t"
@@ -214,6 +221,7 @@ def test_what_a_task_without_an_order_has_removed_is_added_again(runs: Runs, tmp
     assert content(uri) == ["more 2"]
 
 
+@pytest.mark.slow
 def test_tasks_without_an_order_do_not_remove_rows_of_each_other(runs: Runs, tmp_path: Path) -> None:
     """Which of them comes first is chance."""
     dag = dag_of("replace_where", tmp_path / "t", in_order=False, **ADDS_ONCE)
@@ -238,6 +246,7 @@ def test_rows_of_a_task_without_an_order_that_come_meanwhile_are_not_removed(run
     assert "other" in content(tmp_path / "t")
 
 
+@pytest.mark.slow
 def test_rows_that_are_removed_in_part_are_not_added_again(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("delete", tmp_path / "t", where="v = 'a'", does=lambda ds: rows(ds, "a", "b"), **ONCE)
     run = runs.run(dag, DAY)
@@ -246,6 +255,7 @@ def test_rows_that_are_removed_in_part_are_not_added_again(runs: Runs, tmp_path:
     assert content(tmp_path / "t") == ["b"]
 
 
+@pytest.mark.slow
 def test_a_task_may_remove_other_rows(runs: Runs, tmp_path: Path) -> None:
     """Of one file, too: nothing of the other task goes with them."""
     dag = dag_of("replace_where", tmp_path / "t", where="v LIKE 'load%'", **ONCE)
@@ -256,6 +266,7 @@ def test_a_task_may_remove_other_rows(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "t") == ["load 3", "more 1"]
 
 
+@pytest.mark.slow
 def test_rows_are_known_after_a_compaction(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("replace_where", tmp_path / "t", **ONCE)
     with dag:
@@ -268,6 +279,7 @@ def test_rows_are_known_after_a_compaction(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "t") == ["load 3", "more 2"]
 
 
+@pytest.mark.slow
 @needs_state
 @pytest.mark.parametrize("kind", ["delete", "replace_where", "mapped"])
 def test_a_late_run_of_the_interval_adds_nothing_beside_the_rows_of_a_newer_one(
@@ -288,6 +300,7 @@ def test_a_late_run_of_the_interval_adds_nothing_beside_the_rows_of_a_newer_one(
     assert content(tmp_path / "t") == both(kind, 2)
 
 
+@pytest.mark.slow
 @needs_state
 @pytest.mark.parametrize("index", [0, 1])
 def test_a_late_run_sees_what_mapped_tasks_of_a_newer_one_remove_meanwhile(
@@ -306,6 +319,7 @@ def test_a_late_run_sees_what_mapped_tasks_of_a_newer_one_remove_meanwhile(
     assert content(tmp_path / "t") == ["newer"]
 
 
+@pytest.mark.slow
 def test_what_a_branch_has_passed_over_is_replaced(runs: Runs, tmp_path: Path) -> None:
     """Cleared together: the branch goes another way now."""
     ways = ["left", "right"]

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pytest
 from airflow.sdk import DAG, ObjectStoragePath, TaskGroup, task, task_group
 
 from delta_orch import DeltaTable
@@ -68,6 +69,7 @@ def test_mapped_task_groups_and_expand_kwargs(runs: Runs, tmp_path: Path) -> Non
         assert content(tmp_path / "w") == ["k", "l"]
 
 
+@pytest.mark.slow
 def test_branches_skips_and_trigger_rules(runs: Runs, tmp_path: Path) -> None:
     with DAG("shape_branch", **DAILY) as dag:
 
@@ -92,6 +94,7 @@ def test_branches_skips_and_trigger_rules(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "t") == ["joined", "left"]
 
 
+@pytest.mark.slow
 def test_manual_runs_without_a_date(runs: Runs, tmp_path: Path) -> None:
     with DAG("shape_manual", schedule=None) as dag:
         DeltaWriteOperator(task_id="append", table_uri=tmp_path / "a", python_callable=lambda run_id: rows(run_id))
@@ -108,6 +111,7 @@ def test_manual_runs_without_a_date(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "s") == ["2024-01-05"] * 2
 
 
+@pytest.mark.slow
 def test_odd_names_and_macros(runs: Runs, tmp_path: Path) -> None:
     def place(name: str) -> str:
         return f"{tmp_path}/{name}"
@@ -124,6 +128,7 @@ def test_odd_names_and_macros(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "x y") == ["1", "1"]
 
 
+@pytest.mark.slow
 def test_mapped_merges_deletes_and_checks(runs: Runs, tmp_path: Path) -> None:
     uri = tmp_path / "t"
     DeltaTable(uri).append(rows("a", "b", "c"))
@@ -141,6 +146,7 @@ def test_mapped_merges_deletes_and_checks(runs: Runs, tmp_path: Path) -> None:
     assert (str(run.state), content(uri)) == ("success", ["a", "d"])
 
 
+@pytest.mark.slow
 def test_a_group_that_audits_in_a_branch_that_is_not_taken(runs: Runs, tmp_path: Path) -> None:
     with DAG("shape_wap", **DAILY) as dag:
 
@@ -158,6 +164,7 @@ def test_a_group_that_audits_in_a_branch_that_is_not_taken(runs: Runs, tmp_path:
     assert content(tmp_path / "t") == ["2024-01-06"]
 
 
+@pytest.mark.slow
 def test_days_that_depend_on_the_past(runs: Runs, tmp_path: Path) -> None:
     def next_day(ds: str, ti: Any) -> pa.Table:
         if ds == "2024-01-06" and ti.try_number == 1:
@@ -172,6 +179,7 @@ def test_days_that_depend_on_the_past(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "t") == ["2024-01-05", "2024-01-06"]
 
 
+@pytest.mark.slow
 def test_an_argument_whose_template_renders_to_nothing_is_refused(runs: Runs, tmp_path: Path) -> None:
     """Left out, it would stand for the whole table, every row or the newest version."""
     table = DeltaTable(tmp_path / "t")

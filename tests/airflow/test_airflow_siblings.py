@@ -179,6 +179,7 @@ def mapped(name: str, uri: Path, listed: Callable[[], list[dict[str, str]]], **a
     return dag
 
 
+@pytest.mark.slow
 def test_under_airflow_it_is_refused_also_when_it_is_cleared_alone(runs: Runs, tmp_path: Path) -> None:
     dag = mapped("siblings_shared", tmp_path / "t", lambda: [{"v": "a"}, {"v": "a"}], identity="same")
     run = runs.run(dag)
@@ -197,6 +198,7 @@ def test_under_airflow_it_is_refused_also_when_it_is_cleared_alone(runs: Runs, t
     assert content_of(tmp_path / "t") == ["a1", "a2"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("idempotency", "last"), [pytest.param("run", "failed", marks=needs_state), ("partition", "success")]
 )
@@ -222,6 +224,7 @@ def test_of_two_staged_writes_of_one_identity_the_second_is_not_published(
     assert content_of(tmp_path / "t") == [published, "z"]
 
 
+@pytest.mark.slow
 def test_under_airflow_a_list_that_has_changed_moves_identities(runs: Runs, tmp_path: Path) -> None:
     listed = ["a", "b"]
     dag = mapped(

@@ -83,6 +83,7 @@ def expected(story: list[str], release: tuple[int, int]) -> list[str]:
     return [str(max(number for number, fate in enumerate(story[::2], 1) if fate != "before"))]
 
 
+@pytest.mark.slow
 def test_every_short_story_of_what_replaces(instance: Make, release: tuple[int, int]) -> None:
     wrong = []
     for number, story in enumerate(sample([*stories()])):
@@ -94,6 +95,7 @@ def test_every_short_story_of_what_replaces(instance: Make, release: tuple[int, 
     assert not wrong, f"{len(wrong)}, such as {wrong[:8]}"
 
 
+@pytest.mark.slow
 def test_every_short_story_of_what_is_added_once_a_partition(instance: Make) -> None:
     """Whoever has added the rows, they are there once; an attempt that finds those of its run reports them."""
     for story in [*stories()][::5]:
@@ -400,6 +402,7 @@ def test_a_commit_tells_how_its_attempt_was_counted_only_without_state(instance:
     assert not counted(keeping.table.log.read_commit(1).commit_info or {})
 
 
+@pytest.mark.slow
 @needs_state
 def test_an_airflow_that_is_newer_takes_on_what_an_older_one_has_written(instance: Make) -> None:
     """The task's rows are its own before and after Airflow was brought up to date."""

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConflictError
@@ -75,7 +74,6 @@ def look_after(uri: str, _: str) -> dict[str, Any]:
     return {}
 
 
-@pytest.mark.slow
 def test_everything_at_once(tmp_path: Path) -> None:
     uri = str(tmp_path / "t")
     DeltaTable(uri).create(rows("d0").schema, partition_by=["day"], properties={"delta.checkpointInterval": "5"})

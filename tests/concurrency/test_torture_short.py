@@ -19,7 +19,6 @@ from tests.share import IS_ALL
 ROWS = pa.table({"day": ["a"], "id": pa.array([-1], pa.int64()), "op": ["nobody's"]})
 
 
-@pytest.mark.slow
 def test_on_a_disk(tmp_path: Path) -> None:
     report = run_torture(str(tmp_path / "table"), tmp_path / "notes", seconds=12 if IS_ALL else 6, seed=1)
     assert report.kills > 0

@@ -25,7 +25,6 @@ def test_golden(case: GoldenCase, tmp_path: Path) -> None:
 @NEEDS_GOLDEN
 @pytest.mark.spark
 @pytest.mark.usefixtures("compiled")
-@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden_on_spark(case: GoldenCase, tmp_path: Path, spark: Any) -> None:
     check_case(case, tmp_path, spark_engine(spark))

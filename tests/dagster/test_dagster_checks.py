@@ -58,6 +58,7 @@ def test_a_table_that_is_not_there_fails(checked: Checked) -> None:
     assert "no table" in description
 
 
+@pytest.mark.slow
 def test_rows_nulls_keys_and_columns(checked: Checked) -> None:
     checked.table.append(ROWS)
     assert checked.run(build_delta_row_count_check, min_rows=5, max_rows=5)[0]

@@ -29,6 +29,7 @@ def s3() -> Iterator[Emulator]:
         pytest.skip(str(e))
 
 
+@pytest.mark.slow
 def test_secrets_stay_in_the_environment(
     s3: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

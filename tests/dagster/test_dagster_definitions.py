@@ -59,7 +59,6 @@ def test_definitions_on_a_table_that_is_there(tmp_path: Path, monkeypatch: pytes
     assert rows == [{"state": "done", "id_count": 1}, {"state": "open", "id_count": 1}]
 
 
-@pytest.mark.slow
 def test_dagster_validates_the_definitions(tmp_path: Path) -> None:
     (tmp_path / "pipeline.py").write_text(example(tmp_path))
     command = [sys.executable, "-m", "dagster", "definitions", "validate", "-f", "pipeline.py"]

@@ -94,6 +94,7 @@ def test_a_reexecution_after_the_commit_commits_nothing(jobs: Jobs) -> None:
     assert jobs.writers() == {"2013-01-01": lost.run_id}
 
 
+@pytest.mark.slow
 def test_a_reexecution_of_a_reexecution_still_knows_its_root(jobs: Jobs) -> None:
     lost = jobs.day("2013-01-01", fault="after", raise_on_error=False)
     lost_again = jobs.again(lost, fault="after")
@@ -103,6 +104,7 @@ def test_a_reexecution_of_a_reexecution_still_knows_its_root(jobs: Jobs) -> None
     assert jobs.writers() == {"2013-01-01": lost.run_id}
 
 
+@pytest.mark.slow
 def test_a_reexecution_with_another_config_does_not_pass_for_the_first_one(jobs: Jobs) -> None:
     def wanted(n: int, **more: Any) -> dict[str, Any]:
         return {"ops": {"readings": {"config": {"n": n}}}, **more}
@@ -140,6 +142,7 @@ def test_a_reexecution_before_the_commit_writes(jobs: Jobs) -> None:
     assert jobs.writers() == {"2013-01-01": retried.run_id}
 
 
+@pytest.mark.slow
 def test_a_new_materialization_replaces_the_day(jobs: Jobs) -> None:
     first = jobs.day("2013-01-01")
     other = jobs.day("2013-01-02")
@@ -158,6 +161,7 @@ def test_a_reexecution_that_comes_after_a_newer_run_is_fenced_off(jobs: Jobs) ->
     assert jobs.writers() == {"2013-01-01": newer.run_id}
 
 
+@pytest.mark.slow
 def test_a_late_range_leaves_out_the_day_that_is_newer(jobs: Jobs) -> None:
     lost = jobs.span("2013-01-01", "2013-01-04", fault="before", raise_on_error=False)
     newer = jobs.day("2013-01-03")
@@ -175,6 +179,7 @@ def test_a_late_range_leaves_out_the_day_that_is_newer(jobs: Jobs) -> None:
     assert [txn.rpartition(":")[2] for txn in txns] == ["2013-01-03"]
 
 
+@pytest.mark.slow
 def test_a_retried_range_commits_nothing_and_a_new_one_replaces(jobs: Jobs) -> None:
     lost = jobs.span("2013-01-01", "2013-01-03", fault="after", raise_on_error=False)
     retried = jobs.again(lost)
@@ -189,6 +194,7 @@ def test_a_retried_range_commits_nothing_and_a_new_one_replaces(jobs: Jobs) -> N
     }
 
 
+@pytest.mark.slow
 def test_one_day_of_a_range_has_the_id_of_the_single_day(jobs: Jobs) -> None:
     jobs.span("2013-01-01", "2013-01-02")
     jobs.day("2013-01-01")
@@ -218,6 +224,7 @@ def test_a_process_killed_after_its_commit_is_retried_once(jobs: Jobs, tmp_path:
     assert jobs.writers() == {"2013-01-01": record.dagster_run.run_id}
 
 
+@pytest.mark.slow
 def test_an_appended_run_is_retried_without_a_duplicate(jobs: Jobs) -> None:
     table = DeltaTable(jobs.root / "readings")
     first = jobs.run(readings_job)
@@ -227,6 +234,7 @@ def test_an_appended_run_is_retried_without_a_duplicate(jobs: Jobs) -> None:
     assert sorted(runs) == sorted([first.run_id, lost.run_id])
 
 
+@pytest.mark.slow
 def test_an_older_appending_run_loses_nothing(jobs: Jobs) -> None:
     lost = jobs.run(readings_job, fault="before", raise_on_error=False)
     newer = jobs.run(readings_job)
@@ -263,6 +271,7 @@ def test_an_older_run_that_appends_to_the_same_days_loses_nothing(tmp_path: Path
     assert rows == [(day, who) for day in ("2013-01-01", "2013-01-02") for who in ("newer", "older")]
 
 
+@pytest.mark.slow
 def test_a_run_whose_root_is_gone_is_refused(jobs: Jobs) -> None:
     lost = jobs.day("2013-01-01", fault="before", raise_on_error=False)
     retried = jobs.again(lost, fault="forget")
@@ -279,6 +288,7 @@ def run(assets: list[Any], instance: dg.DagsterInstance, io_manager: Any, **extr
     return dg.materialize(assets, instance=instance, resources={"io_manager": io_manager}, **extras)
 
 
+@pytest.mark.slow
 def test_a_zombie_that_ends_after_a_newer_run_is_fenced_off(tmp_path: Path) -> None:
     started, may_end = threading.Event(), threading.Event()
     runs: list[str] = []
@@ -330,6 +340,7 @@ def test_a_step_retried_within_its_run_commits_once(tmp_path: Path) -> None:
     assert DeltaTable(tmp_path / "readings").snapshot().scan().to_arrow().num_rows == 1
 
 
+@pytest.mark.slow
 def test_idempotency_by_partition_writes_each_partition_once(tmp_path: Path) -> None:
     @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "mode": "append"})
     def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
@@ -413,6 +424,7 @@ def test_a_context_without_a_run_has_no_identity() -> None:
         read_run(dg.build_output_context(asset_key=["x"]))
 
 
+@pytest.mark.slow
 def test_first_writers_of_different_days_at_once(tmp_path: Path) -> None:
     barrier = threading.Barrier(4)
 
@@ -461,6 +473,7 @@ def test_a_partition_that_is_written_once_is_one_of_this_definition(tmp_path: Pa
     assert len(lake.rows("dates")) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 def test_another_code_location_does_not_add_a_partition_again(tmp_path: Path, mode: str) -> None:
     lakes = [Lake(tmp_path, idempotency="partition", mode=mode, code_location=name) for name in ("old", "new", "old")]

@@ -164,6 +164,7 @@ def _tables() -> list[Any]:
     ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("make", _tables())
 def test_values(lake: Lake, make: Callable[[], Any]) -> None:
     @dg.asset
@@ -373,6 +374,7 @@ def test_hourly_partitions_on_a_timestamp_ntz_column(lake: Lake) -> None:
     assert [row["at"].hour for row in lake.rows("events")] == [0, 0, 1, 1]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("data_type", "value"),
     [
@@ -524,6 +526,7 @@ def test_partitions_without_partition_expr_are_refused(lake: Lake) -> None:
     assert not lake.table("events").exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["overwrite", "append", "ignore"])
 def test_a_run_that_names_no_partition_of_a_partitioned_asset_is_refused(tmp_path: Path, mode: str) -> None:
     lake = Lake(tmp_path, mode=mode)
@@ -697,6 +700,7 @@ def test_mode_ignore(tmp_path: Path) -> None:
     assert metadata_of(second, "numbers")["delta/skipped"] is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("idempotency", ["run", "off", "partition"])
 def test_mode_ignore_takes_one_partition_at_a_time(tmp_path: Path, idempotency: str) -> None:
     """It would leave out partitions that have no data, because of one that has."""
@@ -897,6 +901,7 @@ def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "value", "rows"),
     [("mode", "append", 2), ("idempotency", "off", 1), ("engine", "local", 1), ("partition_overwrite", "dynamic", 1)],

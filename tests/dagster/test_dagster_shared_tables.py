@@ -90,6 +90,7 @@ def _found(lake: Lake) -> list[tuple[str, int]]:
     return sorted((row["who"], row["n"]) for row in lake.rows("s", "t"))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(6)
 @pytest.mark.parametrize("first", KINDS, ids="-".join)
 @pytest.mark.parametrize("second", KINDS, ids="-".join)

@@ -83,6 +83,7 @@ def work(tmp_path: Path) -> Work:
     return Work(tmp_path)
 
 
+@pytest.mark.slow
 def test_the_commit_is_reported(work: Work) -> None:
     result = work("appends")
     assert result.success
@@ -102,6 +103,7 @@ def test_the_commit_is_reported(work: Work) -> None:
     assert work.num_rows() == 4
 
 
+@pytest.mark.slow
 def test_a_program_that_dies_after_its_commit_is_not_submitted_again(tmp_path: Path) -> None:
     work = Work(tmp_path, retry_policy=dg.RetryPolicy(max_retries=1))
     result = work("dies")
@@ -112,6 +114,7 @@ def test_a_program_that_dies_after_its_commit_is_not_submitted_again(tmp_path: P
     assert event.materialization.metadata["delta/skipped"].value is True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["nothing", "forgets"])
 def test_a_program_without_the_commit_fails_the_step(work: Work, how: str) -> None:
     result = work(how)
@@ -119,6 +122,7 @@ def test_a_program_without_the_commit_fails_the_step(work: Work, how: str) -> No
     assert "has not committed" in str(result.get_step_failure_events()[0].step_failure_data.error)
 
 
+@pytest.mark.slow
 def test_a_partition_and_metadata_of_the_program(tmp_path: Path) -> None:
     days = dg.StaticPartitionsDefinition(["a b", "c"])
     work = Work(tmp_path, partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())

@@ -49,7 +49,6 @@ def lines_of_code(code: str) -> int:
     return sum(1 for line in code.splitlines() if line.strip())
 
 
-@pytest.mark.slow
 def test_the_dagster_example(tmp_path: Path) -> None:
     code = example("DeltaLakeIOManager")
     assert lines_of_code(code) <= 10
@@ -58,7 +57,6 @@ def test_the_dagster_example(tmp_path: Path) -> None:
     assert sorted(rows["day"].to_pylist()) == ["2026-01-02", "2026-01-03"]
 
 
-@pytest.mark.slow
 def test_the_airflow_example(tmp_path: Path) -> None:
     code = example("task.delta")
     assert lines_of_code(code) <= 10

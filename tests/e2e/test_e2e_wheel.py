@@ -78,7 +78,6 @@ def test_it_holds_the_package_and_nothing_of_the_tests(wheel: Path) -> None:
     assert set(tracked.stdout.split()) - set(names) <= {n for n in tracked.stdout.split() if not (ROOT / n).exists()}
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(900)
 def test_it_works_alone_without_extras(wheel: Path, tmp_path: Path) -> None:
     venv.create(tmp_path / "venv")

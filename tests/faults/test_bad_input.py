@@ -267,6 +267,7 @@ def fill():
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk(tmp_path: Path) -> None:
     said = in_own_filesystem(
         tmp_path / "disk",
@@ -330,6 +331,7 @@ def test_the_next_commit_has_the_name_of_what_is_no_file(root: Path, make: Calla
     assert DeltaTable(root).append(ROWS).version == 3
 
 
+@pytest.mark.slow
 def test_a_read_only_directory(tmp_path: Path) -> None:
     said = in_own_filesystem(
         tmp_path / "disk",

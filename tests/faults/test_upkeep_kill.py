@@ -131,6 +131,7 @@ def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[
             ensure_readable_and_again(store, upkeep, before)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
 def test_killed_at_every_system_call(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:

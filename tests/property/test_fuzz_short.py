@@ -28,6 +28,7 @@ GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 LONGEST_CASE_SECONDS = 30.0
 
 
+@pytest.mark.slow
 def test_no_case_fails() -> None:
     result = run_cases(range(examples(150, least=50)), FuzzOptions(seed=20_240_601, case_seconds=LONGEST_CASE_SECONDS))
     assert [f"{finding.number}: {finding.problem}" for finding in result.findings] == []
@@ -39,6 +40,7 @@ def test_no_case_fails() -> None:
     assert set(result.categories) == set(Category), "every sort of damage occurs"
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"the golden tables are not at {GOLDEN}")
 def test_no_case_of_the_golden_tables_fails() -> None:
     options = FuzzOptions(seed=20_240_602, directories=[GOLDEN], kind="table", case_seconds=LONGEST_CASE_SECONDS)
@@ -61,6 +63,7 @@ def problems(monkeypatch: pytest.MonkeyPatch, run: Callable[..., Any], **options
     return result.findings[0].problem
 
 
+@pytest.mark.slow
 def test_a_hang_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "no answer in time" in problems(monkeypatch, lambda: time.sleep(60), case_seconds=0.3)
 
@@ -122,6 +125,7 @@ def test_an_escape_fails_a_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         Reading(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_case_can_be_run_again_and_kept(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -140,6 +144,7 @@ def test_a_case_can_be_run_again_and_kept(
     assert list((tmp_path / "5-7" / "table").iterdir())
 
 
+@pytest.mark.slow
 def test_cases_do_not_depend_on_those_before() -> None:
     maker = CaseMaker(3, kind="table")
     first = [maker.run(number) for number in (4, 5, 6)]

@@ -764,6 +764,7 @@ def test_scalar(spark: Any, relations: dict[str, Any], table: str, texts: list[s
         assert columns[0] == columns[1], text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("table", "texts"),
     [
@@ -798,6 +799,7 @@ def test_the_clock(spark: Any, relations: dict[str, Any]) -> None:
         LocalEngine().sql("SELECT now FROM t", relations)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("construct", sorted(AGGREGATE_FUNCTIONS))
 def test_aggregate(spark: Any, relations: dict[str, Any], construct: str) -> None:

@@ -59,6 +59,7 @@ def _or_refusal(expression: Expression, batch: pa.RecordBatch, *, in_arrow: bool
     return repr(conform_column(values, type_to_arrow(kind), lossless=True, path="c").to_pylist())
 
 
+@pytest.mark.slow
 @given(st.tuples(TREES, st.sampled_from("+-*"), TREES).map(" ".join), MADE, st.sampled_from([None, LONG, DOUBLE]))
 @settings(max_examples=examples(800), deadline=None)
 def test_arrow_computes_what_duckdb_does(text: str, rows: list[dict[str, object]], target: object) -> None:

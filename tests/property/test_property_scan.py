@@ -79,6 +79,7 @@ def test_skipping_files_changes_no_answer(tmp_path: Path, seed: int) -> None:
     assert skipped > 0, made.what
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [100, 101, 102])

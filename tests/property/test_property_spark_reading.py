@@ -66,6 +66,7 @@ class KeptFiles:
         monkeypatch.setattr(PushedFilters, "kept", counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [200])
 def test_a_users_filter_gives_what_the_scans_predicate_gives(
     session: Any, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch

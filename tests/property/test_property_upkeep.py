@@ -171,6 +171,7 @@ def _expected(model: LogModel) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("parsed", [False, True], ids=["json statistics", "parsed statistics too"])
 @settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(HISTORIES)

@@ -51,6 +51,7 @@ def comparable(value: Any) -> Any:
     return value
 
 
+@pytest.mark.slow
 def test_generated_columns(spark: Any, table: pa.Table, tmp_path: Path) -> None:
     engine = SparkEngine(spark)
     source = engine.relation(table)

@@ -160,6 +160,7 @@ SPARK_SHREDDING = (
 )
 
 
+@pytest.mark.slow
 @pytest.mark.spark
 @pytest.mark.parametrize("schema", [SPARK_SHREDDING, "id string, unused int", "nested struct<list array<int>>"])
 def test_we_read_what_spark_shreds(spark: Any, tmp_path: Path, schema: Any) -> None:

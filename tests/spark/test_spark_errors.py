@@ -37,6 +37,7 @@ def written(engine: SparkEngine, files: Files) -> tuple[pa.Table, Any, Path]:
     return adds, schema, files.root / decode_path(adds["path"][0].as_py())
 
 
+@pytest.mark.slow
 def test_a_missing_data_file(engine: SparkEngine, files: Files) -> None:
     adds, schema, path = written(engine, files)
     # On Connect the files are looked for when the scan is made, on classic when it runs.
@@ -50,6 +51,7 @@ def test_a_missing_data_file(engine: SparkEngine, files: Files) -> None:
         assert type(pickle.loads(pickle.dumps(caught.value))) is MissingFileError
 
 
+@pytest.mark.slow
 def test_a_file_that_vanishes_between_scan_and_read(engine: SparkEngine, files: Files) -> None:
     adds, schema, path = written(engine, files)
     rows = files.scan(engine, adds, schema, ("p",))
@@ -75,6 +77,7 @@ def test_files_spark_takes_for_hidden_are_read_or_refused_but_never_lost(engine:
                 files.scan(engine, table, schema, ("p",))
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("content", [b"P", b"PAR1 no parquet", b"x" * 5000])
 def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, content: bytes) -> None:
@@ -104,6 +107,7 @@ def test_a_data_file_whose_values_are_in_no_dictionary(engine: SparkEngine, file
         engine.to_arrow(files.scan(engine, adds, schema))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, 0, -1, 1, 2**53 + 1, 2**63 - 1])
 def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, size: int | None) -> None:
     adds, schema, path = written(engine, files)
@@ -159,6 +163,7 @@ def test_a_column_whose_type_in_the_file_is_another(engine: SparkEngine, files: 
         engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -201,6 +206,7 @@ def test_the_users_own_failures_stay_theirs(engine: SparkEngine, files: Files) -
         files.write(engine, raising.selectExpr("id", "CAST(x AS STRING) AS x"))
 
 
+@pytest.mark.slow
 def test_a_value_that_an_expression_cannot_take_is_told_in_our_words(engine: SparkEngine) -> None:
     """What is pulled is a request's, with its expressions: no verb collects a user's rows as they are."""
     rows = engine.host.session.range(3).selectExpr("id", "1 / (id - 1) AS x")
@@ -224,6 +230,7 @@ def test_types_delta_does_not_have(engine: SparkEngine) -> None:
         engine.schema(rows)
 
 
+@pytest.mark.slow
 def test_a_full_disk(engine: SparkEngine, files: Files, spark: Any) -> None:
     """The JVM may write no file above 256 KiB: what a full disk is to it, without filling one."""
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()

@@ -15,6 +15,7 @@ from tests.harness.fuzz.table_case import FuzzFinding, Reading, ensure_engines_a
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_no_case_fails_on_spark(spark: Any) -> None:
     maker = CaseMaker(20_240_603, kind="table", spark=spark)
     outcomes = [maker.run(number).outcomes for number in range(12)]

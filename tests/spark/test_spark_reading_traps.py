@@ -94,6 +94,7 @@ def test_trap_2_matching_by_field_id_gives_nulls_in_pruned_structs(
         assert sorted((r.x for r in rows.collect()), key=str) == [0, 1, 2, 4, 5, None]
 
 
+@pytest.mark.slow
 def test_trap_4_a_file_whose_path_is_spelled_otherwise_loses_or_regains_rows(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
@@ -152,6 +153,7 @@ def stamped_columns(unit: str) -> pa.Schema:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 def test_timestamps_in_nanoseconds_have_no_reader(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
@@ -214,6 +216,7 @@ def test_files_that_delta_writers_name_are_not_asked_for_their_timestamps(
         made.open().snapshot().scan().to_relation(classic)
 
 
+@pytest.mark.slow
 def test_trap_6_the_sessions_zone_decides_what_a_predicate_means(engine: SparkEngine, tmp_path: Path) -> None:
     made = HandmadeTable(tmp_path / "table")
     made.create(StructType((StructField("at", TIMESTAMP), StructField("id", LONG))))
@@ -234,6 +237,7 @@ def test_trap_6_the_sessions_zone_decides_what_a_predicate_means(engine: SparkEn
         assert engine.to_arrow(snapshot.scan(where=where).to_relation(engine)).num_rows == 1, where
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("where", ["x > 5", "NOT (x <= 5)", "st.y >= 5", "x = double('NaN')", "x != 1", "x < 1"])
 def test_trap_7_bounds_in_footers_leave_nan_out(engine: SparkEngine, tmp_path: Path, where: str) -> None:
@@ -276,6 +280,7 @@ def test_trap_10_a_bitmap_travels_with_each_row(classic: SparkEngine, tmp_path: 
     assert rows.count() == 700
 
 
+@pytest.mark.slow
 def test_trap_12_a_table_hands_a_python_source_no_options(spark: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "table")
     table.append(pa.table({"id": range(3)}))
@@ -289,6 +294,7 @@ def test_trap_12_a_table_hands_a_python_source_no_options(spark: Any, tmp_path: 
         spark.sql("DROP TABLE ours")
 
 
+@pytest.mark.slow
 def test_trap_13_connect_has_no_jvm(spark_connect: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "table")
     table.append(pa.table({"id": range(3)}))
@@ -314,6 +320,7 @@ def test_trap_15_values_do_not_pass_through_pandas(
     assert sorted(found["id"].to_pylist(), key=str) == [big, None]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", ["spark", "spark_connect"])
 @pytest.mark.parametrize("legacy", ["false", "true"])
 def test_trap_16_a_struct_without_any_wanted_field_in_a_file_is_null(
@@ -337,6 +344,7 @@ def test_trap_16_a_struct_without_any_wanted_field_in_a_file_is_null(
         assert frame.where("st.a = 1").select("id", "st.a").collect() == [(1, 1)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "is_free"),
     [("delta_orch_vector_file", True), ("delta_orch_vector_words", True), ("r", True), ("v", True)]
@@ -358,6 +366,7 @@ def test_columns_called_like_those_of_a_scan(engine: SparkEngine, tmp_path: Path
         ids()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beyond", [70, 1 << 25, 1 << 60])
 def test_a_vector_that_marks_rows_beyond_the_file_marks_no_other(
     engine: SparkEngine, tmp_path: Path, beyond: int

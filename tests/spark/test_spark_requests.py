@@ -55,6 +55,7 @@ def test_a_limit(engine: SparkEngine) -> None:
     assert engine.to_arrow(engine.relation(TARGET), limit=2).num_rows == 2
 
 
+@pytest.mark.slow
 def test_text_means_utc_or_is_refused(engine: SparkEngine) -> None:
     session = engine.host.session
     rows = engine.relation(pa.table({"at": pa.array([0], pa.timestamp("us", "UTC"))}))

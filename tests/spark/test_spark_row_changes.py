@@ -56,6 +56,7 @@ def test_statements_do_what_plain_python_does(
     model.delete(PREDICATES[0])
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     "old",
@@ -112,6 +113,7 @@ NESTED_VALUES = {
 }  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("keys", "problem"),
@@ -138,6 +140,7 @@ def test_new_rows_of_an_upsert_have_keys_of_their_own(
     assert table.version() == 0
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("column", NESTED_VALUES)
 def test_nested_values_are_cast_alike_by_both_engines(engine: SparkEngine, tmp_path: Path, column: str) -> None:

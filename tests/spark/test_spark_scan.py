@@ -81,6 +81,7 @@ def test_rows_come_in_schema_order_with_types_of_the_log(
     assert by_day == {dt.date(2013, 1, 1), dt.date(2013, 1, 2), None}
 
 
+@pytest.mark.slow
 def test_reader_streams_the_same_rows(engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]) -> None:
     table, schema = days
     rows = files.scan(engine, table, schema, ("day",))
@@ -89,6 +90,7 @@ def test_reader_streams_the_same_rows(engine: SparkEngine, files: Files, days: t
     assert rows_of(reader.read_all(), "id") == rows_of(engine.to_arrow(rows), "id")
 
 
+@pytest.mark.slow
 def test_rows_without_columns_are_as_many(engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]) -> None:
     adds, schema = days
     everything, nothing = (files.scan(engine, adds, schema, ("day",), columns=names) for names in (None, ()))
@@ -129,6 +131,7 @@ def test_where_keeps_rows_for_which_it_is_true(
     assert engine.to_arrow(rows).num_rows == count
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("text", "count"),
@@ -183,6 +186,7 @@ def test_a_cached_scan_is_not_another_snapshots_rows(
         first.unpersist()
 
 
+@pytest.mark.slow
 def test_metadata_columns_work_and_the_modification_time_is_the_logs(
     engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]
 ) -> None:
@@ -329,6 +333,7 @@ def test_names_with_dots_blanks_and_backticks(engine: SparkEngine, files: Files)
     ]
 
 
+@pytest.mark.slow
 def test_where_on_timestamps_does_not_depend_on_the_sessions_time_zone(
     classic: SparkEngine, files: Files, spark: Any
 ) -> None:
@@ -379,6 +384,7 @@ def test_nested_columns_and_maps(engine: SparkEngine, files: Files) -> None:
     assert rows.select("st.y.z").where("z = 'a'").count() == 1
 
 
+@pytest.mark.slow
 def test_union_and_sql(engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]) -> None:
     table, schema = days
     rows = files.scan(engine, table, schema, ("day",))
@@ -394,6 +400,7 @@ def test_union_and_sql(engine: SparkEngine, files: Files, days: tuple[pa.Table, 
     assert rows_of(engine.to_arrow(with_clause)) == [{"m": 29}]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled")
 def test_sql_leaves_no_view_and_shadows_the_users(engine: SparkEngine) -> None:
     session = engine.host.session
@@ -411,6 +418,7 @@ def test_a_store_out_of_sparks_reach_is_refused(engine: SparkEngine) -> None:
         engine.scan(plan)
 
 
+@pytest.mark.slow
 def test_many_files_are_one_call(classic: SparkEngine, files: Files) -> None:
     n = 20_000
     names = [f"part-{i:05d}.parquet" for i in range(n)]

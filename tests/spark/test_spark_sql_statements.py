@@ -83,6 +83,7 @@ def test_statements_leave_the_rows_of_the_local_engine(classic: SparkEngine, tmp
         assert one == other
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

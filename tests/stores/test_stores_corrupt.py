@@ -30,6 +30,7 @@ def _ids(table: DeltaTable) -> list[int]:
     return sorted(table.snapshot().scan().to_arrow()["id"].to_pylist())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLOUDS)
 def test_slow_and_throttling_stores_cost_time_alone(emulator_named: Callable[[str], Emulator], name: str) -> None:
     emulator = emulator_named(name)

@@ -84,6 +84,7 @@ def proxies(emulator_named: Callable[[str], Emulator]) -> Iterator[Callable[[str
 Proxied = Callable[[str], tuple[FaultProxy, LogStore]]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", CLOUDS)
@@ -149,6 +150,7 @@ def test_a_missing_bucket_stays_missing(emulator_named: Callable[[str], Emulator
     assert time.monotonic() - started < 50
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", CLOUDS)
 def test_a_commit_survives_a_store_that_fails_for_a_moment(
     emulator_named: Callable[[str], Emulator], patience: Any, name: str
@@ -182,6 +184,7 @@ def test_an_unknown_outcome_is_retryable_where_running_again_is_safe(proxies: Pr
     assert sorted(table.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
     ("code", "expected"),

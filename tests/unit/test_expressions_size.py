@@ -230,6 +230,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_too_large_is_refused_in_a_second(table: DeltaTable, name: str) -> None:
     for one in tries(1):
@@ -293,6 +294,7 @@ def test_small_trees_still_compare_and_print_as_before() -> None:
     assert In(Column(("a",)), (Literal(1),)) != In(Column(("a",)), (Literal(2),))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_a_million_values_are_no_million_nodes(table: DeltaTable, quote: str) -> None:
     column = "s" if quote else "a"

@@ -83,6 +83,7 @@ def test_publishing_conflicts_as_the_write_would(first: str) -> None:
     assert found == {second: expected[second].partition(";")[0] for second in found}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("first", "vectors"), [("update id = 2", True)])
 def test_publishing_rows_conflicts_as_the_write_would(first: str, vectors: bool) -> None:
     expected = cells(first, 2 + list(ROW_TABLES.values()).index(vectors))

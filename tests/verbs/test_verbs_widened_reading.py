@@ -83,6 +83,7 @@ def test_partition_columns_widen(
     assert table.optimize().skipped
 
 
+@pytest.mark.slow
 def test_partitions_are_replaced_by_a_write_that_widens_their_column(rows: EngineRows, table: DeltaTable) -> None:
     table.append(
         rows.data(pa.table({"p": pa.array([1, 2], pa.int32()), "n": [1, 1]})), partition_by=["p"], properties=WIDENING
