@@ -128,14 +128,16 @@ class OnceWriter:
 
     def look(self, txns: Sequence[TxnId], where: str | Expression | None) -> Callable[[StagedWrite], None] | None:
         """What is to look at a write that replaces or deletes rows, before it is published (`ensure_spared`). None
-        where no other task can have written them in this run."""
+        where nobody else can have written them in this run, or a newer one."""
         now = snapshot_or_none(self._table)
         known = {} if now is None else now.txns
-        if (self._adds and not self._deletes) or not has_to_spare(
-            self._context, self._run, known, is_merge=self._deletes
+        unit = txns[-1] if txns else None
+        # A newer run may commit while this one works.
+        may_be_late = unit is not None and not self._adds and self._run.is_undated(unit)
+        if (self._adds and not self._deletes) or not (
+            may_be_late or has_to_spare(self._context, self._run, known, is_merge=self._deletes)
         ):
             return None
-        unit = txns[-1] if txns else None
         given = (self._context, self._run, self._table, unit)
         return partial(ensure_spared, *given, replaces_table=self._replaces_table, where=where)
 

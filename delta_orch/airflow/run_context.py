@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from delta_orch.pipeline.run_identity import Idempotency, RunIdentity, airflow_v
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
+
+    from delta_orch.protocol.actions import Txn
 
 _CLOCKS_DIFFER_MS = 3_600_000
 """How far the clock of a writer may be behind Airflow's."""
@@ -143,6 +145,22 @@ class TaskRun:
     def as_newer_run(self) -> TaskRun:
         """This run, ordered by now: for one whose place in time another run of its name has taken."""
         return replace(self, ordered_at=max(self.ordered_at, datetime.now(UTC)))
+
+    def is_overtaken(self, unit: TxnId, txns: Sequence[Txn]) -> bool:
+        """Whether a commit was made by a newer run of this task, and neither has an interval or a partition key.
+
+        Args:
+            unit: The transaction of this run's write. A clearing makes it newer than all before.
+            txns: Of the commit.
+        """
+        starts = tuple(airflow_writer(self.dag_id, self.task_id) + mark for mark in ":[")
+        return self.is_undated(unit) and any(
+            txn.app_id.startswith(starts) and ":run:" in txn.app_id and txn.version > unit.version for txn in txns
+        )
+
+    def is_undated(self, unit: TxnId) -> bool:
+        """Whether a transaction of this run names the run, as it has neither interval nor partition key."""
+        return unit.app_id.endswith(f":run:{self.run_id}")
 
     def is_of_run(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made in this run, as `user_metadata` tells it."""

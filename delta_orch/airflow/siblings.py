@@ -139,7 +139,8 @@ def ensure_spared(
 
     Raises:
         InvalidRequestError: Rows that another mapped task, or a task that this one does not wait for, has written in
-            this run, and does not write again. The table is unchanged.
+            this run, and does not write again; or rows of a newer run, where runs have no interval. The table is
+            unchanged.
     """
     import delta_orch.arrow_compute as pc
 
@@ -155,6 +156,15 @@ def ensure_spared(
 
     def by_another_name(commit: Commit) -> bool:
         return unit is None or all(txn.app_id != unit.app_id for txn in commit.txns)
+
+    def is_to_be_spared(commit: Commit, info: Mapping[str, object], name: str) -> bool:
+        if not run.is_of_another_task(info):
+            return False
+        if is_merge and name not in after and info.get("operation") == "MERGE" and commit.removes.num_rows:
+            return False
+        if name == run.task_id:
+            return is_mapped and by_another_name(commit)
+        return name in others and not is_to_come(context, run, name, info)
 
     if (
         is_mapped
@@ -174,21 +184,19 @@ def ensure_spared(
         if isinstance(told, int) and told < run.since_ms:
             return
         # A DELETE adds no rows: its files hold those that it has left.
-        if not found or info.get("operation") == "DELETE" or not run.is_of_another_task(info):
+        if not found or info.get("operation") == "DELETE":
             continue
         name = str(said_by(info).get("task_id"))
-        if is_merge and name not in after and info.get("operation") == "MERGE" and commit.removes.num_rows:
-            continue
-        is_sibling = name == run.task_id
-        if is_sibling and not (is_mapped and by_another_name(commit)):
-            continue
-        if not is_sibling and (name not in others or is_to_come(context, run, name, info)):
+        is_newer = unit is not None and not is_merge and run.is_overtaken(unit, commit.txns)
+        if not is_newer and not is_to_be_spared(commit, info, name):
             continue
         # A compaction has left the rows as they were written.
         as_of = staged.read_version if found <= paths else None if are_changed else commit.version
         if where is not None and as_of is not None and not have(table, as_of, found, where):
             continue  # Its files have rows of the predicate's columns, and none of its rows.
-        if is_sibling:
+        if is_newer:
+            raise _late(run, commit.version)
+        if name == run.task_id:
             raise _replaced(run, "Mapped tasks of one run select the same rows, or rows of the same partitions")
         raise InvalidRequestError(
             f"Task {run.task_id} would remove rows that task {name} has written in this run, in version "
@@ -197,6 +205,14 @@ def ensure_spared(
             remedy=f"Clear {name} with it ('downstream'); or let this task wait for {name}, if it is to remove its "
             "rows; or give each rows of its own",
         )
+
+
+def _late(run: TaskRun, version: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Task {run.task_id} would replace rows that a newer run has written, in version {version}",
+        cause="This run comes late. It has no data interval that would tell its rows from those of the newer run",
+        remedy="Mark the task as a success, to leave the newer rows; or clear it, to replace them",
+    )
 
 
 def _others(context: Context, run: TaskRun) -> frozenset[str]:

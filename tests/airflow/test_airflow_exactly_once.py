@@ -336,6 +336,34 @@ def test_appends_of_two_runs_of_one_interval_are_both_there_in_any_order(runs: R
     assert content(tmp_path / "t") == sorted([newer.run_id, older.run_id])
 
 
+@pytest.mark.parametrize("which", [{"replace_where": "v >= 'newer'"}, {"partition_overwrite_mode": "dynamic"}])
+def test_a_late_run_without_an_interval_replaces_no_rows_of_a_newer_one(
+    runs: Runs, tmp_path: Path, which: dict[str, str]
+) -> None:
+    """As runs of asset events are, which start side by side. One that brings other rows goes on, and so does one that
+    is cleared."""
+    uri, now, values = tmp_path / "t", datetime.now(UTC), ["newer"]
+    DeltaTable(uri).append(pa.table({"v": ["older", "zero"], "n": [1, 1]}), partition_by=["v"])
+
+    def load() -> pa.Table:
+        return pa.table({"v": values, "n": [1]})
+
+    with DAG("undated", schedule=None) as dag:
+        DeltaWriteOperator(task_id="load", python_callable=load, table_uri=uri, mode="overwrite", **which)
+    runs.run(dag, None, run_after=now - timedelta(minutes=1))
+    is_dynamic = "replace_where" not in which
+    assert content(uri) == (["newer", "older", "zero"] if is_dynamic else ["newer"])
+    version = DeltaTable(uri).version()
+    late = runs.run(dag, None, run_after=now - timedelta(minutes=2))
+    assert (runs.state(late, "load"), runs.tries(late, "load")) == ("failed", 1)
+    assert DeltaTable(uri).version() == version
+    runs.clear(dag, late, "load")
+    assert (runs.state(late, "load"), DeltaTable(uri).version()) == ("success", version + 1)
+    values[0] = "zero"
+    other = runs.run(dag, None, run_after=now - timedelta(minutes=3))
+    assert runs.state(other, "load") == ("success" if is_dynamic else "failed")
+
+
 def test_an_attempt_that_lives_on_after_a_clearing_does_not_double_its_rows(
     runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

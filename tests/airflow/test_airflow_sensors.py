@@ -59,6 +59,7 @@ SENSORS: dict[str, tuple[type[Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", SENSORS)
 def test_waits_for_its_condition(

@@ -203,6 +203,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(("text", "count"), CASES, ids=[text for text, _ in CASES])
 def test_a_users_filter_leaves_out_files(spark: Any, table: DeltaTable, text: str, count: int) -> None:

@@ -72,6 +72,7 @@ def nested_table(root: Path, mode: str) -> DeltaTable:
     return made.open()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pushdown", ["false", "true"])
 def test_trap_1_a_filter_pushed_into_a_python_source_leaks_into_the_next_query(
     spark: Any, tmp_path: Path, pushdown: str

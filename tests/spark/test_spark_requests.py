@@ -24,7 +24,7 @@ from tests.unit.test_engines_requests import (  # noqa: F401
     test_rows_tell_where_they_are,
 )
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
 def test_what_is_refused(engine: SparkEngine) -> None:

@@ -123,6 +123,7 @@ def test_a_write_is_work_of_the_users_session(spark: Any, spark_connect: Any, tm
         assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == list(range(9))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["interruptAll", "group", "tag", "connect"])
 def test_what_the_user_stops_is_not_committed(spark: Any, spark_connect: Any, tmp_path: Path, by: str) -> None:
     from pyspark.sql.connect.functions import udf as connect_udf

@@ -99,6 +99,7 @@ def test_an_error_tells_whether_trying_again_can_help(proxies: Proxied, patience
         assert caught.value.retryable == (fault in PASSING), (fault, caught.value)
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", CLOUDS)

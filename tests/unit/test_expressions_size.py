@@ -137,6 +137,7 @@ CASES = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(("shape", "size"), CASES)
 def test_any_size_works_or_is_refused_by_name(table: DeltaTable, shape: Shape, size: int) -> None:

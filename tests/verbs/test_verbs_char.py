@@ -55,6 +55,7 @@ CASES = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("where", "ids"), CASES)
 def test_a_char_is_filled_up_wherever_it_is_compared(tmp_path: Path, where: str, ids: list[int]) -> None:
     table = made(tmp_path / "t", VECTORS)

@@ -52,6 +52,7 @@ VERBS: dict[str, Callable[[DeltaTable, int], object]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("mode", ["none", "name"])
 @pytest.mark.parametrize("verb", VERBS)

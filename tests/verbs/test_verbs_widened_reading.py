@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 WIDENING = {"delta.enableTypeWidening": "true"}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "kind", "wider", "where", "found"),
     [
@@ -51,6 +52,7 @@ def test_old_statistics_leave_out_no_row(
     assert len(rows.pylist(table, where=where)) == found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("value", "kind", "wider", "where"),
     [
