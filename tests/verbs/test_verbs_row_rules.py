@@ -491,11 +491,11 @@ def test_a_null_struct_breaks_not_null_of_its_fields(rows: Any, make: Any) -> No
         table.update({"s": "NULL"}, engine=rows.engine)
 
 
-def test_a_required_field_of_a_struct_that_may_be_null_is_no_rule(tmp_path: Path) -> None:
+def test_a_required_field_of_a_struct_that_may_be_null_is_no_rule(rows: Any, tmp_path: Path) -> None:
     inner = pa.struct([pa.field("x", pa.int64(), nullable=False)])
     schema = pa.schema([("s", inner), pa.field("kept", inner, nullable=False)])
     table = DeltaTable(tmp_path / "t")
     data = pa.table([pa.array([None, {"x": 1}], inner), pa.array([{"x": 1}] * 2, inner)], schema)
-    table.append(data)
+    table.append(data, engine=rows.engine)
     assert [f.nullable for f in fields_of(table.snapshot().schema)] == [True, True, False, False]
     assert table.snapshot().scan().to_arrow().to_pylist() == data.to_pylist()

@@ -28,13 +28,24 @@ def batch_checks(
 
     Raises UnsupportedExpressionError for a check that the local engine cannot evaluate.
     """
-    found: list[BatchCheck] = []
-    if _holds_not_null(schema):
-        found.append(lambda batch: _ensure_not_null(batch, schema))
-    if holds_variant(schema):
-        found.append(lambda batch: _ensure_variants(batch, schema))
+    found = list(type_checks(schema, is_of_table=True))
     found.extend(_length_check(check, schema) for check in lengths)
     found.extend(_row_check(check, schema) for check in checks)
+    return tuple(found)
+
+
+def type_checks(schema: StructType, *, is_of_table: bool = False) -> tuple[BatchCheck, ...]:
+    """Of `batch_checks`, those that the types alone ask for.
+
+    Args:
+        is_of_table: The schema is a table's, whose nested NOT NULL asks for the struct around it, too. The type of rows
+            says nothing of the fields of a struct that is null.
+    """
+    found: list[BatchCheck] = []
+    if _holds_not_null(schema):
+        found.append(lambda batch: _ensure_not_null(batch, schema, is_of_table=is_of_table))
+    if holds_variant(schema):
+        found.append(lambda batch: _ensure_variants(batch, schema))
     return tuple(found)
 
 
@@ -42,9 +53,10 @@ def _holds_not_null(data_type: DataType) -> bool:
     return any(True for _ in not_null_places(data_type))
 
 
-def _ensure_not_null(batch: pa.RecordBatch, schema: StructType) -> None:
+def _ensure_not_null(batch: pa.RecordBatch, schema: StructType, *, is_of_table: bool) -> None:
     for index, field in enumerate(schema):
-        for path, missing in _missing_values(batch.column(index), field.data_type, field.nullable, field.name):
+        column = batch.column(index)
+        for path, missing in _missing_values(column, field.data_type, field.nullable, field.name, not is_of_table):
             cause = f"The column {path} is NOT NULL"
             _refuse(f"NOT NULL constraint on {path}", cause, pc.filter(batch, missing), (field.name,))
 
@@ -69,7 +81,7 @@ def _missing_values(
     array: pa.Array, data_type: DataType, nullable: bool, path: str, is_inside: bool = False
 ) -> Iterator[tuple[str, pa.BooleanArray]]:
     """`(path, rows)` for each place below a column where a null stands that must not. `is_inside`: below an array or
-    a map."""
+    a map, where the fields of a null struct are not looked at."""
     if not nullable and array.null_count:
         yield path, pc.is_null(array)
     if not _holds_not_null(data_type):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from delta_orch.engines.local.engine import LocalEngine
-from delta_orch.engines.local.row_checks import batch_checks
+from delta_orch.engines.local.row_checks import type_checks
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
 from delta_orch.protocol.schema import data_type_from_json, data_type_to_json, parse_schema
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
@@ -115,7 +115,7 @@ def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -
     Raises ConstraintViolationError: It holds null where its schema says that there is none.
     """
     # Spark takes the schema's word, and leaves out the checks of what cannot be null.
-    for check in batch_checks(schema, ()):
+    for check in type_checks(schema):
         for batch in table.to_batches():
             check(batch)
     target = spark_schema(schema)
