@@ -50,25 +50,25 @@ def test_names_ids_and_partition_values(engine: SparkEngine, files: Files, neste
     ids = {"parquet.field.nested.ids": {"items.element": 50}} if nested_ids else {}
     inner = StructType((mapped("a b", 3, LONG),))
     schema = StructType(
-        (mapped("day,", 1, STRING), mapped("st", 2, inner), mapped("items", 4, ArrayType(inner), **ids))
+        (mapped("d.y`,", 1, STRING), mapped("st", 2, inner), mapped("items", 4, ArrayType(inner), **ids))
     )
     struct = pa.struct([("a b", pa.int64())])
     rows = pa.table(
         {
-            "day,": ["é", None],
+            "d.y`,": ["é", None],
             "st": pa.array([{"a b": 1}, None], struct),
             "items": pa.array([[{"a b": 2}], None], pa.list_(struct)),
         }
     )
     mapping = ColumnMappingMode.NAME
-    adds, _ = files.write(engine, rows, schema=schema, partition_by=("day,",), column_mapping=mapping)
+    adds, _ = files.write(engine, rows, schema=schema, partition_by=("d.y`,",), column_mapping=mapping)
     assert {tuple(v) for v in adds["partition_values"].to_pylist()} == {(("col-1", "é"),), (("col-1", None),)}
     for found in schemas(files, adds):
         assert {f.name: f.metadata[b"PARQUET:field_id"] for f in found} == {"col-2": b"2", "col-4": b"4"}
         assert found.field("col-2").type[0].metadata[b"PARQUET:field_id"] == b"3"
         element = found.field("col-4").type.value_field
         assert (element.metadata or {}).get(b"PARQUET:field_id") == (b"50" if nested_ids else None)
-    read = engine.to_arrow(files.scan(engine, adds, schema, ("day,",), column_mapping=mapping))
+    read = engine.to_arrow(files.scan(engine, adds, schema, ("d.y`,",), column_mapping=mapping))
     assert sorted(map(repr, read.to_pylist())) == sorted(map(repr, rows.to_pylist()))
 
 
@@ -165,7 +165,7 @@ def test_variants(engine: SparkEngine, files: Files, shred: bool) -> None:
 @pytest.mark.parametrize("mode", ["none", "name"])
 def test_structs_of_metadata_and_value_become_variants(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
     table = DeltaTable(tmp_path / "table")
-    table.create(pa.schema([("id", pa.int64())]), properties={"delta.columnMapping.mode": mode})
+    table.create(pa.schema([("id", pa.int64()), ("s.l`", pa.int64())]), properties={"delta.columnMapping.mode": mode})
     table.alter().add_column("v", "variant").add_column(
         "s", "struct<l: array<variant>, m: map<string, variant>>"
     ).commit()
@@ -174,19 +174,21 @@ def test_structs_of_metadata_and_value_become_variants(engine: SparkEngine, tmp_
         {
             "s": [None, {"l": [first, null], "m": [("k", second), ("none", null)]}],
             "id": pa.array([1, 2], pa.int64()),
+            "s.l`": pa.array([3, 4], pa.int64()),
             "v": [first, null],
         },
         pa.schema(
             [
                 ("s", pa.struct([("l", pa.list_(ARROW_VARIANT)), ("m", pa.map_(pa.string(), ARROW_VARIANT))])),
                 ("id", pa.int64()),
+                ("s.l`", pa.int64()),
                 ("v", ARROW_VARIANT),
             ]
         ),
     )
     for rows in (data, engine.relation(data)):
         table.append(rows, engine=engine)
-    expected = pa.concat_tables([data, data]).select(["id", "v", "s"])
+    expected = pa.concat_tables([data, data]).select(["id", "s.l`", "v", "s"])
     found = table.snapshot().scan()
     rows_found = found.to_arrow()
     ensure_same_rows(rows_found, expected.cast(rows_found.schema))

@@ -145,6 +145,17 @@ def test_spark_takes_them_as_well(table: DeltaTable, spark: Any, data: pa.Table)
     assert texts(table) == ['{"a": 1}', "null", None]
 
 
+@pytest.mark.parametrize("engine", ["local", pytest.param("spark", marks=pytest.mark.spark)])
+def test_a_merge_takes_them(with_variant: DeltaTable, engine: Any, request: pytest.FixtureRequest) -> None:
+    if engine == "spark":
+        request.getfixturevalue("spark")
+    data = rows(PLAIN).append_column("more", pa.array(["x"] * 3))
+    merge = with_variant.merge(data, "source.id = target.id", schema_mode="merge", engine=engine)
+    merge.when_matched_update_all().when_not_matched_insert_all().execute()
+    assert texts(with_variant) == ['{"a": 1}', "null", None]
+    assert with_variant.snapshot().schema.names == ("id", "v", "more")
+
+
 def test_variants_that_are_null_are_written(tmp_path: Path) -> None:
     """By themselves and in structs: where a statement names other columns, and where it says NULL."""
     table = DeltaTable(tmp_path / "t")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from delta_orch.engines.spark.frames import is_connect
+from delta_orch.engines.spark.frames import BatchFunction, is_connect, map_in_arrow
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.arrow_types import schema_to_arrow
@@ -40,7 +40,7 @@ def arrow_filtered(rows: DataFrame, expression: pc.Expression, schema: StructTyp
     filter_type = _arrow_udf_type()
     if filter_type is None:
         # Before Spark 4.1, all columns have to pass through Python.
-        return rows.mapInArrow(_batch_filter(keeps, columns.names), rows.schema)
+        return map_in_arrow(rows, _batch_filter(keeps, columns.names), rows.schema)
     keep = _udf_class(rows.sparkSession)(keeps, returnType="boolean", evalType=filter_type, name="arrow_filter")
     return rows.where(keep(*[rows[quote_identifier(name)] for name in columns.names]))
 
@@ -89,9 +89,7 @@ def _row_keeper(expression: pc.Expression, columns: pa.Schema) -> Callable[..., 
     return keeps
 
 
-def _batch_filter(
-    keeps: Callable[..., pa.Array], names: list[str]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
+def _batch_filter(keeps: Callable[..., pa.Array], names: list[str]) -> BatchFunction:
     def filtered(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             yield batch.filter(keeps(*[batch.column(name) for name in names]))

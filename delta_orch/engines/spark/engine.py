@@ -26,6 +26,7 @@ from delta_orch.engines.spark.frames import (
     value_to_frame,
 )
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, LargeScan, SparkHost
+from delta_orch.engines.spark.in_tasks import with_variants
 from delta_orch.engines.spark.portable import PortableHost
 from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
@@ -138,6 +139,8 @@ class SparkEngine:
 
     def conform(self, relation: DataFrame, schema: StructType) -> DataFrame:
         """The rows with exactly these columns and types; see `Engine.conform`."""
+        if holds_variant(schema):
+            relation = with_variants(relation, schema)
         have = self.schema(relation)
         items = [
             f"{conformed_sql(have, field.name, field.data_type)} AS {quote_identifier(field.name)}" for field in schema

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.types import StructField as SparkField
     from pyspark.sql.types import StructType as SparkStructType
+
+BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 # Columns that only exist inside a plan.
 FILE_COLUMN = "delta_orch_row_file"
@@ -126,6 +128,16 @@ def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -
         table = table.combine_chunks()
     rows = session.createDataFrame(table, target)
     return rows.coalesce(1) if table.nbytes <= _ONE_TASK_BYTES else rows
+
+
+def map_in_arrow(rows: DataFrame, function: BatchFunction, schema: SparkStructType | str) -> DataFrame:
+    """`DataFrame.mapInArrow`, for columns of any name: Spark's takes a dot or a backtick in a name for syntax."""
+    names = rows.columns
+
+    def call(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        return function(batch.rename_columns(names) for batch in batches)
+
+    return rows.toDF(*(f"c{number}" for number in range(len(names)))).mapInArrow(call, schema)
 
 
 def with_position(rows: DataFrame) -> DataFrame:

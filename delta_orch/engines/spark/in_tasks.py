@@ -22,7 +22,7 @@ from delta_orch.engines.conform import conform_column
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.spark.errors import MISMATCH_MARK
-from delta_orch.engines.spark.frames import spark_schema
+from delta_orch.engines.spark.frames import BatchFunction, map_in_arrow, spark_schema
 from delta_orch.errors import DeltaError, InvalidVariantError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.schema import parse_schema
@@ -42,7 +42,6 @@ from delta_orch.protocol.variant.reconstruct import ensure_variants
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-BatchFunction = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]
 
 TASK_SCHEMA = StructType((StructField("number", LONG), StructField("task", BINARY)))
 """One row per rewrite: its place among the others, and a pickled plan and spec."""
@@ -128,7 +127,7 @@ def with_variants(rows: DataFrame, target: StructType) -> DataFrame:
         for index, (to, before, after) in enumerate(zip(schema, source, typed, strict=True))
         if before != after
     }
-    return rows.mapInArrow(_converter(changed, typed), schema)
+    return map_in_arrow(rows, _converter(changed, typed), schema)
 
 
 def _with_variants(source: StructType, target: StructType) -> StructType:

@@ -18,7 +18,7 @@ from delta_orch.engines.local.file_writer import WrittenFile, add_table
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.errors import OF_WORKERS, spark_errors
 from delta_orch.engines.spark.file_names import physical_schema
-from delta_orch.engines.spark.frames import arrow_to_frame, spark_schema
+from delta_orch.engines.spark.frames import arrow_to_frame, map_in_arrow, spark_schema
 from delta_orch.engines.spark.host import (
     ANALYSIS_SETTINGS,
     WRITE_OPTIONS,
@@ -98,7 +98,7 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
             if in_tasks:
                 # What is filled and checked already is not to be done again.
                 plain = replace(spec, checks=(), defaults=(), generated=(), identities=())
-                results = ready.mapInArrow(task_writer(plain), RESULT_DDL).toArrow()
+                results = map_in_arrow(ready, task_writer(plain), RESULT_DDL).toArrow()
             else:
                 options = {
                     **WRITE_OPTIONS,
