@@ -208,10 +208,12 @@ def ensure_spared(
 
 
 def _late(run: TaskRun, version: int) -> InvalidRequestError:
+    # Airflow before 3.3 does not tell a clearing from a retry.
+    again = "clear it" if run.keeps_state else "trigger a new run"
     return InvalidRequestError(
         f"Task {run.task_id} would replace rows that a newer run has written, in version {version}",
         cause="This run comes late. It has no data interval that would tell its rows from those of the newer run",
-        remedy="Mark the task as a success, to leave the newer rows; or clear it, to replace them",
+        remedy=f"Mark the task as a success, to leave the newer rows; or {again}, to replace them",
     )
 
 
