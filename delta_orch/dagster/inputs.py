@@ -38,7 +38,8 @@ def load_value(
 
     Raises:
         TableNotFoundError: Nothing has been written there yet, and the input is neither optional nor the asset itself.
-        InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together.
+        InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together; or the
+            asset depends on itself, and its run writes partitions of the input.
     """
     asked = parse_input_settings(context.definition_metadata)
     wanted = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
@@ -49,6 +50,8 @@ def load_value(
         return None
     if wanted.kind == "changes":
         return _changes(table, asked)
+    if wanted.kind == "rows" and _is_itself(context):
+        _ensure_not_written(context)
     snapshot = _snapshot(context, table, asked, code_location, mode, is_rows=wanted.kind == "rows")
     if snapshot is None:
         return _nothing_yet(context, table, wanted, engine)
@@ -168,6 +171,25 @@ def _nothing_yet(context: dg.InputContext, table: DeltaTable, wanted: WantedValu
         remedy="Materialize it first, or annotate the input as Optional to get None in its place",
         uri=table.uri,
     )
+
+
+def _ensure_not_written(context: dg.InputContext) -> None:
+    """Check that an asset which reads itself reads no partition that its run writes.
+
+    Raises:
+        InvalidRequestError: It does. What lies there is old, or nothing: not the rows that runs of one partition each
+            would read.
+    """
+    step = context.step_context
+    with dg.partition_loading_context(dynamic_partitions_store=step.instance):
+        written = context.asset_partitions_def.get_partition_keys_in_range(step.partition_key_range)
+    if both := sorted(set(written).intersection(context.asset_partition_keys)):
+        raise InvalidRequestError(
+            f"{input_name(context)} has partitions that this run writes, such as {both[0]}",
+            cause="The asset depends on itself, and a run over several partitions reads before it writes any of them",
+            remedy="Define the asset with BackfillPolicy.multi_run(max_partitions_per_run=1); or annotate the input as "
+            "Optional[DeltaSnapshot], and read from it what lies before the run",
+        )
 
 
 def _is_itself(context: dg.InputContext) -> bool:

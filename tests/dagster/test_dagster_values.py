@@ -354,6 +354,75 @@ def test_an_asset_that_reads_itself_may_declare_its_columns(lake: Lake) -> None:
     assert [row["n"] for row in lake.rows("growing")] == [0, 1]
 
 
+LAST_DAY = dg.TimeWindowPartitionMapping(start_offset=-1, end_offset=-1)
+BOTH = ("2013-01-02", "2013-01-03")
+
+
+def test_a_range_is_refused_where_one_of_its_partitions_reads_another(lake: Lake) -> None:
+    @dg.asset(
+        partitions_def=DAYS,
+        metadata={"partition_expr": "day"},
+        ins={"total": dg.AssetIn(partition_mapping=LAST_DAY)},
+    )
+    def total(context: dg.AssetExecutionContext, total: pa.Table | None) -> pa.Table:
+        before = 0 if total is None else sum(total.column("n").to_pylist())
+        return pa.table({"day": context.partition_keys, "n": [before + 1] * len(context.partition_keys)})
+
+    def refused() -> bool:
+        return "2013-01-02" in str(lake.fails(total, span=BOTH))
+
+    assert refused()
+    for day in ("2013-01-01", *BOTH):
+        lake.run(total, partition=day)
+    assert refused()
+    lake.run(total, span=("2013-01-03", "2013-01-03"))
+    assert [row["n"] for row in lake.rows("total")] == [1, 2, 3]
+
+
+def test_a_range_is_computed_from_what_lies_before_it(lake: Lake) -> None:
+    @dg.asset(
+        partitions_def=DAYS,
+        metadata={"partition_expr": "day"},
+        ins={"total": dg.AssetIn(partition_mapping=LAST_DAY)},
+    )
+    def total(context: dg.AssetExecutionContext, total: DeltaSnapshot | None) -> pa.Table:
+        keys = list(context.partition_keys)
+        rows = total and total.scan(where=f"day < '{keys[0]}'").to_arrow().sort_by("day")
+        before = rows.column("n").to_pylist()[-1] if rows else 0
+        return pa.table({"day": keys, "n": range(before + 1, before + 1 + len(keys))})
+
+    for span in (("2013-01-01", "2013-01-03"), BOTH):
+        lake.run(total, span=span)
+    assert [row["n"] for row in lake.rows("total")] == [1, 2, 3]
+
+
+def test_a_range_of_a_part_of_a_multi_asset_reads_the_part_that_it_does_not_write(lake: Lake) -> None:
+    seen: list[int] = []
+
+    @dg.multi_asset(
+        outs={
+            name: dg.AssetOut(dagster_type=pa.Table, metadata={"partition_expr": "day"}, is_required=False)
+            for name in ("total", "report")
+        },
+        ins={"before": dg.AssetIn("total", partition_mapping=LAST_DAY)},
+        partitions_def=DAYS,
+        can_subset=True,
+        internal_asset_deps={"total": {dg.AssetKey("total")}, "report": {dg.AssetKey("total")}},
+    )
+    def both(context: dg.AssetExecutionContext, before: pa.Table):  # type: ignore[no-untyped-def]
+        seen.append(before.num_rows)
+        rows = pa.table({"day": context.partition_keys, "n": [1] * len(context.partition_keys)})
+        for name in sorted(context.op_execution_context.selected_output_names, reverse=True):
+            yield dg.Output(rows, name)
+
+    for day in ("2013-01-01", *BOTH):
+        lake.run(both, partition=day)
+    assert seen == [0, 1, 1]
+    assert "2013-01-02" in str(lake.fails(both, span=BOTH))
+    lake.run(both, span=BOTH, selection=["report"])
+    assert seen[3:] == [2]
+
+
 def test_another_asset_without_a_table_is_still_an_error(lake: Lake) -> None:
     asset = consumer(pa.Table, [])
     assert isinstance(lake.fails(numbers, asset, selection=["consume"]), TableNotFoundError)
