@@ -17,9 +17,9 @@ from delta_orch.dagster.all_tables import ensure_own_cursors, remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.column_lineage import column_lineage
-from delta_orch.dagster.metadata import STORAGE_KIND, TABLE_RESOURCE, Metadata, data_version, report_metadata
+from delta_orch.dagster.metadata import Metadata, data_version, place_metadata, report_metadata
 from delta_orch.dagster.output_place import shares_folder
-from delta_orch.dagster.resource import DeltaTableResource, resolve_env
+from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_slips
 from delta_orch.dagster.told import with_untold_commit
@@ -204,12 +204,7 @@ def delta_asset(
 
 def definition_metadata(function: Callable[..., object], table: TableOrKey) -> Metadata:
     """What the catalog shows before the first run: where the table is, and where the function is defined."""
-    metadata: Metadata = {"dagster/storage_kind": STORAGE_KIND}
-    if isinstance(table, DeltaTableResource) and resolve_env(table.table_uri):
-        metadata["dagster/uri"] = table.table().uri
-    else:
-        uri = table if isinstance(table, str) else table.table_uri
-        metadata[TABLE_RESOURCE] = uri.env_var_name if isinstance(uri, dg.EnvVar) else uri
+    metadata = place_metadata(table)
     code = getattr(unwrap(function), "__code__", None)
     if code is not None:
         with warnings.catch_warnings():

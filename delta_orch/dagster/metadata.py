@@ -10,6 +10,7 @@ import dagster as dg
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.dagster.resource import DeltaTableResource, resolve_env
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
@@ -38,6 +39,15 @@ MOST_COUNTED_PARTITIONS = 1000
 def data_version(snapshot: Snapshot) -> dg.DataVersion:
     """`{table id}:{version}`: two equal ones mean the very same rows."""
     return dg.DataVersion(f"{snapshot.metadata.id}:{snapshot.version}")
+
+
+def place_metadata(table: DeltaTableResource | str) -> Metadata:
+    """Definition metadata: where a table is, or the resource key or variable that tells a run."""
+    if isinstance(table, DeltaTableResource) and resolve_env(table.table_uri):
+        return {"dagster/storage_kind": STORAGE_KIND, "dagster/uri": table.table().uri}
+    uri = table if isinstance(table, str) else table.table_uri
+    named = uri.env_var_name if isinstance(uri, dg.EnvVar) else uri
+    return {"dagster/storage_kind": STORAGE_KIND, TABLE_RESOURCE: named}
 
 
 def table_metadata(snapshot: Snapshot, table_name: str, definition: Mapping[str, object] | None = None) -> Metadata:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 import dagster as dg
 
 from delta_orch.arguments import checked
-from delta_orch.dagster.metadata import Metadata, table_metadata
+from delta_orch.dagster.metadata import Metadata, place_metadata, table_metadata
 from delta_orch.dagster.partition_selection import ByDimension
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.touched import TouchedPartitions, dynamic_keys
@@ -61,6 +61,9 @@ def build_delta_observations(
         mapping = TouchedPartitions(partitions_def, partition_expr, partition_format)
     if not tables:
         raise InvalidRequestError("No table is named", remedy="Map names to DeltaTableResource")
+    rows = {"partition_expr": partition_expr, "partition_format": partition_format}
+    # An IO manager that loads it as an input looks at these.
+    given_rows = {name: value for name, value in rows.items() if value is not None}
     prefix = [key_prefix] if isinstance(key_prefix, str) else list(key_prefix)
     observations: list[dg.SourceAsset] = []
     for name, resource in tables.items():
@@ -70,6 +73,7 @@ def build_delta_observations(
             warnings.filterwarnings("ignore", message="Function `observable_source_asset`")
             define = dg.observable_source_asset(
                 key=key,
+                metadata={**place_metadata(resource), **given_rows},
                 group_name=group_name,
                 automation_condition=automation_condition,
                 tags=tags,

@@ -6,7 +6,12 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch.dagster import DeltaTableResource, build_delta_observations, report_existing_partitions
+from delta_orch.dagster import (
+    DeltaLakeIOManager,
+    DeltaTableResource,
+    build_delta_observations,
+    report_existing_partitions,
+)
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 
@@ -91,6 +96,33 @@ def test_each_partition_is_observed_on_its_own(tmp_path: Path) -> None:
     assert observe() == dict.fromkeys(every, "0")
     with pytest.raises(InvalidRequestError, match="needs partitions_def"):
         build_delta_observations({"orders": resource}, partition_expr="day")
+
+
+@pytest.mark.filterwarnings("ignore:Property `OpDefinition.version`")
+def test_an_observed_table_is_an_input_where_it_lies(tmp_path: Path) -> None:
+    """What else has its name below the root of the IO manager is not taken for it."""
+    for folder in ("lake", "other"):
+        rows = pa.table({"day": ["2013-01-01", "2013-01-02"], "in": [folder] * 2})
+        DeltaTable(tmp_path / folder / "orders").append(rows)
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
+    def use(orders: pa.Table) -> pa.Table:
+        return orders
+
+    def run(folder: str) -> dg.ExecuteInProcessResult:
+        resource = DeltaTableResource(table_uri=str(tmp_path / folder / "orders"))
+        observed = build_delta_observations({"orders": resource}, partitions_def=DAYS, partition_expr="day")
+        manager = DeltaLakeIOManager(root_uri=str(tmp_path / "lake"))
+        return dg.materialize(
+            [*observed, use], resources={"io_manager": manager}, partition_key="2013-01-02", selection=[use]
+        )
+
+    assert run("lake").success
+    assert DeltaTable(tmp_path / "lake" / "use").snapshot().scan().to_arrow().to_pylist() == [
+        {"day": "2013-01-02", "in": "lake"}
+    ]
+    with pytest.raises(InvalidRequestError, match="which this IO manager does not keep"):
+        run("other")
 
 
 def test_partitions_that_are_there(tmp_path: Path) -> None:
