@@ -132,7 +132,7 @@ class StagedWrite:
         Returns: The commit. `skipped` where its `txn` was recorded by another commit meanwhile.
 
         Raises:
-            ConflictError: Another commit changed what it relies on. It can never be published any more.
+            ConflictError: Another commit changed what it relies on. It can never be published.
             StagedWriteGoneError: It was discarded, vacuum has deleted a file of it, or it is older than the retention
                 of the table (`delta.deletedFileRetentionDuration`, but at least an hour).
             CommitOutcomeUnknownError: The store did not tell. Publishing again is safe.
@@ -157,7 +157,7 @@ class StagedWrite:
             raise type(e)(e.problem, cause=e.cause, remedy=remedy, **{**e.context, "retryable": False}) from e
 
     def discard(self) -> None:
-        """Forget it: it cannot be published any more. Its files stay for vacuum. No error if it is gone already.
+        """Forget it: it can no longer be published. Its files stay for vacuum. No error if it is gone already.
 
         One that is published stays published. Raises StorageError: It is still there.
         """
@@ -219,7 +219,7 @@ class StagedWrite:
         if cause is None:
             return None
         return StagedWriteGoneError(
-            f"The staged write {self.reference} of {self._log.store.uri} cannot be published any more",
+            f"The staged write {self.reference} of {self._log.store.uri} can no longer be published",
             cause=cause,
             remedy="Stage the write again, and publish within the retention",
             reference=self.reference,

@@ -133,7 +133,7 @@ class TableSnapshot(TableWrites, Snapshot):
         last = self.segment.version_file
         if self.store.head(last.path) != last:
             raise MetadataChangedError(
-                f"Version {self.version} cannot be written to any more",
+                f"Version {self.version} can no longer be written to",
                 cause="Its commit is not there: it is only staged, the log was cleaned up, or another table is there",
                 remedy="Read the table again",
                 version=self.version,

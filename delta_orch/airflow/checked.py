@@ -97,11 +97,11 @@ def ensure_predicate(text: str | None) -> None:
 
 
 def ensure_choice(name: str, value: str, allowed: Sequence[object] | None) -> None:
-    """Refuse a text that is none of the possible ones."""
+    """Refuse a value that is not among the allowed ones."""
     if allowed is not None and value not in allowed:
         named = ", ".join(str(choice) for choice in allowed if choice is not None)
         raise InvalidRequestError(
-            f"{name}={value[:60]!r} is not possible", cause=f"Possible are {named}", remedy="Take one", argument=name
+            f"{name}={value[:60]!r} is not possible", cause=f"Possible are {named}", remedy="Choose one", argument=name
         )
 
 

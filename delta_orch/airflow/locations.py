@@ -30,7 +30,7 @@ def location_text(location: object) -> str:
     """The text of a location: a `Path` as its path, an `ObjectStoragePath` and an `Asset` as their URI.
 
     Raises:
-        InvalidRequestError: It is none of these, or an `ObjectStoragePath` names a connection of its own.
+        InvalidRequestError: It is something else, or an `ObjectStoragePath` names a connection of its own.
     """
     if isinstance(location, str):
         return location

@@ -78,8 +78,8 @@ def judge_by_table(
     if own is None:
         raise InvalidRequestError(
             "A newer run has written this, and it cannot be told whether this task was cleared",
-            cause="Its number of tries has changed: by a clearing that did not reset its run, which shall replace what "
-            "the newer run wrote, or by a change of the DAG's retries, which shall not",
+            cause="Its number of tries has changed: by a clearing that did not reset its run, which replaces what "
+            "the newer run wrote, or by a change of the DAG's retries, which does not",
             remedy="Clear the task once more when its run has ended, or mark it as a success",
         )
     return Verdict.AGAIN

@@ -140,7 +140,7 @@ class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
 
 
 def ensure_interval(poll_interval_s: float) -> None:
-    """Refuse a pause that is none."""
+    """Refuse a pause that is not positive."""
     if poll_interval_s <= 0:
         raise InvalidRequestError(
             f"{poll_interval_s!r} is not a time between two looks at a table", remedy="Pass seconds above 0"

@@ -364,7 +364,7 @@ def _checks(key: dg.AssetKey, resource: DeltaTableResource, spec: DeltaTableSpec
     if spec.max_age_hours is not None:
         if not spec.max_age_hours < timedelta.max.total_seconds() / 3600:
             raise InvalidRequestError(
-                f"max_age_hours={spec.max_age_hours} is no age", remedy="Give a number of hours, or leave it out"
+                f"max_age_hours={spec.max_age_hours} is not an age", remedy="Give a number of hours, or leave it out"
             )
         checks.append(build_delta_freshness_check(key, resource, max_age=timedelta(hours=spec.max_age_hours)))
     if spec.healthy:

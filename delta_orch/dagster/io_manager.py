@@ -234,7 +234,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         with nullcontext() if named else suppress(InvalidRequestError):
             run = read_run(context, self.code_location)
         mode: Mode = settings.mode
-        # The output of an op is a whole: what an older run left in other partitions is none of it.
+        # The output of an op is a whole: what an older run left in other partitions does not belong to it.
         if mode == "overwrite" and self.partition_overwrite == "dynamic" and context.has_asset_key:
             mode = "overwrite_partitions"
         where = None if selection is None or mode in _NO_PREDICATE else selection.predicate(schema)

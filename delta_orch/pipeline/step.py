@@ -427,7 +427,7 @@ class Step:
         try:
             return replace(staged.publish(if_unchanged=is_of_table), measured=result.measured), findings
         except ConflictError as e:
-            # The write cannot be published any more, but the step can run again.
+            # The write can no longer be published, but the step can run again.
             raise e.__cause__ or e from None
 
     @property

@@ -117,7 +117,7 @@ def poll(
     if cursor.version < 0:
         return None
     raise TableNotFoundError(
-        f"There is no table at {log.store.uri} any more",
+        f"The table at {log.store.uri} is gone",
         cause=f"The table existed at version {cursor.version} and was dropped since then",
         remedy="Create it again, or stop watching it",
         uri=log.store.uri,

@@ -251,7 +251,7 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
     """Values and nulls in the Arrow type of `data_type`, which is not nested.
 
     Raises:
-        TypeError, ValueError, AttributeError, OverflowError, pa.ArrowInvalid: A value is none of that type.
+        TypeError, ValueError, AttributeError, OverflowError, pa.ArrowInvalid: A value does not have that type.
     """
     from delta_orch.protocol.arrow_types import type_to_arrow
 

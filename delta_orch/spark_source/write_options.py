@@ -29,7 +29,7 @@ _PROPERTY = "delta."
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """What to write, and how; what a table that does not exist yet shall be is in `definition`."""
+    """What to write, and how. `definition` describes a table that does not exist yet."""
 
     path: str
     storage_options: Mapping[str, str]

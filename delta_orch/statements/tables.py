@@ -329,7 +329,7 @@ def _property_list(cursor: Cursor) -> dict[str, str]:
 
 
 def _properties_and_comment(cursor: Cursor) -> tuple[dict[str, str], str | None]:
-    """Properties; `comment` is none of them, but the table's description, as in Spark."""
+    """Properties; `comment` is the table's description, not a property, as in Spark."""
     found = _property_list(cursor)
     for name, clause in (("location", "LOCATION"), ("provider", "USING")):
         if name in found:

@@ -47,7 +47,7 @@ def ensure_default_fits(field: StructField, text: str) -> None:
         not _has_shape(have, want) or (have not in (VOID, want) and BOOLEAN in (have, want) and want != STRING)
     ):
         raise SchemaMismatchError(
-            f"The default of column {field.name} is no value of its type",
+            f"The default of column {field.name} is not a value of its type",
             cause=f"{text[:200]!r} is of type {have}, the column of type {want}",
             remedy=f"Give a value of type {want}",
             column=field.name,

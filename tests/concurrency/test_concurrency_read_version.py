@@ -145,7 +145,7 @@ def test_a_snapshot_of_a_table_that_is_gone_writes_nothing(table: DeltaTable) ->
     snapshot = table.snapshot()
     for meta in list(table.store.list_recursive()):
         table.store.delete(meta.path)
-    with pytest.raises(ConflictError, match="cannot be written to any more"):
+    with pytest.raises(ConflictError, match="can no longer be written to"):
         snapshot.append(rows(("a", 1)))
     assert list(table.store.list_recursive()) == []
 

@@ -140,7 +140,7 @@ def test_a_function_that_is_not_there_is_refused(function: str) -> None:
         (DeltaIncrementalComponent, {"deps": ["lake//events"]}, "has an empty part"),
         (DeltaTablesComponent, {"tables": [{"key": "a/", "table_uri": "lake/a"}]}, "has an empty part"),
         (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": uri} for uri in "bc"]}, "two of the key 'a'"),
-        (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": "a", "max_age_hours": 1e300}]}, "is no age"),
+        (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": "a", "max_age_hours": 1e300}]}, "is not an age"),
     ],
 )
 def test_what_the_builders_refuse_components_refuse(component: Any, given: dict[str, Any], said: str) -> None:

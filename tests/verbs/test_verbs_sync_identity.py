@@ -83,7 +83,7 @@ def test_a_row_that_comes_meanwhile_is_a_conflict(table: DeltaTable, monkeypatch
 
 def test_only_identity_columns_are_synced(table: DeltaTable) -> None:
     made(table)
-    with pytest.raises(InvalidRequestError, match="n is no identity column"):
+    with pytest.raises(InvalidRequestError, match="n is not an identity column"):
         table.alter().sync_identity("n").commit()
     assert table.version() == 0
 

@@ -225,7 +225,7 @@ def _percentile(value: Typed, share: Typed, distinct: str, over: str) -> Typed:
     if not is_number(value.data_type) or distinct or isinstance(number, bool | str) or number is None:
         raise unsupported(f"percentile of {distinct}{value.data_type} with such a share")
     if not 0 <= (part := float(number)) <= 1:
-        raise InvalidExpressionError(f"{part} is no share: it must lie between 0 and 1")
+        raise InvalidExpressionError(f"{part} is not a share: it must lie between 0 and 1")
     place = f"(CAST(len(l) - 1 AS DOUBLE) * CAST({part!r} AS DOUBLE))"
     low, high = (f"l[CAST({end}({place}) AS BIGINT) + 1]" for end in ("floor", "ceil"))
     lower, higher = (widen(Typed(text, value.data_type), DOUBLE).sql for text in (low, high))

@@ -42,7 +42,7 @@ def ensure_compaction_agrees(store: LogStore, listing: LogListing, compaction: C
     commits = parse_log_files(read_commits(store, files, versions))
     if differences := ", ".join(_differences_of_actions(commits, actions)):
         raise CorruptLogError(
-            f"Log compaction {compaction.file.path.rpartition('/')[2]} says otherwise than its commits",
+            f"Log compaction {compaction.file.path.rpartition('/')[2]} contradicts its commits",
             cause=f"It differs in {differences}",
             remedy="Delete the file: readers take the commits",
             path=compaction.file.path,
@@ -93,7 +93,7 @@ def ensure_checkpoint_agrees(
     commits = _load(store, segment)
     if differences := ", ".join(_differences_of_states(commits, checkpoint)):
         raise CorruptLogError(
-            f"The checkpoint of version {version} says otherwise than the commits before it",
+            f"The checkpoint of version {version} contradicts the commits before it",
             cause=f"It differs in {differences}",
             remedy="Delete the checkpoint while the commits are there",
             path=files.files[0].path,

@@ -138,7 +138,7 @@ def _read_checksum(store: LogStore, compaction: CompactionFile) -> VersionChecks
 def _doubt(
     before: Tail, actions: LogActions, checkpoint: Checkpoint | None, checksum: VersionChecksum | None
 ) -> str | None:
-    """What a compaction says otherwise than the checksum, but for files."""
+    """Where a compaction contradicts the checksum, except for files."""
     if checksum is None:
         return None
     after = before.fold(actions)

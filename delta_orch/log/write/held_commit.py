@@ -178,7 +178,7 @@ def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
         _ensure_types(txn, _TXN_KINDS)
     for path in (*content["written"], *content["tombstones"]):
         if not isinstance(path, str):
-            raise TypeError("a path is no text")
+            raise TypeError("a path is not text")
     if content["provenance"]["txn_id"] != reference:
         raise ValueError("it has another name inside")
     schema, result_schema = parse_schema(content["schema"]), parse_schema(content["resultSchema"])

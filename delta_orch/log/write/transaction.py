@@ -235,7 +235,7 @@ class Transaction(Staging):
     def _next_version(self) -> int:
         version = 0 if self._base is None else self._base.version + 1
         if version > _LAST_VERSION:
-            raise ProtocolViolationError("The table has the last version that can be counted", remedy="Clone it")
+            raise ProtocolViolationError("The table has reached the greatest version", remedy="Clone it")
         return version
 
     def _put(self, version: int) -> FileMeta | None:
@@ -376,7 +376,7 @@ class Transaction(Staging):
         return on_top.paths
 
     def _leave_out(self, stale: Sequence[TxnId], base: CommitBase) -> bool:
-        """Drop what recorded identifiers guard. True where that is everything: then nothing must be committed."""
+        """Drop what recorded identifiers guard. True where that is everything: there is nothing to commit then."""
         if not stale:
             return False
         self._skipped_txns += tuple(stale)

@@ -207,7 +207,7 @@ def convert_located(
 
 
 def refuse(kind: Kind, target: pa.DataType, on_mismatch: OnMismatch) -> None:
-    """Raise that there are values of a type that is none of `sources_of(target)`, unless they are to be null."""
+    """Raise that some values have a type outside `sources_of(target)`, unless they become null."""
     if on_mismatch == "raise":
         found = f"type {kind.type_name}" if kind < Kind.OBJECT else "type objects or arrays"
         raise mismatch(f"values of {found}", target)

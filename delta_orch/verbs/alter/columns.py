@@ -326,7 +326,7 @@ class SyncIdentity(ChangeColumn):
         path, field = _find(draft, self.path)
         if len(path) > 1 or not is_identity(field):
             raise InvalidRequestError(
-                f"The column {quote_path(path)} is no identity column",
+                f"The column {quote_path(path)} is not an identity column",
                 remedy="Name a column whose values the table makes",
                 column=".".join(path),
             )

@@ -75,7 +75,7 @@ def match_files(files: pa.Table, where: Expression, schema: StructType, partitio
         partition_columns: Logical names.
 
     Raises:
-        ProtocolViolationError: A partition value of the log is none of its column's type.
+        ProtocolViolationError: A partition value of the log does not have its column's type.
     """
     values = PartitionValues.of_files(files, schema)
     by_partition = _Evaluator(values, schema, partition_columns, None).outcomes(where)

@@ -184,7 +184,7 @@ def partition_column(maps: pa.Array, name: str, schema: StructType) -> pa.Array:
         maps: A column `partition_values`.
 
     Raises:
-        ProtocolViolationError: The log holds a value that is none of the column's type.
+        ProtocolViolationError: The log holds a value that does not have the column's type.
     """
     from delta_orch.log.files.partition_columns import partition_strings
     from delta_orch.protocol.partition_values import partition_column_to_arrow
@@ -218,7 +218,7 @@ def compare_columns(op: str, left: pa.Array, right: pa.Array) -> pa.BooleanArray
 
 
 def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: DataType) -> pa.BooleanArray:
-    """`values IN (…)`: null where the value is null, or where it is none of them and one of them is null.
+    """`values IN (…)`: null where the value is null, or where it is not among them and one of them is null.
 
     Raises as `literal_array`.
     """
