@@ -6,7 +6,7 @@ import json
 import sys
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
 from typing import Literal as OneOf
@@ -143,14 +143,15 @@ def build_delta_log_sensor(
     if partitions_def is not None:
         mapping = TouchedPartitions(partitions_def, partition_expr, partition_format, partition_key_of)
 
-    def look(context: dg.SensorEvaluationContext, table: str, text: str | None) -> _Look:
+    def look(context: dg.SensorEvaluationContext, table: str, text: str | None, room: int) -> _Look:
         uri, options = followed[table]
         log = TableLog(open_store(resolve_env(uri), resolve_options(options)))
         if text is None and start == "latest":
             cursor = current_cursor(log)
             return _Look(SensorState(cursor), f"Watching from version {cursor.version} on.")
         state = SensorState() if text is None else parse_state(text)
-        if waited := [*state.left, *_runs_that_waited(state, mapping)]:
+        state, waited = _runs_that_waited(context, state, mapping, room)
+        if waited:
             # What an earlier tick has found goes before what is new.
             return _Look(state, "", waited, waited=True)
         verify = _is_verification_due(context.last_tick_completion_time, time.time())
@@ -186,6 +187,7 @@ def build_delta_log_sensor(
         free = None if max_active_runs is None else max_active_runs - _active_runs(context, name, max_active_runs)
         if free == 0:
             return dg.SkipReason(f"{max_active_runs} runs that this sensor requested are still active.")
+        room = min(limit for limit in (max_runs_per_tick, free, sys.maxsize) if limit is not None)
         before = {"": context.cursor} if tables is None else parse_cursors(context.cursor)
         looks: dict[str, _Look] = {}
         failed: dict[str, DeltaError] = {}
@@ -197,17 +199,16 @@ def build_delta_log_sensor(
                 continue
             try:
                 with waiting_at_most(max(0.0, until - time.monotonic())):
-                    looks[one] = look(context, one, before.get(one))
+                    looks[one] = look(context, one, before.get(one), room)
             except DeltaError as error:
                 failed[one] = error
                 if error.retryable and store is not None:
                     out_of_reach[store] = error
         after = {one: text for one in failed if (text := before.get(one)) is not None}
         requests, added = list[dg.RunRequest](), list[str]()
-        room = min((limit for limit in (max_runs_per_tick, free) if limit is not None), default=None)
         for one, found in sorted(looks.items(), key=lambda item: not item[1].waited):
-            now, left = (found.wanted, []) if room is None else (found.wanted[:room], found.wanted[room:])
-            room = None if room is None else room - len(now)
+            now, left = found.wanted[:room], found.wanted[room:]
+            room -= len(now)
             keys = {run.first for run in found.wanted}
             waiting = tuple(key for key in found.state.waiting if key not in keys)
             after[one] = str(SensorState(found.state.cursor, waiting, tuple(left)))
@@ -301,11 +302,52 @@ def _touched(context: dg.SensorEvaluationContext, mapping: TouchedPartitions, ba
     return touched
 
 
-def _runs_that_waited(state: SensorState, mapping: TouchedPartitions | None) -> list[WantedRun]:
-    """Runs of the partitions that are there by now."""
-    keys = [key for key in state.waiting if mapping is not None and mapping.has_key(key)]
+def _runs_that_waited(
+    context: dg.SensorEvaluationContext, state: SensorState, mapping: TouchedPartitions | None, room: int
+) -> tuple[SensorState, list[WantedRun]]:
+    """The runs that earlier ticks have left, with those of the partitions that are there by now, and the state without
+    them and without what lies outside of the partitions by now.
+
+    Args:
+        room: No more of them are looked at than are requested.
+
+    Raises:
+        InvalidRequestError: The partitions have changed since, and a key is none of theirs.
+    """
     version = state.cursor.version
-    return [WantedRun(f"{state.cursor.table_id}:{version}:waited:{key}", version, version, key, key) for key in keys]
+    about = f"{state.cursor.table_id}:{version}:waited"
+    waited = [WantedRun(f"{about}:{key}", version, version, key, key) for key in state.waiting]
+    wanted, later = list[WantedRun](), list[str]()
+    for number, run in enumerate([*waited, *state.left]):
+        if number >= len(waited) and len(wanted) >= room:
+            wanted += state.left[number - len(waited) :]
+            break
+        where = _where(run, mapping, state)
+        if where == "inside":
+            wanted.append(run)
+        elif where == "later" and run.first is not None:
+            later.append(run.first)
+        else:
+            context.log.warning("The partition %s lies outside of the sensor's partitions by now", run.first)
+    return replace(state, waiting=tuple(later), left=()), wanted
+
+
+def _where(run: WantedRun, mapping: TouchedPartitions | None, state: SensorState) -> str:
+    """As `TouchedPartitions.where`; all of a range is inside."""
+    try:
+        if mapping is None or run.first is None or run.last is None:
+            found = {"inside"} if mapping is None and run.first is None else set()
+        else:
+            found = {mapping.where(key) for key in (run.first, run.last)}
+    except InvalidRequestError:
+        found = set()
+    if len(found) != 1 or (run.first != run.last and found != {"inside"}):
+        raise InvalidRequestError(
+            f"The cursor holds a run of {run.first or 'no partition'}, which fits the sensor's partitions no more",
+            cause="They are others than those in which an earlier tick has found changes",
+            remedy=f"Launch the runs in the cursor by hand, as far as they are wanted, and set it to {state.cursor}",
+        )
+    return found.pop()
 
 
 _ACTIVE = (

@@ -20,6 +20,7 @@ from delta_orch.dagster.partition_selection import (
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, parse_cursor
 from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.types import STRING
 
 Values = Mapping[str, object]
 """A partition: its columns and their values, in Python's types."""
@@ -221,6 +222,19 @@ class TouchedPartitions:
             # A key that is not a point in time.
             return False
 
+    def where(self, key: str) -> str:
+        """Where a key lies that an earlier tick has found: `inside`, `outside` or `later`, as of a value. The
+        partitions may be others since.
+
+        Raises:
+            InvalidRequestError: It is none of theirs.
+        """
+        parts = key.split("|") if len(self._names) > 1 else [key]
+        if len(parts) != len(self._names):
+            raise InvalidRequestError(f"{key!r} is no key of {len(self._names)} dimensions")
+        dimensions = zip(self._names, dimension_definitions(self.partitions_def), parts, strict=True)
+        return self._combined([keys_of_value(made, name, STRING, part) for name, made, part in dimensions]).where
+
     def runs(self, touched: Touched, batch: TailBatch, *, by_range: bool, longest: int) -> list[WantedRun]:
         """A run for each key, or for each row of at most `longest` neighbors."""
         versions = (batch.starting_version, batch.ending_version)
@@ -280,6 +294,10 @@ class TouchedPartitions:
                     known_keys=known_keys if is_spelled else no_keys,
                 )
             )
+        return self._combined(found)
+
+    def _combined(self, found: Sequence[FoundKeys]) -> FoundKeys:
+        """The keys, from those of each dimension."""
         if self._names == ("",):
             return found[0]
         if any(one.where == "outside" for one in found):

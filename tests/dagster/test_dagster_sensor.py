@@ -242,6 +242,33 @@ def test_no_more_runs_a_tick(table: DeltaTable) -> None:
     assert tick.cursor == f"{table.snapshot().metadata.id}:0"
 
 
+def test_runs_that_wait_when_the_partitions_change(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> None:
+    def days(start: str) -> dg.Definitions:
+        return build(table, partitions_def=dg.DailyPartitionsDefinition(start), start="beginning", max_runs_per_tick=1)
+
+    table.append(rows(*(f"2013-01-0{day}" for day in range(1, 6))), partition_by=["day"])
+    set_clock(monkeypatch, "2013-01-05 12:00")
+    tick = Ticks(days("2013-01-01"))
+    assert keys(tick()) == ["2013-01-01"]
+    waiting = tick.cursor
+    # Three are left, and the last one is not over.
+    for other in (
+        {"partitions_def": dg.HourlyPartitionsDefinition("2013-01-01-00:00")},
+        {"partitions_def": dg.MonthlyPartitionsDefinition("2013-01-01")},
+        {"partitions_def": dg.MultiPartitionsDefinition({"day": DAYS, "of": DAYS}), "partition_key_of": str},
+        {},
+    ):
+        tick.definitions = build(table, **other)
+        with pytest.raises(InvalidRequestError, match="fits the sensor's partitions no more"):
+            tick()
+        assert tick.cursor == waiting
+    tick.definitions = days("2013-01-03")
+    assert [keys(tick()) for _ in range(3)] == [["2013-01-03"], ["2013-01-04"], []]
+    set_clock(monkeypatch, "2013-01-06 00:01")
+    assert keys(tick()) == ["2013-01-05"]
+    assert tick.cursor == f"{table.snapshot().metadata.id}:0"
+
+
 def test_neighbors_in_one_run(table: DeltaTable) -> None:
     table.append(rows("2013-01-01", "2013-01-02", "2013-01-04"), partition_by=["day"])
     tick = Ticks(build(table, partitions_def=DAYS, start="beginning", partitions_per_run="range"))
