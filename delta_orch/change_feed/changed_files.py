@@ -61,9 +61,6 @@ def _in_type(older: DataType, newer: DataType, path: tuple[str, ...], allow_drop
         yield f"column {'.'.join(path)} was {older} and is {newer}"
 
 
-# More than a Parquet file has: statistics that say so are not believed.
-_MANY_ROWS = 1 << 32
-
 CHANGED_FILE_SCHEMA = pa.schema(
     [
         pa.field("path", pa.string(), nullable=False),
@@ -132,9 +129,11 @@ def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, afte
     differences = [(new - old, old - new) for old, new in zip(old_vectors, new_vectors, strict=True)]
     changed = [row for row, (deleted, restored) in enumerate(differences) if deleted or restored]
     after = pc.take(after, int64_array(changed))
-    for row, (num_rows, index) in enumerate(zip(_num_rows(store, after), changed, strict=True)):
+    marked = [(deleted | restored).max() + 1 for deleted, restored in map(differences.__getitem__, changed)]
+    for row, (num_rows, index) in enumerate(zip(_num_rows(store, after, marked), changed, strict=True)):
         for change_type, rows in zip(("delete", "insert"), differences[index], strict=True):
-            if rows:
+            # A vector may mark more than its file has.
+            if rows := rows & BitMap64(range(num_rows)):
                 yield _changed(commit, _only_rows(after.slice(row, 1), rows, num_rows), change_type)
 
 
@@ -144,17 +143,18 @@ def _bitmap(vector: DeletionVector | None) -> BitMap64:
 
 def _only_rows(file: pa.Table, rows: BitMap64, num_rows: int) -> pa.Table:
     """The file with a vector that marks every other row."""
-    others = BitMap64(range(max(num_rows, rows.max() + 1))) - rows
+    others = BitMap64(range(num_rows)) - rows
     others.run_optimize()
     descriptor = DeletionVector(others).inline_descriptor()
     marked = deletion_vector_array([descriptor])
     return file.set_column(file.schema.get_field_index("deletion_vector"), "deletion_vector", marked)
 
 
-def _num_rows(store: LogStore, files: pa.Table) -> list[int]:
-    """The number of rows in each file, deleted ones included; from its footer where its statistics do not say."""
+def _num_rows(store: LogStore, files: pa.Table, marked: list[int]) -> list[int]:
+    """The number of rows in each file, deleted ones included; from its footer where its statistics do not say, or say
+    fewer than are `marked`."""
     counts = record_counts(files).to_pylist()
-    untold = [row for row, count in enumerate(counts) if count is None or not 0 <= count < _MANY_ROWS]
+    untold = [row for row, count in enumerate(counts) if count is None or count < marked[row]]
     paths = pc.take(FileTable(files).path, int64_array(untold)).to_pylist()
     read = dict(zip(untold, read_num_rows(store, paths), strict=True))
     return [read.get(row, count) for row, count in enumerate(counts)]

@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
 from delta_orch.errors import (
+    ConcurrentDeleteReadError,
     CorruptDeletionVectorError,
     DeltaError,
     InvalidPropertyError,
@@ -148,6 +149,29 @@ def test_few_bytes_that_mark_billions_of_rows_are_refused() -> None:
     with pytest.raises(CorruptDeletionVectorError, match="marks"):
         every.row_indexes(1 << 36)
     assert len(every.row_indexes(1000)) == 1000
+
+
+@pytest.mark.parametrize("count", [1, 3, 1 << 61])
+def test_the_feed_of_a_vector_that_marks_more_than_there_is(tmp_path: Path, count: int) -> None:
+    table = _table(tmp_path, delta__enableDeletionVectors="true")
+    table.delete("id = 2")
+    vector = DeletionVector(BitMap64([1, 2**40, 2**62])).inline_descriptor()
+    told = {"storageType": "i", "pathOrInlineDv": vector.path_or_inline_dv, "sizeInBytes": vector.size_in_bytes}
+    stats = json.dumps({"numRecords": count})
+    _edit(tmp_path, "add", lambda add: add.update(deletionVector=told | {"cardinality": 3}, stats=stats), version=1)
+    feed = DeltaTable(tmp_path).changes(starting_version=1).to_arrow()
+    assert feed.select(["id", "_change_type"]).to_pylist() == [{"id": 2, "_change_type": "delete"}]
+
+
+@pytest.mark.parametrize("stats", [None, "{}", '{"numRecords": 2305843009213693951}'])
+def test_rows_that_another_marks_in_a_file_of_unknown_length(tmp_path: Path, stats: str | None) -> None:
+    table = _table(tmp_path, delta__enableDeletionVectors="true")
+    before = table.append(pa.table({"id": [101, 102], "p": ["x", "y"]})).version
+    table.delete("id = 2")
+    _edit(tmp_path, "add", lambda add: add.update(stats=stats), version=before + 1)
+    with pytest.raises(ConcurrentDeleteReadError):
+        DeltaTable(tmp_path).snapshot(before).delete("id = 102")
+    assert DeltaTable(tmp_path).snapshot().version == before + 1
 
 
 def test_statistics_that_lie_about_rows_cost_no_row(tmp_path: Path) -> None:

@@ -212,16 +212,20 @@ _BUILDERS: Mapping[pa.DataType, Callable[[Sequence[JsonValue]], pa.Array]] = {
 
 _RECORDS = pa.schema([("numRecords", pa.int64())])
 _FEW = 64
+_MOST_ROWS = 1 << 32
+"""What says more is no Parquet file's count of rows."""
 
 
 def record_counts(files: pa.Table) -> pa.Array:
     """`numRecords` of each file (columns of `file_columns.ADD_RECORDS`): of the data file, deleted rows counted; null
-    where the statistics do not say."""
+    where the statistics do not say, or say what no file has."""
     if "stats" not in files.column_names:
         return pa.nulls(files.num_rows, pa.int64())
     column = FileTable(files).stats
-    counts = [_counts(chunk) for chunk in column.chunks if len(chunk)]
-    return pa.concat_arrays(counts) if counts else int64_array([])
+    chunks = [_counts(chunk) for chunk in column.chunks if len(chunk)]
+    counts = pa.concat_arrays(chunks) if chunks else int64_array([])
+    believed = pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, _MOST_ROWS))
+    return counts if pc.all(believed).as_py() and not counts.null_count else pc.if_else(believed, counts, None)
 
 
 def known_records(tables: Sequence[pa.Table]) -> int:
@@ -257,7 +261,7 @@ def _one_by_one(stats: pa.StringArray) -> pa.Array:
 
 def _count(text: str | None) -> int | None:
     count = parse_object(text).get("numRecords")
-    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count < 1 << 62 else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and abs(count) < 1 << 62 else None
 
 
 def with_record_count(stats: str | None, count: int) -> str:

@@ -187,6 +187,8 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
     before, after = (
         bitmaps_of(intent.store, files) for files in (pc.filter(marked.removes, concerned).combine_chunks(), adds)
     )
+    # Which rows a vector leaves can be looked at where the statistics tell how many the file has.
+    counted = pc.is_valid(record_counts(adds)).to_pylist()
     open_questions: list[int] = []
     for index, path in enumerate(paths):
         gone, back = after[index] - before[index], before[index] - after[index]
@@ -195,7 +197,7 @@ def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChang
             raise conflict_error(ConcurrentAppendError, winner, cause, path=path, num_rows=len(back))
         if known[index]:
             continue  # Only the rows that the transaction deletes matter: `marks_on_top` compares them.
-        if matching[index] and not named_too[index]:
+        if matching[index] and not named_too[index] and counted[index]:
             open_questions.append(index)
         elif gone:
             raise _deleted(winner, path, gone)
