@@ -20,7 +20,7 @@ from delta_orch.log.read.deletion_vectors import (
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.arrow_building import STRING_MAP, int64_array, string_array
-from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.deletion_vector import DeletionVector, marks_inside
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.protocol.types import VOID, DataType, StructType, parts_beside
 from delta_orch.storage.base import LogStore
@@ -132,8 +132,7 @@ def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, afte
     marked = [(deleted | restored).max() + 1 for deleted, restored in map(differences.__getitem__, changed)]
     for row, (num_rows, index) in enumerate(zip(_num_rows(store, after, marked), changed, strict=True)):
         for change_type, rows in zip(("delete", "insert"), differences[index], strict=True):
-            # A vector may mark more than its file has.
-            if rows := rows & BitMap64(range(num_rows)):
+            if rows := marks_inside(rows, num_rows):
                 yield _changed(commit, _only_rows(after.slice(row, 1), rows, num_rows), change_type)
 
 

@@ -154,6 +154,13 @@ def parse_bitmap(data: bytes, descriptor: DeletionVectorDescriptor) -> DeletionV
     return DeletionVector(bitmap)
 
 
+def marks_inside(marks: BitMap64, num_records: int) -> BitMap64:
+    """The marks of rows that a file of `num_records` rows has. A vector may hold others, which delete nothing."""
+    from pyroaring import BitMap64
+
+    return marks & BitMap64(range(num_records)) if marks and marks.max() >= num_records else marks
+
+
 @dataclass(frozen=True, slots=True)
 class DeletionVector:
     """The indexes of the rows of one data file that are no longer in the table."""
@@ -174,11 +181,8 @@ class DeletionVector:
             CorruptDeletionVectorError: It marks more rows than are read.
         """
         import numpy as np
-        from pyroaring import BitMap64
 
-        inside = self.bitmap
-        if inside and inside.max() >= num_records:
-            inside = inside & BitMap64(range(num_records))
+        inside = marks_inside(self.bitmap, num_records)
         if len(inside) > _MOST_MARKED:
             raise CorruptDeletionVectorError(
                 f"A deletion vector marks {len(inside)} rows of one file",

@@ -22,7 +22,7 @@ from delta_orch.log.read.deletion_vectors import (
     read_deletion_vectors,
 )
 from delta_orch.protocol.arrow_building import int64_array
-from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.deletion_vector import DeletionVector, marks_inside
 from delta_orch.protocol.types import LONG, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.writing.moved_rows import RowCopies
@@ -98,7 +98,8 @@ class ChangedFiles:
         for number, vector, count in zip(numbers, vectors, counts, strict=True):
             gone = RowSet().positions if vector is None else vector.bitmap
             deleted, updated = (sets.get((kind, number), RowSet()).positions for kind in (DELETE, UPDATE))
-            found.append(_Touched(number, gone, deleted, updated, None if count is None else count - len(gone)))
+            live = None if count is None else count - len(marks_inside(gone, count))
+            found.append(_Touched(number, gone, deleted, updated, live))
         return found
 
     def stage(self, relation: Relation | None, *, recomputed: Collection[str], filled: Collection[str]) -> ChangeCounts:
@@ -211,7 +212,7 @@ class ChangedFiles:
         # Statistics may be wrong. Where a file is to go by them, its footer has the last word.
         paths = pc.take(FileTable(self._files).path, int64_array([file.number for file in full])).to_pylist()
         for file, num_rows in zip(full, read_num_rows(self._snapshot.store, paths), strict=True):
-            file.live = num_rows - len(file.gone)
+            file.live = num_rows - len(marks_inside(file.gone, num_rows))
         emptied, marked, rewritten = [], [], []
         for file in self._touched:
             count = len(file.leaving)

@@ -115,23 +115,15 @@ def test_the_same_row_is_a_conflict_that_names_file_and_rows() -> None:
     assert ids_in(table) == left(1, 2, 7, 105)
 
 
-def test_a_file_that_loses_its_last_rows_by_both_is_removed() -> None:
+def test_a_file_that_loses_its_last_rows_by_both_stays_until_it_is_purged() -> None:
     table = new_table()
     snapshot = table.snapshot()
     deletion(table, snapshot, range(50), []).commit()
     deletion(table, snapshot, range(50, 100), []).commit()
     assert ids_in(table) == list(range(100, 200))
+    assert read_anew(table).num_files == 2
+    table.purge()
     assert read_anew(table).num_files == 1
-
-
-def test_a_file_without_rows_left_is_removed_at_once() -> None:
-    table = new_table()
-    adds = begin(table, table.snapshot()).delete_rows(
-        files_in_order(table.snapshot()), [BitMap64(range(100)), BitMap64([1])]
-    )
-    assert adds.num_rows == 1
-    deletion(table, table.snapshot(), range(100), [1]).commit()
-    assert ids_in(table) == left(*range(100), 101)
 
 
 def test_a_compaction_in_between_is_a_conflict() -> None:

@@ -163,6 +163,19 @@ def test_the_feed_of_a_vector_that_marks_more_than_there_is(tmp_path: Path, coun
     assert feed.select(["id", "_change_type"]).to_pylist() == [{"id": 2, "_change_type": "delete"}]
 
 
+@pytest.mark.parametrize("takes_vectors", ["true", "false"])
+def test_marks_of_rows_that_are_not_there_cost_no_row(tmp_path: Path, takes_vectors: str) -> None:
+    table = _table(tmp_path, delta__enableDeletionVectors="true")
+    table.delete("id = 2")
+    vector = DeletionVector(BitMap64([1, 2**40])).inline_descriptor()
+    told = {"storageType": "i", "pathOrInlineDv": vector.path_or_inline_dv, "sizeInBytes": vector.size_in_bytes}
+    _edit(tmp_path, "add", lambda add: add.update(deletionVector=told | {"cardinality": 2}), version=1)
+    table = DeltaTable(tmp_path)
+    table.alter().set_properties({"delta.enableDeletionVectors": takes_vectors}).commit()
+    table.delete("id = 1")
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [3]
+
+
 @pytest.mark.parametrize("stats", [None, "{}", '{"numRecords": 2305843009213693951}'])
 def test_rows_that_another_marks_in_a_file_of_unknown_length(tmp_path: Path, stats: str | None) -> None:
     table = _table(tmp_path, delta__enableDeletionVectors="true")
@@ -175,16 +188,17 @@ def test_rows_that_another_marks_in_a_file_of_unknown_length(tmp_path: Path, sta
 
 
 def test_statistics_that_lie_about_rows_cost_no_row(tmp_path: Path) -> None:
-    for said in (1, 100_000):
-        root = tmp_path / str(said)
+    for said, gone in ((1, 2), (1, 1), (2, 2), (100_000, 2)):
+        root = tmp_path / f"{said} {gone}"
         table = _table(root, delta__enableDeletionVectors="true")
         _edit(root, "add", lambda add, said=said: add.update(stats=json.dumps({"numRecords": said})))
         try:
-            DeltaTable(table.uri).delete("id = 2")
+            DeltaTable(table.uri).delete(f"id = {gone}")
         except DeltaError:
             assert DeltaTable(table.uri).version() == 0
         else:
-            assert DeltaTable(table.uri).snapshot().scan(["id"]).to_arrow()["id"].to_pylist() == [1, 3]
+            left = DeltaTable(table.uri).snapshot().scan(["id"]).to_arrow()["id"].to_pylist()
+            assert left == [one for one in (1, 2, 3) if one != gone]
         assert any("statistics say" in p.message for p in DeltaTable(table.uri).fsck(deep=True).problems)
 
 

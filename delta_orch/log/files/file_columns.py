@@ -222,10 +222,8 @@ def record_counts(files: pa.Table) -> pa.Array:
     if "stats" not in files.column_names:
         return pa.nulls(files.num_rows, pa.int64())
     column = FileTable(files).stats
-    chunks = [_counts(chunk) for chunk in column.chunks if len(chunk)]
-    counts = pa.concat_arrays(chunks) if chunks else int64_array([])
-    believed = pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, _MOST_ROWS))
-    return counts if pc.all(believed).as_py() and not counts.null_count else pc.if_else(believed, counts, None)
+    counts = [_counts(chunk) for chunk in column.chunks if len(chunk)]
+    return pa.concat_arrays(counts) if counts else int64_array([])
 
 
 def known_records(tables: Sequence[pa.Table]) -> int:
@@ -250,9 +248,11 @@ def _counts(stats: pa.StringArray) -> pa.Array:
     from delta_orch.log.files.stats_json import read_stats_json
 
     try:
-        return read_stats_json(stats, _RECORDS).column(0).combine_chunks()
+        counts = read_stats_json(stats, _RECORDS).column(0).combine_chunks()
     except pa.ArrowInvalid:
         return _one_by_one(stats)
+    is_believed = pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, _MOST_ROWS))
+    return pc.if_else(is_believed, counts, pa.nulls(1, pa.int64())[0])
 
 
 def _one_by_one(stats: pa.StringArray) -> pa.Array:
@@ -261,7 +261,7 @@ def _one_by_one(stats: pa.StringArray) -> pa.Array:
 
 def _count(text: str | None) -> int | None:
     count = parse_object(text).get("numRecords")
-    return count if isinstance(count, int) and not isinstance(count, bool) and abs(count) < 1 << 62 else None
+    return count if isinstance(count, int) and not isinstance(count, bool) and 0 <= count <= _MOST_ROWS else None
 
 
 def with_record_count(stats: str | None, count: int) -> str:

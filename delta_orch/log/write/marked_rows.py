@@ -83,7 +83,8 @@ class MarkedRows:
         return one_chunk(canonical_paths(FileTable(self.files).path))
 
     def stage(self, staged: StagedActions) -> pa.Table:
-        """Stage every file's removal, and its return with another vector, unless no row of it is left.
+        """Stage every file's removal, and its return with another vector. One without a row left returns, too: how many
+        rows it has, only its statistics say here.
 
         Returns: The files that return, columns of `ADD_SCHEMA`.
 
@@ -91,14 +92,12 @@ class MarkedRows:
             InvalidRequestError: A file does not say how many records it has.
         """
         unions = [before | new for before, new in zip(self.marked, self.deleted, strict=True)]
-        counts = record_counts(self.files).to_pylist()
-        staying = [index for index, rows in enumerate(unions) if counts[index] is None or len(rows) < counts[index]]
         vectors, vector_files = pack_deletion_vectors(
-            [DeletionVector(unions[index]) for index in staying],
+            list(map(DeletionVector, unions)),
             inline_bytes=INLINE_BYTES,
             random_prefix_length=self.random_prefix_length,
         )
-        adds = with_deletion_vectors(pc.take(self.files, int64_array(staying)), vectors)
+        adds = with_deletion_vectors(self.files, vectors)
         self.vector_files = [*self.vector_files, *vector_files]
         staged.removes.append((self.files.select(_REMOVED_COLUMNS), True))
         staged.adds.append(adds)

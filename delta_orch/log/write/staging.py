@@ -281,7 +281,7 @@ class Staging:
         self._staged.tombstones = tuple(paths)
 
     def delete_rows(self, files: pa.Table, positions: Sequence[BitMap64]) -> pa.Table:
-        """Delete rows of files by marking them (PROTOCOL, "Deletion Vectors"). A file without rows left is removed.
+        """Delete rows of files by marking them (PROTOCOL, "Deletion Vectors"). A file without a row left stays.
 
         Behind a commit that marks other rows of the same files the transaction puts its own on top of those; behind one
         that marks some of them it ends in a conflict. Which rows it has read is to be told by `read_where` and the
