@@ -256,6 +256,8 @@ class DeltaIncrementalComponent(_DeltaComponent):
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         automation = dg.AutomationCondition
+        # A batch is what there is of the source; partitions of `deps` that were never materialized hold nothing up.
+        updated = automation.eager().without(~automation.any_deps_missing())
         made = delta_asset(
             incremental_from=self.resource(self.source_uri),
             table=self.resource(self.table_uri),
@@ -274,7 +276,7 @@ class DeltaIncrementalComponent(_DeltaComponent):
             audit=self.audit,
             key=_key(self.key),
             deps=[_key(key) for key in self.deps],
-            automation_condition=automation.eager() if self.cron is None else automation.on_cron(self.cron),
+            automation_condition=updated if self.cron is None else automation.on_cron(self.cron),
             group_name=self.group_name,
         )(_function(self.function, context))
         return dg.Definitions(assets=[made])
@@ -317,13 +319,13 @@ class DeltaMaintenanceComponent(_DeltaComponent):
         bool, dg.Resolver.default(description="Report what vacuum would delete, delete nothing.")
     ] = False
     pool: Annotated[str | None, dg.Resolver.default(description="The concurrency pool of the assets.")] = DEFAULT_POOL
-    key_prefix: Annotated[str, dg.Resolver.default(description="The first part of their keys.")] = "maintenance"
+    key_prefix: Annotated[str, dg.Resolver.default(description="The first parts of their keys.")] = "maintenance"
     group_name: Annotated[str | None, dg.Resolver.default(description="Their group.")] = "maintenance"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         return dg.Definitions(
             assets=build_delta_maintenance_assets(
-                {name: self.resource(uri) for name, uri in self.tables.items()},
+                {"/".join(_key(name).path): self.resource(uri) for name, uri in self.tables.items()},
                 policy=MaintenancePolicy(
                     self.min_compactable_files,
                     self.max_commits_since_checkpoint,
@@ -335,7 +337,7 @@ class DeltaMaintenanceComponent(_DeltaComponent):
                 vacuum_retention_hours=self.vacuum_retention_hours,
                 vacuum_dry_run_only=self.vacuum_dry_run_only,
                 consumers={name: [self.resource(uri) for uri in uris] for name, uris in self.consumers.items()},
-                key_prefix=self.key_prefix,
+                key_prefix=_key(self.key_prefix).path,
                 group_name=self.group_name,
                 pool=self.pool,
                 automation_condition=None if self.cron is None else dg.AutomationCondition.on_cron(self.cron),

@@ -122,6 +122,24 @@ def test_components_do_what_their_builders_do(tmp_path: Path, monkeypatch: pytes
             assert "hidden-value" not in "".join(str(entry) for entry in instance.all_logs(result.run_id))
 
 
+def test_an_incremental_asset_runs_before_all_partitions_are_there() -> None:
+    @dg.asset(key=["lake", "events"], partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
+    def events() -> None: ...
+
+    instance = dg.DagsterInstance.ephemeral()
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=DeltaIncrementalComponent)
+        given = {**component_attributes(folder), "deps": ["lake/events"]}
+        about = {"type": "delta_orch.dagster.DeltaIncrementalComponent", "attributes": given}
+        (folder / "defs.yaml").write_text(json.dumps(about))
+        with sandbox.build_all_defs() as loaded:
+            defs = dg.Definitions.merge(loaded, dg.Definitions([events]))
+            before = dg.evaluate_automation_conditions(defs, instance)
+            assert dg.materialize([events], instance=instance, partition_key="a").success
+            after = dg.evaluate_automation_conditions(defs, instance, cursor=before.cursor)
+            assert (before.total_requested, after.total_requested) == (0, 1)
+
+
 @pytest.mark.parametrize("function", ["transform.py:nothing", "no.such.module"])
 def test_a_function_that_is_not_there_is_refused(function: str) -> None:
     with create_defs_folder_sandbox() as sandbox:
@@ -138,6 +156,8 @@ def test_a_function_that_is_not_there_is_refused(function: str) -> None:
         (DeltaIncrementalComponent, {"delete_marker": "gone"}, "delete_marker"),
         (DeltaMaintenanceComponent, {"consumers": {"unknown": ["lake/daily"]}}, "names unknown"),
         (DeltaIncrementalComponent, {"deps": ["lake//events"]}, "has an empty part"),
+        (DeltaMaintenanceComponent, {"tables": {"a//b": "lake/a"}}, "has an empty part"),
+        (DeltaMaintenanceComponent, {"key_prefix": ""}, "has an empty part"),
         (DeltaTablesComponent, {"tables": [{"key": "a/", "table_uri": "lake/a"}]}, "has an empty part"),
         (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": uri} for uri in "bc"]}, "two of the key 'a'"),
         (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": "a", "max_age_hours": 1e300}]}, "is not an age"),
