@@ -176,6 +176,17 @@ def test_marks_of_rows_that_are_not_there_cost_no_row(tmp_path: Path, takes_vect
     assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [3]
 
 
+def test_no_feature_is_dropped_at_the_cost_of_rows(tmp_path: Path) -> None:
+    table = _table(tmp_path, delta__enableDeletionVectors="true")
+    table.delete("id = 2")
+    vector = DeletionVector(BitMap64([1, 2**40, 2**41])).inline_descriptor()
+    told = {"storageType": "i", "pathOrInlineDv": vector.path_or_inline_dv, "sizeInBytes": vector.size_in_bytes}
+    _edit(tmp_path, "add", lambda add: add.update(deletionVector=told | {"cardinality": 3}), version=1)
+    table = DeltaTable(tmp_path)
+    table.alter().drop_feature("deletionVectors").commit()
+    assert table.snapshot().scan().to_arrow()["id"].to_pylist() == [1, 3]
+
+
 @pytest.mark.parametrize("stats", [None, "{}", '{"numRecords": 2305843009213693951}'])
 def test_rows_that_another_marks_in_a_file_of_unknown_length(tmp_path: Path, stats: str | None) -> None:
     table = _table(tmp_path, delta__enableDeletionVectors="true")

@@ -15,9 +15,11 @@ from delta_orch.engines.file_traits import have_older_types, have_shredded_varia
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.write.marked_rows import bitmaps_of
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
+from delta_orch.protocol.arrow_building import all_booleans, bool_array, int64_array, one_chunk
+from delta_orch.protocol.deletion_vector import marks_inside
 from delta_orch.protocol.types import StructType, fields_of, holds_variant
 from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode, physical_name
 from delta_orch.table.protocol_upgrade import FileTrait
@@ -69,7 +71,6 @@ class FileRewriter:
         files = _unwanted_files(draft)
         copies = RowCopies(draft.snapshot)
         if files.num_rows:
-            files = _with_counts(draft.snapshot, files)
             self._rewrite(draft, files, copies)
             adds = pc.filter(self._made, pc.is_in(self._made.column(_SOURCE), value_set=keys_of(files)))
             adds, removed = adds.drop_columns([_SOURCE]), files.select(REMOVED_FILE_COLUMNS)
@@ -91,7 +92,7 @@ class FileRewriter:
             files,
             pc.and_(
                 pc.invert(pc.is_in(keys_of(files), value_set=self._made.column(_SOURCE).combine_chunks())),
-                pc.greater(_live_rows(files), 0),
+                _have_rows(draft.snapshot, files),
             ),
         )
         if not todo.num_rows:
@@ -162,26 +163,18 @@ def _names_differ(draft: Draft) -> bool:
     return is_by_id or ever_given != str(len(fields)) or any(physical_name(field) != field.name for field in fields)
 
 
-def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
-    """The files, with how many records each has. Where statistics do not say, or say that no row is left, its footer is
+def _have_rows(snapshot: Snapshot, files: pa.Table) -> pa.Array:
+    """Whether a row of each file is left. Where its statistics do not say so, its footer and its deletion vector are
     asked: rows are not given up for a wrong number."""
-    counts = record_counts(files)
-    is_open = pc.coalesce(pc.less_equal(counts, _deleted_rows(files)), all_booleans(True, 1)[0])
-    asked = pc.indices_nonzero(is_open).to_pylist()
-    if asked:
-        paths = [FileTable(files).path[row].as_py() for row in asked]
-        read = int64_array(read_num_rows(snapshot.store, paths))
-        counts = pc.replace_with_mask(counts, is_open, read)
-    return files.append_column("num_records", counts)
-
-
-def _deleted_rows(files: pa.Table) -> pa.Array:
-    vectors = one_chunk(FileTable(files).deletion_vector)
-    return pc.coalesce(pc.struct_field(vectors, "cardinality"), 0)
-
-
-def _live_rows(files: pa.Table) -> pa.Array:
-    return pc.subtract(one_chunk(files.column("num_records")), _deleted_rows(files))
+    marked = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), 0)
+    is_open = pc.coalesce(pc.less_equal(record_counts(files), marked), all_booleans(True, 1)[0])
+    asked = pc.take(files, pc.indices_nonzero(is_open))
+    counts = read_num_rows(snapshot.store, FileTable(asked).path.to_pylist())
+    left = [
+        len(marks_inside(marks, count)) < count
+        for marks, count in zip(bitmaps_of(snapshot.store, asked), counts, strict=True)
+    ]
+    return pc.replace_with_mask(pc.invert(is_open), is_open, bool_array(left))
 
 
 def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
