@@ -241,6 +241,7 @@ def test_under_airflow_a_list_that_has_changed_moves_identities(runs: Runs, tmp_
     assert content_of(tmp_path / "t") == ["a1", "a2", "b1", "b2", "c1", "c2"]
 
 
+@needs_state
 def test_a_mapped_task_replaces_its_rows_in_a_file_of_all() -> None:
     """A compaction has put the rows of all in one file, before the run, and in it."""
     table, states = new_table(), dict[int, str | None]()
@@ -257,6 +258,7 @@ def test_a_mapped_task_replaces_its_rows_in_a_file_of_all() -> None:
     assert content(table) == ["0:1", "1:2"]
 
 
+@needs_state
 def test_what_a_write_leaves_of_a_file_is_not_its_own(runs: Runs, tmp_path: Path) -> None:
     """One task dies after its commit, and finds it again when another has rewritten what it had left."""
     table = DeltaTable(tmp_path / "t")

@@ -218,7 +218,7 @@ def test_a_checkpoint_that_disagrees_with_its_commits(builder: LogBuilder, lost:
     builder.checkpoint(3)
     assert _fsck(builder).problems == ()
     [found] = open_table(builder.store).fsck(deep=True).problems[:1]
-    assert found.severity == "error" and "otherwise than the commits before it" in found.message
+    assert found.severity == "error" and "contradicts the commits before it" in found.message
     assert ("files that it lacks: 1" if lost else "the protocol") in found.message
 
 
