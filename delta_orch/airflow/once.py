@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
-from delta_orch.airflow.rebuilds import newer_rebuilds, newer_removals, overtaken
+from delta_orch.airflow.rebuilds import ensure_in_time, newer_rebuilds, newer_removals, overtaken, removing
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared, has_to_spare
 from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
@@ -122,6 +122,8 @@ class OnceWriter:
         def write(step: Step) -> StepReport:
             # An upsert rewrites whole files: those of a file do not tell whose keys it replaces.
             look = None if step.mode == "merge" else self.look(step.txns, step.where)
+            if self._adds and step.txns and removing(self._context):
+                look = partial(ensure_in_time, self._context, self._run, self._table, step.txns[-1])
             return (step if look is None else replace(step, look=look)).run(rows)
 
         return self._once(step, write)
@@ -133,7 +135,7 @@ class OnceWriter:
         known = {} if now is None else now.txns
         unit = txns[-1] if txns else None
         # A newer run may commit while this one works.
-        may_be_late = unit is not None and not self._adds and self._run.is_undated(unit)
+        may_be_late = unit is not None and not self._adds and not self._replaces_table
         if (self._adds and not self._deletes) or not (
             may_be_late or has_to_spare(self._context, self._run, known, is_merge=self._deletes)
         ):
@@ -195,7 +197,7 @@ class OnceWriter:
             raise lived_on(step.name) from error
         late = [txn.app_id for txn in report.skipped_txns if txn in removals]
         if late and txns[-1] not in report.skipped_txns:
-            raise overtaken(step.name, late[0])
+            raise overtaken(step.name, late[0].partition(".")[2].partition(":")[0].partition("[")[0])
         if verdict is not Verdict.LEAVE and (report.skipped or report.recovered is not None):
             self._ensure_own_name(txns[-1])
         if report.skipped and report.skipped_txns and verdict is not Verdict.LEAVE:

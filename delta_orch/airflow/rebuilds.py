@@ -7,12 +7,14 @@ replaced it.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.taken import before
+from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
+from delta_orch.airflow.taken import before, predicate_of
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.recorded import find_txn_commit
+from delta_orch.pipeline.recorded import find_txn_commit, newest_first, said_by
 from delta_orch.pipeline.run_identity import MAX_CLEAR_NUMBER, airflow_version, airflow_writer
 
 if TYPE_CHECKING:
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.log.files.commit_reader import Commit
+    from delta_orch.staged_write import StagedWrite
 
 
 def newer_rebuilds(context: Context, run: TaskRun, table: DeltaTable, known: TableSnapshot) -> tuple[TxnId, ...]:
@@ -55,12 +59,8 @@ def newer_removals(context: Context, run: TaskRun, table: DeltaTable, known: Tab
     """
     partition = run.identity().partition
     removals = []
-    for name in () if partition is None else before(context):
-        task = context["dag"].task_dict[name]
-        arguments = getattr(task, "partial_kwargs", None) or vars(task)
-        removes = getattr(getattr(task, "operator_class", task), "removes_rows", None)
-        is_by_run = arguments.get("idempotency", "run") == "run" and arguments.get("identity") is None
-        if removes is not None and is_by_run and removes(arguments):
+    for name, arguments in {} if partition is None else removing(context).items():
+        if arguments.get("idempotency", "run") == "run" and arguments.get("identity") is None:
             until = airflow_version(run.ordered_at, MAX_CLEAR_NUMBER)
             writer = airflow_writer(run.dag_id, name)
             # Of a mapped task, how many the newer run has is known by what they have recorded. Meanwhile others may
@@ -74,18 +74,74 @@ def newer_removals(context: Context, run: TaskRun, table: DeltaTable, known: Tab
     return tuple(removals)
 
 
+def removing(context: Context) -> Mapping[str, Mapping[str, object]]:
+    """The tasks before this one that remove rows of a predicate or of partitions, with their arguments."""
+    found = {}
+    for name in before(context):
+        task = context["dag"].task_dict[name]
+        arguments = getattr(task, "partial_kwargs", None) or vars(task)
+        removes = getattr(getattr(task, "operator_class", task), "removes_rows", None)
+        if removes is not None and removes(arguments):
+            found[name] = arguments
+    return found
+
+
+def ensure_in_time(context: Context, run: TaskRun, table: DeltaTable, unit: TxnId, staged: StagedWrite) -> None:
+    """Look at the rows that a task is about to add behind one that removes rows, for runs of whichever interval, or
+    without one (`newer_removals` is for those of one interval).
+
+    Args:
+        unit: The transaction of the write.
+        staged: The write, before it is published.
+
+    Raises:
+        InvalidRequestError: Such a task of a newer run has removed rows of this kind, since this run has begun: what is
+            added would stand beside what that run adds. The table is unchanged.
+    """
+    if staged.read_version is None or not run.is_behind(unit, table.snapshot(staged.read_version).txns.items()):
+        return
+    tasks, own, newer = removing(context), unit.version, []
+    for commit in newest_first(table, staged.read_version):
+        info = commit.commit_info or {}
+        told, name = info.get("timestamp"), str(said_by(info).get("task_id"))
+        if isinstance(told, int) and told < max(run.since_ms, run.started_ms - CLOCKS_DIFFER_MS):
+            break
+        version = run.newest((txn.app_id, txn.version) for txn in commit.txns) if name in tasks else 0
+        if run.is_of_run(info):
+            own = max(own, version)  # It was cleared, and this task with it.
+        elif version > own:
+            newer.append((version, name, commit))
+    for version, name, commit in newer:
+        if version > own and _removes(table, staged, commit):
+            raise overtaken(f"Task {run.task_id}", name)
+
+
+def _removes(table: DeltaTable, staged: StagedWrite, commit: Commit) -> bool:
+    """Whether a commit would have removed rows that a staged write adds."""
+    # A DAG file is parsed without pyarrow.
+    from delta_orch.pipeline.shared_target import have, new_files, places
+
+    added = places(new_files(table, staged).table)
+    info = commit.commit_info or {}
+    where, said = predicate_of(info), info.get("operationParameters")
+    if where is not None:
+        return have(staged.snapshot(), set(added), where)
+    if isinstance(said, Mapping) and said.get("isDynamicPartitionOverwrite") == "true":
+        return not {*places(commit.adds).values()}.isdisjoint(added.values())
+    return info.get("operation") == "DELETE"  # What replaces the table has an order of its own.
+
+
 def _not_newer(run: TaskRun, table: DeltaTable, app_id: str, recorded: int, until: int, *, may_be_own: bool) -> TxnId:
     # The task of this very run is ordered later, once it was cleared.
     is_own = may_be_own and recorded > until and run.is_of_run(find_txn_commit(table, app_id).commit_info or {})
     return TxnId(app_id, recorded if is_own else until, ordered=True, looks_only=True)
 
 
-def overtaken(name: str, by: str) -> InvalidRequestError:
-    """The error for rows that would stand beside those of a newer run of the interval."""
-    task = by.partition(".")[2].partition(":")[0].partition("[")[0]
+def overtaken(name: str, task: str) -> InvalidRequestError:
+    """The error for rows that would stand beside those of a newer run, of which a task has removed the others."""
     return InvalidRequestError(
-        f"{name} would add rows beside those of a newer run of the same data interval",
-        cause=f"Task {task} of the newer run has removed the rows that were there, and that of this run left its rows",
+        f"{name} would add rows beside those of a newer run",
+        cause=f"Task {task} of the newer run has removed the rows that were there, and would have removed these",
         remedy=f"Clear {task} together with this task to put this run's rows in their place, or mark this task as a "
         "success to leave them",
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -16,9 +16,7 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
     from airflow.sdk.types import RuntimeTaskInstanceProtocol
 
-    from delta_orch.protocol.actions import Txn
-
-_CLOCKS_DIFFER_MS = 3_600_000
+CLOCKS_DIFFER_MS = 3_600_000
 """How far the clock of a writer may be behind Airflow's."""
 
 
@@ -83,7 +81,7 @@ class TaskRun:
             clear_count=clear_count,
             max_tries=ti.max_tries,
             clear_number=dag_run.clear_number or 0,
-            since_ms=dag_run.run_after.timestamp() * 1000 - _CLOCKS_DIFFER_MS,
+            since_ms=dag_run.run_after.timestamp() * 1000 - CLOCKS_DIFFER_MS,
             started_ms=(dag_run.start_date or dag_run.run_after).timestamp() * 1000,
             log_url=getattr(ti, "log_url", None),
             retries=ti.task.retries or 0,
@@ -146,21 +144,24 @@ class TaskRun:
         """This run, ordered by now: for one whose place in time another run of its name has taken."""
         return replace(self, ordered_at=max(self.ordered_at, datetime.now(UTC)))
 
-    def is_overtaken(self, unit: TxnId, txns: Sequence[Txn]) -> bool:
-        """Whether a commit was made by a newer run of this task, and neither has an interval or a partition key.
+    def newest(self, recorded: Iterable[tuple[str, int]]) -> int:
+        """The highest version among transactions of this DAG: where the newest run that has recorded one stands.
 
         Args:
-            unit: The transaction of this run's write. A clearing makes it newer than all before.
-            txns: Of the commit.
+            recorded: App ids and versions.
         """
-        starts = tuple(airflow_writer(self.dag_id, self.task_id) + mark for mark in ":[")
-        return self.is_undated(unit) and any(
-            txn.app_id.startswith(starts) and ":run:" in txn.app_id and txn.version > unit.version for txn in txns
-        )
+        dag = airflow_writer(self.dag_id, self.task_id).partition(".")[0] + "."
+        return max((version for app_id, version in recorded if app_id.startswith(dag)), default=0)
 
-    def is_undated(self, unit: TxnId) -> bool:
-        """Whether a transaction of this run names the run, as it has neither interval nor partition key."""
-        return unit.app_id.endswith(f":run:{self.run_id}")
+    def is_behind(self, unit: TxnId, recorded: Iterable[tuple[str, int]]) -> bool:
+        """Whether a newer run of this DAG is among those that have recorded transactions.
+
+        Args:
+            unit: The transaction of this run's write. A clearing makes it newer than all before; those of
+                `idempotency="partition"` have no order.
+            recorded: App ids and versions.
+        """
+        return 0 < unit.version < self.newest(recorded)
 
     def is_of_run(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made in this run, as `user_metadata` tells it."""

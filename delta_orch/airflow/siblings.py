@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.taken import before, deletes_rows, is_to_come, state_of, writers
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, MissingFileError, VersionNotFoundError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, said_by
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_writer
 
@@ -139,20 +139,25 @@ def ensure_spared(
 
     Raises:
         InvalidRequestError: Rows that another mapped task, or a task that this one does not wait for, has written in
-            this run, and does not write again; or rows of a newer run, where runs have no interval. The table is
-            unchanged.
+            this run, and does not write again; or rows of a newer run, but for those of a task that this one waits for:
+            that run's own does with them what this one would. The table is unchanged.
     """
     import delta_orch.arrow_compute as pc
 
     # A DAG file is parsed without pyarrow.
-    from delta_orch.pipeline.shared_target import added_by, have, places, replaced_files
+    from delta_orch.pipeline.shared_target import added_by, places, replaced_files
 
     is_merge = staged.operation == "MERGE"
     if staged.read_version is None or (is_merge and not deletes_rows(staged.operation, staged.operation_metrics)):
         return
+    known = table.snapshot(staged.read_version).txns
+    # A write that replaces the table has an order of its own. Of a merge, files do not tell whose rows it replaces.
+    may_be_late = unit is not None and not (is_merge or replaces_table) and run.is_behind(unit, known.items())
+    if not may_be_late and not has_to_spare(context, run, known, is_merge=is_merge):
+        return
     after = context["ti"].task.get_flat_relative_ids(upstream=False) if is_merge else ()
     is_mapped = run.map_index >= 0 and not is_merge and (unit is None or _has_others(run, table, unit))
-    others = _others(context, run)
+    others, earlier = _others(context, run), before(context)
 
     def by_another_name(commit: Commit) -> bool:
         return unit is None or all(txn.app_id != unit.app_id for txn in commit.txns)
@@ -187,12 +192,18 @@ def ensure_spared(
         if not found or info.get("operation") == "DELETE":
             continue
         name = str(said_by(info).get("task_id"))
-        is_newer = unit is not None and not is_merge and run.is_overtaken(unit, commit.txns)
+        is_newer = (
+            may_be_late
+            and unit is not None
+            and name not in earlier
+            and not run.is_of_run(info)
+            and run.is_behind(unit, ((txn.app_id, txn.version) for txn in commit.txns))
+        )
         if not is_newer and not is_to_be_spared(commit, info, name):
             continue
         # A compaction has left the rows as they were written.
         as_of = staged.read_version if found <= paths else None if are_changed else commit.version
-        if where is not None and as_of is not None and not have(table, as_of, found, where):
+        if where is not None and as_of is not None and not _may_have(table, as_of, found, where):
             continue  # Its files have rows of the predicate's columns, and none of its rows.
         if is_newer:
             raise _late(run, commit.version)
@@ -207,12 +218,21 @@ def ensure_spared(
         )
 
 
+def _may_have(table: DeltaTable, version: int, paths: set[str], where: str | Expression) -> bool:
+    from delta_orch.pipeline.shared_target import have
+
+    try:
+        return have(table.snapshot(version=version), paths, where)
+    except (MissingFileError, VersionNotFoundError):
+        return True  # Vacuum, or a cleanup of the log, has deleted what would tell.
+
+
 def _late(run: TaskRun, version: int) -> InvalidRequestError:
     # Airflow before 3.3 does not tell a clearing from a retry.
     again = "clear it" if run.keeps_state else "trigger a new run"
     return InvalidRequestError(
         f"Task {run.task_id} would replace rows that a newer run has written, in version {version}",
-        cause="This run comes late. It has no data interval that would tell its rows from those of the newer run",
+        cause="This run comes late: had the runs come in their order, the newer one would have replaced its rows",
         remedy=f"Mark the task as a success, to leave the newer rows; or {again}, to replace them",
     )
 

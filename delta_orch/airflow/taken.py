@@ -209,16 +209,20 @@ def _split(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[bool, bo
         # Which rows it has deleted, updated and copied is not told of each file.
         others = (int(info["operationMetrics"].get(f"numTargetRows{what}", 0)) for what in ("Updated", "Copied"))
         return True, any(others) or bool(paths & set(FileTable(commit.adds).path.to_pylist()))
-    said = (info.get("operationParameters") or {}).get("predicate")
-    if isinstance(said, str) and said.startswith("["):
-        said = next(iter(json.loads(said)), None)
+    said = predicate_of(info)
     if said is None:
         return True, False
-    version = commit.version - 1
+    before = table.snapshot(version=commit.version - 1)
     try:
-        return have(table, version, paths, said), have(table, version, paths, said, is_not_true)
+        return have(before, paths, said), have(before, paths, said, is_not_true)
     except InvalidExpressionError:
         return True, True  # It was too long for the log.
+
+
+def predicate_of(info: Mapping[str, Any]) -> str | None:
+    """Which rows a commit has removed, as it tells; None for all, and for those of the partitions that it writes."""
+    said = (info.get("operationParameters") or {}).get("predicate")
+    return next(iter(json.loads(said)), None) if isinstance(said, str) and said.startswith("[") else said
 
 
 def _in_part(run: TaskRun, cause: str) -> InvalidRequestError:

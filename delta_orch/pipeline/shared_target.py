@@ -54,10 +54,19 @@ def other_steps(before: TableSnapshot, consumers: tuple[str, ...]) -> frozenset[
 
 def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
     """The files that a staged write removes, or deletes rows of."""
-    base = table.snapshot(staged.read_version).files(["path", "dv_id", "partition_values", "modification_time"])
-    after = FileTable(staged.snapshot().files(["path", "dv_id"]))
-    kept = pc.is_in(_identities(FileTable(base)), _identities(after))
-    return FileTable(pc.filter(base, pc.invert(kept)))
+    return _beyond(table.snapshot(staged.read_version), staged.snapshot())
+
+
+def new_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
+    """The files that a staged write adds."""
+    return _beyond(staged.snapshot(), table.snapshot(staged.read_version))
+
+
+def _beyond(one: TableSnapshot, other: TableSnapshot) -> FileTable:
+    """The files of a version that another one does not have, or has other rows of."""
+    files = one.files(["path", "dv_id", "partition_values", "modification_time"])
+    kept = pc.is_in(_identities(FileTable(files)), _identities(FileTable(other.files(["path", "dv_id"]))))
+    return FileTable(pc.filter(files, pc.invert(kept)))
 
 
 def added_by(
@@ -99,7 +108,7 @@ def left_by(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[set[str
     if info.get("operation") != "WRITE" or not isinstance(where, str) or not paths or not commit.removes.num_rows:
         return set(), set()
     try:
-        look = _looking(table, commit.version, where)
+        look = _looking(table.snapshot(version=commit.version), where)
         if not look(paths, is_not_true):
             return set(), set()
         rest = {path for path in paths if look({path}, is_not_true)}
@@ -110,18 +119,17 @@ def left_by(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[set[str
 
 
 def have(
-    table: DeltaTable,
-    version: int,
+    snapshot: TableSnapshot,
     paths: set[str],
     where: str | Expression,
     what: Callable[[Expression], Expression] = lambda one: one,
 ) -> bool:
     """Whether some files of a version have rows for which a predicate, or what is made of it, is true."""
-    return _looking(table, version, where)(paths, what)
+    return _looking(snapshot, where)(paths, what)
 
 
 def _looking(
-    table: DeltaTable, version: int, where: str | Expression
+    snapshot: TableSnapshot, where: str | Expression
 ) -> Callable[[set[str], Callable[[Expression], Expression]], bool]:
     """`have` for one version and predicate."""
     from delta_orch.engines.select import local_engine
@@ -129,7 +137,6 @@ def _looking(
     from delta_orch.protocol.arrow_building import string_array
     from delta_orch.writing.found_rows import first_file_with
 
-    snapshot = table.snapshot(version=version)
     files = snapshot.files(ADD_SCHEMA.names)
     predicate = resolve_predicate(where, snapshot.schema)
 

@@ -336,25 +336,26 @@ def test_appends_of_two_runs_of_one_interval_are_both_there_in_any_order(runs: R
     assert content(tmp_path / "t") == sorted([newer.run_id, older.run_id])
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("days", [(None, None), (DAY_6, DAY_5), (None, DAY_5), (DAY_5, None)], ids=str)
 @pytest.mark.parametrize("which", [{"replace_where": "v >= 'newer'"}, {"partition_overwrite_mode": "dynamic"}])
-def test_a_late_run_without_an_interval_replaces_no_rows_of_a_newer_one(
-    runs: Runs, tmp_path: Path, which: dict[str, str]
+def test_a_late_run_replaces_no_rows_of_a_newer_one(
+    runs: Runs, tmp_path: Path, which: dict[str, str], days: tuple[datetime | None, datetime | None]
 ) -> None:
-    """As runs of asset events are, which start side by side. One that brings other rows goes on, and so does one that
-    is cleared."""
+    """Runs of asset events start side by side, and so do those of a catch-up whose rows are not of their interval. One
+    that brings other rows goes on, and so does one that is cleared."""
     uri, now, values = tmp_path / "t", datetime.now(UTC), ["newer"]
     DeltaTable(uri).append(pa.table({"v": ["older", "zero"], "n": [1, 1]}), partition_by=["v"])
 
     def load() -> pa.Table:
         return pa.table({"v": values, "n": [1]})
 
-    with DAG("undated", schedule=None) as dag:
-        DeltaWriteOperator(task_id="load", python_callable=load, table_uri=uri, mode="overwrite", **which)
-    runs.run(dag, None, run_after=now - timedelta(minutes=1))
+    dag = dag_of("late", uri, load, mode="overwrite", **which)
+    runs.run(dag, days[0], run_after=now - timedelta(minutes=1))
     is_dynamic = "replace_where" not in which
     assert content(uri) == (["newer", "older", "zero"] if is_dynamic else ["newer"])
     version = DeltaTable(uri).version()
-    late = runs.run(dag, None, run_after=now - timedelta(minutes=2))
+    late = runs.run(dag, days[1], run_after=now - timedelta(minutes=2))
     assert (runs.state(late, "load"), runs.tries(late, "load")) == ("failed", 1)
     assert DeltaTable(uri).version() == version
     runs.clear(dag, late, "load")

@@ -335,3 +335,69 @@ def test_what_a_branch_has_passed_over_is_replaced(runs: Runs, tmp_path: Path) -
     runs.clear(dag, run, "branch", "left", "right")
     assert [runs.state(run, name) for name in ("left", "right")] == ["skipped", "success"]
     assert content(tmp_path / "t") == ["right"]
+
+
+@pytest.mark.slow
+@needs_state
+@pytest.mark.parametrize("kind", ["delete", "replace_where", "dynamic"])
+def test_what_an_older_run_adds_late_stands_beside_no_rows_of_a_newer_run(
+    runs: Runs, tmp_path: Path, kind: str
+) -> None:
+    """Of whichever intervals, if it is the same rows that they remove. In its order, or cleared, each run goes on."""
+    uri, is_open = tmp_path / "t", [False]
+
+    def opens() -> None:
+        assert is_open[0]
+
+    def add(run_id: str) -> pa.Table:
+        return rows("x", run_id)
+
+    dag = dag_of(kind, uri, where="day = 'x'", does=add)
+    with dag:
+        gate = PythonOperator(task_id="gate", python_callable=opens)
+        dag.task_dict["first"].python_callable = lambda: rows("x", "load")
+        dag.task_dict["first"] >> gate >> dag.task_dict["more"]
+    older = runs.run(dag, DAY, run_after=DAY + timedelta(days=1))
+    is_open[0] = True
+    newer = runs.run(dag, DAY + timedelta(days=1), run_after=DAY + timedelta(days=2))
+    there = content(uri)
+    assert newer.run_id in there
+    version = DeltaTable(uri).version()
+    runs.clear(dag, older, "gate", "more")
+    assert runs.state(older, "more") == "failed"
+    assert DeltaTable(uri).version() == version
+    runs.clear(dag, older, "first", "gate", "more")
+    assert content(uri) == sorted({*there} - {newer.run_id} | {older.run_id})
+
+
+@pytest.mark.slow
+@needs_state
+def test_a_late_run_deletes_no_rows_that_a_newer_one_has_added_behind_its_own_deletion(
+    runs: Runs, tmp_path: Path
+) -> None:
+    uri = tmp_path / "t"
+    dag = dag_of("delete", uri, where="day = 'x'", does=lambda run_id: rows("x", run_id))
+    newer = runs.run(dag, DAY + timedelta(days=1), run_after=DAY + timedelta(days=2))
+    late = runs.run(dag, DAY, run_after=DAY + timedelta(days=1))
+    assert (runs.state(late, "first"), content(uri)) == ("failed", [newer.run_id])
+    runs.clear(dag, late, "first", "more")
+    assert content(uri) == [late.run_id]
+
+
+@pytest.mark.slow
+@needs_state
+def test_where_vacuum_has_deleted_what_would_tell_whose_rows_are_removed_the_task_is_refused(
+    runs: Runs, tmp_path: Path
+) -> None:
+    uri = tmp_path / "t"
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        first("replace_where", uri, "day = 'x'").python_callable = lambda: rows("x", "load")
+        DeltaWriteOperator(task_id="more", table_uri=uri, python_callable=lambda: rows("x", "more"))
+    run = runs.run(dag, DAY)
+    runs.clear(dag, run, "more")
+    table = DeltaTable(uri)
+    table.optimize()
+    table.vacuum(0, enforce_retention=False)
+    there = content(uri)
+    runs.clear(dag, run, "first")
+    assert (runs.state(run, "first"), runs.tries(run, "first"), content(uri)) == ("failed", 2, there)
