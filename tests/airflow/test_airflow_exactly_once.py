@@ -350,7 +350,7 @@ def test_a_late_run_replaces_no_rows_of_a_newer_one(
     def load() -> pa.Table:
         return pa.table({"v": values, "n": [1]})
 
-    dag = dag_of("late", uri, load, mode="overwrite", **which)
+    dag = dag_of(tmp_path.name, uri, load, mode="overwrite", **which)
     runs.run(dag, days[0], run_after=now - timedelta(minutes=1))
     is_dynamic = "replace_where" not in which
     assert content(uri) == (["newer", "older", "zero"] if is_dynamic else ["newer"])
