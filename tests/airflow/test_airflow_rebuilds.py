@@ -62,11 +62,12 @@ def dag_of(name: str, uri: Path, kind: Any, **arguments: Any) -> DAG:
 def test_a_late_run_leaves_the_table_of_the_newer_one(
     runs: Runs, tmp_path: Path, kind: Any, arguments: dict[str, Any], ids: list[int]
 ) -> None:
-    dag = dag_of("rebuilt_late", tmp_path / "t", kind, **arguments)
+    dag_id = f"rebuilt_late_{kind.__name__}"
+    dag = dag_of(dag_id, tmp_path / "t", kind, **arguments)
     runs.run(dag, DAY_6)
     expected = [("2024-01-06", number) for number in ids]
     assert content(tmp_path / "t") == expected
-    assert DeltaTable(tmp_path / "t").snapshot().txn_version("airflow:rebuilt_late.load:") == ENDS_6
+    assert DeltaTable(tmp_path / "t").snapshot().txn_version(f"airflow:{dag_id}.load:") == ENDS_6
     late = runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
     assert runs.xcom(late, "more")["skipped"] is True
     assert content(tmp_path / "t") == expected
