@@ -343,7 +343,7 @@ def _where(run: WantedRun, mapping: TouchedPartitions | None, state: SensorState
         found = set()
     if len(found) != 1 or (run.first != run.last and found != {"inside"}):
         raise InvalidRequestError(
-            f"The cursor holds a run of {run.first or 'no partition'}, which fits the sensor's partitions no more",
+            f"The cursor holds a run of {run.first or 'no partition'}, which no longer fits the sensor's partitions",
             cause="They are others than those in which an earlier tick has found changes",
             remedy=f"Launch the runs in the cursor by hand, as far as they are wanted, and set it to {state.cursor}",
         )

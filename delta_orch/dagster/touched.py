@@ -231,7 +231,7 @@ class TouchedPartitions:
         """
         parts = key.split("|") if len(self._names) > 1 else [key]
         if len(parts) != len(self._names):
-            raise InvalidRequestError(f"{key!r} is no key of {len(self._names)} dimensions")
+            raise InvalidRequestError(f"{key!r} is not a key of {len(self._names)} dimensions")
         dimensions = zip(self._names, dimension_definitions(self.partitions_def), parts, strict=True)
         return self._combined([keys_of_value(made, name, STRING, part) for name, made, part in dimensions]).where
 

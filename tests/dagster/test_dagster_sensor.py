@@ -259,7 +259,7 @@ def test_runs_that_wait_when_the_partitions_change(table: DeltaTable, monkeypatc
         {},
     ):
         tick.definitions = build(table, **other)
-        with pytest.raises(InvalidRequestError, match="fits the sensor's partitions no more"):
+        with pytest.raises(InvalidRequestError, match="no longer fits the sensor's partitions"):
             tick()
         assert tick.cursor == waiting
     tick.definitions = days("2013-01-03")
