@@ -18,6 +18,7 @@ from delta_orch.airflow.attempts import Marker, Verdict, judge
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
+from tests.airflow.internals import needs_state
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -336,6 +337,7 @@ def test_appends_of_two_runs_of_one_interval_are_both_there_in_any_order(runs: R
     assert content(tmp_path / "t") == sorted([newer.run_id, older.run_id])
 
 
+@needs_state
 @pytest.mark.slow
 @pytest.mark.parametrize("days", [(None, None), (DAY_6, DAY_5), (None, DAY_5), (DAY_5, None)], ids=str)
 @pytest.mark.parametrize("which", [{"replace_where": "v >= 'newer'"}, {"partition_overwrite_mode": "dynamic"}])

@@ -126,6 +126,7 @@ OPERATORS = {
 }
 
 
+@needs_state
 @pytest.mark.parametrize(
     ("name", "arguments", "problem"),
     [one for one in REFUSED if isinstance(one[0], str) and one[0] in OPERATORS],
