@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 
 import dagster as dg
 
@@ -34,13 +34,13 @@ class DagsterRun:
 
     Attributes:
         root_run_id: The first run of a chain of retries and re-executions, or the run itself.
-        root_run_created: When that one was created, timezone-aware.
+        root_run_started: When that one started, timezone-aware.
     """
 
     code_location: str
     run_id: str
     root_run_id: str
-    root_run_created: datetime
+    root_run_started: datetime
     step_key: str
 
     def identity(self, step: Sequence[str], *, is_op: bool = False) -> RunIdentity:
@@ -51,7 +51,7 @@ class DagsterRun:
             is_op: They do the latter.
         """
         writer = dagster_writer(self.code_location, step, is_op=is_op)
-        return RunIdentity(writer, dagster_version(self.root_run_created), self.root_run_id)
+        return RunIdentity(writer, dagster_version(self.root_run_started), self.root_run_id)
 
     def user_metadata(self, asset_key: str, more: Mapping[str, str] | None = None) -> str:
         """`commitInfo.userMetadata`: JSON that names the run behind a commit, and `more`. It has the run's page where
@@ -102,7 +102,7 @@ def read_run(context: StepContext, code_location: str | None = None) -> DagsterR
     if record is None:
         raise InvalidRequestError(
             f"Run {run.run_id} repeats run {root_run_id}, which is no longer in the Dagster instance",
-            cause="The creation time of the root run tells whether this run repeats committed work",
+            cause="The start of the root run tells whether this run repeats committed work",
             remedy="Launch a new materialization instead of re-executing this run",
             run_id=run.run_id,
             root_run_id=root_run_id,
@@ -112,9 +112,15 @@ def read_run(context: StepContext, code_location: str | None = None) -> DagsterR
         code_location=code_location or (origin.location_name if origin is not None else NO_LOCATION),
         run_id=run.run_id,
         root_run_id=root_run_id,
-        root_run_created=record.create_timestamp,
+        root_run_started=_started(record),
         step_key=step_key,
     )
+
+
+def _started(record: dg.RunRecord) -> datetime:
+    """When a run started: of two that a queue held, the one that it started later has read the newer input."""
+    # Clocks differ, and a root run that never started has only been created.
+    return max(record.create_timestamp, datetime.fromtimestamp(record.start_time or 0, UTC))
 
 
 def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, str]:

@@ -128,9 +128,9 @@ def ensure_one_location(recorded: Iterable[str], txns: Sequence[TxnId]) -> None:
             )
 
 
-def dagster_version(root_run_created: datetime) -> int:
-    """The creation time of the **root** run in milliseconds since the epoch: retries and re-executions share it."""
-    return _epoch_ms(root_run_created, "root_run_created")
+def dagster_version(root_run_started: datetime) -> int:
+    """The start of the **root** run in milliseconds since the epoch: retries and re-executions share it."""
+    return _epoch_ms(root_run_started, "root_run_started")
 
 
 def airflow_writer(dag_id: str, task_id: str, map_index: int = -1, identity: str | None = None) -> str:

@@ -192,7 +192,7 @@ class Scenario:
         return self._rows("copied") == self._rows("days")
 
     def _check(self, instance: dg.DagsterInstance) -> int:
-        records = sorted(instance.get_run_records(), key=lambda record: record.create_timestamp)
+        records = sorted(instance.get_run_records(), key=lambda record: record.start_time or 0)
         chains: dict[str, dict[str, Any]] = {}
         for number, record in enumerate(records):
             run = record.dagster_run

@@ -15,6 +15,9 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+# Nothing public executes a run that was created before.
+from dagster._core.execution.api import execute_run  # noqa: TID251
+
 from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable
@@ -159,6 +162,15 @@ def test_a_reexecution_that_comes_after_a_newer_run_is_fenced_off(jobs: Jobs) ->
     (event,) = late.asset_materializations_for_node("bronze__flights")
     assert event.metadata["delta/skip_reason"].value == "a newer run has already written this"
     assert jobs.writers() == {"2013-01-01": newer.run_id}
+
+
+def test_a_run_that_a_queue_started_later_is_the_newer_one(jobs: Jobs) -> None:
+    tags = {"dagster/partition": "2013-01-01"}
+    first, second = (jobs.instance.create_run_for_job(flights_job(), tags=tags) for _ in range(2))
+    jobs.monkeypatch.setenv("DELTA_TEST_FAULT", "")
+    for run in (second, first):
+        assert execute_run(dg.reconstructable(flights_job), run, jobs.instance).success
+    assert jobs.writers() == {"2013-01-01": first.run_id}
 
 
 @pytest.mark.slow
