@@ -27,6 +27,7 @@ from delta_orch.dagster.checks import (
 from delta_orch.dagster.incremental import Write, delta_asset
 from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance_assets
 from delta_orch.dagster.observation import build_delta_observations
+from delta_orch.dagster.output_place import parse_key
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
@@ -182,7 +183,7 @@ class DeltaTablesComponent(_DeltaComponent):
         assets: list[dg.SourceAsset] = []
         checks: list[dg.AssetChecksDefinition] = []
         for table in self.tables:
-            resource, key = self.resource(table.table_uri), _key(table.key)
+            resource, key = self.resource(table.table_uri), parse_key(table.key)
             if table.observed:
                 assets += build_delta_observations(
                     {key.path[-1]: resource},
@@ -274,8 +275,8 @@ class DeltaIncrementalComponent(_DeltaComponent):
             table_properties=self.table_properties,
             schema_mode=self.schema_mode,
             audit=self.audit,
-            key=_key(self.key),
-            deps=[_key(key) for key in self.deps],
+            key=parse_key(self.key),
+            deps=[parse_key(key) for key in self.deps],
             automation_condition=updated if self.cron is None else automation.on_cron(self.cron),
             group_name=self.group_name,
         )(_function(self.function, context))
@@ -325,7 +326,7 @@ class DeltaMaintenanceComponent(_DeltaComponent):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         return dg.Definitions(
             assets=build_delta_maintenance_assets(
-                {"/".join(_key(name).path): self.resource(uri) for name, uri in self.tables.items()},
+                {name: self.resource(uri) for name, uri in self.tables.items()},
                 policy=MaintenancePolicy(
                     self.min_compactable_files,
                     self.max_commits_since_checkpoint,
@@ -337,22 +338,12 @@ class DeltaMaintenanceComponent(_DeltaComponent):
                 vacuum_retention_hours=self.vacuum_retention_hours,
                 vacuum_dry_run_only=self.vacuum_dry_run_only,
                 consumers={name: [self.resource(uri) for uri in uris] for name, uris in self.consumers.items()},
-                key_prefix=_key(self.key_prefix).path,
+                key_prefix=parse_key(self.key_prefix).path,
                 group_name=self.group_name,
                 pool=self.pool,
                 automation_condition=None if self.cron is None else dg.AutomationCondition.on_cron(self.cron),
             )
         )
-
-
-def _key(text: str) -> dg.AssetKey:
-    """Raises InvalidRequestError: A part of it is empty."""
-    parts = text.split("/")
-    if not all(part.strip() for part in parts):
-        raise InvalidRequestError(
-            f"The asset key {text!r} has an empty part", remedy="Write names, with a slash between two: lake/events"
-        )
-    return dg.AssetKey(parts)
 
 
 def _checks(key: dg.AssetKey, resource: DeltaTableResource, spec: DeltaTableSpec) -> list[dg.AssetChecksDefinition]:
@@ -375,7 +366,7 @@ def _checks(key: dg.AssetKey, resource: DeltaTableResource, spec: DeltaTableSpec
 
 
 def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[..., object]:
-    """Raises InvalidRequestError: There is no such function."""
+    """Raises InvalidRequestError: There is no such function, or its module cannot be loaded."""
     place, separator, name = reference.partition(":")
     try:
         if separator:
@@ -389,10 +380,15 @@ def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[...,
             place, _, name = reference.rpartition(".")
             module = import_module(place)
         found: Callable[..., object] = getattr(module, name)
-    except (ImportError, AttributeError, FileNotFoundError, ValueError) as error:
+    # The module is the user's, and whatever it raises is about this component.
+    except Exception as error:
         raise InvalidRequestError(
-            f"There is no function {reference!r}",
-            cause=str(error),
+            f"The function {reference!r} cannot be loaded",
+            cause=f"{type(error).__name__}: {error}",
             remedy="Name it as file.py:function, beside the defs.yaml, or as package.module.function",
         ) from error
+    if not callable(found):
+        raise InvalidRequestError(
+            f"The function {reference!r} is a value of type {type(found).__name__}", remedy="Name a function"
+        )
     return found

@@ -26,7 +26,13 @@ from delta_orch.dagster.told import with_untold_commit
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import Audit, AuditLike, as_audits
-from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
+from delta_orch.pipeline.incremental import (
+    Bootstrap,
+    ChangeBatch,
+    IncrementalReader,
+    OnRecreated,
+    ensure_max_versions,
+)
 from delta_orch.pipeline.run_identity import default_consumer
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import parse_schema_mode
@@ -157,7 +163,7 @@ def delta_asset(
     """
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
     out = DeltaOut(table, write, merge_keys, sequence_by, partition_by, table_properties, schema_mode, audit)
-    ensure_sound(sources, out, asset_arguments, on_recreated)
+    ensure_sound(sources, out, asset_arguments, on_recreated, max_versions)
     ensure_deletes(write, delete_marker, full_snapshot)
     keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
     audits = as_audits(audit)
@@ -229,8 +235,10 @@ def ensure_sound(
     out: DeltaOut,
     asset_arguments: Mapping[str, object],
     on_recreated: OnRecreated,
+    max_versions: int | None,
 ) -> None:
     write = out.write
+    ensure_max_versions(max_versions)
     if write not in MODES:
         raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(MODES)}")
     if (write in ("merge", "scd2")) != bool(out.merge_keys) or isinstance(out.merge_keys, str):

@@ -10,7 +10,7 @@ import dagster as dg
 
 from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Materialized, Metadata, data_version
-from delta_orch.dagster.output_place import shares_folder
+from delta_orch.dagster.output_place import parse_key, shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -83,8 +83,8 @@ def build_delta_maintenance_assets(
         retry_policy: By default three retries.
 
     Raises:
-        InvalidRequestError: `deps` or `consumers` names a table that is not in `tables`, two tables share a folder, or
-            a size or a retention is too small.
+        InvalidRequestError: `deps` or `consumers` names a table that is not in `tables`, a name has an empty part, two
+            tables share a folder, or a size or a retention is too small.
     """
     if unknown := sorted({*(deps or {}), *(consumers or {})} - set(tables)):
         raise InvalidRequestError(
@@ -103,7 +103,7 @@ def build_delta_maintenance_assets(
     assets: list[dg.AssetsDefinition] = []
     for name, resource in tables.items():
         upstream = _as_list((deps or {}).get(name))
-        place = [*prefix, *name.split("/")]
+        place = [*prefix, *parse_key(name).path]
         health = _health_asset(
             resource, dg.AssetKey([*place, "health"]), chosen, upstream, group_name, automation_condition
         )

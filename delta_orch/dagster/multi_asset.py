@@ -77,7 +77,7 @@ def delta_multi_asset(
         raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
     for out in outs.values():
         ensure_no_settings(_of_spec(out, "metadata"))
-        ensure_sound(sources, out, multi_asset_arguments, on_recreated)
+        ensure_sound(sources, out, multi_asset_arguments, on_recreated, max_versions)
     keys = {name: dg.AssetKey.from_coercible(out.key or name) for name, out in outs.items()}
     audits = {name: as_audits(out.audit) for name, out in outs.items()}
 

@@ -1,4 +1,4 @@
-"""Where the table of an output is."""
+"""Where the table of an output is, and which key a text is."""
 
 from __future__ import annotations
 
@@ -42,6 +42,20 @@ def table_place(context: dg.InputContext | dg.OutputContext | None, settings: As
 def asset_place(key: dg.AssetKey, schema: str | None) -> Place:
     """The folders of an asset's table: those of its key, or `schema` and the last part of the key."""
     return (*((schema,) if schema else tuple(key.path[:-1])), key.path[-1])
+
+
+def parse_key(text: str) -> dg.AssetKey:
+    """The asset key whose parts are separated by slashes.
+
+    Raises:
+        InvalidRequestError: A part of it is empty.
+    """
+    parts = text.split("/")
+    if not all(part.strip() for part in parts):
+        raise InvalidRequestError(
+            f"The asset key {text!r} has an empty part", remedy="Write names, with a slash between two: lake/events"
+        )
+    return dg.AssetKey(parts)
 
 
 def _place_of_output(context: dg.InputContext | dg.OutputContext, settings: AssetSettings) -> list[str]:

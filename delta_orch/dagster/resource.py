@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, field_validator
 
 from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.delta_table import DeltaTable, TableSnapshot
+from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.history import HistoryEntry
 from delta_orch.log.read.time_travel import Timestamp
 
@@ -38,6 +39,14 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
         repr=False,
         description="Options of the store. Give secrets as dg.EnvVar: Dagster shows plain values in its UI.",
     )
+
+    # Before, as a variable would be a text like any other afterwards.
+    @field_validator("table_uri", mode="before")
+    @classmethod
+    def _check_place(cls, value: str) -> str:
+        if isinstance(value, str) and not isinstance(value, dg.EnvVar) and not value.strip():
+            raise InvalidRequestError("table_uri is empty", remedy="Name the folder of the table, such as s3://lake/t")
+        return value
 
     def table(self) -> DeltaTable:
         """The table, whether or not it exists yet."""

@@ -208,6 +208,12 @@ class ChangeBatch:
                 )
 
 
+def ensure_max_versions(max_versions: int | None) -> None:
+    """Raises InvalidRequestError: A batch could hold nothing."""
+    if max_versions is not None and max_versions < 1:
+        raise InvalidRequestError(f"max_versions={max_versions} is below 1", remedy="Pass at least 1, or None")
+
+
 class IncrementalReader:
     """Hands a step, batch by batch, what is new in `source` for `target`.
 
@@ -239,8 +245,7 @@ class IncrementalReader:
             raise InvalidRequestError(f"bootstrap={bootstrap!r} is not 'snapshot', 'changes' or 'error'")
         if on_recreated not in ("error", "bootstrap"):
             raise InvalidRequestError(f"on_recreated={on_recreated!r} is not 'error' or 'bootstrap'")
-        if max_versions is not None and max_versions < 1:
-            raise InvalidRequestError(f"max_versions={max_versions} is below 1", remedy="Pass at least 1, or None")
+        ensure_max_versions(max_versions)
         self.source = source
         self.target = target
         self.consumer = consumer or default_consumer(target.uri)

@@ -140,13 +140,24 @@ def test_an_incremental_asset_runs_before_all_partitions_are_there() -> None:
             assert (before.total_requested, after.total_requested) == (0, 1)
 
 
-@pytest.mark.parametrize("function", ["transform.py:nothing", "no.such.module"])
-def test_a_function_that_is_not_there_is_refused(function: str) -> None:
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        ("transform.py:nothing", "cannot be loaded"),
+        ("no.such.module", "cannot be loaded"),
+        ("broken.py:rows", "SyntaxError"),
+        ("fails.py:rows", "TypeError: 1 is not callable"),
+        ("transform.py:pa", "a value of type module"),
+    ],
+)
+def test_a_function_that_is_not_there_is_refused(function: str, said: str) -> None:
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(component_cls=DeltaIncrementalComponent)
         text = (folder / "defs.yaml").read_text().replace("transform.py:rows", function)
         (folder / "defs.yaml").write_text(text)
-        assert "There is no function" in refusal(sandbox)
+        (folder / "broken.py").write_text("def rows(batch:\n")
+        (folder / "fails.py").write_text("raise TypeError('1 is not callable')\n")
+        assert said in refusal(sandbox)
 
 
 @pytest.mark.parametrize(
@@ -158,6 +169,10 @@ def test_a_function_that_is_not_there_is_refused(function: str) -> None:
         (DeltaIncrementalComponent, {"deps": ["lake//events"]}, "has an empty part"),
         (DeltaMaintenanceComponent, {"tables": {"a//b": "lake/a"}}, "has an empty part"),
         (DeltaMaintenanceComponent, {"key_prefix": ""}, "has an empty part"),
+        (DeltaMaintenanceComponent, {"tables": {"a": " "}}, "table_uri is empty"),
+        (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": ""}]}, "table_uri is empty"),
+        (DeltaIncrementalComponent, {"source_uri": ""}, "table_uri is empty"),
+        (DeltaIncrementalComponent, {"max_versions": 0}, "max_versions=0 is below 1"),
         (DeltaTablesComponent, {"tables": [{"key": "a/", "table_uri": "lake/a"}]}, "has an empty part"),
         (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": uri} for uri in "bc"]}, "two of the key 'a'"),
         (DeltaTablesComponent, {"tables": [{"key": "a", "table_uri": "a", "max_age_hours": 1e300}]}, "is not an age"),

@@ -334,6 +334,12 @@ def test_what_no_run_could_do_is_refused(table: DeltaTable, arguments: dict[str,
         build(table, **arguments)
 
 
+@pytest.mark.parametrize("name", ["", "a//b", "a/"])
+def test_a_name_without_a_part_is_refused(table: DeltaTable, name: str) -> None:
+    with pytest.raises(InvalidRequestError, match="has an empty part"):
+        build_delta_maintenance_assets({name: DeltaTableResource(table_uri=table.uri)})
+
+
 def test_deps_of_an_unknown_table(table: DeltaTable) -> None:
     with pytest.raises(InvalidRequestError, match="not one of the tables"):
         build(table, deps={"flight": "flights"})
