@@ -370,7 +370,7 @@ def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequenc
             raise
         # Of what the first commit removes, the feed tells the columns that this commit kept.
         is_before = version < commits[0].version
-        problems = schema_differences(state.schema, snapshot.schema, allow_dropped=is_chosen or is_before)
+        problems = schema_differences(state, snapshot, allow_dropped=is_chosen or is_before)
         if state.configuration.physical_partitions != snapshot.configuration.physical_partitions:
             problems.append("the partition columns changed")
         if problems:

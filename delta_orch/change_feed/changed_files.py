@@ -24,39 +24,49 @@ from delta_orch.protocol.deletion_vector import DeletionVector, marks_inside
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.protocol.types import VOID, DataType, StructType, parts_beside
 from delta_orch.storage.base import LogStore
-from delta_orch.table.column_mapping import physical_name
+from delta_orch.table.column_mapping import ColumnMappingMode, field_id, physical_name
 from delta_orch.table.type_widening import is_followable
 
 
-def schema_differences(older: StructType, newer: StructType, *, allow_dropped: bool = False) -> list[str]:
-    """What of a schema cannot be followed to another: columns that are gone, types that do not widen.
+def schema_differences(older: Snapshot, newer: Snapshot, *, allow_dropped: bool = False) -> list[str]:
+    """What of a version's schema cannot be followed to another: columns that are gone, types that do not widen.
 
     Columns are the same where their physical names are: renaming changes nothing. New columns are null in older files,
-    and so are those that had no type (void).
+    and so are those that had no type (void). Where files are read by field ids, no id may be that of another column:
+    a clone that replaced the table, and other writers, give them anew.
 
     Args:
         allow_dropped: Columns that are not in `newer` are no difference: their values are not asked for.
     """
-    return list(_in_struct(older, newer, (), allow_dropped))
+    goes_by_id = newer.configuration.column_mapping is ColumnMappingMode.ID
+    return list(_in_struct(older.schema, newer.schema, (), allow_dropped, goes_by_id))
 
 
-def _in_struct(older: StructType, newer: StructType, path: tuple[str, ...], allow_dropped: bool) -> Iterator[str]:
+def _in_struct(
+    older: StructType, newer: StructType, path: tuple[str, ...], allow_dropped: bool, goes_by_id: bool
+) -> Iterator[str]:
     by_physical = {physical_name(field).lower(): field for field in newer}
+    by_id = {field_id(field): field for field in newer} if goes_by_id else {}
     for field in older:
         now = by_physical.get(physical_name(field).lower())
         here = (*path, field.name)
-        if now is not None:
-            yield from _in_type(field.data_type, now.data_type, here, allow_dropped)
+        same_id = None if field_id(field) is None else by_id.get(field_id(field), now)
+        if same_id is not now and same_id is not None:
+            yield f"column {'.'.join(here)} had the field id of what is column {same_id.name} now"
+        elif now is not None:
+            yield from _in_type(field.data_type, now.data_type, here, allow_dropped, goes_by_id)
         elif not allow_dropped:
             yield f"column {'.'.join(here)} was {field.data_type} and is gone"
 
 
-def _in_type(older: DataType, newer: DataType, path: tuple[str, ...], allow_dropped: bool) -> Iterator[str]:
+def _in_type(
+    older: DataType, newer: DataType, path: tuple[str, ...], allow_dropped: bool, goes_by_id: bool
+) -> Iterator[str]:
     if isinstance(older, StructType) and isinstance(newer, StructType):
-        yield from _in_struct(older, newer, path, allow_dropped)
+        yield from _in_struct(older, newer, path, allow_dropped, goes_by_id)
     elif parts := parts_beside(older, newer):
         for name, before, after in parts:
-            yield from _in_type(before, after, (*path, name), allow_dropped)
+            yield from _in_type(before, after, (*path, name), allow_dropped, goes_by_id)
     elif older not in (newer, VOID) and not is_followable(older, newer):
         yield f"column {'.'.join(path)} was {older} and is {newer}"
 

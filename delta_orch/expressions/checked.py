@@ -167,7 +167,7 @@ def _size_of_call(node: Call, parts: Sequence[Expression], sizes: list[int], is_
     for pattern in patterns_of(name, parts):
         ensure_quick_pattern(pattern)
         ensure_short_subject(sizes[0])
-    size = sizes[0] if name in PADDING_FUNCTIONS else grown_size(name, sizes)
+    size = sizes[0] if name in PADDING_FUNCTIONS and sizes else grown_size(name, sizes)
     if size > MAX_LENGTH:
         raise Refused(f"calls {name} so that its value may be longer than {MAX_LENGTH} characters", SIMPLER)
     return size

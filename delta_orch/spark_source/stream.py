@@ -339,7 +339,7 @@ class StreamPlanner:
                 )
             return
         options = self._options
-        problems = schema_differences(theirs.schema, ours.schema, allow_dropped=options.allow_dropped)
+        problems = schema_differences(theirs, ours, allow_dropped=options.allow_dropped)
         if not options.allow_renamed:
             problems += _renamed(theirs.schema, ours.schema)
         if is_repartitioned:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -160,6 +161,12 @@ def test_values_do_not_grow_without_bounds(call: str) -> None:
                  "levenshtein(rpad('a', 9000), rpad('b', 9000))", "ceil(g, h)"):  # fmt: skip
         with pytest.raises(InvalidExpressionError):
             check_expression(text, "it")
+
+
+def test_functions_without_arguments_end_in_no_error_of_python() -> None:
+    for name in ALLOWED_FUNCTIONS:
+        with suppress(InvalidExpressionError):
+            check_expression(f"{name}()", "it")
 
 
 def test_the_page_lists_every_function() -> None:

@@ -472,6 +472,22 @@ def test_columns_that_the_first_commit_takes_away_are_not_told(tmp_path: Path) -
         table.changes(starting_version=1)
 
 
+@pytest.mark.parametrize(("start", "schema_version"), [(2, None), (2, 1), (0, 2)])
+def test_field_ids_that_a_clone_gave_to_other_columns(tmp_path: Path, start: int, schema_version: int | None) -> None:
+    by_id = {"delta.columnMapping.mode": "id"}
+    table, other = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "other")
+    table.append(pa.table({"x": [1], "y": [2]}), properties=by_id)
+    table.append(pa.table({"x": [3], "y": [4]}))
+    other.append(pa.table({"y": [20], "x": [10]}), properties=by_id)
+    other.clone(tmp_path / "t", replace=True)
+    with pytest.raises(UnsupportedFeatureError, match="had the field id of what is column"):
+        table.changes(starting_version=start, schema_version=schema_version)
+    assert table.changes(starting_version=0, ending_version=1).to_arrow().select(["x", "y"]).to_pylist() == [
+        {"x": 1, "y": 2},
+        {"x": 3, "y": 4},
+    ]
+
+
 def test_deltalake_agrees_on_its_own_feed(tmp_path: Path) -> None:
     deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     uri = str(tmp_path / "theirs")
