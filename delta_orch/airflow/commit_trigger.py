@@ -196,7 +196,9 @@ def payload_of(table: DeltaTable, batch: TailBatch) -> dict[str, object]:
 
 
 def _has_moved(table: DeltaTable, seen: TailCursor, polls: int) -> bool:
+    from delta_orch.pipeline.tail import current_cursor
+
     if table.log.has_version(seen.version + 1):
         return True
-    is_due = seen.version >= 0 and polls % _POLLS_UNTIL_VERIFIED == 0
-    return is_due and not table.log.has_version(seen.version)
+    # A table that was dropped and created again may have no more versions than the old one.
+    return polls % _POLLS_UNTIL_VERIFIED == 0 and current_cursor(table.log) != seen

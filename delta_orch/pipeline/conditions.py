@@ -216,14 +216,14 @@ class ConditionWatch:
         seen_version: A version known not to fulfill it; None to find out.
     """
 
-    # A table that was dropped and created again may stay shorter than the old one: versions that were seen are looked
-    # up, too.
+    # A table that was dropped and created again may have no more versions than the old one.
     _LOOKS_UNTIL_VERIFIED = 10
 
     def __init__(self, table: DeltaTable, condition: Condition, seen_version: int | None = None) -> None:
         self._table = table
         self._condition = condition
         self._looks = 0
+        self._seen_id = ""
         self.seen_version = seen_version
 
     def check(self) -> ConditionFound | None:
@@ -241,16 +241,18 @@ class ConditionWatch:
         details = self._condition.met_by(self._table, snapshot)
         if details is not None:
             return ConditionFound(snapshot.version, snapshot.timestamp_ms, details)
-        self.seen_version = snapshot.version
+        self._seen_id, self.seen_version = snapshot.metadata.id, snapshot.version
         return None
 
     def _has_moved(self, seen: int) -> bool:
+        from delta_orch.pipeline.tail import current_cursor
+
         if self._table.log.has_version(seen + 1):
             return True
         self._looks += 1
-        if self._looks % self._LOOKS_UNTIL_VERIFIED or seen < 0:
+        if self._looks % self._LOOKS_UNTIL_VERIFIED:
             return False
-        return not self._table.log.has_version(seen)
+        return str(current_cursor(self._table.log)) != f"{self._seen_id}:{seen}"
 
 
 def has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -> bool:

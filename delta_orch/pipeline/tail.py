@@ -95,8 +95,8 @@ def poll(
     """What has been committed since the cursor, or None.
 
     One HEAD if there is nothing new. That one HEAD cannot tell "nothing new" from a log whose next commits were
-    cleaned up unseen, or from a table that was recreated and is still shorter than the old one; with `verify` a second
-    HEAD, of the cursor's own commit, finds both. Ask for it now and then, and after a pause.
+    cleaned up unseen, or from a table that was recreated and is not longer than the old one; with `verify` the table is
+    opened, which finds both. Ask for it now and then, and after a pause.
 
     Args:
         log: The table's log.
@@ -110,22 +110,19 @@ def poll(
     """
     if log.has_version(cursor.version + 1):
         return _read_new(log, cursor, max_versions)
-    if not verify or not _is_out_of_reach(log, cursor):
+    if not verify:
         return None
-    if log.exists():
+    try:
         return _read_new(log, cursor, max_versions)
-    if cursor.version < 0:
-        return None
-    raise TableNotFoundError(
-        f"The table at {log.store.uri} is gone",
-        cause=f"The table existed at version {cursor.version} and was dropped since then",
-        remedy="Create it again, or stop watching it",
-        uri=log.store.uri,
-    )
-
-
-def _is_out_of_reach(log: TableLog, cursor: TailCursor) -> bool:
-    return log.exists() if cursor.version < 0 else not log.has_version(cursor.version)
+    except TableNotFoundError as error:
+        if cursor.version < 0:
+            return None
+        raise TableNotFoundError(
+            f"The table at {log.store.uri} is gone",
+            cause=f"The table existed at version {cursor.version} and was dropped since then",
+            remedy="Create it again, or stop watching it",
+            uri=log.store.uri,
+        ) from error
 
 
 def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> TailBatch | None:

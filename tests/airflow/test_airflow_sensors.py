@@ -245,7 +245,8 @@ def test_a_partition_that_cannot_be_is_refused(tmp_path: Path) -> None:
     assert ConditionWatch(table, PartitionCondition({"n": "1"})).check() is not None
 
 
-def test_a_recreated_table_that_is_shorter_is_seen(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commits", [1, 3])
+def test_a_recreated_table_that_is_not_longer_is_seen(tmp_path: Path, commits: int) -> None:
     import shutil
 
     table = DeltaTable(tmp_path / "t")
@@ -254,5 +255,6 @@ def test_a_recreated_table_that_is_shorter_is_seen(tmp_path: Path) -> None:
     watch = ConditionWatch(DeltaTable(tmp_path / "t"), RowCondition("value = 9"))
     assert watch.check() is None
     shutil.rmtree(tmp_path / "t")
-    DeltaTable(tmp_path / "t").append(rows("a", 9))
+    for _ in range(commits):
+        DeltaTable(tmp_path / "t").append(rows("a", 9))
     assert any(watch.check() is not None for _ in range(12))

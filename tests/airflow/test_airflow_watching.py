@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -97,17 +96,22 @@ def test_the_watermark_moves_after_the_event_was_handed_over(tmp_path: Path) -> 
     assert store.values["delta_orch_cursor"].endswith(":0")
 
 
-def test_a_table_that_is_created_anew_is_told_as_such(tmp_path: Path) -> None:
+@pytest.mark.parametrize("commits", [1, 3])
+def test_a_table_that_is_created_anew_is_told_as_such(tmp_path: Path, commits: int) -> None:
     table, store = DeltaTable(tmp_path / "t"), StateStore()
     for day in "abc":
         table.append(rows(day))
 
     def recreate() -> None:
-        shutil.rmtree(tmp_path / "t")
-        DeltaTable(tmp_path / "t").append(rows("z"))
+        # In one moment, as far as the trigger sees it.
+        new = tmp_path / "new"
+        for _ in range(commits):
+            DeltaTable(new).append(rows("z"))
+        (tmp_path / "t").rename(tmp_path / "old")
+        new.rename(tmp_path / "t")
 
     (event,) = events_of(trigger_of(tmp_path / "t", store), 1, recreate)
-    assert (event["recreated"], event["version"]) == (True, 0)
+    assert (event["recreated"], event["version"]) == (True, commits - 1)
 
 
 def test_outages_are_ridden_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -466,13 +466,21 @@ def test_a_recreated_table_counts_as_new(table: DeltaTable, tmp_path: Path) -> N
     assert tick.cursor == f"{again.snapshot().metadata.id}:1"
 
 
-def test_the_rare_cases_are_looked_for_now_and_then(table: DeltaTable, stores: list[FaultStore]) -> None:
+def test_the_rare_cases_are_looked_for_now_and_then(
+    table: DeltaTable, stores: list[FaultStore], tmp_path: Path
+) -> None:
     table.append(rows("a"))
     tick = Ticks(build(table))
     tick()
     tick.last_tick = 0.0
     tick()
-    assert stores[-1].counts() == {"head": 2}
+    assert stores[-1].counts() == {"head": 1, "list_from": 1, "read_bytes": 2}
+    # A table that is dropped and written anew each day has one version, like the one before.
+    (tmp_path / "t").rename(tmp_path / "old")
+    again = DeltaTable(table.uri)
+    again.append(rows("b"))
+    (request,) = tick().run_requests
+    assert request.run_key == f"{again.snapshot().metadata.id}:0-0"
 
 
 def test_runs_are_launched_and_read_the_partition(table: DeltaTable, tmp_path: Path) -> None:

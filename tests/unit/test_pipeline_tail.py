@@ -45,11 +45,11 @@ def test_nothing_new_costs_one_head_and_nothing_else(table: DeltaTable) -> None:
     assert [(call.method, call.path) for call in store.calls] == [("head", f"_delta_log/{1:020d}.json")]
 
 
-def test_verification_costs_one_more_and_never_lists(table: DeltaTable) -> None:
+def test_verification_opens_the_table(table: DeltaTable) -> None:
     cursor = current_cursor(table.log)
     counted, store = counting(table)
     assert poll(counted.log, cursor, verify=True) is None
-    assert store.counts() == {"head": 2}
+    assert store.counts() == {"head": 1, "list_from": 1, "read_bytes": 2}
 
 
 def test_a_table_that_is_not_there_yet(tmp_path: Path) -> None:
@@ -129,16 +129,17 @@ def test_a_recreated_table_that_is_longer_counts_as_new(table: DeltaTable, commi
     assert batch.cursor == current_cursor(again.log)
 
 
-def test_a_recreated_table_that_is_shorter_is_found_by_verification(table: DeltaTable) -> None:
+@pytest.mark.parametrize("commits", [1, 2, 3])
+def test_a_recreated_table_that_is_not_longer_is_found_by_verification(table: DeltaTable, commits: int) -> None:
     for day in "cd":
         table.append(rows(day))
     cursor = current_cursor(table.log)
-    again = recreate(table, 1)
+    again = recreate(table, commits)
     assert poll(again.log, cursor) is None
     batch = poll(again.log, cursor, verify=True)
     assert batch is not None
     assert batch.recreated
-    assert (batch.starting_version, batch.ending_version) == (0, 0)
+    assert (batch.starting_version, batch.ending_version) == (0, commits - 1)
 
 
 def test_a_table_that_was_dropped_is_told_not_taken_for_nothing_new(table: DeltaTable) -> None:
