@@ -1,4 +1,4 @@
-"""What files hold that takes a table feature to read, according to their footers."""
+"""What footers say of files: how many rows they hold, and what in them takes a table feature to read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.engines.read_errors import reading
-from delta_orch.protocol.arrow_building import bool_array
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts, with_record_count
+from delta_orch.protocol.arrow_building import bool_array, one_chunk, string_array
 from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant
@@ -18,6 +20,7 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import read_footer
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode
+from delta_orch.table.configuration import TableConfiguration
 
 T = TypeVar("T")
 _TYPED_VALUE = "typed_value"
@@ -64,6 +67,30 @@ def have_unknown_columns(
 def read_num_rows(store: LogStore, paths: Sequence[str]) -> list[int]:
     """The number of rows of each file, deleted ones included. Arguments and errors as `have_older_types`."""
     return _each(store, paths, lambda metadata: metadata.num_rows)
+
+
+def with_record_counts(store: LogStore, files: pa.Table, table: TableConfiguration) -> pa.Table:
+    """Files as a commit may add them to a table: where it must know how many records a file has, and the statistics do
+    not say so (a checkpoint may leave them out), its footer does.
+
+    Args:
+        store: Of the table that `files` are of, columns of `file_columns.ADD_SCHEMA`.
+        table: The one that they are added to.
+
+    Errors as of `have_older_types`.
+    """
+    needs = table.assigns_row_ids or table.properties.is_iceberg_compatible
+    is_asked = pc.is_null(record_counts(files))
+    if not needs:
+        is_asked = pc.and_(is_asked, pc.is_valid(one_chunk(FileTable(files).deletion_vector)))
+    places = pc.indices_nonzero(is_asked)
+    if not len(places):
+        return files
+    asked = pc.take(files, places)
+    counts = read_num_rows(store, FileTable(asked).path.to_pylist())
+    told = string_array(list(map(with_record_count, FileTable(asked).stats.to_pylist(), counts)))
+    stats = pc.replace_with_mask(one_chunk(FileTable(files).stats), is_asked, told)
+    return files.set_column(files.schema.get_field_index("stats"), ADD_SCHEMA.field("stats"), stats)
 
 
 def _have(store: LogStore, paths: Sequence[str], has_trait: Callable[[Candidates], bool]) -> pa.Array:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.engines.file_traits import with_record_counts
 from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFoundError
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.snapshot import Snapshot
@@ -97,6 +98,7 @@ def clone(
     files = source.files()
     if not is_newest:
         ensure_files_there(source, files, "cloned", "Clone a newer version")
+    files = with_record_counts(source.store, files, table)
     if shallow:
         adds = referred_files(source.store, target.store, files)
     else:

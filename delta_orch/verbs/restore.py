@@ -7,6 +7,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.engines.file_traits import with_record_counts
 from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFileError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.txn import gone_with_rows
@@ -21,6 +22,7 @@ from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.column_mapping import MAX_COLUMN_ID
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN, parse_high_water_mark, serialize_high_water_mark
 from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
 from delta_orch.verbs.fsck import FILE_CHECK_COLUMNS, check_data_files, check_deletion_vectors
@@ -112,10 +114,10 @@ def _difference(past: Snapshot, newest: Snapshot) -> tuple[pa.Table, pa.Table]:
 
 def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.Table, removes: pa.Table) -> None:
     transaction.read_whole_table()
-    transaction.update_metadata(_restored_metadata(past, newest))
-    protocol = united_protocol(newest.protocol, past.protocol)
-    if protocol != newest.protocol:
-        transaction.update_protocol(protocol)
+    table = TableConfiguration(united_protocol(newest.protocol, past.protocol), _restored_metadata(past, newest))
+    transaction.update_metadata(table.metadata)
+    if table.protocol != newest.protocol:
+        transaction.update_protocol(table.protocol)
     clustering = past.clustering or ()
     if clustering != (newest.clustering or ()):
         transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(clustering))
@@ -124,7 +126,7 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
         # The feature was dropped since: the files that come back have ids that must not be given again.
         transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(given))
     if adds.num_rows:
-        transaction.add_files(adds)
+        transaction.add_files(with_record_counts(past.store, adds, table))
     if removes.num_rows:
         transaction.remove_files(removes)
     transaction.take_back(_cursors(past, newest))

@@ -219,3 +219,31 @@ def test_across_stores_deep(tmp_path: Path, days: Days) -> None:
     # And within that store, by absolute paths.
     target.clone("memory://clone-of-clone")
     assert rows_of(DeltaTable("memory://clone-of-clone")) == rows_of(source)
+
+
+NO_STATS = {"delta.checkpoint.writeStatsAsJson": "false", "delta.checkpoint.writeStatsAsStruct": "false"}
+
+
+@pytest.mark.parametrize("shallow", [True, False])
+@pytest.mark.parametrize(
+    "needs",
+    [
+        {"delta.enableRowTracking": "true"},
+        {"delta.columnMapping.mode": "name", "delta.enableIcebergCompatV2": "true"},
+        MARKABLE,
+    ],
+)
+def test_footers_count_rows_that_a_checkpoint_does_not_count(
+    tmp_path: Path, days: Days, needs: dict[str, str], shallow: bool
+) -> None:
+    source, target = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "target")
+    source.append(days(("a", 1), ("a", 2)), properties={**needs, **NO_STATS})
+    source.append(days(("a", 3)))
+    source.delete("id = 2")
+    source.checkpoint()
+    assert DeltaTable(source.uri).snapshot().files(["stats"])["stats"].null_count
+    DeltaTable(source.uri).clone(target.uri, shallow=shallow)
+    assert rows_of(target) == rows_of(source)
+    if "delta.enableRowTracking" in needs:
+        ids = read_anew(target).scan(row_tracking=True).to_arrow()["row_id"].to_pylist()
+        assert sorted(ids) == [0, 1]

@@ -237,3 +237,17 @@ def test_txn_and_dry_run(table: DeltaTable, days: Days) -> None:
     table.append(days(("a", 4)))
     assert table.restore(version=0, txn=TxnId("job", 1)).skipped
     assert ids(table) == [1, 4]
+
+
+def test_footers_count_rows_that_a_checkpoint_does_not_count(table: DeltaTable, days: Days) -> None:
+    no_stats = {"delta.checkpoint.writeStatsAsJson": "false", "delta.checkpoint.writeStatsAsStruct": "false"}
+    table.append(days(("a", 1), ("a", 2)), properties=no_stats)
+    table.checkpoint()
+    again = DeltaTable(table.uri)
+    assert again.snapshot().files(["stats"])["stats"].null_count
+    again.overwrite(days(("a", 3)))
+    again.alter().set_properties({"delta.enableRowTracking": "true"}).commit()
+    again.restore(version=0)
+    again.alter().set_properties({"delta.enableRowTracking": "true"}).commit()
+    rows = read_anew(table).scan(row_tracking=True).to_arrow()
+    assert sorted(rows["id"].to_pylist()) == [1, 2] and len({*rows["row_id"].to_pylist()}) == 2

@@ -20,10 +20,10 @@ import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.file_traits import read_num_rows
+from delta_orch.engines.file_traits import with_record_counts
 from delta_orch.errors import ConflictError, InvalidRequestError
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import FileTable, record_counts, with_record_count
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.listing import CheckpointFiles, list_log
 from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.snapshot import Snapshot
@@ -32,7 +32,6 @@ from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.log.write.commit_options import CommitOptions, provenance_only
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.action_json import body_to_json
-from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.paths import LogFileKind
 from delta_orch.protocol.table_properties import with_properties_set
 from delta_orch.storage.base import LogStore
@@ -292,7 +291,8 @@ def _give_some(log: TableLog, snapshot: Snapshot, options: CommitOptions, files_
     files = _without_ids(snapshot).slice(0, files_per_commit)
     if not files.num_rows:
         return False
-    _add_again(log, snapshot, _with_counts(snapshot, files), "ROW TRACKING BACKFILL", options)
+    counted = with_record_counts(snapshot.store, files, snapshot.configuration)
+    _add_again(log, snapshot, counted, "ROW TRACKING BACKFILL", options)
     return True
 
 
@@ -351,17 +351,3 @@ def _without_ids(snapshot: Snapshot) -> pa.Table:
     files = snapshot.files()
     lacking = pc.or_(pc.is_null(FileTable(files).base_row_id), pc.is_null(FileTable(files).default_row_commit_version))
     return pc.filter(files, lacking).combine_chunks()
-
-
-def _with_counts(snapshot: Snapshot, files: pa.Table) -> pa.Table:
-    """The files, their statistics completed by how many records they have."""
-    uncounted = pc.indices_nonzero(pc.is_null(record_counts(files))).to_pylist()
-    if not uncounted:
-        return files
-    paths = FileTable(files).path.to_pylist()
-    stats = FileTable(files).stats.to_pylist()
-    counts = read_num_rows(snapshot.store, [paths[row] for row in uncounted])
-    for row, count in zip(uncounted, counts, strict=True):
-        stats[row] = with_record_count(stats[row], count)
-    index = files.schema.get_field_index("stats")
-    return files.set_column(index, files.schema.field("stats"), string_array(stats))
