@@ -21,7 +21,7 @@ from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table_snapshot import TableSnapshot
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.files.txn import TxnId
@@ -122,12 +122,14 @@ class StagedWrite:
         segment = base.segment._replace(version=preview.version, version_file=file)
         return TableSnapshot(store, segment, base.checkpoint, base.tail.fold(actions), base)
 
-    def publish(self, *, if_unchanged: bool = False) -> CommitResult:
+    def publish(self, *, if_unchanged: bool = False, look: Callable[[Commit], None] | None = None) -> CommitResult:
         """Commit it. However often, and by however many processes: it is committed once, and each is told the version.
 
         Args:
             if_unchanged: A commit that changed rows anywhere in the table since `read_version` is a conflict: what was
                 found out about the whole table, such as unique keys, holds for the version that is published.
+            look: Is shown each commit that others have made since `read_version`; what it raises refuses the write. A
+                write that looks is no blind append: who removes such rows meanwhile, and has not seen these, conflicts.
 
         Returns: The commit. `skipped` where its `txn` was recorded by another commit meanwhile.
 
@@ -144,7 +146,7 @@ class StagedWrite:
 
         held = self._load()
         base = self._base(held)
-        transaction = ResumedTransaction(self._log, base, held, if_unchanged=if_unchanged)
+        transaction = ResumedTransaction(self._log, base, held, if_unchanged=if_unchanged, look=look)
         if base is not None:
             transaction.look_by(partial(first_file_with, select_engine(None, "auto"), base))
         problem = self._problem(held, base)

@@ -18,7 +18,7 @@ from delta_orch.airflow.taken import are_taken, ensure_last, forget
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
-from delta_orch.pipeline.step import ALREADY_COMMITTED, Step, StepReport
+from delta_orch.pipeline.step import ALREADY_COMMITTED, Look, Step, StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 
 if TYPE_CHECKING:
@@ -121,9 +121,9 @@ class OnceWriter:
 
         def write(step: Step) -> StepReport:
             # An upsert rewrites whole files: those of a file do not tell whose keys it replaces.
-            look = None if step.mode == "merge" else self.look(step.txns, step.where)
-            if self._adds and step.txns and removing(self._context):
-                look = partial(ensure_in_time, self._context, self._run, self._table, step.txns[-1])
+            look: Look | None = None if step.mode == "merge" else self.look(step.txns, step.where)
+            if self._adds and self._idempotency == "run" and removing(self._context):
+                look = partial(ensure_in_time, self._context, self._run, self._table)
             return (step if look is None else replace(step, look=look)).run(rows)
 
         return self._once(step, write)

@@ -9,12 +9,14 @@ from airflow.sdk import TaskGroup
 
 from delta_orch.airflow.check_operator import DeltaCheckOperator
 from delta_orch.airflow.hook import DEFAULT_CONN_ID
+from delta_orch.airflow.rebuilds import ensure_in_time, removing
 from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.airflow.siblings import ensure_not_taken
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -65,7 +67,12 @@ class DeltaPublishOperator(DeltaTableOperator):
             raise self.refusal(f"has staged={self.staged!r:.100}, which is not an XCom of a task with stage=True")
         write = table.staged(reference)
         earlier = write.published_version()
-        result = write.publish(if_unchanged=self.if_unchanged)
+        look = None
+        is_ordered = any(txn.version > ONCE_PER_PARTITION for txn in write.txns)
+        if earlier is None and write.operation == "WRITE" and is_ordered and removing(context):
+            # Others may have committed since the staging task looked.
+            look = ensure_in_time(context, run, table, write)
+        result = write.publish(if_unchanged=self.if_unchanged, look=look)
         if result.skipped and earlier is None:
             ensure_not_taken(table, write)
         xcom: XCom = {"table_uri": table.uri, "version": result.version, "skipped": result.skipped}

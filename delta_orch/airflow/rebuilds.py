@@ -7,10 +7,9 @@ replaced it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.taken import before, predicate_of
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.txn import TxnId
@@ -35,7 +34,7 @@ def newer_rebuilds(context: Context, run: TaskRun, table: DeltaTable, known: Tab
         table: The table that is written.
         known: The table as it is.
     """
-    until = airflow_version(run.data_interval[1] if run.data_interval else run.ordered_at, MAX_CLEAR_NUMBER)
+    until = airflow_version(run.data_interval[1] if run.data_interval else run.run_after, MAX_CLEAR_NUMBER)
     rebuilds = []
     for task in context["dag"].task_dict.values():
         # A mapped task has its class and its arguments in hand.
@@ -61,7 +60,7 @@ def newer_removals(context: Context, run: TaskRun, table: DeltaTable, known: Tab
     removals = []
     for name, arguments in {} if partition is None else removing(context).items():
         if arguments.get("idempotency", "run") == "run" and arguments.get("identity") is None:
-            until = airflow_version(run.ordered_at, MAX_CLEAR_NUMBER)
+            until = airflow_version(run.run_after, MAX_CLEAR_NUMBER)
             writer = airflow_writer(run.dag_id, name)
             # Of a mapped task, how many the newer run has is known by what they have recorded. Meanwhile others may
             # record theirs: as many as this run has.
@@ -86,34 +85,47 @@ def removing(context: Context) -> Mapping[str, Mapping[str, object]]:
     return found
 
 
-def ensure_in_time(context: Context, run: TaskRun, table: DeltaTable, unit: TxnId, staged: StagedWrite) -> None:
+def ensure_in_time(context: Context, run: TaskRun, table: DeltaTable, staged: StagedWrite) -> Callable[[Commit], None]:
     """Look at the rows that a task is about to add behind one that removes rows, for runs of whichever interval, or
     without one (`newer_removals` is for those of one interval).
 
     Args:
-        unit: The transaction of the write.
         staged: The write, before it is published.
 
+    Returns: The same look at a commit that comes between, for `StagedWrite.publish`.
+
     Raises:
-        InvalidRequestError: Such a task of a newer run has removed rows of this kind, since this run has begun: what is
-            added would stand beside what that run adds. The table is unchanged.
+        InvalidRequestError: Such a task of a newer run has removed rows of this kind: what is added would stand beside
+            what that run adds. The table is unchanged.
     """
-    if staged.read_version is None or not run.is_behind(unit, table.snapshot(staged.read_version).txns.items()):
-        return
-    tasks, own, newer = removing(context), unit.version, []
-    for commit in newest_first(table, staged.read_version):
+    tasks = removing(context)
+    # A clearing moves this run on only if it has moved a task that removes rows.
+    own = airflow_version(run.run_after)
+
+    def version_of(commit: Commit) -> int:
+        is_removal = str(said_by(commit.commit_info or {}).get("task_id")) in tasks
+        return run.newest((txn.app_id, txn.version) for txn in commit.txns) if is_removal else 0
+
+    def look(commit: Commit) -> None:
         info = commit.commit_info or {}
-        told, name = info.get("timestamp"), str(said_by(info).get("task_id"))
-        if isinstance(told, int) and told < max(run.since_ms, run.started_ms - CLOCKS_DIFFER_MS):
+        if version_of(commit) > own and not run.is_of_run(info) and _removes(table, staged, commit):
+            raise overtaken(f"Task {run.task_id}", str(said_by(info)["task_id"]))
+
+    if staged.read_version is None:
+        return look
+    newest, others = run.newest(table.snapshot(staged.read_version).txns.items()), []
+    for commit in newest_first(table, staged.read_version) if own < newest else ():
+        info = commit.commit_info or {}
+        told = info.get("timestamp")
+        if own >= newest or (isinstance(told, int) and told < run.since_ms):
             break
-        version = run.newest((txn.app_id, txn.version) for txn in commit.txns) if name in tasks else 0
         if run.is_of_run(info):
-            own = max(own, version)  # It was cleared, and this task with it.
-        elif version > own:
-            newer.append((version, name, commit))
-    for version, name, commit in newer:
-        if version > own and _removes(table, staged, commit):
-            raise overtaken(f"Task {run.task_id}", name)
+            own = max(own, version_of(commit))
+        elif version_of(commit) > own:
+            others.append(commit)
+    for commit in others:
+        look(commit)
+    return look
 
 
 def _removes(table: DeltaTable, staged: StagedWrite, commit: Commit) -> bool:

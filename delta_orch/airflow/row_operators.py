@@ -14,6 +14,7 @@ from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.airflow.write_operator import DeltaRowsOperator
+from delta_orch.pipeline.target_table import publish_now
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,7 +42,7 @@ _LATER = {"set": {"x": "1"}, "values": {"x": "1"}, "condition": "true", "except_
 
 def looked_at(
     table: DeltaTable,
-    look: Callable[[StagedWrite], None] | None,
+    look: Callable[[StagedWrite], object] | None,
     write: Callable[..., CommitResult],
     *,
     stage: bool = False,
@@ -52,7 +53,7 @@ def looked_at(
         return result
     staged = table.staged(result.staged)
     look(staged)
-    return result if stage else staged.publish()
+    return result if stage else publish_now(staged)
 
 
 class DeltaMergeOperator(DeltaRowsOperator):

@@ -32,7 +32,8 @@ class TaskRun:
         try_number: 1 for the first attempt. It is not part of the identity.
         partition_key: The DAG run's, where it has one.
         data_interval: Start and end; None for runs without a logical date.
-        ordered_at: Where the run stands in time: a later run may replace what an earlier one wrote, not the reverse.
+        run_after: The DAG run's.
+        ordered_at: Where the task stands in time: a later run may replace what an earlier one wrote, not the reverse.
         clear_count: 0 until the task is cleared; grows with each clearing that Airflow counts, never by a retry.
         max_tries: Airflow's. A clearing moves it, unless the task was running.
         clear_number: How often any task of the run was cleared, where its run was told.
@@ -52,6 +53,7 @@ class TaskRun:
     try_number: int
     partition_key: str | None
     data_interval: tuple[datetime, datetime] | None
+    run_after: datetime
     ordered_at: datetime
     clear_count: int
     max_tries: int
@@ -77,6 +79,7 @@ class TaskRun:
             # 3.0 and 3.1 have none.
             partition_key=getattr(dag_run, "partition_key", None),
             data_interval=_interval(dag_run.data_interval_start, dag_run.data_interval_end),
+            run_after=dag_run.run_after,
             ordered_at=_ordered_at(dag_run.run_after, dag_run.start_date, clear_count),
             clear_count=clear_count,
             max_tries=ti.max_tries,

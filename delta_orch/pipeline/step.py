@@ -17,13 +17,14 @@ from delta_orch.errors import AuditFailedError, ConflictError, InvalidRequestErr
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.frame_rows import fit_frame
 from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
-from delta_orch.pipeline.target_table import first_upsert, may_follow, snapshot_or_none
+from delta_orch.pipeline.target_table import first_upsert, may_follow, publish_now, snapshot_or_none
 from delta_orch.protocol.table_properties import OWNER
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.pipeline.audit import Audit, AuditFinding
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from delta_orch.staged_write import StagedWrite
     from delta_orch.writing.target import WriteOptions
 
+Look = Callable[["StagedWrite"], "Callable[[Commit], None] | None"]
 Mode = OneOf["append", "merge", "scd2", "overwrite", "overwrite_partitions", "overwrite_touched", "error", "ignore"]
 """What becomes of the rows that are there.
 
@@ -118,7 +120,7 @@ class Step:
             ends with a staged write (`StepReport.commit.staged`), for others to publish.
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
         look: Is shown what was staged, before it is published; what it raises refuses it. What others commit after it
-            has looked, and which the write would replace, is a conflict.
+            has looked, and which the write would replace, is a conflict. What it returns is shown the others.
         consumers: Of an incremental step, the names of its cursors (`run_identity.cdc_prefix`).
         owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another,
             and none that `shared_target` spares. `process` sets it.
@@ -140,7 +142,7 @@ class Step:
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
     audits: tuple[Audit, ...] = ()
-    look: Callable[[StagedWrite], None] | None = None
+    look: Look | None = None
     consumers: tuple[str, ...] = ()
     owner: str | None = None
     look_at_partitions: Callable[..., None] | None = None
@@ -410,8 +412,7 @@ class Step:
 
     def _publish(self, result: CommitResult, staged: StagedWrite) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
         """Look at what was staged, and publish it."""
-        if self.look is not None:
-            self.look(staged)
+        look_behind = None if self.look is None else self.look(staged)
         if self.owner is not None and self._replaces:
             from delta_orch.pipeline.shared_target import ensure_others_keep_theirs
 
@@ -424,11 +425,8 @@ class Step:
         is_of_table = self.full_snapshot or any(
             a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits
         )
-        try:
-            return replace(staged.publish(if_unchanged=is_of_table), measured=result.measured), findings
-        except ConflictError as e:
-            # The write can no longer be published, but the step can run again.
-            raise e.__cause__ or e from None
+        published = publish_now(staged, if_unchanged=is_of_table, look=look_behind)
+        return replace(published, measured=result.measured), findings
 
     @property
     def _only(self) -> str | Expression | None:

@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from delta_orch.errors import TableNotFoundError
+from delta_orch.errors import ConflictError, TableNotFoundError
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.protocol.types import StructType
+    from delta_orch.staged_write import StagedWrite
     from delta_orch.writing.target import WriteOptions
 
 
@@ -57,7 +59,17 @@ def first_upsert(
     assert result.staged is not None
     staged = table.staged(result.staged)
     ensure_unique_keys(staged.snapshot(), keys)
-    return result if options.get("stage") else replace(staged.publish(), measured=result.measured)
+    return result if options.get("stage") else replace(publish_now(staged), measured=result.measured)
+
+
+def publish_now(
+    staged: StagedWrite, *, if_unchanged: bool = False, look: Callable[[Commit], None] | None = None
+) -> CommitResult:
+    """As `StagedWrite.publish`, for who has staged it just now and can do so again: a conflict may be retried."""
+    try:
+        return staged.publish(if_unchanged=if_unchanged, look=look)
+    except ConflictError as e:
+        raise e.__cause__ or e from None
 
 
 def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructType:

@@ -14,13 +14,22 @@ from airflow.providers.standard.operators.python import BranchPythonOperator, Py
 from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
-from delta_orch.airflow import DeltaDeleteOperator, DeltaMergeOperator, DeltaOptimizeOperator, DeltaWriteOperator
+from delta_orch.airflow import (
+    DeltaDeleteOperator,
+    DeltaMergeOperator,
+    DeltaOptimizeOperator,
+    DeltaWriteOperator,
+    delta_write_audit_publish,
+)
 from delta_orch.airflow.run_context import TaskRun
+from delta_orch.airflow.siblings import ensure_spared
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import airflow_version, airflow_writer, interval_text
 from tests.airflow.internals import ADDS_ONCE, needs_state
 
 if TYPE_CHECKING:
+    from airflow.sdk import Context
+
     from tests.airflow.conftest import Runs
 
 DAY = datetime(2024, 1, 5, tzinfo=UTC)
@@ -401,3 +410,82 @@ def test_where_vacuum_has_deleted_what_would_tell_whose_rows_are_removed_the_tas
     there = content(uri)
     runs.clear(dag, run, "first")
     assert (runs.state(run, "first"), runs.tries(run, "first"), content(uri)) == ("failed", 2, there)
+
+
+@pytest.mark.slow
+@needs_state
+def test_what_an_older_run_has_staged_is_not_published_beside_rows_of_a_newer_run(runs: Runs, tmp_path: Path) -> None:
+    """The newer run comes between the look of the task that stages and the publication."""
+    uri, is_open = tmp_path / "t", [False]
+    DeltaTable(uri).create(rows("", "").schema)
+
+    def opens() -> None:
+        assert is_open[0]
+
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule="@daily", start_date=DAY, catchup=False) as dag:
+        group = delta_write_audit_publish(
+            "wap", table_uri=uri, python_callable=lambda run_id: rows("x", run_id), checks={"some": {"min_rows": 1}},
+            if_unchanged=False,
+        )  # fmt: skip
+        gate = PythonOperator(task_id="gate", python_callable=opens)
+        DeltaDeleteOperator(task_id="first", table_uri=uri, where="day = 'x'") >> group.children["wap.stage"] >> gate
+        gate >> group.children["wap.publish"]
+    older = runs.run(dag, DAY, run_after=DAY + timedelta(days=1))
+    is_open[0] = True
+    newer = runs.run(dag, DAY + timedelta(days=1), run_after=DAY + timedelta(days=2))
+    assert content(uri) == [newer.run_id]
+    runs.clear(dag, older, "gate", "wap.publish")
+    assert (runs.state(older, "wap.publish"), content(uri)) == ("failed", [newer.run_id])
+    runs.clear(dag, older, "first", "wap.stage", "wap.some", "gate", "wap.publish")
+    assert content(uri) == [older.run_id]
+
+
+@pytest.mark.parametrize("removes", ["delete", "replace_where"])
+def test_a_removal_whose_rows_another_writer_changes_meanwhile_is_retried(
+    runs: Runs, tmp_path: Path, removes: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = tmp_path / "t"
+    DeltaTable(uri).append(rows("x", "a", "b"))
+
+    def spare(context: Context, *given: Any, **more: Any) -> None:
+        ensure_spared(context, *given, **more)
+        if context["ti"].try_number == 1:
+            DeltaTable(uri).delete("v = 'a'")
+
+    monkeypatch.setattr("delta_orch.airflow.once.ensure_spared", spare)
+    with DAG(f"removed_{tmp_path.name[-30:]}", schedule=None) as dag:
+        task = first(removes, uri, "v <> 'load 2'")
+        task.retries, task.retry_delay = 1, timedelta(0)
+        task.python_callable = lambda ti: rows("x", f"load {ti.try_number}".replace("2", "3"))
+    run = runs.run(dag, DAY)
+    assert (runs.state(run, "first"), runs.tries(run, "first")) == ("success", 2)
+    assert content(uri) == ([] if removes == "delete" else ["load 3"])
+
+
+@pytest.mark.slow
+@needs_state
+@pytest.mark.parametrize("kind", ["delete", "replace_where", "whole"])
+def test_what_adds_rows_and_is_cleared_alone_does_not_make_its_run_the_newest(
+    runs: Runs, tmp_path: Path, kind: str
+) -> None:
+    """A newer run has removed its rows. Those of the newer run stay, unless the task that removes is cleared, too."""
+    uri, is_whole = tmp_path / "t", kind == "whole"
+    dag = dag_of(kind, uri, where="day = 'x'", does=lambda run_id: rows("x", run_id))
+    dag.task_dict["first"].python_callable = lambda: rows("x", "load")
+
+    def run(day: int) -> Any:
+        """Whole tables are ordered by the interval, if there is one."""
+        start = None if is_whole else DAY + timedelta(days=day)
+        return runs.run(dag, start, run_after=DAY + timedelta(days=day + 1))
+
+    # `dag.test()` knows one run without a date, the last.
+    older = None if is_whole else run(0)
+    newer = run(1)
+    older = older or run(0)
+    there = content(uri)
+    assert newer.run_id in there
+    runs.clear(dag, older, "more")
+    assert content(uri) == there
+    assert runs.state(older, "more") == ("success" if is_whole else "failed")
+    runs.clear(dag, older, "first", "more")
+    assert content(uri) == sorted({*there} - {newer.run_id} | {older.run_id})

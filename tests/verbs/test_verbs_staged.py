@@ -26,6 +26,7 @@ from delta_orch.errors import (
     MetadataChangedError,
     StagedWriteGoneError,
 )
+from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.staged_write import StagedWrite
 from delta_orch.testing import open_table
@@ -389,3 +390,35 @@ def test_what_an_audit_saw_of_the_whole_table_is_what_is_published(tmp_path: Pat
     with pytest.raises(ConflictError):
         late.publish(if_unchanged=True)
     assert (alone.version, table.version()) == (1, version)
+
+
+def test_a_write_that_looks_at_what_came_between_is_refused_or_seen(tmp_path: Path) -> None:
+    """It is shown each commit once, its own never. Whoever removes such rows from a version before it conflicts, though
+    a blind append would have gone unseen."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1, 2]}))
+    refused, late, delete = (
+        table.staged(reference)
+        for reference in (
+            table.append(pa.table({"id": [3]}), stage=True).staged,
+            table.append(pa.table({"id": [4]}), stage=True).staged,
+            table.delete("id >= 2", stage=True).staged,
+        )
+        if reference is not None
+    )
+    other = DeltaTable(table.uri).append(pa.table({"id": [5]}))
+    seen = []
+
+    def refuse(commit: Commit) -> None:
+        raise ValueError(commit.version)
+
+    def see(commit: Commit) -> None:
+        seen.append(commit.version)
+
+    with pytest.raises(ValueError, match=str(other.version)):
+        refused.publish(look=refuse)
+    assert table.version() == other.version
+    published = late.publish(look=see)
+    assert (late.publish(look=see).version, seen) == (published.version, [other.version] * 2)
+    with pytest.raises(ConflictError):
+        delete.publish()

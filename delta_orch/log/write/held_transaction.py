@@ -10,9 +10,13 @@ from delta_orch.log.write.commit_options import SERIALIZABLE
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.held_commit import HeldCommit
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.paths import decode_path
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.write.commit_options import CommitOptions
@@ -70,6 +74,7 @@ class ResumedTransaction(Transaction):
         snapshot: The version it started from.
         is_alone: Prepare the commit as if nobody had committed since, and write nothing.
         if_unchanged: Every change of rows since is a conflict.
+        look: Is shown each commit of others since; what it raises ends the transaction.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class ResumedTransaction(Transaction):
         *,
         is_alone: bool = False,
         if_unchanged: bool = False,
+        look: Callable[[Commit], None] | None = None,
     ) -> None:
         level = SERIALIZABLE if if_unchanged else held.isolation_level
         options: CommitOptions = {"isolation_level": level, "dry_run": is_alone}
@@ -91,3 +97,14 @@ class ResumedTransaction(Transaction):
         self._txns, self._skipped_txns = held.txns, held.skipped_txns
         if if_unchanged:
             self.read_whole_table()
+        self._look = look
+        if look is not None:
+            # It depends on no row of the table, but it is no blind append any more.
+            self._reads.looked_at.append(string_array([]))
+
+    def _winners(self, version: int) -> Iterator[Commit]:
+        for winner in super()._winners(version):
+            is_own = (winner.commit_info or {}).get("txnId") == self._provenance.txn_id
+            if self._look is not None and not is_own:
+                self._look(winner)
+            yield winner
