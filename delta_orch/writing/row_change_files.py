@@ -164,12 +164,12 @@ class ChangedFiles:
     def _ensure_complete(self, adds: Sequence[pa.Table], rewritten: Sequence[_Touched]) -> None:
         """The rows that stay and those that are new are counted before anything is committed: an engine that writes
         fewer, or more, must not get away with it."""
-        expected = self._updated + self._inserted
-        for file in rewritten:
-            if file.live is None:
-                return
-            expected += file.live - len(file.leaving)
-        if (found := known_records(adds)) != expected:
+        if any(file.live is None for file in rewritten):
+            return
+        found = known_records(adds)
+        if found != self._expected(rewritten):
+            self._count_live(rewritten)
+        if found != (expected := self._expected(rewritten)):
             raise StorageError(
                 "The new files do not hold the rows that were to be written",
                 cause=f"They have {found} rows instead of {expected}",
@@ -177,6 +177,16 @@ class ChangedFiles:
                 found=found,
                 expected=expected,
             )
+
+    def _expected(self, rewritten: Sequence[_Touched]) -> int:
+        staying = sum((file.live or 0) - len(file.leaving) for file in rewritten)
+        return self._updated + self._inserted + staying
+
+    def _count_live(self, touched: Sequence[_Touched]) -> None:
+        """Statistics may be wrong: footers have the last word."""
+        paths = pc.take(FileTable(self._files).path, int64_array([file.number for file in touched])).to_pylist()
+        for file, num_rows in zip(touched, read_num_rows(self._snapshot.store, paths), strict=True):
+            file.live = num_rows - len(marks_inside(file.gone, num_rows))
 
     def _ensure_none_is_left_out(self, adds: pa.Table) -> None:
         """No row moves into a partition whose transaction id is recorded: the commit leaves the files there out, and
@@ -208,11 +218,8 @@ class ChangedFiles:
     def _sorted(self) -> tuple[list[_Touched], list[_Touched], list[_Touched]]:
         """Files without a row left, those that get a deletion vector, and those that are written anew."""
         takes_vectors = self._write.target.table.enables("deletionVectors")
-        full = [file for file in self._touched if file.live is not None and len(file.leaving) >= file.live]
-        # Statistics may be wrong. Where a file is to go by them, its footer has the last word.
-        paths = pc.take(FileTable(self._files).path, int64_array([file.number for file in full])).to_pylist()
-        for file, num_rows in zip(full, read_num_rows(self._snapshot.store, paths), strict=True):
-            file.live = num_rows - len(marks_inside(file.gone, num_rows))
+        # A file does not go by what statistics say.
+        self._count_live([f for f in self._touched if f.live is not None and len(f.leaving) >= f.live])
         emptied, marked, rewritten = [], [], []
         for file in self._touched:
             count = len(file.leaving)

@@ -213,6 +213,16 @@ def test_statistics_that_lie_about_rows_cost_no_row(tmp_path: Path) -> None:
         assert any("statistics say" in p.message for p in DeltaTable(table.uri).fsck(deep=True).problems)
 
 
+@pytest.mark.parametrize("said", [1, 2, 5, 100_000])
+def test_a_file_of_whose_length_statistics_lie_is_written_anew(tmp_path: Path, said: int) -> None:
+    table = _table(tmp_path)
+    _edit(tmp_path, "add", lambda add: add.update(stats=json.dumps({"numRecords": said})))
+    DeltaTable(table.uri).delete("id = 2")
+    snapshot = DeltaTable(table.uri).snapshot()
+    assert snapshot.scan(["id"]).to_arrow()["id"].to_pylist() == [1, 3]
+    assert snapshot.scan().count() == 2
+
+
 @pytest.mark.parametrize("base", [-1, (1 << 63) - 2])
 def test_row_ids_that_are_no_ids(tmp_path: Path, base: int) -> None:
     table = _table(tmp_path / "t", delta__enableRowTracking="true")

@@ -123,8 +123,8 @@ SCALARS: dict[str, list[str]] = {
     "|": ["i | b"],
     "^": ["i ^ sh"],
     "NullSafeNEQ": ["S IS DISTINCT FROM `we``ird`", "i IS NOT DISTINCT FROM 5"],
-    "Floor": ["floor(if(abs(x) < 1e6, x, 0))", "floor(d5)", "floor(i)"],
-    "Ceil": ["ceil(if(abs(x) < 1e6, x, 0))", "ceil(d5)", "ceiling(d38)"],
+    "Floor": ["floor(x)", "floor(f)", "floor(d5)", "floor(i)"],
+    "Ceil": ["ceil(x)", "ceil(f)", "ceil(-9.3e18 - x)", "ceil(d5)", "ceiling(d38)"],
     "StrPosition": ["position('b' IN S)"],
     "RLIKE": [
         "S RLIKE 'a'", "S RLIKE '^a.$'", "S RLIKE '^.$'", r"S RLIKE '\\d+'", r"S RLIKE '\\W'", r"S RLIKE '\\s'",

@@ -141,6 +141,9 @@ def test_our_own_errors_pass_through_duckdb(tmp_path: Path) -> None:
         ("SELECT * FROM VALUES (id)", ColumnNotFoundError, "id"),
         ("SELECT a FROM t AS x(a, b)", InvalidExpressionError, "2 names stand for 3 columns"),
         ("SELECT id FROM t WHERE id", InvalidExpressionError, "not a predicate"),
+        ("SELECT id FROM t WHERE NULL", InvalidExpressionError, "not a predicate"),
+        ("SELECT CASE WHEN NULL THEN 1 END AS c FROM t", InvalidExpressionError, "not a predicate"),
+        ("SELECT concat(NULL, array(id)) AS c FROM t", UnsupportedExpressionError, "concat of an array and NULL"),
         ("SELECT id FROM t WHERE id IN (SELECT * FROM u)", InvalidExpressionError, "one value has 2 columns"),
         ("SELECT id FROM t WHERE EXISTS (SELECT 1 FROM t AS T WHERE t.name = u.word)", ColumnNotFoundError, "u"),
         (

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import itertools
 import logging
+import shutil
+from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.errors import ChecksumMismatchError, CorruptLogError, LogGapError
 from delta_orch.log.read.compactions import read_compaction
 from delta_orch.log.read.segment import resolve_segment
@@ -270,3 +274,16 @@ def test_a_checkpoint_with_other_files_than_its_checksum_is_refused(builder: Log
         list(snapshot.iter_files())
     # An append needs no list of files, and makes nothing worse.
     assert snapshot.txn_version("new") == 7
+
+
+def test_the_checkpoint_of_another_table_is_refused_before_vacuum_goes_by_it(tmp_path: Path) -> None:
+    for name in ("mine", "theirs"):
+        table = DeltaTable(tmp_path / name)
+        table.append(pa.table({"id": [1]}))
+        table.checkpoint()
+    (checkpoint,) = (tmp_path / "theirs/_delta_log").glob("*.checkpoint.parquet")
+    shutil.copy(checkpoint, tmp_path / "mine/_delta_log")
+    with pytest.raises(ChecksumMismatchError, match="is of the table with the id"):
+        DeltaTable(tmp_path / "mine").vacuum(retention_hours=0, enforce_retention=False)
+    (tmp_path / "mine/_delta_log" / checkpoint.name).unlink()
+    assert DeltaTable(tmp_path / "mine").snapshot().scan().to_arrow().to_pylist() == [{"id": 1}]

@@ -84,6 +84,9 @@ def _other_home(process: int) -> Path:
     return Path(tempfile.mkdtemp(prefix="delta-orch-duckdb-"))
 
 
+_REMEDY = 'Leave out such values, or use the Spark engine (engine="spark"): it takes some that DuckDB refuses'
+
+
 @contextmanager
 def duckdb_errors(problem: str = "The query failed while it ran") -> Iterator[None]:
     """Turns DuckDB's errors into InvalidExpressionError, and StorageError where memory or the disk is full."""
@@ -96,4 +99,4 @@ def duckdb_errors(problem: str = "The query failed while it ran") -> Iterator[No
     except (duckdb.Error, OSError, pa.ArrowException) as e:
         if isinstance(e, DeltaError):
             raise
-        raise InvalidExpressionError(problem, cause=str(e).split("\n")[0]) from e
+        raise InvalidExpressionError(problem, cause=str(e).split("\n")[0], remedy=_REMEDY) from e

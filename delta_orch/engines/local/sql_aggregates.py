@@ -45,7 +45,7 @@ class Aggregates(Scalars):
     def scalar(self, node: Expression) -> Typed:
         call, over, inner = node, "", Scalars(self._of_rows)
         if isinstance(node, Operation) and node.name == "FILTER":
-            call, over = node.arguments[0], f" FILTER (WHERE {inner.boolean(node.arguments[1])})"
+            call, over = node.arguments[0], f" FILTER (WHERE {inner.condition(node.arguments[1])})"
         if isinstance(call, Call) and call.name in ("grouping", "grouping_id"):
             return self._grouping(call)
         if not isinstance(call, Call) or isinstance(call, Operation) or call.name not in AGGREGATES:

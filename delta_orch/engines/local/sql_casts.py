@@ -299,8 +299,9 @@ def _floating(text: str, target: DataType) -> Typed:
     return Typed(f"CASE {named} ELSE {number} END", target)
 
 
-def as_boolean(value: Typed, text: Callable[[], str]) -> str:
-    if value.data_type not in (BOOLEAN, VOID):
+def as_boolean(value: Typed, text: Callable[[], str], *, is_cast: bool = True) -> str:
+    """A predicate. `is_cast`: Spark makes a boolean of NULL there."""
+    if value.data_type != BOOLEAN and not (is_cast and value.data_type == VOID):
         raise InvalidExpressionError(
             f"{text()!r} is not a predicate", cause=f"Its type is {value.data_type}, not boolean"
         )

@@ -176,7 +176,11 @@ def _whole(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
             return Typed(f"CAST({function}({value.sql}) AS {duckdb_type(target)})", target)
         if value.data_type not in (FLOAT, DOUBLE):
             raise unsupported(f"{function} of {value.data_type}")
-        return Typed(f"CAST({function}(CAST({value.sql} AS DOUBLE)) AS BIGINT)", LONG)
+        number = f"CAST({value.sql} AS DOUBLE)"
+        # As Java makes a long of a double: NaN is 0, and what is too large the largest.
+        ends = f"WHEN {number} >= 9223372036854775808::DOUBLE THEN {2**63 - 1} "
+        ends += f"WHEN {number} < -9223372036854775808::DOUBLE THEN CAST('{-(2**63)}' AS BIGINT)"
+        return Typed(f"CASE WHEN isnan({number}) THEN 0 {ends} ELSE CAST({function}({number}) AS BIGINT) END", LONG)
 
     return whole
 

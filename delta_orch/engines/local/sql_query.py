@@ -293,7 +293,7 @@ class _Select:
             projection[number - 1] = without_minus_zero(output).sql
         if select.where is not None:
             of_rows = _SourceColumns(self._sources, self._shared, self._context, self._outer, [select.where])
-            parts.append(f"WHERE {Scalars(of_rows).boolean(select.where)}")
+            parts.append(f"WHERE {Scalars(of_rows).condition(select.where)}")
             if of_rows.is_correlated:
                 self._ensure_plain()
         if group:
@@ -303,10 +303,10 @@ class _Select:
             nodes = (*select.group, *(item.node for item in select.items))
             grouped = {node.path[-1].lower() for node in nodes if isinstance(node, Column)}
             having = Aggregates(OutputColumns(columns, projection, fields, grouped), group, columns)
-            parts.append(f"{'AND' if select.grouping else 'HAVING'} ({having.boolean(select.having)})")
+            parts.append(f"{'AND' if select.grouping else 'HAVING'} ({having.condition(select.having)})")
         if select.qualify is not None:
             qualified_by = Windows(OutputColumns(columns, projection, fields), group, select.windows)
-            parts.append(f"QUALIFY {qualified_by.boolean(select.qualify)}")
+            parts.append(f"QUALIFY {qualified_by.condition(select.qualify)}")
         if select.order:
             names = {f.name.lower(): f for f in fields}
             keys = (order_key(key, aggregates, names, fields) for key in select.order)
@@ -385,7 +385,7 @@ class _Select:
             return f"{join.keyword} {source}"
         scalars = Scalars(_SourceColumns(self._sources, self._shared))
         if join.condition is not None:
-            condition = scalars.boolean(join.condition)
+            condition = scalars.condition(join.condition)
         else:
             names = self._common_names() if join.using is None else join.using
             condition = self._alike(join.keyword, names, left, scalars)

@@ -175,6 +175,10 @@ class Scalars:
         """A predicate as text says it. Raises InvalidExpressionError if it is of another type."""
         return as_boolean(self.scalar(node), lambda: describe(node))
 
+    def condition(self, node: Expression) -> str:
+        """As `boolean`, of WHERE, ON and WHEN, where Spark refuses a bare NULL."""
+        return as_boolean(self.scalar(node), lambda: describe(node), is_cast=False)
+
     def scalar(self, node: Expression) -> Typed:
         """What text says, not resolved. Raises UnsupportedExpressionError outside the allow-list."""
         if (literal := constant_of(node)) is not None:
@@ -322,7 +326,7 @@ class Scalars:
         subject = parts.pop(0) if node.name == "CASE OF" else None
         otherwise = Typed("NULL", VOID) if len(parts) % 2 == 0 else self.scalar(parts.pop())
         conditions = [
-            self.boolean(when) if subject is None else self.compared("=", subject, when).sql for when in parts[::2]
+            self.condition(when) if subject is None else self.compared("=", subject, when).sql for when in parts[::2]
         ]
         return choose(conditions, [self.scalar(then) for then in parts[1::2]], otherwise)
 

@@ -24,6 +24,7 @@ from delta_orch.protocol.types import (
     INTEGER,
     LONG,
     STRING,
+    VOID,
     ArrayType,
 )
 
@@ -226,6 +227,9 @@ def concatenated(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`concat` and `||`."""
     values = [scalars.scalar(argument) for argument in arguments]
     if any(isinstance(value.data_type, ArrayType) for value in values):
+        # Spark refuses a null of no type beside arrays.
+        if any(value.data_type == VOID for value in values):
+            raise unsupported("concat of an array and NULL")
         return sql_nested.concatenated(values)
     return Typed("(" + " || ".join(map(as_text, values)) + ")", STRING)
 

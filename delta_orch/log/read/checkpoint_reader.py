@@ -372,43 +372,54 @@ class Checkpoint:
 
     @cached_property
     def _agrees_with_checksum(self) -> bool:
-        """Whether the checksum of the version counts the files that the footers count; False where it is not known.
+        """Whether the checksum of the version is of the same table, and counts the files that the footers count; False
+        where it is not known.
 
         Raises:
-            ChecksumMismatchError: It counts others.
+            ChecksumMismatchError: It is of another table, or counts others.
         """
         # Across a network, one more request would cost each first read more than the rest of the check.
         if not self.files.has_checksum or not self.store.is_near:
             return False
-        recorded = _recorded_files(self.store, self.version)
+        recorded, table_id = _recorded(self.store, self.version)
+        _, metadata = self.protocol_and_metadata
+        if metadata is not None and table_id not in (None, metadata.id):
+            raise self._mismatch(
+                f"is of the table with the id {metadata.id}", f"is of {table_id}", metadata.id, table_id
+            )
         counts = [part.num_actions("add") for part in self.file_parts]
         if recorded is None or None in counts:
             return False
         counted = sum(count or 0 for count in counts)
         counted += 0 if self.json_actions is None else self.json_actions.adds.num_rows
         if counted != recorded:
-            raise ChecksumMismatchError(
-                f"The checkpoint of version {self.version} does not agree with its version checksum",
-                cause=f"The checkpoint has {counted} files, and the checksum says {recorded}",
-                remedy="Compare both with the commits: delete the checkpoint if these are all there, or the checksum "
-                f"{checksum_path(self.version)} if that is wrong, or restore the log from a backup",
-                version=self.version,
-                path=self.files.files[0].path,
-                recorded=recorded,
-                computed=counted,
-            )
+            raise self._mismatch(f"has {counted} files", f"says {recorded}", counted, recorded)
         return True
 
+    def _mismatch(self, has: str, says: str, computed: object, recorded: object) -> ChecksumMismatchError:
+        return ChecksumMismatchError(
+            f"The checkpoint of version {self.version} does not agree with its version checksum",
+            cause=f"The checkpoint {has}, and the checksum {says}",
+            remedy="Compare both with the commits: delete the checkpoint if these are all there, or the checksum "
+            f"{checksum_path(self.version)} if that is wrong, or restore the log from a backup",
+            version=self.version,
+            path=self.files.files[0].path,
+            recorded=recorded,
+            computed=computed,
+        )
 
-def _recorded_files(store: LogStore, version: int) -> int | None:
-    """What the checksum of a version says of the number of files; None where it does not tell."""
+
+def _recorded(store: LogStore, version: int) -> tuple[int | None, str | None]:
+    """What the checksum of a version says of the number of files and the table's id; None where it does not tell."""
     try:
         checksum = orjson.loads(store.read_bytes(checksum_path(version)))
     except (ValueError, StorageError) as e:
         _LOGGER.info("Passing over the version checksum of version %d of %s: %s", version, store.uri, e)
-        return None
-    recorded = checksum.get("numFiles") if isinstance(checksum, dict) else None
-    return recorded if isinstance(recorded, int) else None
+        return None, None
+    checksum = checksum if isinstance(checksum, dict) else {}
+    count, metadata = checksum.get("numFiles"), checksum.get("metadata")
+    table_id = metadata.get("id") if isinstance(metadata, dict) else None
+    return count if isinstance(count, int) else None, table_id if isinstance(table_id, str) else None
 
 
 def child_of(struct: pa.StructArray, name: str) -> pa.Array:
