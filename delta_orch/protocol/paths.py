@@ -151,9 +151,31 @@ def local_path_in_log(path: str) -> str:
 
 
 def canonical_paths(paths: StringColumn) -> StringColumn:
-    """`canonical_path` of a whole column of strings; the column itself where nothing needs to change."""
+    """`canonical_path` of a whole column of strings, decoded, as writers differ in which letters they escape; the
+    column itself where nothing needs to change."""
     import delta_orch.arrow_compute as pc
 
-    if not pc.any(pc.starts_with(paths, "file:")).as_py():
+    if pc.any(pc.starts_with(paths, "file:")).as_py():
+        paths = pc.replace_substring_regex(paths, pattern=_FILE_URI.pattern, replacement="/")
+    is_encoded = pc.match_substring(paths, "%")
+    if not pc.any(is_encoded).as_py():
         return paths
-    return pc.replace_substring_regex(paths, pattern=_FILE_URI.pattern, replacement="/")
+    from delta_orch.protocol.arrow_building import one_chunk, string_array
+
+    encoded = one_chunk(pc.filter(paths, is_encoded))
+    # Of a partition, all files have the same directory.
+    directories = pc.dictionary_encode(pc.replace_substring_regex(encoded, "[^/]*$", ""))
+    names = pc.replace_substring_regex(encoded, "(?s)^.*/", "")
+    if pc.any(pc.match_substring(names, "%")).as_py():
+        names = string_array(map(_decoded, names.to_pylist()))
+    decoded = pc.take(string_array(map(_decoded, directories.dictionary.to_pylist())), directories.indices)
+    return pc.replace_with_mask(paths, one_chunk(is_encoded), pc.binary_join_element_wise(decoded, names, ""))
+
+
+def _decoded(log_path: str) -> str:
+    """As `decode_path`; what is no text, or would end in the middle, stays as it is."""
+    try:
+        found = unquote(log_path, errors="strict")
+    except UnicodeDecodeError:
+        return log_path
+    return log_path if "\0" in found else found

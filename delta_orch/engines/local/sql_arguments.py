@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from delta_orch.engines.local.sql_casts import cast, widen
+from delta_orch.engines.local.sql_casts import cast, finite, widen
 from delta_orch.engines.local.sql_types import Typed, is_number, unsupported
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.protocol.types import (
     BINARY,
@@ -48,7 +48,9 @@ def moment(scalars: Scalars, node: Expression) -> Typed:
         value = cast(value, TIMESTAMP)
     if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         raise unsupported(f"a time function on {value.data_type}")
-    return cast(value, TIMESTAMP_NTZ)
+    return (
+        finite(value) if isinstance(node, Column) and value.data_type == TIMESTAMP_NTZ else cast(value, TIMESTAMP_NTZ)
+    )
 
 
 def integer_sql(scalars: Scalars, node: Expression) -> str:

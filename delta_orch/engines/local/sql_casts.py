@@ -99,6 +99,14 @@ def null_of(data_type: DataType) -> str:
     return f"CAST(NULL AS {duckdb_type(data_type)})" if is_atomic(data_type) and data_type != VOID else "NULL"
 
 
+def finite(value: Typed) -> Typed:
+    """A date or a moment. DuckDB takes the ends of their types for infinities, which raise here."""
+    # No `error()`, which keys of windows do not take: this is no text of a date.
+    text = f"'an end of its type, which only the Spark engine takes: ' || {value.sql}"
+    problem = f"CAST({text} AS {duckdb_type(value.data_type)})"
+    return replace(value, sql=f"CASE WHEN isinf({value.sql}) THEN {problem} ELSE {value.sql} END")
+
+
 def cast(value: Typed, target: DataType) -> Typed:
     """An explicit CAST. Raises UnsupportedExpressionError for one whose result or whose failures differ in DuckDB."""
     source = value.data_type
@@ -108,6 +116,8 @@ def cast(value: Typed, target: DataType) -> Typed:
         return Typed(_cast_inside(value, target, 0), target)
     if source == STRING and is_atomic(target):
         return _from_text(value, target)
+    if source in MOMENTS and target != STRING and value.literal is None:
+        value = finite(value)
     to = duckdb_type(target) if is_atomic(target) else ""
     plain = f"CAST({value.sql} AS {to})"
     integral = target in INTEGRAL_RANGES

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from delta_orch.engines.local import sql_dates, sql_lambdas, sql_nested, sql_text
+from delta_orch.engines.local import sql_dates, sql_lambdas, sql_nested, sql_operators, sql_text
 from delta_orch.engines.local.sql_arguments import (
     ARGUMENTS,
     Scalars,
@@ -20,7 +20,7 @@ from delta_orch.engines.local.sql_operators import cast_target
 from delta_orch.engines.local.sql_types import Typed, common_type, common_type_of, is_atomic, is_number, unsupported
 from delta_orch.expressions.constants import CASTS
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type
 from delta_orch.protocol.types import (
     BOOLEAN,
@@ -200,7 +200,7 @@ def _absolute(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     value = scalars.scalar(arguments[0])
     if not is_number(value.data_type):
         raise unsupported(f"abs of {value.data_type}")
-    return Typed(f"abs({value.sql})", value.data_type)
+    return Typed(f"abs({sql_operators.short(value)})", value.data_type)
 
 
 def _is_nan(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
@@ -219,6 +219,9 @@ def _tried(operator: str) -> _Function:
             if not isinstance(argument, Column | Literal) or not is_number(scalars.scalar(argument).data_type):
                 raise unsupported("arithmetic that is tried, with operands other than columns and constants of numbers")
         value = scalars.scalar(Operation(operator, tuple(arguments)))
+        if isinstance(value.data_type, DecimalType) and value.data_type.precision == MAX_DECIMAL_DIGITS:
+            # What DuckDB cannot hold before it is rounded, Spark may.
+            raise unsupported(f"arithmetic that is tried and gives {value.data_type}")
         if operator != "/":
             return Typed(f"TRY({value.sql})", value.data_type)
         if value.data_type != DOUBLE:

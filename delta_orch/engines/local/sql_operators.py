@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from delta_orch.engines.local.sql_arguments import Scalars
 from delta_orch.engines.local.sql_casts import (
+    error,
     literal_value,
     null_of,
     widen,
@@ -205,11 +206,24 @@ def complement(scalars: Scalars, child: Expression) -> Typed:
     return Typed(f"(~{value.sql})", value.data_type)
 
 
+_SIGNED_DIGITS = 34
+
+
+def short(value: Typed) -> str:
+    """A number whose sign may be changed: Spark rounds decimals to 34 digits then, so those of more digits raise."""
+    kind = value.data_type
+    if not isinstance(kind, DecimalType) or kind.precision <= _SIGNED_DIGITS:
+        return value.sql
+    limit = f"CAST('1e{_SIGNED_DIGITS - kind.scale}' AS {duckdb_type(kind)})"
+    problem = error(f"a decimal of more than {_SIGNED_DIGITS} digits, which Spark rounds where it changes the sign")
+    return f"CASE WHEN {value.sql} >= {limit} OR {value.sql} <= -{limit} THEN {problem} ELSE {value.sql} END"
+
+
 def minus(scalars: Scalars, child: Expression) -> Typed:
     """`-` before a value."""
     value = scalars.scalar(child)
     if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
-        return Typed(f"(-{value.sql})", value.data_type)
+        return Typed(f"(-{short(value)})", value.data_type)
     if value.data_type in INTEGRAL_RANGES:
         kind = duckdb_type(value.data_type)
         return Typed(f"CAST(subtract(CAST(0 AS {kind}), {value.sql}) AS {kind})", value.data_type)

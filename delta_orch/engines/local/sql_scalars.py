@@ -17,6 +17,7 @@ from delta_orch.engines.local.sql_casts import (
     as_text,
     cast,
     choose,
+    finite,
     literal_value,
     null_of,
     try_cast,
@@ -405,7 +406,9 @@ class Scalars:
         value = self.scalar(node)
         if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ, STRING):
             raise unsupported(f"a date function on {value.data_type}")
-        return value if value.data_type == DATE else cast(value, DATE)
+        if value.data_type == DATE:
+            return finite(value) if isinstance(node, Column) else value
+        return cast(value, DATE)
 
 
 def _is_alike(value: Typed, other: Typed) -> bool:

@@ -12,7 +12,7 @@ from delta_orch.engines.local.sql_arguments import (
     constant,
     long_sql,
 )
-from delta_orch.engines.local.sql_casts import as_text, error, widen
+from delta_orch.engines.local.sql_casts import as_text, cast, error, widen
 from delta_orch.engines.local.sql_types import Typed, holds_void, unsupported
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Expression
@@ -261,10 +261,11 @@ def substring(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     numbers = [scalars.scalar(argument) for argument in arguments[1:]]
     if any(number.data_type not in INTEGRAL_RANGES for number in numbers):
         raise unsupported("substring with positions that are not integers")
-    start, *count_of = [widen(number, LONG).sql for number in numbers]
+    # Spark counts in 32 bits: a position beyond them is an error, and without a number they are as many as there are.
+    start, *count_of = [widen(cast(number, INTEGER), LONG).sql for number in numbers]
     # From the end where it is negative; what lies before the first character counts, too.
     begin = f"CASE WHEN {start} > 0 THEN {start} - 1 WHEN {start} < 0 THEN length({text}) + {start} ELSE 0 END"
-    count = f"({begin}) + {count_of[0]} - greatest({begin}, 0)" if count_of else f"length({text})"
+    count = f"({begin}) + {count_of[0] if count_of else 2**31 - 1} - greatest({begin}, 0)"
     found = f"substring({text}, greatest({begin}, 0) + 1, greatest({count}, 0))"
     return Typed(f"CASE WHEN {text} IS NULL OR {' OR '.join(f'{n} IS NULL' for n in (start, *count_of))} THEN NULL "
                  f"ELSE {found} END", STRING)  # fmt: skip
