@@ -34,13 +34,15 @@ class DagsterRun:
 
     Attributes:
         root_run_id: The first run of a chain of retries and re-executions, or the run itself.
-        root_run_started: When that one started, timezone-aware.
+        root_run_created: When that one was created, timezone-aware.
+        step_started: When the step started for the first time in that chain.
     """
 
     code_location: str
     run_id: str
     root_run_id: str
-    root_run_started: datetime
+    root_run_created: datetime
+    step_started: datetime
     step_key: str
 
     def identity(self, step: Sequence[str], *, is_op: bool = False) -> RunIdentity:
@@ -51,7 +53,8 @@ class DagsterRun:
             is_op: They do the latter.
         """
         writer = dagster_writer(self.code_location, step, is_op=is_op)
-        return RunIdentity(writer, dagster_version(self.root_run_started), self.root_run_id)
+        started, created = dagster_version(self.step_started), dagster_version(self.root_run_created)
+        return RunIdentity(writer, started, self.root_run_id, run_version=created)
 
     def user_metadata(self, asset_key: str, more: Mapping[str, str] | None = None) -> str:
         """`commitInfo.userMetadata`: JSON that names the run behind a commit, and `more`. It has the run's page where
@@ -102,7 +105,7 @@ def read_run(context: StepContext, code_location: str | None = None) -> DagsterR
     if record is None:
         raise InvalidRequestError(
             f"Run {run.run_id} repeats run {root_run_id}, which is no longer in the Dagster instance",
-            cause="The start of the root run tells whether this run repeats committed work",
+            cause="The root run tells whether this run repeats committed work",
             remedy="Launch a new materialization instead of re-executing this run",
             run_id=run.run_id,
             root_run_id=root_run_id,
@@ -112,15 +115,22 @@ def read_run(context: StepContext, code_location: str | None = None) -> DagsterR
         code_location=code_location or (origin.location_name if origin is not None else NO_LOCATION),
         run_id=run.run_id,
         root_run_id=root_run_id,
-        root_run_started=_started(record),
+        root_run_created=record.create_timestamp,
+        step_started=_first_start(instance, run, step_key) or record.create_timestamp,
         step_key=step_key,
     )
 
 
-def _started(record: dg.RunRecord) -> datetime:
-    """When a run started: of two that a queue held, the one that it started later has read the newer input."""
-    # Clocks differ, and a root run that never started has only been created.
-    return max(record.create_timestamp, datetime.fromtimestamp(record.start_time or 0, UTC))
+def _first_start(instance: dg.DagsterInstance, run: dg.DagsterRun, step_key: str) -> datetime | None:
+    """When a step started for the first time, in a run or in one that it repeats. What started later has read newer
+    input, whichever run was created or started first."""
+    chain = [run.run_id]
+    if run.root_run_id is not None:
+        repeating = dg.RunsFilter(tags={"dagster/root_run_id": run.root_run_id})
+        chain = [run.root_run_id, *instance.get_run_ids(repeating)]
+    stats = (one for run_id in chain for one in instance.get_run_step_stats(run_id, [step_key]))
+    starts = [one.start_time for one in stats if one.start_time is not None]
+    return datetime.fromtimestamp(min(starts), UTC) if starts else None
 
 
 def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, str]:

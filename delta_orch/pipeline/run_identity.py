@@ -44,12 +44,14 @@ class RunIdentity:
         version: Where the run stands among the runs of the step: retries share it, later runs have a higher one.
         run_id: The run's, the same for its retries.
         partition: The partition key or data interval of the run, where the orchestrator has one for the whole run.
+        run_version: The version of a run that is an identity of its own; by default `version`.
     """
 
     writer: str
     version: int
     run_id: str
     partition: str | None = None
+    run_version: int | None = None
 
     def txns(
         self,
@@ -89,7 +91,9 @@ class RunIdentity:
                 remedy="Use idempotency='run', or give the asset partitions or the DAG a schedule",
                 run_id=self.run_id,
             )
-        return (TxnId(f"{self.writer}:{f'run:{self.run_id}' if by_run else ''}", self.version),)
+        if by_run:
+            return (TxnId(f"{self.writer}:run:{self.run_id}", self.run_version or self.version),)
+        return (TxnId(f"{self.writer}:", self.version),)
 
 
 WRITERS = ("dagster:", "dagster-op:", "airflow:")
@@ -128,9 +132,9 @@ def ensure_one_location(recorded: Iterable[str], txns: Sequence[TxnId]) -> None:
             )
 
 
-def dagster_version(root_run_started: datetime) -> int:
-    """The start of the **root** run in milliseconds since the epoch: retries and re-executions share it."""
-    return _epoch_ms(root_run_started, "root_run_started")
+def dagster_version(started: datetime) -> int:
+    """The first start of a step in milliseconds since the epoch: retries and re-executions share it."""
+    return _epoch_ms(started, "started")
 
 
 def airflow_writer(dag_id: str, task_id: str, map_index: int = -1, identity: str | None = None) -> str:

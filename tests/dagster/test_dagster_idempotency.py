@@ -164,6 +164,27 @@ def test_a_reexecution_that_comes_after_a_newer_run_is_fenced_off(jobs: Jobs) ->
     assert jobs.writers() == {"2013-01-01": newer.run_id}
 
 
+def test_what_a_long_run_computes_last_is_newer_than_what_came_meanwhile(tmp_path: Path) -> None:
+    lake, written = Lake(tmp_path), iter("ab")
+
+    @dg.asset
+    def late() -> None:
+        if lake.table("source").exists():
+            assert lake.run(source, copy, selection=[copy]).success
+
+    @dg.asset(deps=[late])
+    def source() -> pa.Table:
+        return pa.table({"v": [next(written)]})
+
+    @dg.asset
+    def copy(source: pa.Table) -> pa.Table:
+        return source
+
+    for expected in "ab":
+        assert lake.run(late, source, copy).success
+        assert lake.rows("copy") == lake.rows("source") == [{"v": expected}]
+
+
 def test_a_run_that_a_queue_started_later_is_the_newer_one(jobs: Jobs) -> None:
     tags = {"dagster/partition": "2013-01-01"}
     first, second = (jobs.instance.create_run_for_job(flights_job(), tags=tags) for _ in range(2))
