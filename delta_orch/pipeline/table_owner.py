@@ -58,17 +58,21 @@ def ensure_may_write(table: DeltaTable, before: TableSnapshot, owner: str, *, re
 
 
 def claim(table: DeltaTable, before: TableSnapshot, owner: str, properties: Mapping[str, str]) -> None:
-    """Name the owner of a table that had none before a write, and which partitions its columns hold.
+    """Name the owner of a table that had none before a write, and which partitions its columns hold: the owner may have
+    got partitions since it made the table.
 
     Args:
         properties: What a table would have that the write had created.
     """
-    if before.properties.owner is not None:
+    about = {OWNER: owner, **{name: told for name, told in properties.items() if name.startswith(WINDOWS)}}
+    if before.properties.owner not in (None, owner) or before.metadata.configuration.keys() >= about.keys():
         return
     try:
-        if table.snapshot().properties.owner is None:
-            windows = {name: told for name, told in properties.items() if name.startswith(WINDOWS)}
-            table.alter().set_properties({OWNER: owner, **windows}).commit()
+        known = table.snapshot().metadata.configuration
+        if known.get(OWNER, owner) == owner and (
+            missing := {name: about[name] for name in about.keys() - known.keys()}
+        ):
+            table.alter().set_properties(missing).commit()
     except ConflictError:
         # Another writer has changed the table in between. The next write of this step claims it, or is refused.
         _log.info("The table at %s has changed while it was claimed for %s", table.uri, owner)

@@ -161,7 +161,8 @@ def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None
     lake.table("events").append(pa.table({"day": ["unknown"], "n": [0]}))
     assert lake.run(events(weekly), partition="2013-01-06").success
     hourly = dg.HourlyPartitionsDefinition("2013-01-06-00:00", end_date="2013-01-07-00:00")
-    assert "is not a partition" in str(lake.fails(events(hourly), partition="2013-01-06-03:00"))
+    # The first write has told it again.
+    assert "holds other partitions" in str(lake.fails(events(hourly), partition="2013-01-06-03:00"))
 
 
 PARTITIONS = {
@@ -252,6 +253,27 @@ def test_a_partition_that_is_written_once_stays_what_it_was(tmp_path: Path, old:
     named = {name: said.split("; ")[0] for name, said in told.items() if name.startswith(WINDOWS)}
     lake.table("events").alter().set_properties(named).commit()
     assert lake.run(asset, partition=key).success
+
+
+def test_the_windows_of_a_table_from_before_it_had_partitions(tmp_path: Path) -> None:
+    lake = Lake(tmp_path)
+
+    def events(partitions_def: Any) -> Any:
+        @dg.asset(partitions_def=partitions_def, metadata={"partition_expr": "day"} if partitions_def else {})
+        def events(context: dg.AssetExecutionContext) -> pa.Table:
+            return pa.table({"day": [20130101]})
+
+        return events
+
+    days, weeks = dg.DailyPartitionsDefinition("2013-01-01"), dg.WeeklyPartitionsDefinition("2013-01-01", day_offset=2)
+    assert lake.run(events(None)).success
+    assert lake.run(events(days), partition="2013-01-01").success
+    assert lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"] == "0 0 * * *"
+    # A week's rows are not those of its first day.
+    assert "holds other partitions" in str(lake.fails(events(weeks), partition="2013-01-01"))
+    version = lake.table("events").version()
+    assert lake.run(events(days), partition="2013-01-01").success
+    assert lake.table("events").version() == version + 1
 
 
 def test_a_table_of_others_that_an_asset_takes_for_its_own(tmp_path: Path) -> None:
