@@ -489,3 +489,30 @@ def test_what_adds_rows_and_is_cleared_alone_does_not_make_its_run_the_newest(
     assert runs.state(older, "more") == ("success" if is_whole else "failed")
     runs.clear(dag, older, "first", "more")
     assert content(uri) == sorted({*there} - {newer.run_id} | {older.run_id})
+
+
+@pytest.mark.slow
+@needs_state
+@pytest.mark.parametrize("kind", ["delete", "replace_where"])
+def test_of_two_runs_that_are_cleared_together_the_rows_of_one_are_there(runs: Runs, tmp_path: Path, kind: str) -> None:
+    """Their tasks come one between the other: of the run whose task has removed rows last."""
+    uri, is_open = tmp_path / "t", [True]
+
+    def opens() -> None:
+        assert is_open[0]
+
+    dag = dag_of(kind, uri, where="day = 'x'", does=lambda run_id: rows("x", run_id))
+    with dag:
+        gate = PythonOperator(task_id="gate", python_callable=opens)
+        dag.task_dict["first"].python_callable = lambda: rows("x", "load")
+        dag.task_dict["first"] >> gate >> dag.task_dict["more"]
+    one, two = (runs.run(dag, DAY + timedelta(days=n), run_after=DAY + timedelta(days=n + 1)) for n in (0, 1))
+    is_open[0] = False
+    runs.clear(dag, two, "first", "gate", "more")
+    runs.clear(dag, one, "first", "gate", "more")
+    is_open[0] = True
+    runs.clear(dag, two, "gate", "more")
+    assert runs.state(two, "more") == "failed"
+    runs.clear(dag, one, "gate", "more")
+    assert content(uri)[-1:] == [one.run_id]
+    assert two.run_id not in content(uri)
