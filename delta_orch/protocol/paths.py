@@ -162,14 +162,15 @@ def canonical_paths(paths: StringColumn) -> StringColumn:
         return paths
     from delta_orch.protocol.arrow_building import one_chunk, string_array
 
-    encoded = one_chunk(pc.filter(paths, is_encoded))
-    # Of a partition, all files have the same directory.
-    directories = pc.dictionary_encode(pc.replace_substring_regex(encoded, "[^/]*$", ""))
-    names = pc.replace_substring_regex(encoded, "(?s)^.*/", "")
+    # Of a partition, all files have the same directory: with a slash before it, each path has one.
+    rooted = pc.binary_join_element_wise("/", one_chunk(pc.filter(paths, is_encoded)), "")
+    parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
+    directories, names = pc.dictionary_encode(pc.list_element(parts, 0)), pc.list_element(parts, 1)
     if pc.any(pc.match_substring(names, "%")).as_py():
         names = string_array(map(_decoded, names.to_pylist()))
-    decoded = pc.take(string_array(map(_decoded, directories.dictionary.to_pylist())), directories.indices)
-    return pc.replace_with_mask(paths, one_chunk(is_encoded), pc.binary_join_element_wise(decoded, names, ""))
+    unrooted = [f"{_decoded(text[1:])}/" if text else "" for text in directories.dictionary.to_pylist()]
+    decoded = pc.binary_join_element_wise(pc.take(string_array(unrooted), directories.indices), names, "")
+    return pc.replace_with_mask(paths, one_chunk(is_encoded), decoded)
 
 
 def _decoded(log_path: str) -> str:
