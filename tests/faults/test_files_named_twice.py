@@ -7,6 +7,7 @@ import random
 from pathlib import Path
 from typing import Any
 
+import deltalake
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -64,7 +65,6 @@ def test_a_file_under_two_spellings(tmp_path: Path, spelling: str) -> None:
 @pytest.mark.parametrize("is_in_checkpoint", [False, True])
 def test_a_file_is_removed_under_another_spelling(tmp_path: Path, is_in_checkpoint: bool) -> None:
     """Delta on Spark leaves letters beyond ASCII as they are. delta-rs escapes them in what it removes."""
-    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     root = tmp_path / "t"
     table = DeltaTable(root)
     table.append(pa.table({"id": [1, 2], "p": ["ä", "a"]}), partition_by=["p"])
