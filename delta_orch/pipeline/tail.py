@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.change_feed.changed_files import read_changed_files
-from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, TableNotFoundError, VersionNotFoundError
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
@@ -60,7 +60,7 @@ class TailBatch:
         operations: The distinct values of `commitInfo.operation`, in order.
         partitions: The distinct partitions in which data changed: one typed column a partition column. No columns for a
             table that is not partitioned.
-        recreated: The table has another id than the cursor, or less history: everything in it counts as new.
+        recreated: The log is of another table than the cursor, or has less history: everything in it counts as new.
         missed: Commits between the cursor and `starting_version` are no longer in the log: every live partition counts
             as touched.
     """
@@ -127,7 +127,8 @@ def poll(
 
 def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> TailBatch | None:
     latest = log.snapshot()
-    if (cursor.table_id and latest.metadata.id != cursor.table_id) or latest.version < cursor.version:
+    is_same = cursor.table_id in ("", latest.metadata.id) or _was_here(log, cursor)
+    if not is_same or latest.version < cursor.version:
         return _whole_table(latest, cursor, starting_version=0, recreated=True)
     if latest.version == cursor.version:
         return None
@@ -146,6 +147,14 @@ def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> Ta
         operations=_operations(commits),
         partitions=_touched_partitions(log, latest, changing),
     )
+
+
+def _was_here(log: TableLog, cursor: TailCursor) -> bool:
+    """Whether the table of the cursor has this log: one that replaced it since, as a clone does, is a commit in it."""
+    try:
+        return log.snapshot(cursor.version).metadata.id == cursor.table_id
+    except VersionNotFoundError:
+        return False
 
 
 def _whole_table(
@@ -182,7 +191,11 @@ def _touched_partitions(log: TableLog, latest: Snapshot, commits: Sequence[Commi
     if not latest.partition_columns:
         return pa.table({})
     files = [read_changed_files(log, latest, commit).select(["partition_values"]) for commit in commits]
-    return _distinct(pa.concat_tables(files) if files else _no_files(latest), latest)
+    try:
+        return _distinct(pa.concat_tables(files) if files else _no_files(latest), latest)
+    except ProtocolViolationError:
+        # The partition column had another type, and what was removed then has no value of this one.
+        return live_partitions(latest)
 
 
 def partitions_of_version(log: TableLog, version: int) -> pa.Table:

@@ -142,6 +142,27 @@ def test_a_recreated_table_that_is_not_longer_is_found_by_verification(table: De
     assert (batch.starting_version, batch.ending_version) == (0, commits - 1)
 
 
+def test_a_clone_that_takes_the_tables_place_is_a_commit_of_it(table: DeltaTable, tmp_path: Path) -> None:
+    cursor = current_cursor(table.log)
+    other = DeltaTable(tmp_path / "other")
+    other.append(rows("c"), partition_by=["day"])
+    other.clone(table.uri, replace=True)
+    batch = poll(table.log, cursor)
+    assert batch is not None
+    assert not batch.recreated
+    # The partitions that it has taken away are touched, too.
+    assert days(batch.partitions) == ["a", "b", "c"]
+    assert batch.cursor == TailCursor(table.snapshot().metadata.id, 1)
+
+
+def test_partitions_of_another_type_do_not_stand_in_the_way(table: DeltaTable) -> None:
+    cursor = current_cursor(table.log)
+    table.overwrite(pa.table({"day": [7], "n": [1]}), schema_mode="overwrite", partition_by=["day"])
+    batch = poll(table.log, cursor)
+    assert batch is not None
+    assert batch.partitions.to_pylist() == [{"day": 7}]
+
+
 def test_a_table_that_was_dropped_is_told_not_taken_for_nothing_new(table: DeltaTable) -> None:
     cursor = current_cursor(table.log)
     shutil.rmtree(table.uri.removeprefix("file://"))
