@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator, Hashable
+from contextlib import suppress
+from itertools import count
 from typing import TYPE_CHECKING, Any, Literal
 
 from airflow.sdk.definitions.asset import AssetNameRef
@@ -17,6 +20,9 @@ from delta_orch.airflow.versions import keeps_state, needs_newer
 from delta_orch.errors import DeltaError, InvalidRequestError
 
 if TYPE_CHECKING:
+    from airflow.triggers.shared_stream import SharedStreamProducer
+
+    from delta_orch.airflow.commit_polling import Look
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.delta_table import DeltaTable
     from delta_orch.pipeline.tail import TailBatch, TailCursor
@@ -27,16 +33,17 @@ CURSOR_KEY = "delta_orch_cursor"
 Start = Literal["latest", "earliest"]
 # A HEAD of the next commit cannot tell a table that was created anew and is shorter: now and then that is asked, too.
 _POLLS_UNTIL_VERIFIED = 10
+_UNREADABLE = "Reading the log of %s failed; the trigger tries again"
 
 
 class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[misc]
     """Fires for commits that change data. Give it to an `AssetWatcher`, or use `delta_table_asset(watch=True)`.
 
-    The position in the table is kept in the asset's state store. It moves after the event was delivered. So no commit
-    is missed, even if the triggerer dies, and a commit may be reported twice. The event says if the table was dropped
-    and recreated. Commits that change no data (compaction, properties) are not events. Triggers of one table and
-    connection share their polling: each poll is one metadata request, in a worker thread. Errors are logged, and the
-    polling continues.
+    The position in the table is kept in the asset's state store. It moves when Airflow's database has the event. So no
+    commit is missed, even if the triggerer dies, and a commit may be reported twice. The event says if the table was
+    dropped and recreated. Commits that change no data (compaction, properties) are not events. Triggers of one table
+    and connection share their polling: each poll is one metadata request, in a worker thread. Errors are logged, and
+    the polling continues.
 
     The event's payload is `{table_uri, version, starting_version, ending_version, table_id, run_key, operations,
     partitions, recreated, missed}`; `partitions` is None where there are none, or too many for an event.
@@ -82,66 +89,71 @@ class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[mi
         return "delta_orch", self.table_uri, self.delta_conn_id, self.poll_interval_s
 
     @classmethod
-    async def open_shared_stream(cls, kwargs: dict[str, Any]) -> AsyncIterator[str]:
-        """The polling that triggers of one table share: says when there is something to look at."""
-        trigger = cls(**kwargs)
-        async for news in trigger._news(await trigger._table()):
-            yield news
+    def create_shared_stream_producer(cls, kwargs: dict[str, Any]) -> SharedStreamProducer:
+        """The polling that triggers of one table share."""
+        from delta_orch.airflow.commit_polling import CommitPolling
 
-    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        async for event in self._follow(shared_stream):
-            yield event
+        trigger = cls(**kwargs)
+        return CommitPolling(trigger.looks)
 
     async def run(self) -> AsyncIterator[TriggerEvent]:
         """As it runs where polling is not shared."""
-        async for event in self._follow(self._news(await self._table())):
+        kept = asyncio.Event()
+
+        async def looks() -> AsyncIterator[Look]:
+            async for look in self.looks(kept):
+                yield look
+                look.keep(kept)
+
+        async for event in self.filter_shared_stream(looks()):
             yield event
 
-    async def _follow(self, news: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
-        table = await self._table()
-        cursor = await self._started(table)
-        async for batch in self._since(table, cursor):
-            cursor = batch.cursor
-            if batch.data_changed:
-                yield TriggerEvent(payload_of(table, batch))
-            await self._remember(cursor)
-        async for _ in news:
-            async for batch in self._since(table, cursor):
-                cursor = batch.cursor
-                if batch.data_changed:
-                    yield TriggerEvent(payload_of(table, batch))
-                # Only now: an event that was not handed over is told again.
-                await self._remember(cursor)
-
-    async def _since(self, table: DeltaTable, cursor: TailCursor) -> AsyncIterator[TailBatch]:
+    async def filter_shared_stream(self, shared_stream: AsyncIterator[Any]) -> AsyncIterator[TriggerEvent]:
         from delta_orch.pipeline.tail import poll
 
-        while True:
+        table = await self._table()
+        cursor = await self._started(table)
+        is_behind = True
+        given: deque[tuple[Look, TailCursor]] = deque()
+        async for look in shared_stream:
+            # Only now: an event that Airflow has not kept is told again.
+            while given and given[0][0].is_kept:
+                await self._remember(given.popleft()[1])
+            is_behind |= look.has_news
+            if not is_behind:
+                continue
             try:
                 batch = await asyncio.to_thread(poll, table.log, cursor, verify=True)
             except DeltaError:
-                self.log.exception("Reading the log of %s failed; the trigger tries again", self.table_uri)
-                await asyncio.sleep(self.poll_interval_s)
+                self.log.exception(_UNREADABLE, self.table_uri)
                 continue
-            if batch is None:
-                return
-            cursor = batch.cursor
-            yield batch
+            is_behind = batch is not None
+            if batch is not None:
+                look.has_news = True
+                cursor = batch.cursor
+                given.append((look, cursor))
+                if batch.data_changed:
+                    yield TriggerEvent(payload_of(table, batch))
 
-    async def _news(self, table: DeltaTable) -> AsyncIterator[str]:
+    async def looks(self, kept: asyncio.Event) -> AsyncIterator[Look]:
+        """One after each poll, or when events were kept."""
+        from delta_orch.airflow.commit_polling import Look
         from delta_orch.pipeline.tail import current_cursor
 
+        table = await self._table()
         seen: TailCursor | None = None
-        polls = 0
-        while True:
+        for polls in count():
+            look = Look()
             try:
                 if seen is None or await asyncio.to_thread(_has_moved, table, seen, polls):
                     seen = await asyncio.to_thread(current_cursor, table.log)
-                    yield str(seen)
+                    look.has_news = True
             except DeltaError:
-                self.log.exception("Reading the log of %s failed; the trigger tries again", self.table_uri)
-            await asyncio.sleep(self.poll_interval_s)
-            polls += 1
+                self.log.exception(_UNREADABLE, self.table_uri)
+            yield look
+            with suppress(TimeoutError):
+                await asyncio.wait_for(kept.wait(), self.poll_interval_s)
+            kept.clear()
 
     async def _table(self) -> DeltaTable:
         return await DeltaHook(self.delta_conn_id).async_table(self.table_uri)
@@ -156,7 +168,7 @@ class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[mi
             try:
                 cursor = await asyncio.to_thread(current_cursor, table.log)
             except DeltaError:
-                self.log.exception("Reading the log of %s failed; the trigger tries again", self.table_uri)
+                self.log.exception(_UNREADABLE, self.table_uri)
                 await asyncio.sleep(self.poll_interval_s)
                 continue
             # At once: what is committed from here on must be told, also by a triggerer that starts later.

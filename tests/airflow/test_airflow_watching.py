@@ -143,18 +143,55 @@ def test_assets_of_one_table_share_their_polling(tmp_path: Path) -> None:
     assert kind.endswith("commit_trigger.DeltaCommitTrigger")
 
     async def shared() -> list[Any]:
-        stream = DeltaCommitTrigger.open_shared_stream({**arguments, "poll_interval_s": 0.01})
+        from delta_orch.airflow.commit_polling import Look
+
+        polling = DeltaCommitTrigger.create_shared_stream_producer({**arguments, "poll_interval_s": 0.01})
+        stream = polling.open_stream()
         await anext(stream)
         table.append(rows("b"))
-        await anext(stream)
+        while not (await anext(stream))[0].has_news:
+            pass
 
-        async def ticks() -> AsyncIterator[str]:
-            yield "news"
+        async def looks() -> AsyncIterator[Look]:
+            yield Look()
 
         late = DeltaCommitTrigger(**{**arguments, "start": "earliest"})
-        return [event.payload["version"] async for event in late.filter_shared_stream(ticks())]
+        return [event.payload["version"] async for event in late.filter_shared_stream(looks())]
 
     assert asyncio.run(shared()) == [1]
+
+
+@needs_state
+def test_the_watermark_waits_until_airflow_has_the_event(tmp_path: Path) -> None:
+    """A triggerer hands events on a second after it took them, and may die meanwhile."""
+    from airflow.triggers.shared_stream import SharedStreamManager
+
+    one, two = StateStore(), StateStore()
+    DeltaTable(tmp_path / "t").append(rows("a"))
+
+    async def watch() -> None:
+        streams, following, kept = SharedStreamManager(), [], []
+        for number, store in enumerate((one, two)):
+            trigger = trigger_of(tmp_path / "t", store, start="earliest")
+            key = trigger.shared_stream_key()
+            events = trigger.filter_shared_stream(streams.subscribe(trigger_id=number, trigger=trigger, key=key))
+            following.append(events)
+        for number, events in enumerate(following):
+            assert (await anext(events)).payload["version"] == 0
+            kept.append(streams.bind_pending_event(trigger_id=number, key=key))
+        goes_on = [asyncio.ensure_future(anext(events)) for events in following]
+        streams.confirm_persisted(kept[:1])
+        await asyncio.sleep(0.2)
+        assert (one.values, two.values) == ({}, {})
+        streams.confirm_persisted(kept[1:])
+        while not (one.values and two.values):
+            await asyncio.sleep(0.01)
+        for going in goes_on:
+            going.cancel()
+        await streams.stop_all()
+
+    asyncio.run(asyncio.wait_for(watch(), 60))
+    assert [store.values["delta_orch_cursor"].rpartition(":")[2] for store in (one, two)] == ["0", "0"]
 
 
 def test_a_watched_asset_has_a_watcher(tmp_path: Path) -> None:
