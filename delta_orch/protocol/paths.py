@@ -3,6 +3,7 @@ spells them: URI-encoded once, relative to the table's root or absolute (PROTOCO
 
 from __future__ import annotations
 
+import posixpath
 import re
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -139,38 +140,45 @@ def is_absolute(log_path: str) -> bool:
     return log_path.startswith("/") or _SCHEME.match(log_path) is not None
 
 
-def canonical_path(log_path: str) -> str:
-    """One spelling for one file: `file:/x`, `file:///x` and `file://localhost/x` become `/x`; everything else stays."""
+def without_file_scheme(log_path: str) -> str:
+    """A path as the log spells it, still encoded, but `/x` for `file:/x`, `file:///x` and `file://localhost/x`."""
     return _FILE_URI.sub("/", log_path) if log_path.startswith("file:") else log_path
 
 
 def local_path_in_log(path: str) -> str:
     """An absolute path of a local file as a log spells it, `file:/x`: Delta on Spark looks files up by the text that
     Spark has for them."""
-    return f"file:{canonical_path(path)}"
+    return f"file:{without_file_scheme(path)}"
 
 
 def canonical_paths(paths: StringColumn) -> StringColumn:
-    """`canonical_path` of a whole column of strings, decoded, as writers differ in which letters they escape; the
-    column itself where nothing needs to change."""
+    """One spelling for one file: decoded, as writers differ in which letters they escape, without `file:`, and without
+    detours (`./x`, `a/../x`, `a//x`), as Hadoop has paths; the column itself where nothing needs to change."""
     import delta_orch.arrow_compute as pc
 
     if pc.any(pc.starts_with(paths, "file:")).as_py():
         paths = pc.replace_substring_regex(paths, pattern=_FILE_URI.pattern, replacement="/")
-    is_encoded = pc.match_substring(paths, "%")
-    if not pc.any(is_encoded).as_py():
+    is_odd = pc.match_substring_regex(paths, r"%|//|\./")
+    if not pc.any(is_odd).as_py():
         return paths
     from delta_orch.protocol.arrow_building import one_chunk, string_array
 
     # Of a partition, all files have the same directory: with a slash before it, each path has one.
-    rooted = pc.binary_join_element_wise("/", one_chunk(pc.filter(paths, is_encoded)), "")
+    rooted = pc.binary_join_element_wise("/", one_chunk(pc.filter(paths, is_odd)), "")
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
     directories, names = pc.dictionary_encode(pc.list_element(parts, 0)), pc.list_element(parts, 1)
     if pc.any(pc.match_substring(names, "%")).as_py():
         names = string_array(map(_decoded, names.to_pylist()))
-    unrooted = [f"{_decoded(text[1:])}/" if text else "" for text in directories.dictionary.to_pylist()]
-    decoded = pc.binary_join_element_wise(pc.take(string_array(unrooted), directories.indices), names, "")
-    return pc.replace_with_mask(paths, one_chunk(is_encoded), decoded)
+    straight = [_straight(text[1:]) if text else "" for text in directories.dictionary.to_pylist()]
+    canonical = pc.binary_join_element_wise(pc.take(string_array(straight), directories.indices), names, "")
+    return pc.replace_with_mask(paths, one_chunk(is_odd), canonical)
+
+
+def _straight(directory: str) -> str:
+    """A directory, decoded and without detours, as it stands before the name of a file."""
+    scheme, separator, place = _decoded(directory).rpartition("://")
+    place = posixpath.normpath(f"{place}/")
+    return f"{scheme}{separator}{'' if place == '.' else place.rstrip('/') + '/'}"
 
 
 def _decoded(log_path: str) -> str:

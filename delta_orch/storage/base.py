@@ -21,7 +21,7 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.logger import Logger
-from delta_orch.protocol.paths import LOG_DIRECTORY, canonical_path, decode_path, is_absolute
+from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, is_absolute, without_file_scheme
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -356,7 +356,7 @@ def resolve_data_path(root: str, log_path: str) -> str:
     """
     if log_path.startswith("file://") and not log_path.startswith(("file:///", "file://localhost/")):
         raise in_another_store(root, log_path)
-    path = decode_path(canonical_path(log_path))
+    path = decode_path(without_file_scheme(log_path))
     if not path or "\0" in path:
         raise ProtocolViolationError(
             "The log names a data file by an impossible path",

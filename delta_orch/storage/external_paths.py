@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
-from delta_orch.protocol.paths import LOG_DIRECTORY, canonical_path, decode_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, without_file_scheme
 
 
 def parse_roots(given: Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...] | None:
@@ -39,7 +39,7 @@ def parse_roots(given: Sequence[str | os.PathLike[str]] | None) -> tuple[str, ..
 
 def place_of(path: str) -> str:
     """One spelling of an absolute path or URI, without detours: `/x/y`, `s3://bucket/x`."""
-    path = decode_path(canonical_path(path))
+    path = decode_path(without_file_scheme(path))
     scheme, separator, rest = path.partition("://")
     if not separator:
         return posixpath.normpath(path)

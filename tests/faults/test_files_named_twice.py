@@ -16,9 +16,6 @@ from delta_orch import DeltaTable
 from delta_orch.errors import DeltaError, ProtocolViolationError
 
 SPELLINGS = {
-    "dot": lambda root, path: f"./{path}",
-    "dots": lambda root, path: f"x/../{path}",
-    "slash": lambda root, path: f".//{path}",
     "absolute": lambda root, path: f"{root}/{path}",
     "uri": lambda root, path: (root / path).as_uri(),
     "host": lambda root, path: f"file://localhost{root}/{path}",
@@ -75,6 +72,30 @@ def test_a_file_is_removed_under_another_spelling(tmp_path: Path, is_in_checkpoi
     deltalake.DeltaTable(root).delete("id = 1")
     assert "p=%C3%A4" in (root / "_delta_log/00000000000000000001.json").read_text()
     assert _ids(root) == [2]
+
+
+@pytest.mark.parametrize("detour", ["./{}", "x/../{}", ".//{}", "%2E/{}"])
+@pytest.mark.parametrize("kind", ["", "checkpoint", "compaction"])
+def test_a_detour_leads_to_the_same_file(tmp_path: Path, detour: str, kind: str) -> None:
+    """As in Hadoop's paths, and so in Delta on Spark: a remove of one removes the other."""
+    root = tmp_path / "t"
+    table, add = _table(root)
+    (root / "x").mkdir()
+    again = {**add, "path": detour.format(add["path"])}
+    _commit(root, 2, {"add": again})
+    if kind == "checkpoint":
+        DeltaTable(root).checkpoint()
+    assert _ids(root) == [1, 2, 3]
+    assert table.snapshot().scan().count() == 3
+    _commit(root, 3, {"remove": {"path": again["path"] if kind else add["path"], "dataChange": True}})
+    if kind == "compaction":
+        DeltaTable(root).compact_log()
+    assert _ids(root) == [3]
+    _commit(root, 4, {"add": again})
+    DeltaTable(root).delete("id = 1")
+    assert _ids(root) == [2, 3]
+    DeltaTable(root).vacuum(retention_hours=0, enforce_retention=False)
+    assert _ids(root) == [2, 3]
 
 
 def test_a_file_that_is_added_again_with_other_escapes_is_the_same(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from urllib.parse import unquote
 
 from delta_orch.protocol.actions import (
     Action,
@@ -15,16 +16,30 @@ from delta_orch.protocol.actions import (
     Remove,
     Txn,
 )
-from delta_orch.protocol.paths import canonical_path
 
 FileKey = tuple[str, str | None]
 """Canonical path and deletion vector id."""
 
 
+def one_spelling(path: str) -> str:
+    """Of the paths that name one file: decoded, without detours, and an absolute one of a local file as `/x`."""
+    for prefix in ("file://localhost/", "file:///", "file:/"):
+        if path.startswith(prefix):
+            path = "/" + path.removeprefix(prefix)
+    scheme, separator, place = unquote(path).rpartition("://")
+    parts: list[str] = []
+    for part in place.split("/"):
+        if part == ".." and parts and parts[-1] != "..":
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return f"{scheme}{separator}{'/' * place.startswith('/')}{'/'.join(parts)}"
+
+
 def file_key(action: Add | Remove) -> FileKey:
     """The primary key of a logical file."""
     vector = action.deletion_vector
-    return canonical_path(action.path), None if vector is None else vector.unique_id
+    return one_spelling(action.path), None if vector is None else vector.unique_id
 
 
 @dataclass(slots=True)

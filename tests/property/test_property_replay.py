@@ -24,14 +24,19 @@ from delta_orch.protocol.actions import (
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.testing import open_table
 from tests.harness.log_builder import LogBuilder
-from tests.harness.log_model import LogModel
+from tests.harness.log_model import LogModel, one_spelling
 from tests.harness.results import Snapshot
 from tests.harness.table_builder import read_anew
 from tests.share import examples
 
 _NAMES = itertools.count()
 
-PATHS = st.sampled_from(["a", "b=1/c", "d%20e", "file:/abs/x", "file:///abs/x", "/abs/x", "s3://bucket/y", "ü"])
+PATHS = st.sampled_from(
+    [
+        "a", "./a", "%61", "b=1/c", "b=1//c", "b%3D1/x/../c", "d%20e", "d e", "file:/abs/x", "file:///abs/x", "/abs/x",
+        "/abs/./x", "s3://bucket/y", "s3://bucket//y", "ü", "%C3%BC",
+    ]
+)  # fmt: skip
 VECTORS = st.none() | st.builds(
     DeletionVectorDescriptor,
     st.sampled_from(["u", "i"]),
@@ -81,7 +86,7 @@ def _one_action_per_file(actions: Sequence[Action]) -> list[Action]:
     for action in actions:
         kind = type(action)
         if isinstance(action, Add | Remove):
-            path = action.path.replace("file:///", "/").replace("file:/", "/")
+            path = one_spelling(action.path)
             vector = action.deletion_vector
             file = (path, vector and vector.unique_id)
             if file in model:
@@ -106,7 +111,7 @@ CHECKPOINTS = st.sampled_from(
     [None, None, "one file", "small row groups", "multi-part", "V2", "V2 JSON", "V2 inside", "V2 classic name"]
 )
 # Few names and kinds, so that much happens to each thing.
-CROWDED_PATHS = st.sampled_from(["a", "/x", "file:/x"])
+CROWDED_PATHS = st.sampled_from(["a", "./a", "/x", "file:/x"])
 FILES = st.builds(Add, CROWDED_PATHS, st.just({}), st.integers(0, 9), st.just(0), st.booleans()) | st.builds(
     Remove, CROWDED_PATHS, st.booleans()
 )

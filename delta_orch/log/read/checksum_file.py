@@ -23,7 +23,7 @@ from delta_orch.log.files.commit_reader import Commit, FileActions, read_commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import JsonObject, Metadata, Protocol, Txn
 from delta_orch.protocol.arrow_building import int64_numbers
-from delta_orch.protocol.paths import canonical_path, checksum_path
+from delta_orch.protocol.paths import canonical_paths, checksum_path
 from delta_orch.protocol.version_checksum import (
     DELETED_RECORD_BOUNDARIES,
     FileSizeHistogram,
@@ -267,13 +267,12 @@ _Files = dict[tuple[str, str | None], dict[str, object]]
 
 def _comparable_files(files: pa.Table) -> _Files:
     """Rows by logical file. A row a file: `allFiles` is only written for small tables."""
-    rows = files.to_pylist()
     return {
-        (canonical_path(row["path"]), row["dv_id"]): {
+        (path, row["dv_id"]): {
             **{name: row[name] for name in _FILE_COLUMNS},
             "partition_values": dict(row["partition_values"] or ()),
         }
-        for row in rows
+        for path, row in zip(canonical_paths(FileTable(files).path).to_pylist(), files.to_pylist(), strict=True)
     }
 
 

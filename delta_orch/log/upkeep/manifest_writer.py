@@ -19,7 +19,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_result import Committed
 from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.protocol.partition_values import partition_directory
-from delta_orch.protocol.paths import canonical_path, decode_path, is_absolute
+from delta_orch.protocol.paths import decode_path, is_absolute, without_file_scheme
 from delta_orch.storage.base import LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.configuration import TableConfiguration
@@ -132,7 +132,7 @@ def _by_directory(files: pa.Table, snapshot: Snapshot) -> dict[str, list[str]]:
 
 def _shown(store: LogStore, log_path: str) -> str:
     """The path as a reader of the file system takes it: decoded, absolute, with its scheme."""
-    path = decode_path(canonical_path(log_path))
+    path = decode_path(without_file_scheme(log_path))
     if not is_absolute(log_path):
         root = store.data_filesystem()[1] if store.uri.startswith("file:") else store.uri
         path = f"{root}/{path}"

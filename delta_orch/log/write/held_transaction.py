@@ -10,7 +10,6 @@ from delta_orch.log.write.commit_options import SERIALIZABLE
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.held_commit import HeldCommit
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.paths import decode_path
 
 if TYPE_CHECKING:
@@ -98,9 +97,7 @@ class ResumedTransaction(Transaction):
         if if_unchanged:
             self.read_whole_table()
         self._look = look
-        if look is not None:
-            # It depends on no row of the table, but it is no blind append any more.
-            self._reads.looked_at.append(string_array([]))
+        self._reads.is_checked = look is not None
 
     def _winners(self, version: int) -> Iterator[Commit]:
         for winner in super()._winners(version):

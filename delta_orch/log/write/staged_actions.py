@@ -46,6 +46,8 @@ class ReadSet:
             depends on none of them but those that it deletes.
         unnamed_files: It adds files that the log does not name, or no longer, and that a vacuum may delete.
         across_scopes: What another run adds to partitions that it has settled counts, too: a row must not be in two.
+        is_checked: Somebody has looked at the commits of others before it (`ResumedTransaction`): it depends on no row
+            of theirs, but is no blind append any more.
         look: Tells which of some files has a row that was read, or would have been, where only the statistics of the
             files let one of the predicates match.
     """
@@ -58,6 +60,7 @@ class ReadSet:
     looked_at: list[pa.Array] = field(default_factory=list)
     unnamed_files: bool = False
     across_scopes: bool = False
+    is_checked: bool = False
     look: RowLook | None = None
 
     @property
@@ -67,7 +70,7 @@ class ReadSet:
 
     @property
     def is_empty(self) -> bool:
-        return not self.reads_rows and not self.files and not self.looked_at
+        return not (self.reads_rows or self.files or self.looked_at or self.is_checked)
 
     def may_hold_read_rows(self, files: pa.Table, table: TableConfiguration) -> pa.Array:
         """For each file (columns of `file_columns`), false only if none of its rows can have been read."""
