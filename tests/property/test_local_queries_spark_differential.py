@@ -375,6 +375,7 @@ FURTHER = [
     "CAST(d5 AS DECIMAL(38,18)) - 1", "CAST(d5 AS DECIMAL(20,9)) * CAST(1.05 AS DECIMAL(18,2))", "l / 7BD",
     "CAST(if(abs(x) > 1e14 OR abs(x) < 1e-3 AND x <> 0, NULL, round(x, 3)) AS STRING)", "CAST(b * 0.5F AS STRING)",
     "concat(b / 4D, '|', b * 12345678.5D)", "concat(i * 100D, '')", "CAST(CAST(NULL AS DOUBLE) AS STRING)",
+    "f IN (CAST(NULL AS FLOAT), CAST(0 AS FLOAT))", "CAST(NULL AS INT) / 2", "x > CAST(NULL AS TINYINT)",
     "concat(CAST('-Infinity' AS DOUBLE), CAST('nan' AS FLOAT), -0.0D)",
     "CAST(CAST(b % 2 * 0.5 - 0.2 AS DECIMAL(2,2)) AS STRING)", "CAST(d5 AS DECIMAL(30,10)) / 3",
     "CAST(if(abs(f) < 1000 OR isnan(f), f, CAST('Infinity' AS FLOAT)) AS DECIMAL(9,3))",

@@ -92,6 +92,17 @@ def test_a_table_a_snapshot_and_a_scan_are_sources(table: DeltaTable, tmp_path: 
     assert table.upsert(other, ["id"]).skipped
 
 
+@pytest.mark.parametrize(
+    "value", ["source.v", "coalesce(source.v, source.v)", "nullif(source.v, 'a')", "upper(source.v)"]
+)
+def test_a_source_column_of_nulls_is_null_in_every_expression(table: DeltaTable, value: str) -> None:
+    """Arrow and SQL give a column without a value no type."""
+    source = pa.table({"id": [4, 9], "v": pa.nulls(2)})
+    merge = table.merge(source, "target.id = source.id")
+    merge.when_matched_update({"v": value}).when_not_matched_insert({"id": "source.id", "v": value}).execute()
+    assert content(table) == upserted((4, None), (9, None))
+
+
 def test_a_table_merged_into_itself_has_no_several_matches(table: DeltaTable) -> None:
     merge = table.merge(table, "target.id = source.id")
     result = merge.when_matched_update({"v": "concat(source.v, '!')"}).when_not_matched_insert_all().execute()

@@ -20,7 +20,7 @@ from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.spark_literals import natural_type
 from delta_orch.protocol.arrow_building import literal_array
 from delta_orch.protocol.arrow_types import type_to_arrow
-from delta_orch.protocol.types import STRING, VOID, DataType, StructType
+from delta_orch.protocol.types import STRING, DataType, StructType
 
 Filler = Callable[[pa.RecordBatch], pa.RecordBatch]
 """Takes a batch with all columns of the table and puts values into some of them."""
@@ -88,7 +88,7 @@ def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Filler:
     from delta_orch.engines.local.duckdb_requests import evaluator
 
     names = {column.name for column in columns}
-    others = StructType(tuple(f for f in schema if f.name not in names and f.data_type != VOID))
+    others = StructType(tuple(f for f in schema if f.name not in names))
     evaluate = evaluator(columns, others)
 
     def fill(batch: pa.RecordBatch) -> pa.RecordBatch:

@@ -18,7 +18,7 @@ from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.protocol.types import LONG, DataType, StructField, StructType
+from delta_orch.protocol.types import LONG, VOID, DataType, StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Callable
     values = ", ".join(f"{scalars.value(column.value).sql} AS c{i}" for i, column in enumerate(columns))
     names = ", ".join(column.name for column in columns)
     run = on_batches(f"SELECT {values} FROM {BATCH}", f"The expression of column {names} failed for a row")
-    known = set(schema.names)
+    known = {field.name for field in schema if field.data_type != VOID}
 
     def evaluate(batch: pa.RecordBatch) -> list[pa.Array]:
         used = [name for name in batch.schema.names if name in known] or batch.schema.names[:1]

@@ -44,7 +44,7 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
         if in_duckdb:
             from delta_orch.engines.local.duckdb_requests import evaluator
 
-            evaluate = evaluator(in_duckdb, _known(relation.schema))
+            evaluate = evaluator(in_duckdb, relation.schema)
         for batch in relation.to_reader():
             values = {name: found.values(batch, name) for name, found in in_arrow.items()}
             if evaluate is not None:
@@ -60,11 +60,6 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
     return LocalRelation(StructType(fields), batches)
 
 
-def _known(schema: StructType) -> StructType:
-    """What DuckDB may look at: a column without a type is no column there."""
-    return StructType(tuple(field for field in schema if field.data_type != VOID))
-
-
 def _is_computed(column: ComputedColumn, schema: StructType) -> bool:
     if isinstance(column.value, Literal):
         return False
@@ -76,7 +71,7 @@ def _types(columns: Sequence[ComputedColumn], schema: StructType) -> list[DataTy
         return []
     from delta_orch.engines.local.duckdb_requests import value_types
 
-    return value_types(columns, _known(schema))
+    return value_types(columns, schema)
 
 
 def _field(column: ComputedColumn, schema: StructType, types: dict[str, DataType]) -> StructField:

@@ -87,7 +87,7 @@ def widen(value: Typed, target: DataType) -> Typed:
     if isinstance(source, DecimalType) and target == DOUBLE and source.precision > _EXACT_DOUBLE_DIGITS:
         # DuckDB divides the digits by a power of ten, which is exact only while both are.
         return Typed(f"CAST(CAST({value.sql} AS VARCHAR) AS DOUBLE)", DOUBLE)
-    if target == DOUBLE and value.literal is not None and is_number(source):
+    if target == DOUBLE and value.literal is not None and value.literal.value is not None and is_number(source):
         number = float(value.literal.value)
         return Typed(duckdb_literal(number, DOUBLE), DOUBLE, Literal(number, DOUBLE))
     literal = value.literal if source in INTEGRAL_RANGES and target in INTEGRAL_RANGES else None

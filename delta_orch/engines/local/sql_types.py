@@ -158,6 +158,8 @@ class Source:
             raise unsupported(f"a field of an array or map: {'.'.join(path)}")
         top = self.schema.find(spelled[0])
         assert top is not None
+        if top.data_type == VOID:
+            return Typed("NULL", VOID)
         self.used.add(top.name)
         value = Typed(qualified(self.alias, top.name), top.data_type, char_width=char_width(top))
         for name in spelled[1:]:
