@@ -8,12 +8,12 @@ never acknowledged, or writes once a partition.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.airflow.table_operator import DeltaTableOperator
-from delta_orch.errors import InvalidExpressionError, InvalidRequestError
+from delta_orch.errors import InvalidRequestError, MissingFileError, VersionNotFoundError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, newest_first, said_by
 
 if TYPE_CHECKING:
@@ -177,14 +177,22 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
 
     paths = set(FileTable(own.adds).path.to_pylist())
     paths -= left_by(table, own, paths)[0]
-    is_removed = False
+    written, are_changed, is_removed = frozenset(paths), False, False
     for version in range(own.version + 1, newest + 1):
         commit = table.log.read_commit(version)
         gone = paths & set(FileTable(commit.removes).path.to_pylist())
         if not gone:
             continue
         paths -= gone
-        leave, stay = _split(table, commit, gone) if version in removing else (False, True)
+        info = commit.commit_info or {}
+        are_changed |= info.get("operation") in ("UPDATE", "MERGE")
+        leave, stay = _split(table, commit, version - 1, gone) if version in removing else (False, True)
+        if leave and predicate_of(info) is not None and not are_changed:
+            # Of the rows as they were written: a compaction puts those of others into their file.
+            as_written = _split(table, commit, own.version, written)
+            if as_written == (True, False):
+                return True
+            leave &= as_written[0]
         if leave and stay:
             raise _in_part(run, f"Version {version} has removed some rows of its files, and left others")
         if leave:
@@ -198,8 +206,8 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
     return is_removed
 
 
-def _split(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[bool, bool]:
-    """Whether a commit that removes rows has removed rows of some files, and left some."""
+def _split(table: DeltaTable, commit: Commit, version: int, paths: Set[str]) -> tuple[bool, bool]:
+    """Whether a commit that removes rows removes some that these files of a version hold, and leaves some."""
     from delta_orch.expressions.tree import is_not_true
     from delta_orch.log.files.file_columns import FileTable
     from delta_orch.pipeline.shared_target import have
@@ -212,11 +220,11 @@ def _split(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[bool, bo
     said = predicate_of(info)
     if said is None:
         return True, False
-    before = table.snapshot(version=commit.version - 1)
     try:
+        before = table.snapshot(version=version)
         return have(before, paths, said), have(before, paths, said, is_not_true)
-    except InvalidExpressionError:
-        return True, True  # It was too long for the log.
+    except (InvalidRequestError, MissingFileError, VersionNotFoundError):
+        return True, True  # It was too long for the log, columns have other names now, or what would tell is deleted.
 
 
 def predicate_of(info: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,7 @@ nobody's."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -120,7 +120,7 @@ def left_by(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[set[str
 
 def have(
     snapshot: TableSnapshot,
-    paths: set[str],
+    paths: Set[str],
     where: str | Expression,
     what: Callable[[Expression], Expression] = lambda one: one,
 ) -> bool:
@@ -130,7 +130,7 @@ def have(
 
 def _looking(
     snapshot: TableSnapshot, where: str | Expression
-) -> Callable[[set[str], Callable[[Expression], Expression]], bool]:
+) -> Callable[[Set[str], Callable[[Expression], Expression]], bool]:
     """`have` for one version and predicate."""
     from delta_orch.engines.select import local_engine
     from delta_orch.expressions.resolve import resolve_predicate
@@ -140,7 +140,7 @@ def _looking(
     files = snapshot.files(ADD_SCHEMA.names)
     predicate = resolve_predicate(where, snapshot.schema)
 
-    def look(paths: set[str], what: Callable[[Expression], Expression]) -> bool:
+    def look(paths: Set[str], what: Callable[[Expression], Expression]) -> bool:
         these = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
         return first_file_with(local_engine(), snapshot, these, what(predicate)) is not None
 

@@ -276,16 +276,19 @@ def test_a_task_may_remove_other_rows(runs: Runs, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_rows_are_known_after_a_compaction(runs: Runs, tmp_path: Path) -> None:
-    dag = dag_of("replace_where", tmp_path / "t", **ONCE)
+@pytest.mark.parametrize("kind", ["delete", "replace_where"])
+def test_rows_are_known_after_a_compaction(runs: Runs, tmp_path: Path, kind: str) -> None:
+    """Also in one file with those of other days, which other runs have deleted and written again."""
+    dag = dag_of(kind, tmp_path / "t", **ONCE)
     with dag:
         dag.task_dict["more"] >> DeltaOptimizeOperator(task_id="optimize", table_uri=tmp_path / "t")
-    run = runs.run(dag, DAY)
+    run, other = runs.run(dag, DAY), runs.run(dag, DAY + timedelta(days=1))
     assert DeltaTable(tmp_path / "t").snapshot().num_files == 1
     runs.clear(dag, run, "first")
     assert runs.state(run, "first") == "failed"
+    runs.clear(dag, other, "first", "more", "optimize")
     runs.clear(dag, run, "first", "more")
-    assert content(tmp_path / "t") == ["load 3", "more 2"]
+    assert content(tmp_path / "t") == sorted([*both(kind, 2), *both(kind, 3)[:-1], "more 2"])
 
 
 @pytest.mark.slow
