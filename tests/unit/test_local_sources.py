@@ -125,6 +125,13 @@ def test_a_pandas_index_counts_where_it_has_a_name() -> None:
     assert read(grouped) == [{"a": "x", "b": 1, "v": 3}]
 
 
+def test_a_pandas_index_with_half_its_names_is_refused() -> None:
+    pandas = pytest.importorskip("pandas")
+    index = pandas.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["key", None])
+    with pytest.raises(InvalidRequestError, match="Some levels of the pandas index have names"):
+        ENGINE.relation(pandas.DataFrame({"v": [1, 2]}, index=index))
+
+
 @pytest.mark.parametrize("values", [[1, "a", date(2013, 1, 1)], [1j], [2**70, 1], [range(3), 1]])
 def test_a_pandas_column_that_arrow_has_no_type_for_is_refused(values: list[object]) -> None:
     pandas = pytest.importorskip("pandas")

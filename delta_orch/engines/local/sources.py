@@ -41,7 +41,8 @@ def relation_of(data: Data) -> LocalRelation:
     each time its rows are read. A RecordBatchReader can be read once.
 
     Raises:
-        InvalidRequestError: Not such a value. When the rows are read: the library that gives them cannot.
+        InvalidRequestError: Not such a value, or a pandas index of which some levels have names and others none. When
+            the rows are read: the library that gives them cannot.
         SchemaMismatchError: A column has a type Delta has no name for, or Python objects that Arrow would change, such
             as dates beside points in time. When the rows are read: a value is not valid for its column's type, such as
             text that is not UTF-8, or infinity as a date of DuckDB.
@@ -288,10 +289,15 @@ def _first_then(
 
 
 def _from_pandas(frame: Data) -> pa.Table:
-    index = frame.index
-    named = all(name is not None for name in index.names)
+    unnamed = [name is None for name in frame.index.names]
+    if any(unnamed) and not all(unnamed):
+        raise InvalidRequestError(
+            "Some levels of the pandas index have names, and others have none",
+            cause=f"They are {list(frame.index.names)}: those with names would be columns, and the others nowhere",
+            remedy="Name all of them: frame.rename_axis([…]); or drop the index: frame.reset_index(drop=True)",
+        )
     try:
-        frame = frame.reset_index() if named else frame
+        frame = frame if any(unnamed) else frame.reset_index()
         table = pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, ValueError, TypeError, OverflowError) as e:
         raise InvalidRequestError(
