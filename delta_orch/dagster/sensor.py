@@ -70,11 +70,11 @@ def build_delta_log_sensor(
 ) -> dg.SensorDefinition:
     """A sensor that requests runs when a table has new commits.
 
-    Without partitions, the sensor requests one run for all new commits, with the run key `{table id}:{start}-{end}`.
-    With `partitions_def`, it requests one run for each partition that the commits touched. The values of the partition
-    give the key. Commits that change no data (compaction, table properties) are ignored. A tick that finds no new
-    commit makes one HEAD request. About once an hour, and after a pause, it opens the table, too. The cursor is
-    `{table id}:{version}`.
+    Without partitions, the sensor requests one run for all new commits, with the run key
+    `{table id}:{start}-{end}@{timestamp}`. With `partitions_def`, it requests one run for each partition that the
+    commits touched. The values of the partition give the key. Commits that change no data (compaction, table
+    properties) are ignored. A tick that finds no new commit makes one HEAD request. About once an hour, and after a
+    pause, it opens the table, too. The cursor is `{table id}:{version}`.
 
     If the table was recreated, or if commits were cleaned up before the sensor saw them, the whole table counts as new.
 

@@ -60,6 +60,7 @@ class TailBatch:
         operations: The distinct values of `commitInfo.operation`, in order.
         partitions: The distinct partitions in which data changed: one typed column a partition column. No columns for a
             table that is not partitioned.
+        timestamp_ms: When the last of them was committed.
         recreated: The log is of another table than the cursor, or has less history: everything in it counts as new.
         missed: Commits between the cursor and `starting_version` are no longer in the log: every live partition counts
             as touched.
@@ -72,13 +73,15 @@ class TailBatch:
     data_changed: bool
     operations: tuple[str, ...]
     partitions: pa.Table
+    timestamp_ms: int
     recreated: bool = False
     missed: bool = False
 
     @property
     def run_key(self) -> str:
-        """`{table id}:{start}-{end}`: the same for the same commits, however often they are seen."""
-        return f"{self.cursor.table_id}:{self.starting_version}-{self.ending_version}"
+        """`{table id}:{start}-{end}@{timestamp}`: the same for the same commits, however often they are seen, and
+        another one for those that follow on a backup under the same numbers."""
+        return f"{self.cursor.table_id}:{self.starting_version}-{self.ending_version}@{self.timestamp_ms}"
 
 
 def current_cursor(log: TableLog) -> TailCursor:
@@ -146,6 +149,7 @@ def _read_new(log: TableLog, cursor: TailCursor, max_versions: int | None) -> Ta
         data_changed=bool(changing),
         operations=_operations(commits),
         partitions=_touched_partitions(log, latest, changing),
+        timestamp_ms=commits[-1].timestamp_ms,
     )
 
 
@@ -168,6 +172,7 @@ def _whole_table(
         data_changed=True,
         operations=(),
         partitions=live_partitions(latest),
+        timestamp_ms=latest.recorded_timestamp_ms,
         recreated=recreated,
         missed=missed,
     )

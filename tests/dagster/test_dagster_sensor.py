@@ -73,6 +73,11 @@ def set_clock(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     monkeypatch.setattr("dagster._time._mockable_get_current_datetime", lambda: now)
 
 
+def run_key(table: DeltaTable, start: int, end: int) -> str:
+    last = table.snapshot(version=end)
+    return f"{last.metadata.id}:{start}-{end}@{last.timestamp_ms}"
+
+
 def keys(tick: Any) -> list[str | None]:
     return [request.partition_key for request in tick.run_requests]
 
@@ -123,7 +128,7 @@ def test_one_run_for_all_that_is_new(table: DeltaTable) -> None:
     table.append(rows("b"))
     table.append(rows("c"))
     (request,) = tick().run_requests
-    assert request.run_key == f"{table_id}:1-2"
+    assert request.run_key == run_key(table, 1, 2)
     assert request.tags["delta/starting_version"] == "1"
     assert request.tags["delta/ending_version"] == "2"
     assert tick.cursor == f"{table_id}:2"
@@ -133,7 +138,7 @@ def test_one_run_for_all_that_is_new(table: DeltaTable) -> None:
 def test_from_the_beginning(table: DeltaTable) -> None:
     table.append(rows("a"))
     (request,) = Ticks(build(table, start="beginning"))().run_requests
-    assert request.run_key == f"{table.snapshot().metadata.id}:0-0"
+    assert request.run_key == run_key(table, 0, 0)
 
 
 def test_maintenance_is_passed_over(table: DeltaTable) -> None:
@@ -170,7 +175,7 @@ def test_touched_partitions_become_keys(table: DeltaTable, data_type: pa.DataTyp
     # One run a day; the null and the day before the first are no partitions.
     assert keys(data) == ["2013-01-02", "2013-01-03"]
     assert [request.run_key for request in data.run_requests] == [
-        f"{table.snapshot().metadata.id}:1-2:{day}" for day in ("2013-01-02", "2013-01-03")
+        f"{run_key(table, 1, 2)}:{day}" for day in ("2013-01-02", "2013-01-03")
     ]
 
 
@@ -290,7 +295,7 @@ def test_nothing_while_a_run_is_active(table: DeltaTable) -> None:
     tick.instance.report_run_failed(run)
     table.append(rows("b"))
     (request,) = tick().run_requests
-    assert request.run_key.endswith(":0-1")
+    assert request.run_key == run_key(table, 0, 1)
 
 
 def test_no_more_runs_at_once(table: DeltaTable) -> None:
@@ -462,8 +467,25 @@ def test_a_recreated_table_counts_as_new(table: DeltaTable, tmp_path: Path) -> N
     again.append(rows("b"), partition_by=["day"])
     again.append(rows("c"))
     (request,) = tick().run_requests
-    assert request.run_key == f"{again.snapshot().metadata.id}:0-1"
+    assert request.run_key == run_key(again, 0, 1)
     assert tick.cursor == f"{again.snapshot().metadata.id}:1"
+
+
+def test_commits_that_follow_on_a_backup_have_runs_of_their_own(table: DeltaTable, tmp_path: Path) -> None:
+    table.append(rows("a"))
+    copytree(tmp_path / "t", tmp_path / "backup")
+    tick = Ticks(build(table))
+    tick()
+    table.append(rows("b"))
+    (first,) = tick().run_requests
+    (tmp_path / "t").rename(tmp_path / "lost")
+    (tmp_path / "backup").rename(tmp_path / "t")
+    tick.cursor = None
+    tick()
+    DeltaTable(table.uri).append(rows("c"))
+    (second,) = tick().run_requests
+    # Dagster passes over a request whose key had a run.
+    assert (first.tags, first.run_key != second.run_key) == (second.tags, True)
 
 
 def test_the_rare_cases_are_looked_for_now_and_then(
@@ -480,7 +502,7 @@ def test_the_rare_cases_are_looked_for_now_and_then(
     again = DeltaTable(table.uri)
     again.append(rows("b"))
     (request,) = tick().run_requests
-    assert request.run_key == f"{again.snapshot().metadata.id}:0-0"
+    assert request.run_key == run_key(again, 0, 0)
 
 
 def test_runs_are_launched_and_read_the_partition(table: DeltaTable, tmp_path: Path) -> None:
@@ -557,7 +579,7 @@ def test_many_tables_cost_one_head_each(tmp_path: Path, stores: list[FaultStore]
     tables["not there"].append(rows("y"))
     second, third = tick().run_requests
     assert (second.tags["delta/table"], third.tags["delta/table"]) == ("b é", "not there")
-    assert second.run_key == f"b é:{tables['b é'].snapshot().metadata.id}:1-1"
+    assert second.run_key == f"b é:{run_key(tables['b é'], 1, 1)}"
     assert tick().run_requests == []
 
 

@@ -73,7 +73,7 @@ def test_new_commits(table: DeltaTable) -> None:
     assert batch is not None
     table_id = table.snapshot().metadata.id
     assert batch.cursor == TailCursor(table_id, 2)
-    assert batch.run_key == f"{table_id}:1-2"
+    assert batch.run_key == f"{table_id}:1-2@{table.snapshot().timestamp_ms}"
     assert batch.data_changed
     assert days(batch.partitions) == ["b", "c"]
     assert batch.operations == ("WRITE",)
