@@ -18,6 +18,7 @@ from delta_orch.airflow.locations import location_text
 from delta_orch.airflow.triggers import ensure_interval
 from delta_orch.airflow.versions import keeps_state, needs_newer
 from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.pipeline.version_watch import LOOKS_UNTIL_VERIFIED
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer
@@ -31,8 +32,6 @@ CURSOR_KEY = "delta_orch_cursor"
 """Under which Airflow's asset state store holds how far the table was seen."""
 
 Start = Literal["latest", "earliest"]
-# A HEAD of the next commit cannot tell a table that was created anew and is shorter: now and then that is asked, too.
-_POLLS_UNTIL_VERIFIED = 10
 _UNREADABLE = "Reading the log of %s failed; the trigger tries again"
 
 
@@ -213,4 +212,4 @@ def _has_moved(table: DeltaTable, seen: TailCursor, polls: int) -> bool:
     if table.log.has_version(seen.version + 1):
         return True
     # A table that was dropped and created again may have no more versions than the old one.
-    return polls % _POLLS_UNTIL_VERIFIED == 0 and current_cursor(table.log) != seen
+    return polls % LOOKS_UNTIL_VERIFIED == 0 and current_cursor(table.log) != seen

@@ -23,6 +23,7 @@ from delta_orch.airflow.versions import (
     conf,
 )
 from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.pipeline.version_watch import LOOKS_UNTIL_VERIFIED
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -139,8 +140,9 @@ class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
     def _seen_earlier(self, context: Context) -> int | None:
         """What an earlier poke of this try found, when each poke is a process of its own."""
         store = context.get("task_state_store")
-        # Without a store each poke finds out anew where the table stands: more requests, the same answer.
-        if store is None or not context["task_reschedule_count"]:
+        # Without a store each poke finds out anew where the table stands: more requests, the same answer. So does, now
+        # and then, one that has it: the table may have been dropped and created again.
+        if store is None or context["task_reschedule_count"] % LOOKS_UNTIL_VERIFIED == 0:
             return None
         seen = store.get(SEEN_VERSION_KEY)
         return None if seen is None else int(seen)

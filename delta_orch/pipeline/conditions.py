@@ -13,6 +13,7 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
+from delta_orch.pipeline.version_watch import LOOKS_UNTIL_VERIFIED
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -216,9 +217,6 @@ class ConditionWatch:
         seen_version: A version known not to fulfill it; None to find out.
     """
 
-    # A table that was dropped and created again may have no more versions than the old one.
-    _LOOKS_UNTIL_VERIFIED = 10
-
     def __init__(self, table: DeltaTable, condition: Condition, seen_version: int | None = None) -> None:
         self._table = table
         self._condition = condition
@@ -250,7 +248,8 @@ class ConditionWatch:
         if self._table.log.has_version(seen + 1):
             return True
         self._looks += 1
-        if self._looks % self._LOOKS_UNTIL_VERIFIED:
+        # A table that was dropped and created again may have no more versions than the old one.
+        if self._looks % LOOKS_UNTIL_VERIFIED:
             return False
         return str(current_cursor(self._table.log)) != f"{self._seen_id}:{seen}"
 

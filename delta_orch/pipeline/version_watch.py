@@ -12,6 +12,9 @@ from delta_orch.protocol.epoch import micros_since_epoch
 if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
 
+LOOKS_UNTIL_VERIFIED = 10
+"""So many looks for the next commit until one that opens the table."""
+
 
 @dataclass(frozen=True, slots=True)
 class WatchGoal:
@@ -66,7 +69,7 @@ class VersionWatch:
 
     The first `check` makes sure where the table stands. From then on a check costs one metadata request for the commit
     after `seen_version`, never a listing, until there is one: versions are contiguous, so without it there is nothing
-    newer.
+    newer. Every tenth check opens the table: one that was dropped and created again may have fewer versions.
 
     Args:
         log: The table's log. There need not be a table yet.
@@ -78,6 +81,7 @@ class VersionWatch:
     def __init__(self, log: TableLog, goal: WatchGoal, seen_version: int | None = None) -> None:
         self._log = log
         self._goal = goal
+        self._checks = 0
         self.seen_version = seen_version
 
     def check(self) -> FoundVersion | None:
@@ -89,7 +93,9 @@ class VersionWatch:
         if self.seen_version is None and not self._stands_at_goal():
             return self._look()
         assert self.seen_version is not None
-        return self._look() if self._log.has_version(self.seen_version + 1) else None
+        self._checks += 1
+        is_due = self._checks % LOOKS_UNTIL_VERIFIED == 0
+        return self._look() if self._log.has_version(self.seen_version + 1) or is_due else None
 
     def _stands_at_goal(self) -> bool:
         """Whether `after_version` is there, so that the commit after it decides. It is not where the table is younger,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+import shutil
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
@@ -29,6 +31,7 @@ from delta_orch.pipeline.conditions import (
     condition_from_json,
 )
 from delta_orch.pipeline.version_watch import VersionWatch
+from tests.airflow.internals import needs_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -245,16 +248,33 @@ def test_a_partition_that_cannot_be_is_refused(tmp_path: Path) -> None:
     assert ConditionWatch(table, PartitionCondition({"n": "1"})).check() is not None
 
 
+@pytest.mark.parametrize("is_rescheduled", [False, pytest.param(True, marks=needs_state)])
 @pytest.mark.parametrize("commits", [1, 3])
-def test_a_recreated_table_that_is_not_longer_is_seen(tmp_path: Path, commits: int) -> None:
-    import shutil
-
-    table = DeltaTable(tmp_path / "t")
+@pytest.mark.parametrize("goal", ["rows", "time"])
+def test_a_recreated_table_that_is_not_longer_is_seen(
+    tmp_path: Path, commits: int, goal: str, is_rescheduled: bool
+) -> None:
+    uri = tmp_path / "t"
     for _ in range(3):
-        table.append(rows("a", 1))
-    watch = ConditionWatch(DeltaTable(tmp_path / "t"), RowCondition("value = 9"))
-    assert watch.check() is None
-    shutil.rmtree(tmp_path / "t")
+        DeltaTable(uri).append(rows("a", 1))
+    until = datetime.fromtimestamp(DeltaTable(uri).snapshot().timestamp_ms / 1000, UTC)
+    about: dict[str, Any] = {"task_id": "s", "table_uri": uri, "mode": "reschedule" if is_rescheduled else "poke"}
+    kept: dict[str, Any] = {}
+    store = SimpleNamespace(get=kept.get, set=kept.__setitem__)
+
+    def sensor() -> Any:
+        if goal == "rows":
+            return DeltaRowSensor(where="value = 9", **about)
+        return DeltaTableVersionSensor(after_timestamp=until, **about)
+
+    one, looks = sensor(), iter(range(20))
+
+    def poke() -> bool:
+        context: Any = {"task_state_store": store, "task_reschedule_count": next(looks)}
+        return bool((sensor() if is_rescheduled else one).poke(context))
+
+    assert not poke()
+    shutil.rmtree(uri)
     for _ in range(commits):
-        DeltaTable(tmp_path / "t").append(rows("a", 9))
-    assert any(watch.check() is not None for _ in range(12))
+        DeltaTable(uri).append(rows("a", 9))
+    assert any(poke() for _ in range(12))
