@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 MAX_PARTITIONS = 1000
 
 
-def touched_partitions(table: DeltaTable, version: int) -> list[dict[str, str | None]] | None:
-    """The partitions in which a commit changed data, as text by column; None where there are more than an event should
+def touched_partitions(table: DeltaTable, first: int, last: int) -> list[dict[str, str | None]] | None:
+    """The partitions in which commits changed data, as text by column; None where there are more than an event should
     hold, or the table has none."""
-    from delta_orch.pipeline.tail import partitions_of_version
+    from delta_orch.pipeline.tail import partitions_of_versions
 
-    return partitions_as_text(partitions_of_version(table.log, version))
+    return partitions_as_text(partitions_of_versions(table.log, first, last))
 
 
 def partitions_as_text(found: pa.Table) -> list[dict[str, str | None]] | None:

@@ -137,7 +137,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader
-        from delta_orch.pipeline.recorded import find_commit_after
+        from delta_orch.pipeline.recorded import find_commit_after, newest_first
         from delta_orch.pipeline.run_identity import default_consumer
         from delta_orch.storage.external_paths import is_one_table
 
@@ -181,17 +181,23 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         else:
             details["source_uri"] = readers[""].source.uri
         marker = attempts.marker
+        # Of this run, and since the first attempt that Airflow knows no success of, where it is noted.
+        after, since_ms = (-1, run.since_ms) if marker is None else (marker.table_version, 0.0)
         if (
             not report.batches
             and report.version is not None
             and (marker or (not run.keeps_state and run.try_number > 1))
         ):
-            # Of this run, and since the first attempt that Airflow knows no success of, where it is noted.
-            after, since_ms = (-1, run.since_ms) if marker is None else (marker.table_version, 0.0)
             found = find_commit_after(table, after, run.is_of_task, since_ms=since_ms)
             if found is not None:
                 report = replace(report, version=found.version, recovered=found)
                 details |= {} if several else _source_versions(found)
+        if report.version is not None and (not report.skipped or report.recovered):
+            for commit in newest_first(table, report.version - 1, after + 1):
+                if commit.timestamp_ms < since_ms:
+                    break
+                if run.is_of_task(commit.commit_info or {}):
+                    details["starting_version"] = commit.version
         if report.batches and several:
             details["source_ending_versions"] = {
                 name: batch.ending_version

@@ -76,7 +76,8 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
                     yield int(told["starting_version"]), int(told["ending_version"]), str(told["table_id"])
                 elif isinstance(told.get("version"), int) and not told.get("skipped"):
                     # The event of an operator of this package.
-                    yield int(told["version"]), int(told["version"]), str(told.get("table_id", ""))
+                    first = told.get("starting_version", told["version"])
+                    yield int(first), int(told["version"]), str(told.get("table_id", ""))
 
     def _keys_between(self, table: DeltaTable, first: int, last: int, table_id: str) -> set[str]:
         from delta_orch.pipeline.tail import TailCursor, poll

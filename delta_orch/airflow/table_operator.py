@@ -42,7 +42,8 @@ XCom = dict[str, object]
 """What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
 where it committed none the one it found; None without a table, and for what is staged), `table_id` (of that version,
 where there is one: a task that reads it refuses another table at the same place), `skipped` (the task has committed
-nothing), `staged` (the reference of a staged write), and details. Where an earlier attempt had made the commit, it is
+nothing), `staged` (the reference of a staged write), `starting_version` (the first of several commits, others' may lie
+between), and details. Where an earlier attempt had made the commit, it is
 described as if this one had, and `recovered` is true."""
 
 
@@ -227,13 +228,16 @@ def attach_to_outlets(context: Context, outlets: Sequence[object], xcom: XCom, t
     if not outlets:
         return
     extra: dict[str, object] = {
-        name: xcom[name] for name in ("table_uri", "version", "table_id", "skipped", "recovered") if name in xcom
+        name: xcom[name]
+        for name in ("table_uri", "version", "starting_version", "table_id", "skipped", "recovered")
+        if name in xcom
     }
-    metrics = xcom.get("operation_metrics")
-    if isinstance(metrics, Mapping) and "numOutputRows" in metrics:
+    metrics, version = xcom.get("operation_metrics"), xcom["version"]
+    first = xcom.get("starting_version", version)
+    if first == version and isinstance(metrics, Mapping) and "numOutputRows" in metrics:
         extra["rows"] = int(metrics["numOutputRows"])
-    if not xcom["skipped"] and isinstance(version := xcom["version"], int):
-        extra["partitions"] = touched_partitions(table, version)
+    if not xcom["skipped"] and isinstance(version, int) and isinstance(first, int):
+        extra["partitions"] = touched_partitions(table, first, version)
     for outlet in outlets:
         if isinstance(outlet, Asset | AssetRef):
             events[outlet].extra.update(extra)

@@ -203,13 +203,14 @@ def _touched_partitions(log: TableLog, latest: Snapshot, commits: Sequence[Commi
         return live_partitions(latest)
 
 
-def partitions_of_version(log: TableLog, version: int) -> pa.Table:
-    """The distinct partitions in which one commit changed data; no columns for a table that is not partitioned.
+def partitions_of_versions(log: TableLog, first: int, last: int) -> pa.Table:
+    """The distinct partitions in which commits changed data; no columns for a table that is not partitioned.
 
     Raises:
-        VersionNotFoundError: The commit was cleaned up.
+        VersionNotFoundError: A commit was cleaned up.
     """
-    return _touched_partitions(log, log.snapshot(version=version), [log.read_commit(version)])
+    changing = [commit for commit in log.commits(first, last) if changes_data(commit)]
+    return _touched_partitions(log, log.snapshot(version=last), changing)
 
 
 def _no_files(snapshot: Snapshot) -> pa.Table:

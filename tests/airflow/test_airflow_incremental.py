@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from datetime import timedelta
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
-from delta_orch.airflow import DeltaIncrementalOperator
+from delta_orch.airflow import DeltaIncrementalOperator, delta_table_asset
 from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
@@ -351,3 +352,27 @@ def test_mapped_consumers_of_one_partition_do_not_replace_each_other(  # type: i
     states = [runs.state(run, "fill", index) for index in (0, 1)]
     assert sorted(states) == ["failed", "success"]
     assert rows(tmp_path / "target") == ([("a", 1), ("a", 2)] if states[0] == "success" else [("a", 7)])
+
+
+@pytest.mark.slow
+def test_an_event_tells_of_all_commits_of_a_task(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """Also of those of an attempt that died."""
+    from tests.airflow.test_airflow_exactly_once import asset_events
+
+    for day in "bcd":
+        source.append(readings(day, 1))
+    told = delta_table_asset(f"told_{tmp_path.name}", tmp_path / "target")
+    calls = itertools.count(1)
+
+    def copy(batch: ChangeBatch) -> pa.Table:
+        if next(calls) == 3:
+            raise RuntimeError("in the third batch")
+        return batch.inserted().to_arrow()
+
+    bounds: dict[str, Any] = {"mode": "append", "max_versions": 1, "bootstrap": "changes", "outlets": [told]}
+    run = runs.run(double_of(tmp_path, "all_commits", copy, **bounds))
+    assert runs.state(run, "silver") == "success"
+    assert (runs.xcom(run, "silver")["starting_version"], runs.xcom(run, "silver")["version"]) == (0, 3)
+    (event,) = asset_events("all_commits")
+    assert event.extra["starting_version"] == 0
+    assert sorted(partition["day"] for partition in event.extra["partitions"]) == ["a", "b", "c", "d"]

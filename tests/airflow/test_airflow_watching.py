@@ -232,8 +232,10 @@ def test_touched_partitions_become_keys(tmp_path: Path) -> None:
     assert keys == xcom["partition_keys"] == ["b", "c"]
     assert relayed(table, [])[1]["skipped"] is True
     assert relayed(table, [{**payloads[0], "table_uri": "file:///elsewhere"}])[0] == []
-    operators = [{"table_uri": table.uri, "version": 2, "skipped": False}]
+    operators: list[dict[str, Any]] = [{"table_uri": table.uri, "version": 2, "skipped": False}]
     assert relayed(table, operators)[0] == ["later"]
+    operators[0]["starting_version"] = 0
+    assert relayed(table, operators)[0] == ["a", "b", "c", "later"]
 
 
 @needs_state
