@@ -90,8 +90,9 @@ class Cursor:
 
     def expect(self, *words: str) -> None:
         """Pass these words. Raises InvalidRequestError where others come next."""
-        if not self.take(*words):
-            self.refuse(f"{' '.join(words)} is missing")
+        for word in words:
+            if not self.take(word):
+                self.refuse(f"{word} is missing")
 
     def end(self) -> None:
         """Raises InvalidRequestError where more comes."""

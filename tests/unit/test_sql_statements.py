@@ -994,6 +994,11 @@ def test_what_is_not_supported_is_refused_and_changes_nothing(table: DeltaTable,
     assert table.version() == version
 
 
+def test_the_word_is_named_that_does_not_fit() -> None:
+    with pytest.raises(InvalidRequestError, match="TABLE is missing before 'COLUMN'"):
+        delta_orch.sql("COMMENT ON COLUMN t.id IS 'x'")
+
+
 def test_names_are_data(tmp_path: Path) -> None:
     name = "x`; DELETE FROM t; --"
     odd = DeltaTable(tmp_path / "a b'c")

@@ -18,6 +18,8 @@ from delta_orch.protocol.types import (
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
+    VOID,
+    DataType,
 )
 
 
@@ -80,11 +82,28 @@ def bytes_sql(scalars: Scalars, node: Expression) -> str:
 
 
 def constant(scalars: Scalars, node: Expression, kind: type, what: str) -> Any:
-    """The value of an argument that must be a constant. Raises UnsupportedExpressionError."""
+    """The value of an argument that must be a constant; an `int` of 32 bits. Raises UnsupportedExpressionError."""
     literal = scalars.scalar(node).literal
     if literal is None or type(literal.value) is not kind:
         raise unsupported(f"{what} with an argument that is not a constant")
+    if isinstance(literal.value, int) and not -(2**31) <= literal.value < 2**31:
+        raise unsupported(f"{what} with a number beyond 32 bits")
     return literal.value
+
+
+def _only(takes: tuple[DataType, ...], as_sql: Callable[[Scalars, Expression], str]) -> Callable[..., str]:
+    """An argument of one of some types, to which Spark casts no other."""
+
+    def argument(scalars: Scalars, node: Expression) -> str:
+        kind = scalars.scalar(node).data_type
+        if kind not in takes:
+            raise unsupported(f"a function of {', '.join(map(str, takes))} on {kind}")
+        return as_sql(scalars, node)
+
+    return argument
+
+
+binary_sql = _only((STRING, BINARY, VOID), bytes_sql)
 
 
 ARGUMENTS: dict[str, Callable[[Scalars, Expression], str]] = {
@@ -96,4 +115,7 @@ ARGUMENTS: dict[str, Callable[[Scalars, Expression], str]] = {
     "long": long_sql,
     "double": double_sql,
     "bytes": bytes_sql,
+    "binary": binary_sql,
+    "date": _only((DATE, VOID), lambda scalars, node: cast(scalars.scalar(node), DATE).sql),
+    "instant": _only((TIMESTAMP, TIMESTAMP_NTZ), lambda scalars, node: moment(scalars, node).sql),
 }

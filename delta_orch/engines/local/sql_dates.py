@@ -91,6 +91,8 @@ def unix_timestamp(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         return Typed(
             whole_seconds(Typed(_parsed(scalars, [arguments[0], *pattern], "unix_timestamp"), TIMESTAMP_NTZ)), LONG
         )
+    if len(arguments) > 1 and scalars.scalar(arguments[1]).data_type != STRING:
+        raise unsupported("unix_timestamp with a pattern that is no text")
     return Typed(f"(epoch_us({moment(scalars, arguments[0]).sql}) // 1000000)", LONG)
 
 

@@ -32,8 +32,10 @@ from delta_orch.protocol.types import (
     STRING,
     TIMESTAMP,
     VOID,
+    ArrayType,
     DataType,
     DecimalType,
+    MapType,
 )
 
 _Function = Callable[[Scalars, Sequence[Expression]], Typed]
@@ -53,15 +55,15 @@ _SUBSTRING = "CASE WHEN {0} IS NULL OR {1} IS NULL THEN NULL WHEN {1} <= 0 THEN 
 _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "isnull": (("any",), "({0} IS NULL)", BOOLEAN),
     "isnotnull": (("any",), "({0} IS NOT NULL)", BOOLEAN),
-    "md5": (("bytes",), "md5({0})", STRING),
-    "sha": (("bytes",), "sha1({0})", STRING),
-    "sha1": (("bytes",), "sha1({0})", STRING),
+    "md5": (("binary",), "md5({0})", STRING),
+    "sha": (("binary",), "sha1({0})", STRING),
+    "sha1": (("binary",), "sha1({0})", STRING),
     "last_day": (("day",), "last_day({0})", DATE),
     "dayofweek": (("day",), "CAST(dayofweek({0}) + 1 AS INTEGER)", INTEGER),
     "weekday": (("day",), "CAST(isodow({0}) - 1 AS INTEGER)", INTEGER),
     "dayofyear": (("day",), "CAST(dayofyear({0}) AS INTEGER)", INTEGER),
     "weekofyear": (("day",), "CAST(weekofyear({0}) AS INTEGER)", INTEGER),
-    "unix_date": (("day",), "CAST({0} - DATE '1970-01-01' AS INTEGER)", INTEGER),
+    "unix_date": (("date",), "CAST({0} - DATE '1970-01-01' AS INTEGER)", INTEGER),
     "date_from_unix_date": (("int",), "CAST(DATE '1970-01-01' + {0} AS DATE)", DATE),
     "make_date": (("int", "int", "int"), "make_date({0}, {1}, {2})", DATE),
     "add_months": (("day", "int"), "CAST({0} + to_months({1}) AS DATE)", DATE),
@@ -84,7 +86,7 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "monthname": (("day",), "left(monthname({0}), 3)", STRING),
     "dayname": (("day",), "left(dayname({0}), 3)", STRING),
     # Spark breaks lines of more than 76 letters, and puts no break behind the last.
-    "base64": (("bytes",), r"rtrim(regexp_replace(base64({0}), '(.{{76}})', '\1' || E'\r\n', 'g'), E'\r\n')", STRING),
+    "base64": (("binary",), r"rtrim(regexp_replace(base64({0}), '(.{{76}})', '\1' || E'\r\n', 'g'), E'\r\n')", STRING),
     "chr": (("long",), "CASE WHEN {0} < 0 THEN '' ELSE chr(CAST({0} & 255 AS INTEGER)) END", STRING),
     "space": (("int",), f"repeat(' ', {bounded('{0}', '{0}')})", STRING),
 }  # fmt: skip
@@ -94,16 +96,16 @@ _TEMPLATES |= {
     "timestamp_seconds": (("long",), "CAST(make_timestamp(multiply({0}, 1000000::BIGINT)) AS TIMESTAMPTZ)", TIMESTAMP),
     "timestamp_millis": (("long",), "CAST(make_timestamp(multiply({0}, 1000::BIGINT)) AS TIMESTAMPTZ)", TIMESTAMP),
     "timestamp_micros": (("long",), "CAST(make_timestamp({0}) AS TIMESTAMPTZ)", TIMESTAMP),
-    "unix_seconds": (("moment",), _FLOORED % ((1_000_000,) * 4), LONG),
-    "unix_millis": (("moment",), _FLOORED % ((1_000,) * 4), LONG),
-    "unix_micros": (("moment",), "epoch_us({0})", LONG),
+    "unix_seconds": (("instant",), _FLOORED % ((1_000_000,) * 4), LONG),
+    "unix_millis": (("instant",), _FLOORED % ((1_000,) * 4), LONG),
+    "unix_micros": (("instant",), "epoch_us({0})", LONG),
 }
 _ALIASES = {
-    "signum": "sign", "cardinality": "size", "array_size": "size", "datepart": "date_part",
+    "signum": "sign", "cardinality": "size", "datepart": "date_part",
     "to_unix_timestamp": "unix_timestamp", "ceiling": "ceil", "char_length": "length", "character_length": "length",
-    "len": "length", "nvl": "coalesce", "ifnull": "coalesce", "dateadd": "date_add", "date_diff": "datediff",
+    "len": "length", "ifnull": "nvl", "dateadd": "date_add", "date_diff": "datediff",
     "dayofmonth": "day", "lcase": "lower", "ucase": "upper", "rlike": "regexp_like", "regexp": "regexp_like",
-    "reduce": "aggregate", "substr": "substring", "position": "locate", "charindex": "locate", "char": "chr",
+    "reduce": "aggregate", "substr": "substring", "position": "locate", "char": "chr",
 }  # fmt: skip
 
 
@@ -329,6 +331,7 @@ _NAMED: dict[str, _Function] = {
     "month": _taking(1, 1, sql_dates.day_part("month")),
     "named_struct": _taking(2, _MANY, sql_nested.named_struct),
     "nullif": _taking(2, 2, _null_if),
+    "nvl": _taking(2, 2, _coalesce),
     "nvl2": _taking(3, 3, _second_unless_null),
     "quarter": _taking(1, 1, sql_dates.day_part("quarter")),
     "rtrim": _taking(1, 2, sql_text.trimmed("rtrim")),
@@ -362,7 +365,8 @@ _NAMED: dict[str, _Function] = {
     "round": _taking(1, 2, _rounded),
     "sign": _taking(1, 1, _sign),
     "nanvl": _taking(2, 2, _nanvl),
-    "size": _taking(1, 1, sql_nested.size),
+    "size": _taking(1, 1, sql_nested.size(ArrayType, MapType)),
+    "array_size": _taking(1, 1, sql_nested.size(ArrayType)),
     **{
         name: _taking(2, 2, sql_nested.searching(name)) for name in ("array_contains", "array_position", "array_remove")
     },

@@ -37,12 +37,17 @@ from delta_orch.protocol.types import (
 )
 
 
-def size(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    value = scalars.scalar(arguments[0])
-    if not isinstance(value.data_type, ArrayType | MapType):
-        raise unsupported(f"size of {value.data_type}")
-    return Typed(f"CAST(length({value.sql}) AS INTEGER)" if isinstance(value.data_type, ArrayType)
-                 else f"CAST(cardinality({value.sql}) AS INTEGER)", INTEGER)  # fmt: skip
+def size(*takes: type[DataType]) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """`size`, and `array_size`."""
+
+    def counted(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        value = scalars.scalar(arguments[0])
+        if not isinstance(value.data_type, takes):
+            raise unsupported(f"a number of elements of {value.data_type}")
+        function = "length" if isinstance(value.data_type, ArrayType) else "cardinality"
+        return Typed(f"CAST({function}({value.sql}) AS INTEGER)", INTEGER)
+
+    return counted
 
 
 def searching(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
@@ -51,8 +56,10 @@ def searching(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]
     def search(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         array, value = (scalars.scalar(argument) for argument in arguments)
         kind = _ordered_element(array, function)
-        if common_type(kind, value.data_type) != kind or (
-            STRING in (kind, value.data_type) and kind != value.data_type
+        if (
+            common_type(kind, value.data_type) != kind
+            or (STRING in (kind, value.data_type) and kind != value.data_type)
+            or (value.data_type == VOID and function == "array_contains")
         ):
             raise unsupported(f"{function} of {array.data_type} and {value.data_type}")
         wanted = widen(value, kind).sql
@@ -105,6 +112,8 @@ def of_two_arrays(function: str) -> Callable[[Scalars, Sequence[Expression]], Ty
     def made(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         arrays = [scalars.scalar(argument) for argument in arguments]
         kind = common_type_of([array.data_type for array in arrays])
+        if VOID in (array.data_type for array in arrays):
+            raise unsupported(f"{function} of NULL")
         first, second = (widen(array, kind).sql for array in arrays)
         _ordered_element(Typed(first, kind), function)
         found = _OF_TWO[function].format(first, second)
@@ -202,6 +211,8 @@ def element(scalars: Scalars, arguments: Sequence[Expression], base: int, *, tri
     if not isinstance(kind, ArrayType) or key.data_type not in INTEGRAL_RANGES:
         raise unsupported(f"an element of {kind}")
     position = f"(CAST({key.sql} AS BIGINT) + {1 - base})"
+    if base and key.data_type == LONG:
+        raise unsupported("element_at of an array, at a long")
     if base and (key.literal is None or key.literal.value == 0):
         raise unsupported("element_at zero, or at an index that is not a constant")
     if base and key.literal is not None and key.literal.value < 0:

@@ -8,7 +8,7 @@ from delta_orch.engines.local import sql_nested
 from delta_orch.engines.local.java_pattern import LINE_END, JavaPattern, java_pattern
 from delta_orch.engines.local.sql_arguments import (
     Scalars,
-    bytes_sql,
+    binary_sql,
     constant,
     long_sql,
 )
@@ -69,7 +69,7 @@ def padded(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
 def sha2(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if constant(scalars, arguments[1], int, "sha2") not in (0, 256):
         raise unsupported("sha2 of any length but 256")
-    return Typed(f"sha256({bytes_sql(scalars, arguments[0])})", STRING)
+    return Typed(f"sha256({binary_sql(scalars, arguments[0])})", STRING)
 
 
 def split_part(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
@@ -92,7 +92,7 @@ def translate(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
 def hexadecimal(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if scalars.scalar(arguments[0]).data_type in INTEGRAL_RANGES:
         return Typed(f"hex({long_sql(scalars, arguments[0])})", STRING)
-    return Typed(f"hex({bytes_sql(scalars, arguments[0])})", STRING)
+    return Typed(f"hex({binary_sql(scalars, arguments[0])})", STRING)
 
 
 def _pattern(scalars: Scalars, node: Expression, what: str) -> JavaPattern:
