@@ -141,7 +141,7 @@ _OTHERWISE = frozenset({"isnull", "isnotnull", "like", "position", "regexp", "to
 
 def _constant(node: Literal) -> str:
     value = node.value
-    if value is None:
+    if value is None and node.data_type is None:
         return "NULL"
     if isinstance(value, bool):
         return str(value).lower()
