@@ -174,6 +174,7 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
     # A DAG file is parsed without pyarrow.
     from delta_orch.log.files.file_columns import FileTable
     from delta_orch.pipeline.shared_target import left_by, places
+    from delta_orch.pipeline.tail import changes_data
 
     paths = set(FileTable(own.adds).path.to_pylist())
     paths -= left_by(table, own, paths)[0]
@@ -186,16 +187,18 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
         paths -= gone
         info = commit.commit_info or {}
         are_changed |= info.get("operation") in ("UPDATE", "MERGE")
-        leave, stay = _split(table, commit, version - 1, gone) if version in removing else (False, True)
+        # Whoever has removed them all: a newer run may have, before this one was cleared.
+        may_remove = version in removing or (info.get("operation") in _REMOVING and changes_data(commit))
+        leave, stay = _split(table, commit, version - 1, gone) if may_remove else (False, True)
         if leave and predicate_of(info) is not None and not are_changed:
             # Of the rows as they were written: a compaction puts those of others into their file.
             as_written = _split(table, commit, own.version, written)
             if as_written == (True, False):
                 return True
             leave &= as_written[0]
-        if leave and stay:
+        if leave and stay and version in removing:
             raise _in_part(run, f"Version {version} has removed some rows of its files, and left others")
-        if leave:
+        if leave and not stay:
             is_removed = True
         else:
             # Its files hold the rows now, as those of a compaction do, and so does a file that is marked.

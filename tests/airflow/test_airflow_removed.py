@@ -113,6 +113,22 @@ def test_what_was_removed_is_added_again(runs: Runs, tmp_path: Path, kind: str, 
 
 
 @pytest.mark.slow
+@needs_state
+@pytest.mark.parametrize("kind", ["delete", "replace_where", "dynamic"])
+def test_what_a_newer_run_has_removed_is_added_again_by_a_run_that_is_cleared(
+    runs: Runs, tmp_path: Path, kind: str
+) -> None:
+    dag = dag_of(kind, tmp_path / "t", post_execute=die_once, retries=0)
+    run = runs.run(dag, DAY)
+    assert runs.state(run, "more") == "failed"
+    newer = runs.run(dag, DAY + timedelta(hours=3))
+    runs.clear(dag, newer, "more")
+    assert content(tmp_path / "t") == both(kind, 1)
+    runs.clear(dag, run, "first", "more")
+    assert (runs.state(run, "more"), content(tmp_path / "t")) == ("success", both(kind, 2))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delete", "replace_where", "whole", pytest.param("merge", marks=needs_state)])
 def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs, tmp_path: Path, kind: str) -> None:
     dag = dag_of(kind, tmp_path / "t", **ADDS_ONCE)
