@@ -372,11 +372,12 @@ def process(
         step: Its name, what the table is to be and who writes are filled in here.
         returned: What the function of the asset has returned for it, afterwards.
     """
+    run = read_run(context)
     ensure_own_cursors(context, key)
     name, options = key.to_user_string(), step.options.copy()
     if step.table.exists():
         options["partition_by"] = None
-    options["user_metadata"] = read_run(context).user_metadata(name)
+    options["user_metadata"] = run.user_metadata(name)
     step = replace(step, name=name, options=options)
     started = time.perf_counter()
     try:

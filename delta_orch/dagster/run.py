@@ -140,7 +140,7 @@ def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, st
             return step.dagster_run, step.instance, step.step.key
         op_context = context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
         return op_context.run, op_context.instance, op_context.get_step_execution_context().step.key
-    except dg.DagsterInvariantViolationError as error:
+    except dg.DagsterError as error:
         raise InvalidRequestError(
             "The write does not happen inside a Dagster run",
             cause="The run is the identity that makes a write happen once",

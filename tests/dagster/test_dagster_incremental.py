@@ -276,6 +276,12 @@ def test_a_source_that_is_not_there(tmp_path: Path) -> None:
         Pipeline(tmp_path).run()
 
 
+def test_a_call_outside_of_a_run_is_refused(tmp_path: Path) -> None:
+    asset: Any = Pipeline(tmp_path).asset
+    with pytest.raises(InvalidRequestError, match="not happen inside a Dagster run"):
+        list(asset(dg.build_asset_context()))
+
+
 def test_resources_by_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("BRONZE_URI", str(tmp_path / "bronze"))
     source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
