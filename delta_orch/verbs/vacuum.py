@@ -16,6 +16,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import (
     ConflictError,
     InvalidRequestError,
+    MissingFileError,
     ProtocolViolationError,
     StorageError,
     UnsupportedStoreError,
@@ -26,7 +27,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, CommitOptions
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.logger import Logger
-from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array
+from delta_orch.protocol.arrow_building import bool_array, int64_array, one_chunk, string_array
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
 from delta_orch.storage.base import FileMeta, LogStore, is_full
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
@@ -107,6 +108,7 @@ def vacuum(
     Raises:
         VersionNotFoundError: A version to keep cannot be read. Nothing was deleted.
         InvalidRequestError: The retention is negative, or too short. Nothing was deleted.
+        MissingFileError: A file of the newest version is missing (`full` only). Nothing was deleted.
         ProtocolViolationError: Files have deletion vectors that the protocol does not list. Nothing was deleted.
         UnsupportedStoreError: The store does not say when files were written. Nothing was deleted.
         StorageError: Files could not be deleted, all others are gone; or nothing was deleted, as the log cannot be
@@ -277,6 +279,8 @@ def _unneeded_files(
     doomed = pc.sort_by(pc.filter(files, pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]), "path")
     if not doomed.num_rows:
         return doomed
+    if full:
+        _ensure_live_files_are_there(snapshot, store, listed)
     # The listing has looked at most of the needed files. A store tells the identity of all files or of none.
     known = {identity for identity in compress(identities, is_listed.to_pylist()) if identity is not None}
     places = needed.places_except(pc.filter(listed, is_listed) if known else string_array([]))
@@ -284,6 +288,23 @@ def _unneeded_files(
     if stays:
         doomed = pc.filter(doomed, pc.invert(pc.is_in(FileTable(doomed).path, value_set=string_array(sorted(stays)))))
     return doomed
+
+
+def _ensure_live_files_are_there(snapshot: Snapshot, store: LogStore, listed: pa.Array) -> None:
+    """Raises MissingFileError: One is not. A log that does not fit the files, such as one with a checkpoint that was
+    copied from another table, would have all rows deleted that are there."""
+    paths = one_chunk(FileTable(snapshot.files(["path"])).path)
+    is_found = pc.or_(pc.is_in(paths, value_set=listed), pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE))
+    unlisted = pc.filter(paths, pc.invert(is_found)).to_pylist()
+    # A listing does not follow links.
+    for path, meta in zip(unlisted, map_ahead(store.head, unlisted, FAR_THREADS), strict=True):
+        if meta is None:
+            raise MissingFileError(
+                f"The data file {path} is not there, so vacuum deletes nothing",
+                cause="The newest version names it, and a log that does not fit the files may be that of another table",
+                remedy="fsck(deep=True) tells what is wrong. Restore the file, or run repair, which takes it out",
+                path=path,
+            )
 
 
 def _columns(found: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] | None]]:

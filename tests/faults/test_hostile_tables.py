@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +23,7 @@ from delta_orch.errors import (
     DeltaError,
     InvalidPropertyError,
     InvalidRequestError,
+    MissingFileError,
     ProtocolViolationError,
     StorageError,
     TableError,
@@ -402,3 +404,31 @@ def test_a_slash_behind_a_name_does_not_make_it_garbage(tmp_path: Path) -> None:
     os.utime(path, (0, 0))
     assert DeltaTable(table.uri).vacuum(0, enforce_retention=False).paths == ()
     assert path.exists()
+
+
+def test_vacuum_deletes_nothing_where_the_log_is_that_of_another_table(tmp_path: Path) -> None:
+    """A checkpoint was copied here, and no checksum tells: all files of this table would be garbage."""
+    root, other = tmp_path / "t", tmp_path / "o"
+    _table(root)
+    _table(other).checkpoint()
+    name = f"_delta_log/{0:020d}.checkpoint.parquet"
+    shutil.copy(other / name, root / name)
+    for checksum in root.glob("_delta_log/*.crc"):
+        checksum.unlink()
+    DeltaTable(root).append(ROWS)
+    files = sorted(root.glob("*.parquet"))
+    for dry_run in (True, False):
+        with pytest.raises(MissingFileError, match="vacuum deletes nothing"):
+            DeltaTable(root).vacuum(retention_hours=0, enforce_retention=False, dry_run=dry_run)
+    assert sorted(root.glob("*.parquet")) == files
+    assert "the metadata" in DeltaTable(root).fsck(deep=True).problems[0].message
+    DeltaTable(root).repair()
+    assert DeltaTable(root).vacuum(retention_hours=0, enforce_retention=False).num_files == 1
+
+
+def test_a_negative_number_of_marked_rows_is_not_counted(tmp_path: Path) -> None:
+    root = tmp_path / "t"
+    _table(root, delta__enableDeletionVectors="true").delete("id = 1")
+    _edit(root, "add", lambda add: add["deletionVector"].update(cardinality=-1), version=1)
+    with pytest.raises(CorruptDeletionVectorError):
+        DeltaTable(root).snapshot().scan().count()

@@ -87,6 +87,9 @@ def test_a_full_disk(small_disk: Path) -> None:
 def test_vacuum_of_a_full_disk_frees_it_first(small_disk: Path) -> None:
     table = open_table(open_store(small_disk / "table"))
     create_table(table, "1")
+    for path in table.snapshot().files(["path"])["path"].to_pylist():
+        (small_disk / "table" / path).parent.mkdir()
+        (small_disk / "table" / path).touch()
     (small_disk / "table" / "garbage").write_bytes(b"x" * 40_000)
     filler = small_disk / "filler"
     with pytest.raises(OSError, match="No space"), filler.open("wb", buffering=0) as file:

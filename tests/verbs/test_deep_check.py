@@ -105,3 +105,10 @@ def test_a_changed_page_is_found_by_its_checksum(tmp_path: Path) -> None:
         if given == "true":
             assert not report.ok
             assert "checksum" in report.problems[0].message.lower() or "crc" in report.problems[0].message.lower()
+
+
+def test_a_log_of_a_checkpoint_alone(tmp_path: Path) -> None:
+    DeltaTable(tmp_path).append(pa.table({"id": [1]}))
+    DeltaTable(tmp_path).checkpoint()
+    (tmp_path / f"_delta_log/{0:020d}.json").unlink()
+    assert DeltaTable(tmp_path).fsck(deep=True).ok

@@ -238,8 +238,10 @@ ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 def live_row_counts(files: pa.Table) -> pa.Array:
     """The rows of each file without those that its deletion vector marks; null where statistics do not say."""
     marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
-    counts = pc.subtract(record_counts(files), pc.coalesce(marked, 0))
-    return pc.if_else(pc.greater_equal(counts, 0), counts, pa.nulls(1, pa.int64())[0])
+    records = record_counts(files)
+    counts = pc.subtract(records, pc.coalesce(marked, 0))
+    is_possible = pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, records))
+    return pc.if_else(is_possible, counts, pa.nulls(1, pa.int64())[0])
 
 
 def _counts(stats: pa.StringArray) -> pa.Array:

@@ -86,8 +86,11 @@ def ensure_checkpoint_agrees(
     if not with_commits:
         return
     older = {v: found for v, found in listing.checkpoints.items() if v < version}
+    rest = listing._replace(checkpoints=older, compactions=())
+    if rest.latest_version is None:
+        return
     try:
-        segment = plan_segment(listing._replace(checkpoints=older, compactions=()), version)
+        segment = plan_segment(rest, version)
     except (LogGapError, VersionNotFoundError):
         return
     commits = _load(store, segment)
