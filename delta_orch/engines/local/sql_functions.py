@@ -179,10 +179,8 @@ def _whole(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
         if value.data_type not in (FLOAT, DOUBLE):
             raise unsupported(f"{function} of {value.data_type}")
         number = f"CAST({value.sql} AS DOUBLE)"
-        # As Java makes a long of a double: NaN is 0, and what is too large the largest.
-        ends = f"WHEN {number} >= 9223372036854775808::DOUBLE THEN {2**63 - 1} "
-        ends += f"WHEN {number} < -9223372036854775808::DOUBLE THEN CAST('{-(2**63)}' AS BIGINT)"
-        return Typed(f"CASE WHEN isnan({number}) THEN 0 {ends} ELSE CAST({function}({number}) AS BIGINT) END", LONG)
+        # Before Spark 4.3, what no long holds became the largest one; now it raises, as here.
+        return Typed(f"CASE WHEN isnan({number}) THEN 0 ELSE CAST({function}({number}) AS BIGINT) END", LONG)
 
     return whole
 
