@@ -50,7 +50,7 @@ PREDICATES = (
     "greatest(d, i) > 2", "day IN (DATE '2024-02-28', DATE '2024-03-01')", "nanvl(f, 1D) = 1", "wide * 2 > 5",
     "wide + d > 0",
     "id = 3L", "v > 2.5", "f > 1e-1", "id > '2'", "v = 3.0", "fl > d", "i = 2S", "f <=> CAST('NaN' AS DOUBLE)",
-    "bo = 'true'",
+    "bo = 'true'", "fl IN (CAST(NULL AS FLOAT), 1.5)", "CAST(NULL AS INT) / 2 > f", "ti <> CAST(NULL AS TINYINT)",
 )  # fmt: skip
 
 
@@ -96,7 +96,7 @@ VALUES = {
     "st.a": ("'z'", "p", "NULL"),
     "st.b": ("v", "st.b + 1", "3"),
     "d": ("1.25", "NULL", "v", "f", "wide", "d * 3", "id / 3", "1.255", "'2.50'", "round(d, 1)", "d + i", "abs(d)"),
-    "f": ("0.1", "f * 2", "v", "NULL", "d", "fl", "wide", "-f"),
+    "f": ("0.1", "f * 2", "v", "NULL", "d", "fl", "wide", "-f", "CAST(NULL AS INT) / 2"),
     "day": (
         "DATE '2024-03-01'",
         "day",
