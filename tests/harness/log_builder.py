@@ -24,7 +24,7 @@ from delta_orch.protocol.actions import (
     Protocol,
     Sidecar,
 )
-from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY, SIDECAR_DIRECTORY, commit_path
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY, SIDECAR_DIRECTORY, checksum_path, commit_path
 from delta_orch.storage.base import LogStore
 from tests.harness.log_model import LogModel
 
@@ -182,7 +182,7 @@ class LogBuilder:
             self._write(path, rows, 1000)
 
     def compact(self, start: int, end: int, *, keep_removed_domains: bool = True, reconcile: bool = True) -> None:
-        """A log compaction of the commits `start` to `end`, both inclusive.
+        """A log compaction of the commits `start` to `end`, both inclusive, and the checksum of `end`.
 
         Args:
             keep_removed_domains: Some writers do not.
@@ -200,6 +200,18 @@ class LogBuilder:
             and (keep_removed_domains or not (isinstance(a, DomainMetadata) and a.removed))
         ]
         self.store.put(f"{LOG_DIRECTORY}/{start:020d}.{end:020d}.compacted.json", b"".join(x + b"\n" for x in lines))
+        if self.store.head(checksum_path(end)) is None:
+            self.checksum(end)
+
+    def checksum(self, version: int) -> None:
+        """The version checksum, without what is optional."""
+        model = self.model(version)
+        assert model.protocol is not None and model.metadata is not None
+        sizes = [add.size for add in model.adds.values()]
+        says = {"numFiles": len(sizes), "tableSizeBytes": sum(sizes), "numMetadata": 1, "numProtocol": 1}
+        for action in (model.protocol, model.metadata):
+            says |= json.loads(serialize_action(action))
+        self.store.put(checksum_path(version), json.dumps(says).encode())
 
     def hint(self, version: int, **fields: Any) -> None:
         """`_last_checkpoint`, without a checksum unless given."""

@@ -238,13 +238,29 @@ def test_a_compaction_that_names_no_file(builder: LogBuilder, content: bytes) ->
     assert _paths(builder) == right
 
 
-def test_a_compaction_is_held_against_a_checksum_only_where_the_listing_shows_one(builder: LogBuilder) -> None:
-    _eventful(builder, v2=False)
-    builder.compact(4, 8)
-    builder.store.delete(checksum_path(8))
-    store = FaultStore(builder.store)
-    assert TableLog(store).snapshot().num_files == 7
-    assert checksum_path(8) not in {c.path for c in store.calls}
+def test_a_compaction_that_no_checksum_vouches_for_is_not_opened(tmp_path: Path) -> None:
+    """It drops a file, and vacuum would delete that one."""
+    table = DeltaTable(tmp_path)
+    for n in range(4):
+        table.append(pa.table({"id": [n]}))
+    compaction = Path(tmp_path, table.compact_log(1, 3).path or "")
+    compaction.write_bytes(b"".join(compaction.read_bytes().splitlines(keepends=True)[1:]))
+    for checksum in tmp_path.glob("_delta_log/*.crc"):
+        checksum.unlink()
+    table = DeltaTable(tmp_path)
+    table.vacuum(retention_hours=0, enforce_retention=False)
+    assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [0, 1, 2, 3]
+
+
+def test_a_compaction_brings_the_checksum_that_vouches_for_it(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    for n in range(4):
+        table.append(pa.table({"id": [n]}))
+    for checksum in tmp_path.glob("_delta_log/*.crc"):
+        checksum.unlink()
+    table.compact_log(1, 3)
+    assert [(c.start_version, c.end_version) for c in resolve_segment(table.store).compactions] == [(1, 3)]
+    assert table.fsck().problems == ()
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"[]", b'{"numFiles":"x"}'])

@@ -1,8 +1,8 @@
 """Log compactions, which stand in for commits where they can be trusted (PROTOCOL, "Log Compaction Files").
 
 A compaction never decides anything: whatever is odd about one, the commits it stands for are read instead. What it
-leaves out shows nowhere in it. Where its last version has a version checksum, the state after it is held against that:
-at once what is no file, and the files when somebody asks for them.
+leaves out shows nowhere in it. So only one whose last version has a version checksum is opened, and the state after it
+is held against that: at once what is no file, and the files when somebody asks for them.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ class CompactedRun:
 
     Attributes:
         actions: What it says.
-        checksum: Of its last version; None where there is none.
+        checksum: Of its last version.
     """
 
     path: str
     actions: LogActions
-    checksum: VersionChecksum | None
+    checksum: VersionChecksum
     _checkpoint: Checkpoint | None
     _read_commits: Callable[[], LogActions]
 
@@ -56,8 +56,6 @@ class CompactedRun:
         Args:
             before, runs: The files before it, after the checkpoint.
         """
-        if self.checksum is None:
-            return self.actions
         counted = _count(reconcile_files(before, [*runs, self.actions]), self._checkpoint)
         recorded = self.checksum.num_files, self.checksum.table_size_bytes
         if counted == recorded:
@@ -104,7 +102,10 @@ def read_trusted(
     path = compaction.file.path
     try:
         actions = read_compaction(store, compaction)
-        checksum = _read_checksum(store, compaction)
+        checksum = read_version_checksum(store, compaction.end_version)
+        if checksum is None:
+            _warn(path, "its version checksum is gone or empty")
+            return None
         doubt = _doubt(before, actions, checkpoint, checksum)
     except (CorruptLogError, StorageError) as e:
         _warn(f"a log compaction of {store.uri}", str(e))
@@ -125,22 +126,8 @@ def _warn(what: str, why: str) -> None:
     _LOGGER.warning("Reading the commits instead of %s: %s", what, why)
 
 
-def _read_checksum(store: LogStore, compaction: CompactionFile) -> VersionChecksum | None:
-    if not compaction.has_checksum:
-        return None
-    try:
-        return read_version_checksum(store, compaction.end_version)
-    except (CorruptLogError, StorageError) as e:
-        _LOGGER.info("Passing over the version checksum of version %d: %s", compaction.end_version, e)
-        return None
-
-
-def _doubt(
-    before: Tail, actions: LogActions, checkpoint: Checkpoint | None, checksum: VersionChecksum | None
-) -> str | None:
+def _doubt(before: Tail, actions: LogActions, checkpoint: Checkpoint | None, checksum: VersionChecksum) -> str | None:
     """Where a compaction contradicts the checksum, except for files."""
-    if checksum is None:
-        return None
     after = before.fold(actions)
     older: tuple[Protocol | None, Metadata | None] = (None, None)
     if checkpoint is not None and (after.protocol is None or after.metadata is None):

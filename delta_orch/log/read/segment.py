@@ -155,11 +155,11 @@ def plan_segment(listing: LogListing, version: int | None = None) -> LogSegment:
 
 
 def _choose_compactions(listing: LogListing, first: int, target: int) -> tuple[CompactionFile, ...]:
-    """From the oldest commit on, always the compaction that reaches furthest."""
+    """From the oldest commit on, always the furthest compaction that has a checksum to vouch for it."""
     furthest: dict[int, CompactionFile] = {}
     for compaction in listing.compactions:
         start = compaction.start_version
-        fits = first <= start and compaction.end_version <= target
+        fits = compaction.has_checksum and first <= start and compaction.end_version <= target
         if fits and (start not in furthest or furthest[start].end_version < compaction.end_version):
             furthest[start] = compaction
     chosen: list[CompactionFile] = []

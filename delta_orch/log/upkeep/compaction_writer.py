@@ -2,7 +2,7 @@
 
 A compaction says nothing new: readers may take it instead of the commits, which stay. It keeps what reconciliation
 keeps for the state before it, removals included: tombstones of files, and removed domains, which without a trace would
-come back to life.
+come back to life. Readers here open one only where its last version has a version checksum, which is written with it.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_tombstones
 from delta_orch.log.files.commit_reader import parse_log_files, read_commits
 from delta_orch.log.read.replay import Tail
+from delta_orch.log.upkeep.checksum_writer import compute_checksum, write_checksum
 from delta_orch.protocol.actions import Action
-from delta_orch.protocol.paths import compaction_path
+from delta_orch.protocol.paths import checksum_path, compaction_path
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
@@ -42,6 +43,8 @@ def write_compaction(log: TableLog, snapshot: Snapshot, start_version: int, end_
     if not data:
         # To readers an empty file is a broken one.
         return None
+    if log.store.head(checksum_path(end_version)) is None:
+        write_checksum(log.store, end_version, compute_checksum(snapshot))
     try:
         return log.store.put_if_absent(compaction_path(start_version, end_version), data)
     except FileExistsInStoreError:
