@@ -110,7 +110,8 @@ def are_taken(
     again: bool = False,
 ) -> bool:
     """Whether the rows of a recorded transaction are gone, as another task has removed them in this run. One that comes
-    after this one has to, unless it begins again: what lies between the two reads the rows.
+    after this one has to, unless it begins again: what lies between the two reads the rows. Where the task was cleared,
+    whoever has removed them: the user asks for them.
 
     Args:
         context: Airflow's.
@@ -126,10 +127,10 @@ def are_taken(
     Raises:
         InvalidRequestError: Some of the rows are gone, or it cannot be told.
     """
-    others = writers(context) - {run.task_id}
-    if not others:
+    others, is_asked = writers(context) - {run.task_id}, again and stands
+    if not others and not is_asked:
         return False
-    after = others & set(context["ti"].task.get_flat_relative_ids(upstream=False))
+    after = others and others & set(context["ti"].task.get_flat_relative_ids(upstream=False))
     is_refused = False
 
     def removes(commit: Commit) -> bool:
@@ -158,7 +159,7 @@ def are_taken(
         oldest = commit.version
         if removes(commit):
             found.add(commit.version)
-    if not found:
+    if not found and (own is None or not is_asked):
         return False
     if own is None:
         raise _in_part(run, f"The log begins with version {oldest}, which is newer than what this task has written")
@@ -179,22 +180,27 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
     paths = set(FileTable(own.adds).path.to_pylist())
     paths -= left_by(table, own, paths)[0]
     written, are_changed, is_removed = frozenset(paths), False, False
+    known = {written: False}
     for version in range(own.version + 1, newest + 1):
         commit = table.log.read_commit(version)
         gone = paths & set(FileTable(commit.removes).path.to_pylist())
+        info = commit.commit_info or {}
+        if info.get("operation") == "RESTORE":
+            paths = paths - gone | set(FileTable(commit.adds).path.to_pylist()) & set().union(*known)
+            is_removed = known.get(frozenset(paths), not paths)
+            continue
         if not gone:
             continue
         paths -= gone
-        info = commit.commit_info or {}
         are_changed |= info.get("operation") in ("UPDATE", "MERGE")
-        # Whoever has removed them all: a newer run may have, before this one was cleared.
+        # Whoever has removed them all: a newer run or a user may have, before this one was cleared.
         may_remove = version in removing or (info.get("operation") in _REMOVING and changes_data(commit))
         leave, stay = _split(table, commit, version - 1, gone) if may_remove else (False, True)
         if leave and predicate_of(info) is not None and not are_changed:
             # Of the rows as they were written: a compaction puts those of others into their file.
             as_written = _split(table, commit, own.version, written)
             if as_written == (True, False):
-                return True
+                stay, paths = False, set()
             leave &= as_written[0]
         if leave and stay and version in removing:
             raise _in_part(run, f"Version {version} has removed some rows of its files, and left others")
@@ -204,6 +210,7 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
             # Its files hold the rows now, as those of a compaction do, and so does a file that is marked.
             there = {place for path, place in places(commit.removes).items() if path in gone}
             paths |= {path for path, place in places(commit.adds).items() if path in gone or {place, None} & there}
+        known[frozenset(paths)] = is_removed
     if is_removed and paths:
         raise _in_part(run, "Of several files that it has written, some were removed")
     return is_removed

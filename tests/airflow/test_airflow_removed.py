@@ -129,6 +129,49 @@ def test_what_a_newer_run_has_removed_is_added_again_by_a_run_that_is_cleared(
 
 
 @pytest.mark.slow
+@needs_state
+@pytest.mark.parametrize("how", ["newer run", "user", "restore", "nobody"])
+def test_a_clearing_adds_rows_again_that_are_all_gone(runs: Runs, tmp_path: Path, how: str) -> None:
+    table = DeltaTable(tmp_path / "t")
+    is_newer: list[bool] = []
+
+    def does(ds: str, ti: Any) -> pa.Table:
+        return rows(ds)[:0] if is_newer else added(ds, ti)
+
+    dag = dag_of("delete", tmp_path / "t", does=does, post_execute=die_once, retries=0)
+    run = runs.run(dag, DAY)
+    if how == "newer run":
+        is_newer.append(True)
+        runs.run(dag, DAY + timedelta(hours=3))
+        is_newer.clear()
+    elif how == "restore":
+        table.restore(0)
+    else:
+        table.delete("true")
+        if how == "nobody":
+            table.restore(table.version() - 1)
+    assert content(tmp_path / "t") == (["more 1"] if how == "nobody" else [])
+    runs.clear(dag, run, "more", *(["first"] if how == "newer run" else []))
+    assert (runs.state(run, "more"), content(tmp_path / "t")) == (
+        "success",
+        ["more 1" if how == "nobody" else "more 2"],
+    )
+
+
+@pytest.mark.slow
+@needs_state
+def test_a_retry_does_not_add_again_what_a_user_has_deleted(runs: Runs, tmp_path: Path) -> None:
+    def die(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            DeltaTable(tmp_path / "t").delete("true")
+            raise RuntimeError("killed after the commit")
+
+    dag = dag_of("delete", tmp_path / "t", post_execute=die, retries=1, retry_delay=timedelta(0))
+    run = runs.run(dag, DAY)
+    assert (runs.state(run, "more"), runs.tries(run, "more"), content(tmp_path / "t")) == ("success", 2, [])
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["delete", "replace_where", "whole", pytest.param("merge", marks=needs_state)])
 def test_a_task_that_is_cleared_alone_removes_no_rows_of_one_after_it(runs: Runs, tmp_path: Path, kind: str) -> None:
     dag = dag_of(kind, tmp_path / "t", **ADDS_ONCE)
