@@ -129,7 +129,7 @@ class DeltaTable(TableVerbs):
     # Reading
 
     def exists(self) -> bool:
-        """Whether there is a Delta table at the location: a commit, or a checkpoint.
+        """Whether there is a Delta table at the location: a commit, or a checkpoint, whole or not.
 
         Raises:
             StorageError: The store cannot be asked.

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
-from delta_orch.errors import LogGapError, StorageError, TableNotFoundError, VersionNotFoundError
+from delta_orch.errors import (
+    IncompleteCheckpointError,
+    LogGapError,
+    StorageError,
+    TableNotFoundError,
+    VersionNotFoundError,
+)
 from delta_orch.log.files.listing import list_log
 from delta_orch.log.read.segment import LogSegment, latest_version, oldest_version, resolve_segment
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LogFileKind, checkpoint_path, commit_path
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
+from delta_orch.testing import open_table
 
 _NAMES = itertools.count()
 UUID = "80a083e8-7026-4e79-81be-64bd76c43a11"
@@ -249,9 +257,24 @@ def test_no_table(store: MemoryStore) -> None:
             resolve_segment(store, version)
     with pytest.raises(TableNotFoundError):
         latest_version(store)
-    _hint(store, {"version": 3})
-    with pytest.raises(TableNotFoundError):
-        resolve_segment(store)
+
+
+@pytest.mark.parametrize("left", ["hint", "part", "empty checkpoint"])
+def test_what_is_left_of_a_log_is_neither_a_table_nor_a_place_for_one(store: MemoryStore, left: str) -> None:
+    if left == "hint":
+        _hint(store, {"version": 3})
+    else:
+        name = ".checkpoint.0000000001.0000000002.parquet" if left == "part" else ".checkpoint.parquet"
+        store.put(f"_delta_log/{3:020d}{name}", b"x" * (left == "part"))
+    table = open_table(store)
+    assert table.exists()
+    calls: list[Callable[[], object]] = [
+        table.snapshot, table.version, table.fsck, lambda: table.snapshot(3),
+        lambda: table.append(pa.table({"id": [1]})), lambda: table.create("id bigint"),
+    ]  # fmt: skip
+    for call in calls:
+        with pytest.raises(IncompleteCheckpointError, match="has lost its commits"):
+            call()
 
 
 def test_a_path_that_is_a_file(tmp_path) -> None:  # type: ignore[no-untyped-def]

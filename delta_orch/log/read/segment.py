@@ -9,6 +9,7 @@ from delta_orch.errors import (
     CorruptLogError,
     DeltaError,
     FileMissingInStoreError,
+    IncompleteCheckpointError,
     LogGapError,
     StorageError,
     TableNotFoundError,
@@ -121,8 +122,15 @@ def read_last_checkpoint(store: LogStore) -> LastCheckpoint | None:
 
 
 def ensure_log_exists(store: LogStore, listing: LogListing) -> None:
-    """Raises TableNotFoundError where the listing holds neither a commit nor a complete checkpoint."""
+    """Raises TableNotFoundError where the listing holds neither a commit nor a checkpoint, IncompleteCheckpointError
+    where what is left of one tells that there was a table."""
     if listing.latest_version is None:
+        if listing.incomplete_checkpoints or read_last_checkpoint(store) is not None:
+            raise IncompleteCheckpointError(
+                f"The log of the table at {store.uri} has lost its commits",
+                cause="What is left of a checkpoint tells no version, and nothing else is there",
+                remedy="Restore _delta_log from a backup, or delete it to begin a new table",
+            )
         raise TableNotFoundError(
             f"There is no Delta table at {store.uri}",
             cause="Its _delta_log directory is missing or holds neither a commit nor a complete checkpoint",

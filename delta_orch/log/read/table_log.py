@@ -50,7 +50,8 @@ class TableLog:
         """Whether there is a table: one request where it has a commit 0 or a checkpoint hint, else a listing."""
         if self.has_version(0) or segments.read_last_checkpoint(self.store) is not None:
             return True
-        return list_log(self.store).latest_version is not None
+        listing = list_log(self.store)
+        return listing.latest_version is not None or bool(listing.incomplete_checkpoints)
 
     def latest_version(self) -> int:
         """The newest version, without replaying anything. Raises TableNotFoundError."""
