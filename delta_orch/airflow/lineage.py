@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
@@ -30,7 +31,9 @@ class Outcome:
 
 
 @dataclass(frozen=True, slots=True)
-class _Source:
+class Source:
+    """A table that was read, as it was then."""
+
     uri: str
     snapshot: TableSnapshot
 
@@ -43,6 +46,7 @@ def lineage_of(operator: DeltaTableOperator) -> OperatorLineage:
     """
     from airflow.providers.openlineage.extractors import OperatorLineage
     from openlineage.client.event_v2 import InputDataset, OutputDataset
+    from openlineage.client.generated.column_lineage_dataset import ColumnLineageDatasetFacet, Fields, InputField
     from openlineage.client.generated.output_statistics_output_dataset import OutputStatisticsOutputDatasetFacet
 
     outcome = operator.outcome
@@ -51,8 +55,7 @@ def lineage_of(operator: DeltaTableOperator) -> OperatorLineage:
     # The tables as they were opened: OpenLineage's listener asks in a process forked off, where Airflow cannot be asked
     # for a connection.
     sources = {
-        name: _Source(table.uri, table.snapshot(version=version))
-        for name, (table, version) in operator.has_read.items()
+        name: Source(table.uri, table.snapshot(version=version)) for name, (table, version) in operator.has_read.items()
     }
     inputs = [
         InputDataset(*dataset_name(source.uri), facets=_facets(source.snapshot.schema, source.snapshot.version))
@@ -66,8 +69,13 @@ def lineage_of(operator: DeltaTableOperator) -> OperatorLineage:
     if not operator.writes:
         return OperatorLineage(inputs=[*inputs, InputDataset(*dataset_name(outcome.table.uri), facets=facets)])
     sql = getattr(operator, "sql", None)
-    if isinstance(sql, str) and (columns := _column_lineage(sql, sources, written.schema.names)):
-        facets["columnLineage"] = columns
+    if isinstance(sql, str) and (columns := origins(sql, sources, written.schema.names)):
+        facets["columnLineage"] = ColumnLineageDatasetFacet(
+            {
+                column: Fields([InputField(*dataset_name(uri), field) for uri, field in fields])
+                for column, fields in columns.items()
+            }
+        )
     metrics = outcome.xcom.get("operation_metrics")
     found: Mapping[str, Any] = metrics if isinstance(metrics, Mapping) else {}
     statistics = OutputStatisticsOutputDatasetFacet(
@@ -98,13 +106,13 @@ def _facets(schema: StructType, version: int) -> dict[str, Any]:
     return {"schema": SchemaDatasetFacet(fields=fields), "version": DatasetVersionDatasetFacet(str(version))}
 
 
-def _column_lineage(sql: str, sources: Mapping[str, _Source], written: Iterable[str]) -> object:
-    """The columns of the sources that each column of a query is made of; None where the query cannot be followed, or
-    sqlglot is not installed."""
+def origins(sql: str, sources: Mapping[str, Source], written: Iterable[str]) -> dict[str, list[tuple[str, str]]]:
+    """The columns of the sources, with the source's location, that each written column of a query is made of; without
+    those that cannot be followed, and empty if sqlglot is not installed."""
     if find_spec("sqlglot") is None:
-        return None
+        return {}
     import sqlglot
-    from openlineage.client.generated.column_lineage_dataset import ColumnLineageDatasetFacet, Fields, InputField
+    from sqlglot import exp
     from sqlglot.errors import SqlglotError
     from sqlglot.lineage import lineage
 
@@ -112,24 +120,20 @@ def _column_lineage(sql: str, sources: Mapping[str, _Source], written: Iterable[
     schema = {
         name: {field.name: "string" for field in source.snapshot.schema.fields} for name, source in sources.items()
     }
-    fields: dict[str, Fields] = {}
-    try:
-        query = sqlglot.parse_one(sql, dialect="spark")
-        for column in written:
-            inputs = []
-            for node in lineage(column, query, schema=schema, dialect="spark").walk():
+    found: dict[str, list[tuple[str, str]]] = {}
+    for column in written:
+        # The table may have columns that the query does not fill.
+        with suppress(SqlglotError, ValueError):
+            for node in lineage(column, sql, schema=schema, dialect="spark").walk():
                 table = getattr(node.expression, "name", "")
-                if not isinstance(node.expression, sqlglot.exp.Table) or table.lower() not in by_name:
+                if not isinstance(node.expression, exp.Table) or table.lower() not in by_name:
                     continue
                 source = by_name[table.lower()]
-                field = source.snapshot.schema.find(node.name.rpartition(".")[2].strip('"`'))
+                # A name may have dots.
+                field = source.snapshot.schema.find(sqlglot.parse_one(node.name).name)
                 if field is not None:
-                    inputs.append(InputField(*dataset_name(source.uri), field.name))
-            if inputs:
-                fields[column] = Fields(inputs)
-    except (SqlglotError, ValueError):
-        return None
-    return ColumnLineageDatasetFacet(fields) if fields else None
+                    found.setdefault(column, []).append((source.uri, field.name))
+    return found
 
 
 def _first(metrics: Mapping[str, Any], *names: str) -> int | None:

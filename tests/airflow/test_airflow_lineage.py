@@ -19,7 +19,7 @@ from delta_orch.airflow import (
     DeltaWriteOperator,
     delta_table_asset,
 )
-from delta_orch.airflow.lineage import dataset_name
+from delta_orch.airflow.lineage import Source, dataset_name, origins
 from delta_orch.airflow.links import DeltaTableLink
 from delta_orch.airflow.versions import RELEASE
 
@@ -116,6 +116,26 @@ def test_a_mapped_task_that_was_refused_has_no_link() -> None:
 )
 def test_datasets_are_named_as_spark_names_them(uri: str, name: tuple[str, str]) -> None:
     assert dataset_name(uri) == name
+
+
+def test_columns_are_followed_by_their_names(tmp_path: Path) -> None:
+    pytest.importorskip("sqlglot")
+    table = DeltaTable(tmp_path / "s")
+    names = ["id", "b", "a.b", "with space"]
+    table.create(pa.schema([(name, pa.int64()) for name in names]), properties={"delta.columnMapping.mode": "name"})
+    source = Source(table.uri, table.snapshot())
+
+    def found(sql: str, *written: str) -> dict[str, list[str]]:
+        return {name: [field for _, field in made] for name, made in origins(sql, {"S": source}, written).items()}
+
+    assert found("SELECT * FROM s", *names) == {name: [name] for name in names}
+    assert found("SELECT `a.b` + b AS x, `with space` AS Y FROM s", "x", "Y") == {
+        "x": ["a.b", "b"],
+        "Y": ["with space"],
+    }
+    # Of a table with another column.
+    assert found("SELECT id FROM s", "id", "later") == {"id": ["id"]}
+    assert found("no query", "id") == {}
 
 
 def test_facets(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
