@@ -39,8 +39,9 @@ def load_value(
     Raises:
         TableNotFoundError: Nothing has been written there yet, and the input is neither optional nor the asset itself.
         InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together; or the
-            asset depends on itself, and its run writes partitions of the input.
+            asset depends on itself, and its run writes partitions of the input; or Dagster collects an output twice.
     """
+    _ensure_once(context)
     asked = parse_input_settings(context.definition_metadata)
     wanted = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
     _ensure_supported(context, wanted, asked)
@@ -79,6 +80,29 @@ def _annotation(context: dg.InputContext) -> object:
     except dg.DagsterInvariantViolationError:
         # `dg.build_input_context` was given no type.
         return Any
+
+
+def _ensure_once(context: dg.InputContext) -> None:
+    """Check that a step which collects mapped outputs gets each of them once.
+
+    Raises:
+        InvalidRequestError: It gets this one twice.
+    """
+    upstream = context.upstream_output
+    if context.has_asset_key or upstream is None or not is_in_run(context):
+        return
+    step, key = context.step_context.step, upstream.mapping_key
+    # A mapped step may list an output twice itself.
+    if step.key.endswith("]") or not (key or upstream.step_key.endswith("]")):
+        return
+    handles = step.step_input_named(context.name).get_step_output_handle_dependencies()
+    output = (upstream.step_key, upstream.name, key)
+    if sum((one.step_key, one.output_name, one.mapping_key) == output for one in handles) > 1:
+        raise InvalidRequestError(
+            f"{input_name(context)} would get an output of {upstream.step_key} twice",
+            cause="Re-executing from failure, Dagster counts a mapping key once for each attempt that yielded it",
+            remedy="Re-execute all steps",
+        )
 
 
 def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: InputSettings) -> None:

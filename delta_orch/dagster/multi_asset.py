@@ -67,7 +67,7 @@ def delta_multi_asset(
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
     if not outs:
         raise InvalidRequestError("outs names no table", remedy="Map names to DeltaOut")
-    for name in ("specs", "outs", "can_subset", "check_specs"):
+    for name in ("specs", "outs", "deps", "can_subset", "check_specs"):
         if name in multi_asset_arguments:
             raise InvalidRequestError(
                 f"delta_multi_asset takes no {name}", remedy="Describe each asset in its DeltaOut"

@@ -61,16 +61,42 @@ def look(appended: pa.Table) -> None:
         file.write("".join(f"{run}\n" for run in appended["run"].to_pylist()))
 
 
-@dg.job(
-    executor_def=dg.in_process_executor,
-    resource_defs={
-        "io_manager": DeltaLakeIOManager(
-            root_uri=dg.EnvVar("DELTA_TEST_ROOT"), idempotency=dg.EnvVar("DELTA_TEST_IDEMPOTENCY")
-        )
-    },
-)
+IO_MANAGER = DeltaLakeIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), idempotency=dg.EnvVar("DELTA_TEST_IDEMPOTENCY"))
+
+
+@dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})
 def appended_job() -> None:
     look(appended())
+
+
+@dg.op(out=dg.DynamicOut(), retry_policy=dg.RetryPolicy(max_retries=1))
+def split(context):  # type: ignore[no-untyped-def]
+    for key in ("a", "b"):
+        yield dg.DynamicOutput(pa.table({"run": [key]}), mapping_key=key)
+        if context.retry_number == 0:
+            raise RuntimeError("lost between two outputs")
+
+
+@dg.op
+def handed_on(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+@dg.op
+def collected(parts: list[pa.Table]) -> pa.Table:
+    if os.environ["DELTA_TEST_FAULT"] == "collected":
+        raise RuntimeError("lost before they were collected")
+    return pa.concat_tables(parts)
+
+
+@dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})
+def mapped_job() -> None:
+    look(collected(split().map(handed_on).collect()))
+
+
+@dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})
+def split_job() -> None:
+    look(collected(split().collect()))
 
 
 def definitions() -> dg.Definitions:

@@ -14,7 +14,7 @@ import pytest
 
 from delta_orch.dagster import DeltaLakeIOManager, DeltaSnapshot
 from delta_orch.errors import InvalidRequestError
-from tests.dagster.dagster_jobs import appended_job
+from tests.dagster.dagster_jobs import appended_job, mapped_job, split_job
 
 MODES = ["overwrite", "append", "merge", "scd2", "error", "ignore"]
 SETTERS = ["manager", "output", "run"]
@@ -143,6 +143,28 @@ def test_what_was_appended_is_found_again_from_failure(
         again = run(reexecution_options=dg.ReexecutionOptions.from_failure(failed.run_id, instance))
         assert [result.success for result in (first, failed, between, again)] == [True, False, True, True]
         assert seen.read_text().split() == [first.run_id, between.run_id, failed.run_id]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("job", [mapped_job, split_job])
+def test_no_output_is_collected_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: dg.JobDefinition) -> None:
+    (tmp_path / "home").mkdir()
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path / "lake"))
+    monkeypatch.setenv("DELTA_TEST_IDEMPOTENCY", "run")
+    seen = tmp_path / "seen"
+    monkeypatch.setenv("DELTA_TEST_SEEN", str(seen))
+    with dg.DagsterInstance.get() as instance:
+        monkeypatch.setenv("DELTA_TEST_FAULT", "collected")
+        failed = dg.execute_job(dg.reconstructable(job), instance)
+        monkeypatch.setenv("DELTA_TEST_FAULT", "")
+        from_failure = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
+        refused = dg.execute_job(dg.reconstructable(job), instance, reexecution_options=from_failure)
+        assert "would get an output of" in str(refused.all_events)
+        assert dg.execute_job(
+            dg.reconstructable(job), instance, reexecution_options=dg.ReexecutionOptions(failed.run_id)
+        ).success
+    assert seen.read_text().split() == ["a", "b"]
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
