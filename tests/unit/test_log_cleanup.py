@@ -182,6 +182,16 @@ def test_a_damaged_checkpoint_stands_for_nothing(table: DeltaTable) -> None:
     assert versions(table) == [1, 2, 3, 4]
 
 
+def test_a_checkpoint_that_its_checksum_contradicts_stands_for_nothing(table: DeltaTable) -> None:
+    """Only the commits tell what it lacks."""
+    make(table, range(50, 0, -1), (8, 15))
+    name = f"_delta_log/{15:020d}.checkpoint.parquet"
+    table.store.put(name, table.store.read_bytes(f"_delta_log/{8:020d}.checkpoint.parquet"))
+    assert clean(table).earliest_version == 8
+    table.store.delete(name)
+    assert table.log.snapshot(15).num_files == 16
+
+
 def test_incomplete_checkpoints_go_with_their_versions(table: DeltaTable) -> None:
     make(table, (50, 49, 48, 1), (2,))
     put(table, f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet", 49)

@@ -366,20 +366,20 @@ class Checkpoint:
         Raises as `protocol_and_metadata`; ChecksumMismatchError: The version checksum counts other files.
         """
         _prefetch_footers(self.file_parts)
-        if action == "add":
-            _ = self._agrees_with_checksum
+        # Across a network, one more request would cost each first read more than the rest of the check.
+        if action == "add" and self.store.is_near:
+            _ = self.agrees_with_checksum
         return [group for part in self.file_parts for group in part.row_groups(action)]
 
     @cached_property
-    def _agrees_with_checksum(self) -> bool:
+    def agrees_with_checksum(self) -> bool:
         """Whether the checksum of the version is of the same table, and counts the files that the footers count; False
         where it is not known.
 
         Raises:
             ChecksumMismatchError: It is of another table, or counts others.
         """
-        # Across a network, one more request would cost each first read more than the rest of the check.
-        if not self.files.has_checksum or not self.store.is_near:
+        if not self.files.has_checksum:
             return False
         recorded, table_id = _recorded(self.store, self.version)
         _, metadata = self.protocol_and_metadata

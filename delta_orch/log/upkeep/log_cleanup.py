@@ -124,14 +124,16 @@ def _safe_ms(now_ms: int) -> int:
 
 
 def _cut_off_checkpoint(store: LogStore, listing: LogListing, cut_off: int) -> CheckpointFiles | None:
-    """The newest checkpoint not newer than the newest commit not newer than the cut-off; only one that is whole may
-    stand for what is removed."""
+    """The newest checkpoint not newer than the newest commit not newer than the cut-off; only one that is whole,
+    and that its version checksum does not contradict, may stand for what is removed."""
     times = adjusted_file_times(listing.commits)
     cut_off_commit = max((version for version, time_ms in times.items() if time_ms <= cut_off), default=-1)
     for version in sorted((v for v in listing.checkpoints if v <= cut_off_commit), reverse=True):
         checkpoint = listing.checkpoints[version][0]
+        whole = Checkpoint(store, checkpoint)
         try:
-            ensure_complete(Checkpoint(store, checkpoint))
+            ensure_complete(whole)
+            _ = whole.agrees_with_checksum
         except CorruptLogError as e:
             _LOGGER.warning("A checkpoint of %s cannot stand for the commits before it: %s", store.uri, e)
             continue
