@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import resource
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -206,13 +207,25 @@ def test_the_users_own_failures_stay_theirs(engine: SparkEngine, files: Files) -
         files.write(engine, raising.selectExpr("id", "CAST(x AS STRING) AS x"))
 
 
-@pytest.mark.slow
-def test_a_value_that_an_expression_cannot_take_is_told_in_our_words(engine: SparkEngine) -> None:
+GATHER: dict[str, Callable[[SparkEngine, Any], pa.Table]] = {
+    "at once": lambda engine, rows: engine.to_arrow(rows),
+    "as a stream": lambda engine, rows: engine.to_reader(rows).read_all(),
+}
+
+
+@pytest.mark.parametrize("way", GATHER)
+def test_a_value_that_an_expression_cannot_take_is_told_in_our_words(engine: SparkEngine, way: str) -> None:
     """What is pulled is a request's, with its expressions: no verb collects a user's rows as they are."""
-    rows = engine.host.session.range(3).selectExpr("id", "1 / (id - 1) AS x")
+    from pyspark.errors import PySparkException
+
+    rows = engine.host.session.range(3)
     with pytest.raises(InvalidExpressionError, match="DIVIDE_BY_ZERO") as caught:
-        engine.to_arrow(rows)
+        GATHER[way](engine, rows.selectExpr("id", "1 / (id - 1) AS x"))
     assert caught.value.__cause__ is not None
+    with pytest.raises(InvalidExpressionError, match=r"`rlike`|Unclosed group"):
+        GATHER[way](engine, rows.selectExpr("id", "CAST(id AS STRING) RLIKE concat('(', id) AS x"))
+    with pytest.raises(PySparkException, match="mine"):
+        GATHER[way](engine, rows.selectExpr("id", "raise_error('mine') AS x").selectExpr("CAST(x AS STRING) AS x"))
 
 
 def test_a_value_that_a_column_cannot_hold_is_told_in_our_words(engine: SparkEngine, tmp_path: Path) -> None:

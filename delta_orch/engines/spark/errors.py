@@ -151,16 +151,15 @@ def spark_errors(
         raise
     except Exception as e:
         translated = _translate(e, action, checks, is_analysis, needs_package)
-        is_theirs = getattr(e, "getCondition", lambda: None)() == "USER_RAISED_EXCEPTION"
-        is_of_value = type(e).__name__ in _VALUE_ERRORS and type(e).__module__ in _PYSPARK and not is_theirs
+        raised = e if translated is not None else _captured(e)
+        is_theirs = getattr(raised, "getCondition", lambda: None)() == "USER_RAISED_EXCEPTION"
+        is_of_value = type(raised).__name__ in _VALUE_ERRORS and type(raised).__module__ in _PYSPARK and not is_theirs
         if translated is None and is_query and is_of_value:
-            translated = InvalidExpressionError(f"Spark could not {action}", cause=_first_line(str(e)))
-        if translated is None and is_query and type(e).__module__.startswith("py4j"):
-            _, sign, problem = _full_text(e).partition("java.util.regex.PatternSyntaxException: ")
-            if sign:
-                translated = InvalidExpressionError(f"Spark could not {action}", cause=_first_line(problem))
+            translated = InvalidExpressionError(f"Spark could not {action}", cause=_first_line(str(raised)))
         if translated is None:
-            raise
+            if raised is e:
+                raise
+            raise raised from e
         raise translated from e
 
 
@@ -174,6 +173,22 @@ def explained(error: BaseException) -> DeltaError | None:
     if isinstance(error, DeltaError):
         return error
     return _translate(error, "read the table", (), is_analysis=False, needs_package=None)
+
+
+def _captured(error: Exception) -> Exception:
+    """pyspark's exception for what a thread of Spark has raised: there it is the cause of others that pyspark does not
+    know. The error itself where pyspark knows none of them."""
+    if not type(error).__module__.startswith("py4j"):
+        return error
+    from pyspark.errors.exceptions.captured import UnknownException, convert_exception
+
+    cause = getattr(error, "java_exception", None)
+    while cause is not None:
+        found: Exception = convert_exception(cause)
+        if not isinstance(found, UnknownException):
+            return found
+        cause = cause.getCause()
+    return error
 
 
 def _translate(
