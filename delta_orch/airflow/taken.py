@@ -179,8 +179,9 @@ def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int
 
     paths = set(FileTable(own.adds).path.to_pylist())
     paths -= left_by(table, own, paths)[0]
-    written, are_changed, is_removed = frozenset(paths), False, False
-    known = {written: False}
+    written, are_changed = frozenset(paths), False
+    is_removed = not own.adds.num_rows and not own.removes.num_rows  # There was nothing, and nothing can be doubled.
+    known = {written: is_removed}
     for version in range(own.version + 1, newest + 1):
         commit = table.log.read_commit(version)
         gone = paths & set(FileTable(commit.removes).path.to_pylist())

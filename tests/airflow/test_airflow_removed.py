@@ -160,6 +160,19 @@ def test_a_clearing_adds_rows_again_that_are_all_gone(runs: Runs, tmp_path: Path
 
 @pytest.mark.slow
 @needs_state
+def test_a_clearing_adds_rows_where_the_attempt_that_died_had_none(runs: Runs, tmp_path: Path) -> None:
+    def does(ds: str, ti: Any) -> pa.Table:
+        return added(ds, ti)[: ti.try_number - 1]
+
+    dag = dag_of("delete", tmp_path / "t", does=does, post_execute=die_once, retries=0)
+    run = runs.run(dag, DAY)
+    assert (runs.state(run, "more"), content(tmp_path / "t")) == ("failed", [])
+    runs.clear(dag, run, "more")
+    assert (runs.state(run, "more"), content(tmp_path / "t")) == ("success", ["more 2"])
+
+
+@pytest.mark.slow
+@needs_state
 def test_a_retry_does_not_add_again_what_a_user_has_deleted(runs: Runs, tmp_path: Path) -> None:
     def die(context: Any, result: Any) -> None:
         if context["ti"].try_number == 1:
