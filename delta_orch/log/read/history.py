@@ -24,8 +24,9 @@ class HistoryEntry:
 
     Attributes:
         version: Its version.
-        timestamp_ms: When it was committed, as time travel sees it: the in-commit timestamp where the commit has one,
-            else the file's time, at least a millisecond after that of the version before.
+        timestamp_ms: When it was committed: the in-commit timestamp where the commit has one, else the file's time, at
+            least a millisecond after that of the version before. Time travel sees it so, too, unless in-commit
+            timestamps were disabled again.
         file_time_ms: The modification time of the commit file, as it is.
         in_commit_timestamp_ms: None where the commit does not say.
         operation: None where the commit does not say.
