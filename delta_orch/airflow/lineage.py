@@ -69,7 +69,7 @@ def lineage_of(operator: DeltaTableOperator) -> OperatorLineage:
     if not operator.writes:
         return OperatorLineage(inputs=[*inputs, InputDataset(*dataset_name(outcome.table.uri), facets=facets)])
     sql = getattr(operator, "sql", None)
-    if isinstance(sql, str) and (columns := origins(sql, sources, written.schema.names)):
+    if isinstance(sql, str) and is_by_name(operator) and (columns := origins(sql, sources, written.schema.names)):
         facets["columnLineage"] = ColumnLineageDatasetFacet(
             {
                 column: Fields([InputField(*dataset_name(uri), field) for uri, field in fields])
@@ -106,6 +106,12 @@ def _facets(schema: StructType, version: int) -> dict[str, Any]:
     return {"schema": SchemaDatasetFacet(fields=fields), "version": DatasetVersionDatasetFacet(str(version))}
 
 
+def is_by_name(operator: object) -> bool:
+    """Whether each column is written from the column of its name; a merge's clauses may say otherwise."""
+    clauses: Iterable[Mapping[str, Mapping[str, object]]] = getattr(operator, "clauses", ())
+    return all(arguments.keys() <= {"condition"} for clause in clauses for arguments in clause.values())
+
+
 def origins(sql: str, sources: Mapping[str, Source], written: Iterable[str]) -> dict[str, list[tuple[str, str]]]:
     """The columns of the sources, with the source's location, that each written column of a query is made of; without
     those that cannot be followed, and empty if sqlglot is not installed."""
@@ -120,7 +126,7 @@ def origins(sql: str, sources: Mapping[str, Source], written: Iterable[str]) -> 
     schema = {
         name: {field.name: "string" for field in source.snapshot.schema.fields} for name, source in sources.items()
     }
-    found: dict[str, list[tuple[str, str]]] = {}
+    found: dict[str, set[tuple[str, str]]] = {}
     for column in written:
         # The table may have columns that the query does not fill.
         with suppress(SqlglotError, ValueError):
@@ -132,8 +138,8 @@ def origins(sql: str, sources: Mapping[str, Source], written: Iterable[str]) -> 
                 # A name may have dots.
                 field = source.snapshot.schema.find(sqlglot.parse_one(node.name).name)
                 if field is not None:
-                    found.setdefault(column, []).append((source.uri, field.name))
-    return found
+                    found.setdefault(column, set()).add((source.uri, field.name))
+    return {column: sorted(fields) for column, fields in found.items()}
 
 
 def _first(metrics: Mapping[str, Any], *names: str) -> int | None:

@@ -15,11 +15,12 @@ from delta_orch import DeltaTable
 from delta_orch.airflow import (
     DeltaHook,
     DeltaIncrementalOperator,
+    DeltaMergeOperator,
     DeltaOptimizeOperator,
     DeltaWriteOperator,
     delta_table_asset,
 )
-from delta_orch.airflow.lineage import Source, dataset_name, origins
+from delta_orch.airflow.lineage import Source, dataset_name, is_by_name, origins
 from delta_orch.airflow.links import DeltaTableLink
 from delta_orch.airflow.versions import RELEASE
 
@@ -136,6 +137,17 @@ def test_columns_are_followed_by_their_names(tmp_path: Path) -> None:
     # Of a table with another column.
     assert found("SELECT id FROM s", "id", "later") == {"id": ["id"]}
     assert found("no query", "id") == {}
+
+
+def test_a_merge_that_names_its_columns_tells_no_origins(tmp_path: Path) -> None:
+    def merge(**clause: dict[str, Any]) -> DeltaMergeOperator:
+        more: dict[str, Any] = {"table_uri": tmp_path / "t", "tables": {"s": tmp_path / "s"}}
+        return DeltaMergeOperator(
+            task_id="m", sql="SELECT id, other FROM s", on="source.id = target.id", clauses=[clause], **more
+        )
+
+    assert is_by_name(merge(when_matched_update_all={"condition": "source.id > 1"}))
+    assert not is_by_name(merge(when_not_matched_insert={"values": {"id": "source.other"}}))
 
 
 def test_facets(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
