@@ -120,7 +120,6 @@ def test_datasets_are_named_as_spark_names_them(uri: str, name: tuple[str, str])
 
 
 def test_columns_are_followed_by_their_names(tmp_path: Path) -> None:
-    pytest.importorskip("sqlglot")
     table = DeltaTable(tmp_path / "s")
     names = ["id", "b", "a.b", "with space"]
     table.create(pa.schema([(name, pa.int64()) for name in names]), properties={"delta.columnMapping.mode": "name"})

@@ -126,7 +126,8 @@ def test_a_pandas_index_counts_where_it_has_a_name() -> None:
 
 
 def test_a_pandas_index_with_half_its_names_is_refused() -> None:
-    pandas = pytest.importorskip("pandas")
+    import pandas
+
     index = pandas.MultiIndex.from_tuples([("a", 1), ("b", 2)], names=["key", None])
     with pytest.raises(InvalidRequestError, match="Some levels of the pandas index have names"):
         ENGINE.relation(pandas.DataFrame({"v": [1, 2]}, index=index))
