@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -41,7 +43,7 @@ def load_value(
         InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together; or the
             asset depends on itself, and its run writes partitions of the input; or Dagster collects an output twice.
     """
-    _ensure_once(context)
+    ensure_collected(context)
     asked = parse_input_settings(context.definition_metadata)
     wanted = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
     _ensure_supported(context, wanted, asked)
@@ -82,27 +84,58 @@ def _annotation(context: dg.InputContext) -> object:
         return Any
 
 
-def _ensure_once(context: dg.InputContext) -> None:
-    """Check that a step which collects mapped outputs gets each of them once.
+def ensure_collected(context: dg.InputContext | dg.OutputContext) -> None:
+    """Check that a step which collects outputs of other steps gets each of them once. A run that re-executes a part of
+    another collects what is there: not what a step that was never started would yield, but twice what one yielded in
+    two attempts.
+
+    Args:
+        context: Of a value that is collected, or of an output of the step. The first value stands for all.
 
     Raises:
-        InvalidRequestError: It gets this one twice.
+        InvalidRequestError: One is missing, or comes twice.
     """
-    upstream = context.upstream_output
-    if context.has_asset_key or upstream is None or not is_in_run(context):
+    executed = set(context.step_context.dagster_run.step_keys_to_execute or ()) if is_in_run(context) else set()
+    if not executed:
         return
-    step, key = context.step_context.step, upstream.mapping_key
-    # A mapped step may list an output twice itself.
-    if step.key.endswith("]") or not (key or upstream.step_key.endswith("]")):
-        return
-    handles = step.step_input_named(context.name).get_step_output_handle_dependencies()
-    output = (upstream.step_key, upstream.name, key)
-    if sum((one.step_key, one.output_name, one.mapping_key) == output for one in handles) > 1:
-        raise InvalidRequestError(
-            f"{input_name(context)} would get an output of {upstream.step_key} twice",
-            cause="Re-executing from failure, Dagster counts a mapping key once for each attempt that yielded it",
-            remedy="Re-execute all steps",
-        )
+    step, upstream = context.step_context, getattr(context, "upstream_output", None)
+    state = step.get_known_state()
+    found, past = [state.ready_outputs], state.parent_state
+    runs: list[str] = []
+    while past is not None:
+        found, runs, past = [*found, past.produced_outputs], [*runs, past.run_id], past.get_parent_state()
+    for given in step.step.step_inputs:
+        # An input that waits for the checks of an asset loads one of its sources; one of nothing only waits.
+        is_collected = hasattr(given.source, "sources") and not hasattr(given.source, "source_to_load_from")
+        if not is_collected or given.dagster_type_key == "Nothing":
+            continue
+        handles = given.get_step_output_handle_dependencies()
+        there = (one for one in handles if any(one in outputs for outputs in found))
+        if upstream is not None and (
+            given.name != context.name or next(there, None) != (upstream.step_key, upstream.name, upstream.mapping_key)
+        ):
+            continue
+        about = f"Step {step.step.key} would collect an output"
+        for one, count in Counter(handles).items():
+            if count > 1 and (one.mapping_key or "[" in one.step_key):
+                raise InvalidRequestError(
+                    f"{about} of {one.step_key} twice",
+                    cause="Re-executing from failure, Dagster counts a mapping key once for each attempt that yielded "
+                    "it",
+                    remedy="Re-execute all steps",
+                )
+        absent = {one.step_key for one in set(handles).difference(*found)}
+        absent = {key for key in absent if not executed & {key, re.sub(r"\[.*", "[?]", key)}}
+        stats = [one for run in runs if absent for one in step.instance.get_run_step_stats(run, sorted(absent))]
+        # These have ended without the output, by a condition of theirs.
+        absent -= {one.step_key for one in stats if one.status and one.status.value in ("SUCCESS", "SKIPPED")}
+        if absent:
+            raise InvalidRequestError(
+                f"{about} of {min(absent)} without having it",
+                cause="Neither this run nor one that it repeats has come to the end of that step: re-executing from "
+                "failure, Dagster leaves out mapped steps that were never started",
+                remedy="Re-execute all steps",
+            )
 
 
 def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: InputSettings) -> None:

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
 from delta_orch.dagster.column_lineage import LINEAGE, column_lineage
-from delta_orch.dagster.inputs import input_name, load_value
+from delta_orch.dagster.inputs import ensure_collected, input_name, load_value
 from delta_orch.dagster.metadata import (
     STORAGE_KIND,
     TABLE_RESOURCE,
@@ -175,6 +175,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 remedy="Name the asset so, or its folder with 'schema'",
             )
         place = table_place(context, settings)
+        ensure_collected(context)
         if obj is None:
             _report_nothing(context, place)
             return

@@ -69,29 +69,42 @@ def appended_job() -> None:
     look(appended())
 
 
+def is_fault(name: str) -> bool:
+    return name in os.environ["DELTA_TEST_FAULT"].split()
+
+
 @dg.op(out=dg.DynamicOut(), retry_policy=dg.RetryPolicy(max_retries=1))
 def split(context):  # type: ignore[no-untyped-def]
-    for key in ("a", "b"):
+    for key in ("a", "b", "c"):
         yield dg.DynamicOutput(pa.table({"run": [key]}), mapping_key=key)
-        if context.retry_number == 0:
+        if context.retry_number == 0 and is_fault("split"):
             raise RuntimeError("lost between two outputs")
+
+
+@dg.op(out=dg.Out(pa.Table, is_required=False))
+def chosen(context, rows: pa.Table):  # type: ignore[no-untyped-def]
+    if not (is_fault("chosen") and context.get_mapping_key() == "a"):
+        yield dg.Output(rows)
 
 
 @dg.op
 def handed_on(rows: pa.Table) -> pa.Table:
+    if is_fault("handed_on"):
+        # The run ends: it does not go on with other mapped steps, as it would after an error.
+        raise KeyboardInterrupt
     return rows
 
 
 @dg.op
 def collected(parts: list[pa.Table]) -> pa.Table:
-    if os.environ["DELTA_TEST_FAULT"] == "collected":
+    if is_fault("collected"):
         raise RuntimeError("lost before they were collected")
-    return pa.concat_tables(parts)
+    return pa.concat_tables(parts) if parts else pa.table({"run": pa.array([], pa.string())})
 
 
 @dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})
 def mapped_job() -> None:
-    look(collected(split().map(handed_on).collect()))
+    look(collected(split().map(chosen).map(handed_on).collect()))
 
 
 @dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})

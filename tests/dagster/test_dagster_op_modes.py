@@ -146,25 +146,39 @@ def test_what_was_appended_is_found_again_from_failure(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("job", [mapped_job, split_job])
-def test_no_output_is_collected_twice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: dg.JobDefinition) -> None:
+@pytest.mark.parametrize(
+    ("job", "fault", "refused", "seen"),
+    [
+        (mapped_job, "split collected", "of handed_on[a] twice", "abc"),
+        (split_job, "split collected", "of split twice", "abc"),
+        # Dagster does not come back to what was never started, and where a step was skipped not to those that were.
+        (mapped_job, "handed_on", "of handed_on[b] without having it", "abc"),
+        (mapped_job, "chosen handed_on", "of handed_on[b] without having it", "abc"),
+        # What was not yielded by choice is not missed.
+        (mapped_job, "chosen collected", "", "bc"),
+    ],
+)
+def test_each_output_is_collected_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, job: dg.JobDefinition, fault: str, refused: str, seen: str
+) -> None:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path / "lake"))
     monkeypatch.setenv("DELTA_TEST_IDEMPOTENCY", "run")
-    seen = tmp_path / "seen"
-    monkeypatch.setenv("DELTA_TEST_SEEN", str(seen))
+    monkeypatch.setenv("DELTA_TEST_SEEN", str(tmp_path / "seen"))
     with dg.DagsterInstance.get() as instance:
-        monkeypatch.setenv("DELTA_TEST_FAULT", "collected")
+        monkeypatch.setenv("DELTA_TEST_FAULT", fault)
         failed = dg.execute_job(dg.reconstructable(job), instance)
+        assert not failed.success
         monkeypatch.setenv("DELTA_TEST_FAULT", "")
         from_failure = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
-        refused = dg.execute_job(dg.reconstructable(job), instance, reexecution_options=from_failure)
-        assert "would get an output of" in str(refused.all_events)
-        assert dg.execute_job(
-            dg.reconstructable(job), instance, reexecution_options=dg.ReexecutionOptions(failed.run_id)
-        ).success
-    assert seen.read_text().split() == ["a", "b"]
+        again = dg.execute_job(dg.reconstructable(job), instance, reexecution_options=from_failure)
+        assert again.success == (not refused)
+        if refused:
+            assert refused in str(again.all_events)
+            everything = dg.ReexecutionOptions(failed.run_id)
+            assert dg.execute_job(dg.reconstructable(job), instance, reexecution_options=everything).success
+    assert sorted((tmp_path / "seen").read_text().split()) == list(seen)
 
 
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
