@@ -77,7 +77,7 @@ class Marker:
     max_tries: int | None = None
     clear_number: int = 0
 
-    def clearing(self, max_tries: int, clear_number: int, own: int) -> Clearing:
+    def clearing(self, run: TaskRun, own: int) -> Clearing:
         """Whether an attempt is a retry of this one.
 
         A clearing moves `max_tries`, but not that of a task which runs, nor by as much as it should where the DAG's
@@ -85,13 +85,13 @@ class Marker:
         of any other task. What has succeeded is never retried.
 
         Args:
-            max_tries: Airflow's, at the later attempt.
-            clear_number: The run's, then.
+            run: The later attempt.
             own: The version of its transaction by its place in time.
         """
-        if self.acknowledged or (own > self.version if self.max_tries is None else max_tries != self.max_tries):
+        if self.acknowledged or (own > self.version if self.max_tries is None else run.max_tries != self.max_tries):
             return Clearing.CERTAIN
-        return Clearing.PERHAPS if self.max_tries is not None and clear_number > self.clear_number else Clearing.NONE
+        is_unsure = self.max_tries is not None and run.clear_number > self.clear_number
+        return Clearing.PERHAPS if is_unsure else Clearing.NONE
 
 
 def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, adds: bool) -> Verdict:
@@ -145,10 +145,6 @@ class Attempts:
         """The marker, if it is about this transaction: a task whose identity has changed is about another."""
         return self.marker if self.marker is not None and self.marker.app_id in ("", app_id) else None
 
-    def clearing(self, marker: Marker, own: int) -> Clearing:
-        """What has happened since the attempt that left the marker; see `Marker.clearing`."""
-        return marker.clearing(self._run.max_tries, self._run.clear_number, own)
-
     def begin_or_continue(self, version: int, table_version: int) -> None:
         """As `begin`, for a task that may make several commits: an attempt that was never acknowledged stands at the
         start of them."""
@@ -166,24 +162,13 @@ class Attempts:
             work: A digest of the arguments.
             table_version: The table's, -1 without one.
         """
-        if not self._run.keeps_state:
-            return
-        about = Marker(txn.version, work, False, table_version, txn.app_id, -1 if recorded is None else recorded)
-        self._note(self._of_now(about))
-        self.note_acknowledgement()
+        self.go_on(Marker(txn.version, work, False, table_version, txn.app_id, -1 if recorded is None else recorded))
 
     def go_on(self, marker: Marker) -> None:
-        """Note that this attempt stands for the one that left the marker, and have the acknowledgement noted."""
-        self._note(self._of_now(marker))
-        self.note_acknowledgement()
-
-    def _of_now(self, marker: Marker) -> Marker:
-        return replace(marker, max_tries=self._run.max_tries, clear_number=self._run.clear_number)
-
-    def note_acknowledgement(self) -> None:
-        """Have the success of this attempt noted once Airflow has been told of it."""
+        """As `begin`, for an attempt that stands for the one which left the marker."""
         if not self._run.keeps_state:
             return
+        self._note(replace(marker, max_tries=self._run.max_tries, clear_number=self._run.clear_number))
         task: BaseOperator = self._context["ti"].task
         given = getattr(task, "on_success_callback", None) or []
         callbacks: Sequence[object] = given if isinstance(given, list | tuple) else [given]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date, timedelta
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
-from delta_orch.airflow.rebuilds import ensure_in_time, newer_rebuilds, newer_removals, overtaken, removing
+from delta_orch.airflow.neighbors import Neighbors
+from delta_orch.airflow.rebuilds import ensure_in_time, newer_rebuilds, newer_removals, overtaken
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared, has_to_spare
 from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
@@ -32,12 +33,12 @@ if TYPE_CHECKING:
     from delta_orch.staged_write import StagedWrite
 
 
+@dataclass(frozen=True, kw_only=True)
 class OnceWriter:
     """Runs a step under the transaction of a task, unless that is recorded.
 
-    Args:
-        context: Airflow's.
-        run: Of the context.
+    Attributes:
+        tasks: Beside the one that writes.
         table: The table that is written.
         idempotency: See `Idempotency`.
         name: What is written, in the user's words.
@@ -50,38 +51,21 @@ class OnceWriter:
         is_told: Whether Airflow has heard of this version from the task that commits it, if that is another one.
     """
 
-    def __init__(
-        self,
-        context: Context,
-        run: TaskRun,
-        table: DeltaTable,
-        *,
-        idempotency: Idempotency,
-        name: str | None,
-        adds: bool,
-        replaces_table: bool = False,
-        is_said: bool = False,
-        work: str = "",
-        clauses: Sequence[str] = (),
-        is_told: Callable[[int | None], bool] | None = None,
-    ) -> None:
-        self._context = context
-        self._run = run
-        self._table = table
-        self._idempotency = idempotency
-        self._name = name
-        self._adds = adds
-        self._replaces_table = replaces_table
-        self._is_said = is_said
-        self._merges = bool(clauses)
-        self._deletes = any(name.endswith("_delete") for name in clauses)
-        self._is_told = is_told
-        self._work = work if run.map_index >= 0 and name is None else ""
+    tasks: Neighbors
+    table: DeltaTable
+    idempotency: Idempotency
+    name: str | None
+    adds: bool
+    replaces_table: bool = False
+    is_said: bool = False
+    work: str = ""
+    clauses: Sequence[str] = ()
+    is_told: Callable[[int | None], bool] | None = None
 
     def commit(self, name: str, verb: Callable[[tuple[TxnId, ...]], CommitResult]) -> StepReport:
         """As `run`, for a verb of the table that takes the identifiers."""
         return self._once(
-            Step(name, self._table), lambda step: step.already_done() or report_of(self._table, verb(step.txns))
+            Step(name, self.table), lambda step: step.already_done() or report_of(self.table, verb(step.txns))
         )
 
     def submit(self, name: str, program: Callable[[tuple[TxnId, ...]], None]) -> StepReport:
@@ -92,24 +76,22 @@ class OnceWriter:
         """
 
         def carried_out(step: Step) -> StepReport:
-            done = step.already_done()
-            if done is not None:
+            if (done := step.already_done()) is not None:
                 return done
             program(step.txns)
             txn = step.txns[-1]
-            found = find_txn_commit(self._table, txn.app_id, txn.version) if self._table.exists() else None
-            if (found is None or found.version is None) and (done := step.already_done()) is not None:
-                # What keeps the write out was committed meanwhile: `newer_rebuilds`.
-                return done
-            if found is None or found.version is None:
-                raise InvalidRequestError(
-                    f"{name} ran a program that has not committed to {self._table.uri} under the run's transaction",
-                    cause="Without it a retry could not tell whether the work is done",
-                    remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
-                )
-            return StepReport(self._table, found.version, False, recovered=found)
+            found = find_txn_commit(self.table, txn.app_id, txn.version) if self.table.exists() else None
+            if found is not None and found.version is not None:
+                return StepReport(self.table, found.version, False, recovered=found)
+            if (done := step.already_done()) is not None:
+                return done  # What keeps the write out was committed meanwhile: `newer_rebuilds`.
+            raise InvalidRequestError(
+                f"{name} ran a program that has not committed to {self.table.uri} under the run's transaction",
+                cause="Without it a retry could not tell whether the work is done",
+                remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
+            )
 
-        return self._once(Step(name, self._table), carried_out)
+        return self._once(Step(name, self.table), carried_out)
 
     def run(self, step: Step, rows: Callable[[], object]) -> StepReport:
         """The report of the step; `recovered` where an earlier attempt of this task had made its commit.
@@ -122,8 +104,8 @@ class OnceWriter:
         def write(step: Step) -> StepReport:
             # An upsert rewrites whole files: those of a file do not tell whose keys it replaces.
             look: Look | None = None if step.mode == "merge" else self.look(step.txns, step.where)
-            if self._adds and self._idempotency == "run" and removing(self._context):
-                look = partial(ensure_in_time, self._context, self._run, self._table)
+            if self.adds and self.idempotency == "run" and self.tasks.removing():
+                look = partial(ensure_in_time, self.tasks, self.table)
             return (step if look is None else replace(step, look=look)).run(rows)
 
         return self._once(step, write)
@@ -131,69 +113,64 @@ class OnceWriter:
     def look(self, txns: Sequence[TxnId], where: str | Expression | None) -> Callable[[StagedWrite], None] | None:
         """What is to look at a write that replaces or deletes rows, before it is published (`ensure_spared`). None
         where nobody else can have written them in this run, or a newer one."""
-        now = snapshot_or_none(self._table)
+        now, deletes = snapshot_or_none(self.table), any(name.endswith("_delete") for name in self.clauses)
         known = {} if now is None else now.txns
         unit = txns[-1] if txns else None
         # A newer run may commit while this one works.
-        may_be_late = unit is not None and not self._adds and not self._replaces_table
-        if (self._adds and not self._deletes) or not (
-            may_be_late or has_to_spare(self._context, self._run, known, is_merge=self._deletes)
-        ):
+        may_be_late = unit is not None and not self.adds and not self.replaces_table
+        if (self.adds and not deletes) or not (may_be_late or has_to_spare(self.tasks, known, is_merge=deletes)):
             return None
-        given = (self._context, self._run, self._table, unit)
-        return partial(ensure_spared, *given, replaces_table=self._replaces_table, where=where)
+        given = (self.tasks, self.table, unit)
+        return partial(ensure_spared, *given, replaces_table=self.replaces_table, where=where)
 
     def _once(self, step: Step, write: Callable[[Step], StepReport]) -> StepReport:
-        txns = self._txns(self._run)
+        txns = self._txns(self.tasks.run)
         if not txns:
             return write(step)
-        if self._adds and self._idempotency == "run" and not self._run.keeps_state and step.mode not in CREATING:
+        if self.adds and self.idempotency == "run" and not self.tasks.run.keeps_state and step.mode not in CREATING:
             raise cannot_add(step.name)
-        before = snapshot_or_none(self._table)
-        attempts = Attempts(self._context, self._run)
+        before = snapshot_or_none(self.table)
+        attempts = Attempts(self.tasks.context, self.tasks.run)
         marker = attempts.marker_of(txns[-1].app_id)
         recorded = None if before is None else before.txn_version(txns[-1].app_id)
         if recorded is not None and recorded < 0:
             recorded = None  # A restore has undone it.
-        if self._adds and marker is not None and not self._is_heard_of(txns[-1].app_id, marker, recorded):
+        if self.adds and marker is not None and not self._is_heard_of(txns[-1].app_id, marker, recorded):
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)
-        txns = self._placed(txns, marker, attempts)
+        txns = self._placed(txns, marker)
         if recorded is not None:
             self._ensure_own_name(txns[-1])
-            stands = self._idempotency == "partition" or marker is None or not marker.acknowledged
-            again = marker is not None and attempts.clearing(marker, txns[-1].version) is Clearing.CERTAIN
-            again = again and self._idempotency == "run"
-            about = (self._context, self._run, self._table, txns[-1].app_id, recorded)
-            if are_taken(*about, stands=stands, again=again):
-                forget(self._run, self._table, txns[-1].app_id)
+            stands = self.idempotency == "partition" or marker is None or not marker.acknowledged
+            again = marker is not None and marker.clearing(self.tasks.run, txns[-1].version) is Clearing.CERTAIN
+            again = again and self.idempotency == "run"
+            if are_taken(self.tasks, self.table, txns[-1].app_id, recorded, stands=stands, again=again):
+                forget(self.tasks.run, self.table, txns[-1].app_id)
                 recorded = None
         txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)
         if verdict is Verdict.OWN:
             assert recorded is not None
-            if self._merges:
-                ensure_last(self._context, self._run, self._table, txns[-1].app_id, recorded)
+            if self.clauses:
+                ensure_last(self.tasks, self.table, txns[-1].app_id, recorded)
             if marker is not None:
                 attempts.go_on(marker)
             return step.recover(replace(txns[-1], version=recorded))
-        table_version = -1 if before is None else before.version
-        if self._adds and verdict is Verdict.WRITE:
+        begin = partial(attempts.begin, work=self._work(), table_version=-1 if before is None else before.version)
+        if verdict is not Verdict.LEAVE:
+            begin(txns[-1], recorded)
+        if self.adds and verdict is Verdict.WRITE:
             if _is_late(recorded, marker):
-                attempts.begin(txns[-1], recorded, work=self._work, table_version=table_version)
                 raise lived_on(step.name)
             # An attempt that was cleared, and lives on, may commit while this one works.
             txns = (*txns[:-1], replace(txns[-1], follows=-1 if recorded is None else recorded))
-        if verdict is not Verdict.LEAVE:
-            attempts.begin(txns[-1], recorded, work=self._work, table_version=table_version)
-        removals = self._newer_removals(before, step.mode)
+        rebuilds, removals = self._newer(before, step.mode)
         try:
-            report = write(replace(step, txns=(*self._newer_rebuilds(before), *removals, *txns)))
+            report = write(replace(step, txns=(*rebuilds, *removals, *txns)))
         except ConcurrentTransactionError as error:
             if txns[-1].app_id not in error.context.get("app_ids", ()):
                 raise
             self._ensure_own_name(txns[-1])
-            now = self._table.snapshot().txn_version(txns[-1].app_id)
-            attempts.begin(txns[-1], now, work=self._work, table_version=table_version)
+            begin(txns[-1], self.table.snapshot().txn_version(txns[-1].app_id))
             raise lived_on(step.name) from error
         late = [txn.app_id for txn in report.skipped_txns if txn in removals]
         if late and txns[-1] not in report.skipped_txns:
@@ -202,46 +179,47 @@ class OnceWriter:
             self._ensure_own_name(txns[-1])
         if report.skipped and report.skipped_txns and verdict is not Verdict.LEAVE:
             unit = txns[-1]
-            if self._table.snapshot().txn_version(unit.app_id) == unit.version:
+            if self.table.snapshot().txn_version(unit.app_id) == unit.version:
                 # Another process of this very attempt, which Airflow took for dead, came first.
                 return step.recover(unit)
         return report
 
-    def _newer_rebuilds(self, before: TableSnapshot | None) -> tuple[TxnId, ...]:
-        """A write that replaces the table has an order of its own."""
-        if before is None or self._replaces_table:
-            return ()
-        return newer_rebuilds(self._context, self._run, self._table, before)
-
-    def _newer_removals(self, before: TableSnapshot | None, mode: str) -> tuple[TxnId, ...]:
-        """What stays beside the rows that are there must not come after those of a newer run."""
-        is_beside = (self._adds or mode == "merge") and self._idempotency == "run"
-        return newer_removals(self._context, self._run, self._table, before) if before and is_beside else ()
+    def _newer(self, before: TableSnapshot | None, mode: str) -> tuple[tuple[TxnId, ...], tuple[TxnId, ...]]:
+        """What keeps the write out. One that replaces the table has an order of its own; what stays beside the rows
+        that are there must not come after those of a newer run."""
+        is_beside = (self.adds or mode == "merge") and self.idempotency == "run"
+        about = None if before is None else (self.tasks, self.table, before)
+        rebuilds = newer_rebuilds(*about) if about and not self.replaces_table else ()
+        return rebuilds, newer_removals(*about) if about and is_beside else ()
 
     def _is_heard_of(self, app_id: str, marker: Marker, recorded: int | None) -> bool:
         """Whether Airflow knows of what is committed. True where it is this task that commits."""
-        if self._is_told is None:
+        if self.is_told is None:
             return True
         is_out = recorded == marker.version
-        return is_out and self._is_told(find_txn_commit(self._table, app_id, recorded).version)
+        return is_out and self.is_told(find_txn_commit(self.table, app_id, recorded).version)
 
     def _ensure_own_name(self, unit: TxnId) -> None:
         """Raise, if another mapped task of the run has recorded the identifier; the table has it."""
-        if self._run.map_index >= 0 and self._name is not None and self._idempotency != "partition":
-            ensure_own_name(self._context, self._run, self._table, unit.app_id, self._name)
+        if self.tasks.run.map_index >= 0 and self.name is not None and self.idempotency != "partition":
+            ensure_own_name(self.tasks, self.table, unit.app_id, self.name)
+
+    def _work(self) -> str:
+        """What an index stands for, where no name says it."""
+        return self.work if self.tasks.run.map_index >= 0 and self.name is None else ""
 
     def _txns(self, run: TaskRun) -> tuple[TxnId, ...]:
-        return run.write_txns(self._idempotency, self._name, replaces_table=self._replaces_table, adds=self._adds)
+        return run.write_txns(self.idempotency, self.name, replaces_table=self.replaces_table, adds=self.adds)
 
-    def _placed(self, txns: tuple[TxnId, ...], marker: Marker | None, attempts: Attempts) -> tuple[TxnId, ...]:
+    def _placed(self, txns: tuple[TxnId, ...], marker: Marker | None) -> tuple[TxnId, ...]:
         """The identifiers of this attempt: those of the attempt before it, or after a clearing newer ones."""
-        if marker is None or self._idempotency == "partition":
+        if marker is None or self.idempotency == "partition":
             return txns
-        clearing = attempts.clearing(marker, txns[-1].version)
-        if clearing is Clearing.NONE or (clearing is Clearing.PERHAPS and self._is_said):
+        clearing = marker.clearing(self.tasks.run, txns[-1].version)
+        if clearing is Clearing.NONE or (clearing is Clearing.PERHAPS and self.is_said):
             return (*txns[:-1], replace(txns[-1], version=marker.version))
         if clearing is Clearing.CERTAIN:
-            txns = self._txns(self._run.as_newer_run())
+            txns = self._txns(self.tasks.run.as_newer_run())
         return (*txns[:-1], replace(txns[-1], version=max(txns[-1].version, marker.version + 1)))
 
     def _judged(
@@ -252,29 +230,31 @@ class OnceWriter:
         *,
         mode: str,
     ) -> tuple[tuple[TxnId, ...], Verdict]:
-        unit, knows = txns[-1], self._run.keeps_state
-        is_once = self._idempotency == "partition"
+        unit, knows = txns[-1], self.tasks.run.keeps_state
+        is_once = self.idempotency == "partition"
         if not knows:
             # What creates a table has nothing to do again, were it cleared or not.
-            is_said = self._is_said or mode in CREATING
-            verdict = judge_by_table(self._run, self._table, unit, recorded, once_a_partition=is_once, is_said=is_said)
+            is_said = self.is_said or mode in CREATING
+            verdict = judge_by_table(
+                self.tasks.run, self.table, unit, recorded, once_a_partition=is_once, is_said=is_said
+            )
         elif is_once:
             is_own = marker is not None and marker.version == recorded and not marker.acknowledged
             verdict = Verdict.WRITE if recorded is None else Verdict.OWN if is_own else Verdict.LEAVE
             return txns, verdict
         else:
-            verdict = judge(unit.version, recorded, marker, self._work, adds=self._adds)
+            verdict = judge(unit.version, recorded, marker, self._work(), adds=self.adds)
         if marker is None and knows and recorded is not None and verdict in (Verdict.LEAVE, Verdict.AGAIN):
-            info = find_txn_commit(self._table, unit.app_id, recorded).commit_info or {}
-            if self._run.is_of_run(info):
+            info = find_txn_commit(self.table, unit.app_id, recorded).commit_info or {}
+            if self.tasks.run.is_of_run(info):
                 # Not of a newer run, but of this one as it was before it was deleted and created again.
                 verdict = Verdict.AGAIN
         if verdict is Verdict.AGAIN and mode == "ignore":
             return txns, Verdict.LEAVE
         if verdict is Verdict.AGAIN:
-            if self._adds:
+            if self.adds:
                 raise recreated()
-            txns = self._txns(self._run.as_newer_run())
+            txns = self._txns(self.tasks.run.as_newer_run())
             if recorded is not None and txns[-1].version <= recorded:
                 raise InvalidRequestError(
                     "A run of the same name has written this before, and started later than this one",
@@ -301,9 +281,8 @@ class DeltaOnceOperator(DeltaTableOperator):
     def once(self, context: Context, run: TaskRun, table: DeltaTable, **kind: Any) -> OnceWriter:
         """Under the task's transaction. `kind`: what `OnceWriter` is to know of the write."""
         return OnceWriter(
-            context,
-            run,
-            table,
+            tasks=Neighbors(context, run),
+            table=table,
             idempotency=cast("Idempotency", self.idempotency),
             name=self.identity,
             work=work_of(self),

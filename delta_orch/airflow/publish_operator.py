@@ -9,7 +9,8 @@ from airflow.sdk import TaskGroup
 
 from delta_orch.airflow.check_operator import DeltaCheckOperator
 from delta_orch.airflow.hook import DEFAULT_CONN_ID
-from delta_orch.airflow.rebuilds import ensure_in_time, removing
+from delta_orch.airflow.neighbors import Neighbors
+from delta_orch.airflow.rebuilds import ensure_in_time
 from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.airflow.siblings import ensure_not_taken
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
@@ -67,11 +68,11 @@ class DeltaPublishOperator(DeltaTableOperator):
             raise self.refusal(f"has staged={self.staged!r:.100}, which is not an XCom of a task with stage=True")
         write = table.staged(reference)
         earlier = write.published_version()
-        look = None
+        look, tasks = None, Neighbors(context, run)
         is_ordered = any(txn.version > ONCE_PER_PARTITION for txn in write.txns)
-        if earlier is None and write.operation == "WRITE" and is_ordered and removing(context):
+        if earlier is None and write.operation == "WRITE" and is_ordered and tasks.removing():
             # Others may have committed since the staging task looked.
-            look = ensure_in_time(context, run, table, write)
+            look = ensure_in_time(tasks, table, write)
         result = write.publish(if_unchanged=self.if_unchanged, look=look)
         if result.skipped and earlier is None:
             ensure_not_taken(table, write)

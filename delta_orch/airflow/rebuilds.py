@@ -10,62 +10,52 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.taken import before, predicate_of
+from delta_orch.airflow.taken import predicate_of
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.recorded import find_txn_commit, newest_first, said_by
+from delta_orch.pipeline.recorded import find_txn_commit, is_older, newest_first, said_by
 from delta_orch.pipeline.run_identity import MAX_CLEAR_NUMBER, airflow_version, airflow_writer
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
+    from delta_orch.airflow.neighbors import Neighbors
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.staged_write import StagedWrite
 
 
-def newer_rebuilds(context: Context, run: TaskRun, table: DeltaTable, known: TableSnapshot) -> tuple[TxnId, ...]:
+def newer_rebuilds(tasks: Neighbors, table: DeltaTable, known: TableSnapshot) -> tuple[TxnId, ...]:
     """Identifiers that keep a write out of a table which a newer run of the DAG has replaced, or does meanwhile. They
     are those of the tasks that replace it, and the write does not record them.
 
     Args:
-        run: Of the context.
+        tasks: Beside the one that writes.
         table: The table that is written.
         known: The table as it is.
     """
+    run = tasks.run
     until = airflow_version(run.data_interval[1] if run.data_interval else run.run_after, MAX_CLEAR_NUMBER)
-    rebuilds = []
-    for task in context["dag"].task_dict.values():
-        # A mapped task has its class and its arguments in hand.
-        replaces_tables = getattr(getattr(task, "operator_class", task), "replaces_tables", None)
-        if replaces_tables is None or not replaces_tables(getattr(task, "partial_kwargs", None) or vars(task)):
-            continue
-        app_id = f"{airflow_writer(run.dag_id, task.task_id)}:"
-        recorded = known.txn_version(app_id)
-        if recorded is None:
-            continue
-        rebuilds.append(_not_newer(run, table, app_id, recorded, until, may_be_own=run.data_interval is None))
-    return tuple(rebuilds)
+    apps = (f"{airflow_writer(run.dag_id, name)}:" for name in tasks.told("replaces_tables"))
+    found = ((app_id, recorded) for app_id in apps if (recorded := known.txn_version(app_id)) is not None)
+    is_ordered_anew = run.data_interval is None
+    return tuple(_not_newer(run, table, *one, until, may_be_own=is_ordered_anew) for one in found)
 
 
-def newer_removals(context: Context, run: TaskRun, table: DeltaTable, known: TableSnapshot) -> tuple[TxnId, ...]:
+def newer_removals(tasks: Neighbors, table: DeltaTable, known: TableSnapshot) -> tuple[TxnId, ...]:
     """As `newer_rebuilds`, of the tasks before this one that remove rows of the run's interval: where a newer run of it
     has removed them, those of this run did nothing, and what this task adds would stand beside what that run adds.
 
     Args:
         known: The table as it is.
     """
-    partition = run.identity().partition
-    removals = []
-    for name, arguments in {} if partition is None else removing(context).items():
+    run, removals = tasks.run, []
+    partition, until = run.identity().partition, airflow_version(run.run_after, MAX_CLEAR_NUMBER)
+    for name, arguments in {} if partition is None else tasks.removing().items():
         if arguments.get("idempotency", "run") == "run" and arguments.get("identity") is None:
-            until = airflow_version(run.run_after, MAX_CLEAR_NUMBER)
             writer = airflow_writer(run.dag_id, name)
             # Of a mapped task, how many the newer run has is known by what they have recorded. Meanwhile others may
             # record theirs: as many as this run has.
-            here = context["ti"].get_task_states(dag_id=run.dag_id, task_ids=[name], run_ids=[run.run_id])
-            indexes = {f"{writer}[{index}]:{partition}" for index in range(len(here.get(run.run_id, {})) or 1)}
+            indexes = {f"{writer}[{index}]:{partition}" for index in range(len(tasks.states(name)) or 1)}
             mapped = {app for app in known.txns if app.startswith(f"{writer}[") and app.endswith(f"]:{partition}")}
             for app_id in sorted({f"{writer}:{partition}", *indexes, *mapped}):
                 recorded = known.txn_version(app_id) or 0
@@ -73,19 +63,7 @@ def newer_removals(context: Context, run: TaskRun, table: DeltaTable, known: Tab
     return tuple(removals)
 
 
-def removing(context: Context) -> Mapping[str, Mapping[str, object]]:
-    """The tasks before this one that remove rows of a predicate or of partitions, with their arguments."""
-    found = {}
-    for name in before(context):
-        task = context["dag"].task_dict[name]
-        arguments = getattr(task, "partial_kwargs", None) or vars(task)
-        removes = getattr(getattr(task, "operator_class", task), "removes_rows", None)
-        if removes is not None and removes(arguments):
-            found[name] = arguments
-    return found
-
-
-def ensure_in_time(context: Context, run: TaskRun, table: DeltaTable, staged: StagedWrite) -> Callable[[Commit], None]:
+def ensure_in_time(tasks: Neighbors, table: DeltaTable, staged: StagedWrite) -> Callable[[Commit], None]:
     """Look at the rows that a task is about to add behind one that removes rows, for runs of whichever interval, or
     without one (`newer_removals` is for those of one interval).
 
@@ -98,12 +76,12 @@ def ensure_in_time(context: Context, run: TaskRun, table: DeltaTable, staged: St
         InvalidRequestError: Such a task of a newer run has removed rows of this kind: what is added would stand beside
             what that run adds. The table is unchanged.
     """
-    tasks = removing(context)
+    run, removing = tasks.run, tasks.removing()
     # A clearing moves this run on only if it has moved a task that removes rows.
     own = airflow_version(run.run_after)
 
     def version_of(commit: Commit) -> int:
-        is_removal = str(said_by(commit.commit_info or {}).get("task_id")) in tasks
+        is_removal = str(said_by(commit.commit_info or {}).get("task_id")) in removing
         return run.newest((txn.app_id, txn.version) for txn in commit.txns) if is_removal else 0
 
     def look(commit: Commit) -> None:
@@ -115,11 +93,9 @@ def ensure_in_time(context: Context, run: TaskRun, table: DeltaTable, staged: St
         return look
     newest, others = run.newest(table.snapshot(staged.read_version).txns.items()), []
     for commit in newest_first(table, staged.read_version) if own < newest else ():
-        info = commit.commit_info or {}
-        told = info.get("timestamp")
-        if own >= newest or (isinstance(told, int) and told < run.since_ms):
+        if own >= newest or is_older(commit, run.since_ms):
             break
-        if run.is_of_run(info):
+        if run.is_of_run(commit.commit_info or {}):
             own = max(own, version_of(commit))
         elif version_of(commit) > own:
             others.append(commit)

@@ -6,16 +6,15 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.taken import before, deletes_rows, is_to_come, state_of, writers
+from delta_orch.airflow.taken import deletes_rows
 from delta_orch.errors import InvalidRequestError, MissingFileError, VersionNotFoundError
-from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, said_by
+from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, is_older, said_by
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_writer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from airflow.sdk import Context
-
+    from delta_orch.airflow.neighbors import Neighbors
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.expressions.nodes import Expression
@@ -28,15 +27,14 @@ _UNDER_WAY = ("scheduled", "queued", "running", "restarting", "deferred", "up_fo
 """States of a task instance whose attempt has not ended, or whose next one is to come."""
 
 
-def ensure_own_name(context: Context, run: TaskRun, table: DeltaTable, app_id: str, name: str) -> None:
+def ensure_own_name(tasks: Neighbors, table: DeltaTable, app_id: str, name: str) -> None:
     """Mapped tasks of one run that have one identity would take each other's rows for older ones of their own.
 
     The identity is another one's for as long as the table's transaction is, and no longer than that one has it: a list
     that has changed gives it to another index, and clears the one that had it.
 
     Args:
-        context: Airflow's.
-        run: Of the context.
+        tasks: Beside the one that writes.
         table: The table that is written.
         app_id: The transaction's.
         name: The identity.
@@ -44,8 +42,9 @@ def ensure_own_name(context: Context, run: TaskRun, table: DeltaTable, app_id: s
     Raises:
         InvalidRequestError: The commit that has recorded the identity is another one's.
     """
+    run = tasks.run
     made = find_commit_after(table, -1, lambda _: True, app_id=app_id, since_ms=run.since_ms)
-    if made is None or not run.is_of_sibling(made.commit_info or {}) or not _is_still_its(context, run, table, made):
+    if made is None or not run.is_of_sibling(made.commit_info or {}) or not _is_still_its(tasks, table, made):
         return
     raise InvalidRequestError(
         f"Another mapped task of this run has written under the identity {name!r}",
@@ -55,19 +54,19 @@ def ensure_own_name(context: Context, run: TaskRun, table: DeltaTable, app_id: s
     )
 
 
-def _is_still_its(context: Context, run: TaskRun, table: DeltaTable, made: RecordedCommit) -> bool:
+def _is_still_its(tasks: Neighbors, table: DeltaTable, made: RecordedCommit) -> bool:
     """Whether the identity under which another mapped task has made a commit in this run is still that one's."""
     info = made.commit_info or {}
-    sibling = replace(run, map_index=run.map_index_of(info))
-    state = state_of(context, sibling)
+    state = tasks.state_of(info)
     if state in (None, "removed"):
         return False  # It was cleared, and has not begun; or the list has become shorter.
     if state in _UNDER_WAY:
         # Of this life of the run. In one that was started again, it has not come to its commit.
         at = info.get("timestamp")
-        return isinstance(at, int) and at >= run.started_ms
+        return isinstance(at, int) and at >= tasks.run.started_ms
     # It has ended. If it wrote under another name since, it has made a newer commit.
     assert made.version is not None
+    sibling = replace(tasks.run, map_index=tasks.run.map_index_of(info))
     return find_commit_after(table, made.version, sibling.is_of_task) is None
 
 
@@ -96,7 +95,7 @@ def ensure_not_taken(table: DeltaTable, staged: StagedWrite) -> None:
                 )
 
 
-def has_to_spare(context: Context, run: TaskRun, known: Mapping[str, int], *, is_merge: bool) -> bool:
+def has_to_spare(tasks: Neighbors, known: Mapping[str, int], *, is_merge: bool) -> bool:
     """Whether a task that replaces or deletes rows may find some that another task has written in this run, now or when
     it commits. What comes after this task does not run beside it: the table has its transactions now, or never.
 
@@ -104,21 +103,18 @@ def has_to_spare(context: Context, run: TaskRun, known: Mapping[str, int], *, is
         known: The transactions of the table.
         is_merge: Mapped merges are not held apart (`ensure_spared`).
     """
-    others = _others(context, run)
-    after = others and others & set(context["ti"].task.get_flat_relative_ids(upstream=False))
-    if (run.map_index >= 0 and not is_merge) or others - after:
+    run = tasks.run
+    if (run.map_index >= 0 and not is_merge) or tasks.all.keys() - tasks.before - tasks.after:
         return True
-    tasks = [context["dag"].task_dict[name] for name in after]
-    if any((getattr(task, "partial_kwargs", None) or vars(task)).get("idempotency") == "off" for task in tasks):
+    if any(tasks.all[name][1].get("idempotency") == "off" for name in tasks.after):
         return True
-    starts = tuple(airflow_writer(run.dag_id, task.task_id) + mark for task in tasks for mark in ":[")
+    starts = tuple(airflow_writer(run.dag_id, name) + mark for name in tasks.after for mark in ":[")
     ends = (f":{run.identity().partition or ''}", f":run:{run.run_id}")
     return any(at >= 0 and name.startswith(starts) and name.endswith(ends) for name, at in known.items())
 
 
 def ensure_spared(
-    context: Context,
-    run: TaskRun,
+    tasks: Neighbors,
     table: DeltaTable,
     unit: TxnId | None,
     staged: StagedWrite,
@@ -147,17 +143,15 @@ def ensure_spared(
     # A DAG file is parsed without pyarrow.
     from delta_orch.pipeline.shared_target import added_by, places, replaced_files
 
-    is_merge = staged.operation == "MERGE"
+    run, is_merge = tasks.run, staged.operation == "MERGE"
     if staged.read_version is None or (is_merge and not deletes_rows(staged.operation, staged.operation_metrics)):
         return
     known = table.snapshot(staged.read_version).txns
     # A write that replaces the table has an order of its own. Of a merge, files do not tell whose rows it replaces.
     may_be_late = unit is not None and not (is_merge or replaces_table) and run.is_behind(unit, known.items())
-    if not may_be_late and not has_to_spare(context, run, known, is_merge=is_merge):
+    if not may_be_late and not has_to_spare(tasks, known, is_merge=is_merge):
         return
-    after = context["ti"].task.get_flat_relative_ids(upstream=False) if is_merge else ()
     is_mapped = run.map_index >= 0 and not is_merge and (unit is None or _has_others(run, table, unit))
-    others, earlier = _others(context, run), before(context)
 
     def by_another_name(commit: Commit) -> bool:
         return unit is None or all(txn.app_id != unit.app_id for txn in commit.txns)
@@ -165,11 +159,11 @@ def ensure_spared(
     def is_to_be_spared(commit: Commit, info: Mapping[str, object], name: str) -> bool:
         if not run.is_of_another_task(info):
             return False
-        if is_merge and name not in after and info.get("operation") == "MERGE" and commit.removes.num_rows:
+        if is_merge and name not in tasks.after and info.get("operation") == "MERGE" and commit.removes.num_rows:
             return False
         if name == run.task_id:
             return is_mapped and by_another_name(commit)
-        return name in others and not is_to_come(context, run, name, info)
+        return name in tasks.all and name not in tasks.before and not tasks.is_to_come(info)
 
     if (
         is_mapped
@@ -185,8 +179,7 @@ def ensure_spared(
     for commit, found in added_by(table, staged.read_version, wanted):
         info = commit.commit_info or {}
         are_changed |= bool(found) and info.get("operation") in ("UPDATE", "MERGE")
-        told = info.get("timestamp")
-        if isinstance(told, int) and told < run.since_ms:
+        if is_older(commit, run.since_ms):
             return
         # A DELETE adds no rows: its files hold those that it has left.
         if not found or info.get("operation") == "DELETE":
@@ -195,7 +188,7 @@ def ensure_spared(
         is_newer = (
             may_be_late
             and unit is not None
-            and name not in earlier
+            and name not in tasks.before
             and not run.is_of_run(info)
             and run.is_behind(unit, ((txn.app_id, txn.version) for txn in commit.txns))
         )
@@ -235,12 +228,6 @@ def _late(run: TaskRun, version: int) -> InvalidRequestError:
         cause="This run comes late: had the runs come in their order, the newer one would have replaced its rows",
         remedy=f"Mark the task as a success, to leave the newer rows; or {again}, to replace them",
     )
-
-
-def _others(context: Context, run: TaskRun) -> frozenset[str]:
-    """The tasks of the DAG that write to tables, and that this one does not wait for."""
-    known = writers(context) - {run.task_id}
-    return known and known - before(context)
 
 
 def _has_others(run: TaskRun, table: DeltaTable, unit: TxnId) -> bool:

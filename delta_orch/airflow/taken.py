@@ -9,39 +9,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Set
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.airflow.table_operator import DeltaTableOperator
 from delta_orch.errors import InvalidRequestError, MissingFileError, VersionNotFoundError
-from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, newest_first, said_by
+from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, is_older, newest_first, said_by
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
+    import pyarrow as pa
 
+    from delta_orch.airflow.neighbors import Neighbors
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.commit_reader import Commit
 
 _REMOVING = ("WRITE", "DELETE")
 """Operations that remove the rows of a predicate, or all."""
-
-_AHEAD = (None, "removed", "up_for_retry", "skipped")
-"""States of a task instance that begins again: it was cleared, or it is retried; or was cleared and then skipped, as by
-a branch that goes another way now. What it has written before does not stand."""
-
-
-def writers(context: Context) -> frozenset[str]:
-    """The tasks of the DAG that change rows of tables."""
-    tasks = context["dag"].task_dict.items()
-    kinds = {name: getattr(task, "operator_class", type(task)) for name, task in tasks}
-    return frozenset(name for name, kind in kinds.items() if issubclass(kind, DeltaTableOperator) and kind.writes)
-
-
-def before(context: Context) -> frozenset[str]:
-    """Of the `writers` those that this task waits for."""
-    known = writers(context)
-    return known and known & set(context["ti"].task.get_flat_relative_ids(upstream=True))
 
 
 def forget(run: TaskRun, table: DeltaTable, app_id: str) -> None:
@@ -58,32 +40,19 @@ def forget(run: TaskRun, table: DeltaTable, app_id: str) -> None:
     transaction.commit()
 
 
-def state_of(context: Context, of: TaskRun) -> str | None:
-    """The state of a task instance of this run, as Airflow has it now; None also for one that there is not."""
-    found = context["ti"].get_task_states(
-        dag_id=of.dag_id, map_index=of.map_index, task_ids=[of.task_id], run_ids=[of.run_id]
-    )
-    return next(iter(found.get(of.run_id, {}).values()), None)
-
-
-def is_to_come(context: Context, run: TaskRun, task_id: str, info: Mapping[str, object]) -> bool:
-    """Whether a task that has made a commit in this run begins again, and makes it again."""
-    return state_of(context, replace(run, task_id=task_id, map_index=run.map_index_of(info))) in _AHEAD
-
-
-def ensure_last(context: Context, run: TaskRun, table: DeltaTable, app_id: str, recorded: int) -> None:
+def ensure_last(tasks: Neighbors, table: DeltaTable, app_id: str, recorded: int) -> None:
     """Check that a merge which an attempt has committed stands for the one that this attempt would do. It takes what
     `are_taken` does.
 
     Raises:
         InvalidRequestError: A task before this one has written to the table since, in this run.
     """
-    earlier, own = before(context), find_txn_commit(table, app_id, recorded).version
-    if not earlier or own is None:
+    run, own = tasks.run, find_txn_commit(table, app_id, recorded).version
+    if not tasks.before or own is None:
         return
 
     def is_earlier(info: Mapping[str, object]) -> bool:
-        return run.is_of_run(info) and said_by(info).get("task_id") in earlier
+        return run.is_of_run(info) and said_by(info).get("task_id") in tasks.before
 
     if (newer := find_commit_after(table, own, is_earlier)) is not None:
         raise InvalidRequestError(
@@ -100,22 +69,14 @@ def deletes_rows(operation: object, metrics: object) -> bool:
 
 
 def are_taken(
-    context: Context,
-    run: TaskRun,
-    table: DeltaTable,
-    app_id: str,
-    recorded: int,
-    *,
-    stands: bool = True,
-    again: bool = False,
+    tasks: Neighbors, table: DeltaTable, app_id: str, recorded: int, *, stands: bool = True, again: bool = False
 ) -> bool:
     """Whether the rows of a recorded transaction are gone, as another task has removed them in this run. One that comes
     after this one has to, unless it begins again: what lies between the two reads the rows. Where the task was cleared,
     whoever has removed them: the user asks for them.
 
     Args:
-        context: Airflow's.
-        run: Of the context.
+        tasks: Beside the one that has recorded it.
         table: The table that is written.
         app_id: The transaction's.
         recorded: The version of it that the table has.
@@ -127,115 +88,130 @@ def are_taken(
     Raises:
         InvalidRequestError: Some of the rows are gone, or it cannot be told.
     """
-    others, is_asked = writers(context) - {run.task_id}, again and stands
-    if not others and not is_asked:
+    run, is_asked = tasks.run, again and stands
+    if not tasks.all and not is_asked:
         return False
-    after = others and others & set(context["ti"].task.get_flat_relative_ids(upstream=False))
-    is_refused = False
 
-    def removes(commit: Commit) -> bool:
-        nonlocal is_refused
+    def remover(commit: Commit) -> str | None:
         info = commit.commit_info or {}
-        operation, name = info.get("operation"), said_by(info).get("task_id")
-        if not run.is_of_run(info) or name not in others or not commit.removes.num_rows:
-            return False
+        name, operation = str(said_by(info).get("task_id")), info.get("operation")
+        if not run.is_of_run(info) or name not in tasks.all or not commit.removes.num_rows:
+            return None
         if operation not in _REMOVING and not (stands and deletes_rows(operation, info.get("operationMetrics"))):
-            return False
-        if name in after and not (again or is_to_come(context, run, name, info)):
-            return False
-        is_refused |= name not in after
-        return True
+            return None
+        return None if name in tasks.after and not again and not tasks.is_to_come(info) else name
 
-    newest = table.snapshot().version
-    oldest, found = newest + 1, set[int]()
+    newest, removers = table.snapshot().version, dict[int, str]()
     own: Commit | None = None
     for commit in newest_first(table, newest):
         if any(txn.app_id == app_id and txn.version == recorded for txn in commit.txns):
             own = commit
             break
-        told = (commit.commit_info or {}).get("timestamp")
-        if isinstance(told, int) and told < run.since_ms and not found:
+        if not removers and is_older(commit, run.since_ms):
             return False
-        oldest = commit.version
-        if removes(commit):
-            found.add(commit.version)
-    if not found and (own is None or not is_asked):
+        if name := remover(commit):
+            removers[commit.version] = name
+    if not removers and (own is None or not is_asked):
         return False
     if own is None:
-        raise _in_part(run, f"The log begins with version {oldest}, which is newer than what this task has written")
+        raise _in_part(run, "The log no longer tells what this task has written")
     try:
-        return _are_removed(run, table, own, found, newest)
+        rows = _Rows(run, table, own)
+        for version in range(own.version + 1, newest + 1):
+            rows.follow(table.log.read_commit(version), is_remover=version in removers)
+        if rows.are_gone and rows.files:
+            raise _in_part(run, "Of several files that it has written, some were removed")
     except InvalidRequestError:
-        if is_refused:
+        if not tasks.after.issuperset(removers.values()):
             raise
         return False  # It removes what it is to remove of what this task writes.
+    return rows.are_gone
 
 
-def _are_removed(run: TaskRun, table: DeltaTable, own: Commit, removing: set[int], newest: int) -> bool:
-    # A DAG file is parsed without pyarrow.
-    from delta_orch.log.files.file_columns import FileTable
-    from delta_orch.pipeline.shared_target import left_by, places
-    from delta_orch.pipeline.tail import changes_data
+class _Rows:
+    """The rows that a commit has written, as the commits after it leave them.
 
-    paths = set(FileTable(own.adds).path.to_pylist())
-    paths -= left_by(table, own, paths)[0]
-    written, are_changed = frozenset(paths), False
-    is_removed = not own.adds.num_rows and not own.removes.num_rows  # There was nothing, and nothing can be doubled.
-    known = {written: is_removed}
-    for version in range(own.version + 1, newest + 1):
-        commit = table.log.read_commit(version)
-        gone = paths & set(FileTable(commit.removes).path.to_pylist())
-        info = commit.commit_info or {}
+    Attributes:
+        files: Those that hold them, among others' rows.
+        are_gone: All of a file's rows, at least, were removed.
+    """
+
+    def __init__(self, run: TaskRun, table: DeltaTable, own: Commit) -> None:
+        # A DAG file is parsed without pyarrow.
+        from delta_orch.pipeline.shared_target import left_by
+
+        paths = set(_paths(own.adds))
+        self._run, self._table, self._own_version = run, table, own.version
+        self._written = self.files = frozenset(paths - left_by(table, own, paths)[0])
+        # If there were none, none can be doubled.
+        self.are_gone = not own.adds.num_rows and not own.removes.num_rows
+        self._are_changed = False
+        self._past = {self.files: self.are_gone}
+
+    def follow(self, commit: Commit, *, is_remover: bool) -> None:
+        """Go on to the next commit.
+
+        Args:
+            is_remover: It has to remove all of them that a file holds, or none. Another one, of a newer run or a user,
+                may have removed some.
+        """
+        from delta_orch.pipeline.tail import changes_data
+
+        info: Mapping[str, Any] = commit.commit_info or {}
+        gone = self.files & _paths(commit.removes)
         if info.get("operation") == "RESTORE":
-            paths = paths - gone | set(FileTable(commit.adds).path.to_pylist()) & set().union(*known)
-            is_removed = known.get(frozenset(paths), not paths)
-            continue
-        if not gone:
-            continue
-        paths -= gone
-        are_changed |= info.get("operation") in ("UPDATE", "MERGE")
-        # Whoever has removed them all: a newer run or a user may have, before this one was cleared.
-        may_remove = version in removing or (info.get("operation") in _REMOVING and changes_data(commit))
-        leave, stay = _split(table, commit, version - 1, gone) if may_remove else (False, True)
-        if leave and predicate_of(info) is not None and not are_changed:
-            # Of the rows as they were written: a compaction puts those of others into their file.
-            as_written = _split(table, commit, own.version, written)
-            if as_written == (True, False):
-                stay, paths = False, set()
-            leave &= as_written[0]
-        if leave and stay and version in removing:
-            raise _in_part(run, f"Version {version} has removed some rows of its files, and left others")
-        if leave and not stay:
-            is_removed = True
-        else:
-            # Its files hold the rows now, as those of a compaction do, and so does a file that is marked.
-            there = {place for path, place in places(commit.removes).items() if path in gone}
-            paths |= {path for path, place in places(commit.adds).items() if path in gone or {place, None} & there}
-        known[frozenset(paths)] = is_removed
-    if is_removed and paths:
-        raise _in_part(run, "Of several files that it has written, some were removed")
-    return is_removed
+            self.files = self.files - gone | _paths(commit.adds) & frozenset[str]().union(*self._past)
+            self.are_gone = self._past.get(self.files, not self.files)
+        elif gone:
+            self._are_changed |= info.get("operation") in ("UPDATE", "MERGE")
+            may_remove = is_remover or (info.get("operation") in _REMOVING and changes_data(commit))
+            removed, left = self._split(commit, commit.version - 1, gone) if may_remove else (False, True)
+            if removed and predicate_of(info) is not None and not self._are_changed:
+                # Of the rows as they were written: a compaction puts those of others into their file.
+                removed, rest = self._split(commit, self._own_version, self._written)
+                if removed and not rest:
+                    gone, left = self.files, False
+            if removed and left and is_remover:
+                cause = f"Version {commit.version} has removed some rows of its files, and left others"
+                raise _in_part(self._run, cause)
+            has_all = removed and not left
+            self.are_gone |= has_all
+            self.files = self.files - gone | (frozenset() if has_all else _heirs(commit, gone))
+            self._past[self.files] = self.are_gone
+
+    def _split(self, commit: Commit, version: int, paths: Set[str]) -> tuple[bool, bool]:
+        """Whether a commit that removes rows removes some that these files of a version hold, and leaves some."""
+        from delta_orch.expressions.tree import is_not_true
+        from delta_orch.pipeline.shared_target import have
+
+        info: Any = commit.commit_info or {}
+        if info.get("operation") == "MERGE":
+            # Which rows it has deleted, updated and copied is not told of each file.
+            others = (int(info["operationMetrics"].get(f"numTargetRows{what}", 0)) for what in ("Updated", "Copied"))
+            return True, any(others) or not paths.isdisjoint(_paths(commit.adds))
+        said = predicate_of(info)
+        if said is None:
+            return True, False
+        try:
+            before = self._table.snapshot(version=version)
+            return have(before, paths, said), have(before, paths, said, is_not_true)
+        except (InvalidRequestError, MissingFileError, VersionNotFoundError):
+            # It was too long for the log, columns have other names now, or what would tell is deleted.
+            return True, True
 
 
-def _split(table: DeltaTable, commit: Commit, version: int, paths: Set[str]) -> tuple[bool, bool]:
-    """Whether a commit that removes rows removes some that these files of a version hold, and leaves some."""
-    from delta_orch.expressions.tree import is_not_true
+def _heirs(commit: Commit, gone: Set[str]) -> frozenset[str]:
+    """The files that hold the rows of others after a commit: those of a compaction, and a file that is marked."""
+    from delta_orch.pipeline.shared_target import places
+
+    there = {place for path, place in places(commit.removes).items() if path in gone}
+    return frozenset(path for path, place in places(commit.adds).items() if path in gone or {place, None} & there)
+
+
+def _paths(files: pa.Table) -> frozenset[str]:
     from delta_orch.log.files.file_columns import FileTable
-    from delta_orch.pipeline.shared_target import have
 
-    info: Any = commit.commit_info or {}
-    if info.get("operation") == "MERGE":
-        # Which rows it has deleted, updated and copied is not told of each file.
-        others = (int(info["operationMetrics"].get(f"numTargetRows{what}", 0)) for what in ("Updated", "Copied"))
-        return True, any(others) or bool(paths & set(FileTable(commit.adds).path.to_pylist()))
-    said = predicate_of(info)
-    if said is None:
-        return True, False
-    try:
-        before = table.snapshot(version=version)
-        return have(before, paths, said), have(before, paths, said, is_not_true)
-    except (InvalidRequestError, MissingFileError, VersionNotFoundError):
-        return True, True  # It was too long for the log, columns have other names now, or what would tell is deleted.
+    return frozenset(FileTable(files).path.to_pylist())
 
 
 def predicate_of(info: Mapping[str, Any]) -> str | None:

@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
+from delta_orch.airflow.neighbors import Neighbors
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.version_watch import whole_number
@@ -55,8 +56,9 @@ class _VersionOperator(DeltaTableOperator):
     def once(self, context: Context, run: TaskRun, table: DeltaTable) -> OnceWriter:
         """Whoever does it twice finds it done; only retries are kept from repeating it."""
         return OnceWriter(
-            context, run, table, idempotency="run", name=None, adds=False, is_said=True, work=work_of(self)
-        )
+            tasks=Neighbors(context, run), table=table, idempotency="run", name=None, adds=False, is_said=True,
+            work=work_of(self),
+        )  # fmt: skip
 
 
 class DeltaRestoreOperator(_VersionOperator):

@@ -67,14 +67,19 @@ def find_commit_after(
 
 def _find(table: DeltaTable, matches: Callable[[Commit], bool], after: int = -1, since_ms: float = 0) -> RecordedCommit:
     for commit in newest_first(table, table.snapshot().version, after + 1):
-        info = commit.commit_info or {}
-        told = info.get("timestamp")
-        if isinstance(told, int) and told < since_ms:
+        if is_older(commit, since_ms):
             break
         if matches(commit):
+            info = commit.commit_info or {}
             metrics = info.get("operationMetrics")
             return RecordedCommit(commit.version, metrics if isinstance(metrics, Mapping) else {}, info)
     return RecordedCommit()
+
+
+def is_older(commit: Commit, since_ms: float) -> bool:
+    """Whether a commit says that it was made before a moment."""
+    told = (commit.commit_info or {}).get("timestamp")
+    return isinstance(told, int) and told < since_ms
 
 
 def newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[Commit]:

@@ -14,6 +14,7 @@ from uuid import uuid4
 import pyarrow as pa
 
 from delta_orch import DeltaTable
+from delta_orch.airflow.neighbors import Neighbors
 from delta_orch.airflow.once import OnceWriter
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.pipeline.run_identity import Idempotency
@@ -104,8 +105,8 @@ class Instance:
         mode = "error" if self.creates else mode
         step = Step("Task t", self.table, mode, where=where, options={"user_metadata": run.user_metadata()})
         once = OnceWriter(
-            context, run, self.table, idempotency=self.idempotency, name=self.name, adds=not self.replaces,
-            replaces_table=self.whole, is_said=self.is_said,
+            tasks=Neighbors(context, run), table=self.table, idempotency=self.idempotency, name=self.name,
+            adds=not self.replaces, replaces_table=self.whole, is_said=self.is_said,
         )  # fmt: skip
         report = once.run(step, rows)
         if fate in ("before", "after"):  # Or as it finds its work done.

@@ -28,8 +28,7 @@ from delta_orch.pipeline.run_identity import airflow_version, airflow_writer, in
 from tests.airflow.internals import ADDS_ONCE, needs_state
 
 if TYPE_CHECKING:
-    from airflow.sdk import Context
-
+    from delta_orch.airflow.neighbors import Neighbors
     from tests.airflow.conftest import Runs
 
 DAY = datetime(2024, 1, 5, tzinfo=UTC)
@@ -88,6 +87,20 @@ def dag_of(
         two = DeltaWriteOperator(task_id="more", table_uri=uri, python_callable=does, mode="append", **more)
         if in_order:
             one >> two
+    return dag
+
+
+def gated(kind: str, uri: Path, is_open: list[bool]) -> DAG:
+    """Runs that remove the same rows, whatever their interval is, and wait before they add their own."""
+
+    def opens() -> None:
+        assert is_open[0]
+
+    dag = dag_of(kind, uri, where="day = 'x'", does=lambda run_id: rows("x", run_id))
+    with dag:
+        gate = PythonOperator(task_id="gate", python_callable=opens)
+        dag.task_dict["first"].python_callable = lambda: rows("x", "load")
+        dag.task_dict["first"] >> gate >> dag.task_dict["more"]
     return dag
 
 
@@ -429,18 +442,7 @@ def test_what_an_older_run_adds_late_stands_beside_no_rows_of_a_newer_run(
 ) -> None:
     """Of whichever intervals, if it is the same rows that they remove. In its order, or cleared, each run goes on."""
     uri, is_open = tmp_path / "t", [False]
-
-    def opens() -> None:
-        assert is_open[0]
-
-    def add(run_id: str) -> pa.Table:
-        return rows("x", run_id)
-
-    dag = dag_of(kind, uri, where="day = 'x'", does=add)
-    with dag:
-        gate = PythonOperator(task_id="gate", python_callable=opens)
-        dag.task_dict["first"].python_callable = lambda: rows("x", "load")
-        dag.task_dict["first"] >> gate >> dag.task_dict["more"]
+    dag = gated(kind, uri, is_open)
     older = runs.run(dag, DAY, run_after=DAY + timedelta(days=1))
     is_open[0] = True
     newer = runs.run(dag, DAY + timedelta(days=1), run_after=DAY + timedelta(days=2))
@@ -522,9 +524,9 @@ def test_a_removal_whose_rows_another_writer_changes_meanwhile_is_retried(
     uri = tmp_path / "t"
     DeltaTable(uri).append(rows("x", "a", "b"))
 
-    def spare(context: Context, *given: Any, **more: Any) -> None:
-        ensure_spared(context, *given, **more)
-        if context["ti"].try_number == 1:
+    def spare(tasks: Neighbors, *given: Any, **more: Any) -> None:
+        ensure_spared(tasks, *given, **more)
+        if tasks.run.try_number == 1:
             DeltaTable(uri).delete("v = 'a'")
 
     monkeypatch.setattr("delta_orch.airflow.once.ensure_spared", spare)
@@ -572,15 +574,7 @@ def test_what_adds_rows_and_is_cleared_alone_does_not_make_its_run_the_newest(
 def test_of_two_runs_that_are_cleared_together_the_rows_of_one_are_there(runs: Runs, tmp_path: Path, kind: str) -> None:
     """Their tasks come one between the other: of the run whose task has removed rows last."""
     uri, is_open = tmp_path / "t", [True]
-
-    def opens() -> None:
-        assert is_open[0]
-
-    dag = dag_of(kind, uri, where="day = 'x'", does=lambda run_id: rows("x", run_id))
-    with dag:
-        gate = PythonOperator(task_id="gate", python_callable=opens)
-        dag.task_dict["first"].python_callable = lambda: rows("x", "load")
-        dag.task_dict["first"] >> gate >> dag.task_dict["more"]
+    dag = gated(kind, uri, is_open)
     one, two = (runs.run(dag, DAY + timedelta(days=n), run_after=DAY + timedelta(days=n + 1)) for n in (0, 1))
     is_open[0] = False
     runs.clear(dag, two, "first", "gate", "more")
