@@ -87,7 +87,7 @@ def build_delta_freshness_check(
     blocking: bool = False,
 ) -> dg.AssetChecksDefinition:
     """Check that the last commit that changed data is not older than `max_age`. Compaction and changed properties do
-    not count.
+    not count. A commit that is dated further ahead than `max_age` fails it: by that clock data would never be old.
 
     Raises:
         InvalidRequestError: `max_age` is below 0.
@@ -97,11 +97,11 @@ def build_delta_freshness_check(
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         for commit in newest_first(delta, snapshot.version):
             if changes_data(commit):
-                age = max(0.0, time.time() - (commit.timestamp_ms or 0) / 1000)
-                is_fresh = age <= max_age.total_seconds()
+                age = time.time() - commit.timestamp_ms / 1000
+                told = f"{timedelta(seconds=round(abs(age)))} {'ago' if age >= 0 else 'ahead of the clock here'}"
                 return Finding(
-                    is_fresh,
-                    f"Version {commit.version} changed data {timedelta(seconds=round(age))} ago.",
+                    abs(age) <= max_age.total_seconds(),
+                    f"Version {commit.version} changed data {told}.",
                     {"delta/age_seconds": age, "delta/last_data_version": commit.version},
                 )
         return Finding(False, "No commit that the log still holds changed data.", {})
@@ -307,7 +307,15 @@ def build_delta_cdc_lag_check(
             return Finding(
                 False, f"{cursor_name} has not read the source yet.", {"delta/source_version": latest.version}
             )
-        behind = sum(changes_data(commit) for commit in newest_first(origin, latest.version, cursor + 1))
+        changed = [changes_data(commit) for commit in newest_first(origin, latest.version, cursor + 1)]
+        if len(changed) != latest.version - cursor:
+            return Finding(
+                False,
+                f"The source is at version {latest.version}, version {cursor} was read last, and the log of the source "
+                "does not hold what lies between.",
+                {"delta/cursor": cursor, "delta/source_version": latest.version},
+            )
+        behind = sum(changed)
         return Finding(
             behind <= max_versions,
             f"{behind} commits of the source that changed data are not read yet.",
@@ -394,11 +402,15 @@ def build_delta_writer_check(
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         first = max(0, snapshot.version - last_versions + 1)
-        others = [
+        looked_at = [
             f"version {commit.version} ({(commit.commit_info or {}).get('operation', 'unknown operation')})"
-            for commit in newest_first(delta, snapshot.version, first)
             if changes_data(commit) and said_by(commit.commit_info).get("orchestrator") not in orchestrators
+            else ""
+            for commit in newest_first(delta, snapshot.version, first)
         ]
+        if not looked_at:
+            return Finding(False, "The log holds none of these commits.", {})
+        others = list(filter(None, looked_at))
         described = f"Other writers: {', '.join(others[:_MOST_SHOWN])}." if others else "Nobody else wrote here."
         return Finding(not others, described, {"delta/commits_of_others": len(others)})
 

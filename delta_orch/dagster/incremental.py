@@ -36,6 +36,7 @@ from delta_orch.pipeline.incremental import (
 from delta_orch.pipeline.run_identity import default_consumer
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import parse_schema_mode
+from delta_orch.writing.target import split_options
 
 Write = OneOf["append", "dynamic", "merge", "overwrite", "scd2", "touched_partitions"]
 MODES: dict[Write, Mode] = {
@@ -160,6 +161,7 @@ def delta_asset(
     Raises:
         InvalidRequestError: No such `write`, arguments that do not go together or that an incremental asset has no use
             for, or a function that is a generator or takes no batch.
+        InvalidPropertyError: `table_properties` that no table takes.
     """
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
     out = DeltaOut(table, write, merge_keys, sequence_by, partition_by, table_properties, schema_mode, audit)
@@ -257,6 +259,7 @@ def ensure_sound(
             "write='scd2' and sequence_by go together", remedy="Name the column that orders the versions of a key"
         )
     parse_schema_mode(out.schema_mode)
+    split_options({"partition_by": out.partition_by, "properties": out.table_properties})
     ensure_no_settings(asset_arguments.get("metadata"))
     for name, reason in _NOT_TAKEN.items():
         if name in asset_arguments:

@@ -56,6 +56,7 @@ from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import OPS, asset_owner
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
 from delta_orch.protocol.types import StructType
+from delta_orch.writing.target import split_options
 
 PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
@@ -153,6 +154,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         name = info.field_name or ""
         return value if isinstance(value, dg.EnvVar) else ensure_choice(name, value, choices[name])
 
+    @field_validator("table_properties", mode="before")
+    @classmethod
+    def _check_properties(cls, values: Any) -> Any:
+        if isinstance(values, Mapping):
+            known = {name: said for name, said in values.items() if not isinstance(said, dg.EnvVar)}
+            split_options({"properties": known})
+        return values
+
     # Writing
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
@@ -220,13 +229,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             # A version of a key closes one in another partition, so directories by the sequence are of no use.
             partition_by = () if selection is None or is_moved else selection.columns
         partition_columns = (partition_by or ()) if before is None else before.partition_columns
+        scopes: dict[str, Expression] = {}
+        tied = False
         if selection is not None:
             selection.ensure_one_to_one(schema)
             if before is not None:
                 selection.ensure_same_windows(before, every=is_once)
-        scopes = {} if selection is None else selection.scopes(schema)
-        tied = selection is not None and _names(selection.columns) <= _names(partition_columns)
-        if selection is not None:
+            scopes = selection.scopes(schema)
+            tied = _names(selection.columns) <= _names(partition_columns)
             self._ensure_exact(settings, selection, partition_columns, is_tied=tied)
         # An output of an op always has an identity: its run reads back the version that carries it.
         named = self.idempotency != "off" or not context.has_asset_key
@@ -239,6 +249,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if mode == "overwrite" and self.partition_overwrite == "dynamic" and context.has_asset_key:
             mode = "overwrite_partitions"
         where = None if selection is None or mode in _NO_PREDICATE else selection.predicate(schema)
+        # The value of an op may have other columns in every run; an asset's are those of its table.
+        of_op = "overwrite" if mode == "overwrite" and not context.has_asset_key else None
         # What an op was given is told by the mode, which may be set at run time.
         about = {"mode": mode} if not context.has_asset_key else {} if selection is None else selection.described
         step = Step(
@@ -252,7 +264,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             sequence_by=settings.sequence_by,
             delete_marker=settings.delete_marker,
             full_snapshot=settings.full_snapshot,
-            schema_mode=self._schema_mode(context, settings, mode),
+            schema_mode=settings.schema_mode or of_op,
             engine=self.engine,
             options={
                 "partition_by": partition_by,
@@ -290,12 +302,6 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             # A step that adds what it found; an older run that ends later must not lose it.
             by_run=settings.mode in ("append", "merge", "scd2"),
         )
-
-    def _schema_mode(self, context: dg.OutputContext, settings: AssetSettings, mode: Mode) -> str | None:
-        """The value of an op may have other columns in every run; an asset's are those of its table."""
-        if settings.schema_mode is None and not context.has_asset_key and mode == "overwrite":
-            return "overwrite"
-        return settings.schema_mode
 
     def _ensure_exact(
         self,
@@ -395,19 +401,13 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         definition = {key: value for key, value in definition.items() if key in PLACE_KEYS}
         settings = parse_settings(definition, None, "overwrite")
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))
-        if kind == STORAGE_KIND and uri is not None and str(uri).rstrip("/") != table.uri.rstrip("/"):
+        is_here = kind != STORAGE_KIND or uri is None or str(uri).rstrip("/") == table.uri.rstrip("/")
+        if not is_here or named is not None:
+            where = f"at {uri}" if named is None else f"that the resource or variable {named} names"
             raise InvalidRequestError(
-                f"{input_name(context)} is a table at {uri}, which this IO manager does not keep",
-                cause=f"It would be loaded from {table.uri}",
-                remedy="Name the asset in deps, and read the table through a DeltaTableResource",
-                uri=uri,
-            )
-        if named is not None:
-            raise InvalidRequestError(
-                f"{input_name(context)} is a table that the resource or variable {named} names; this IO manager does "
-                "not know where it is",
+                f"{input_name(context)} is a table {where}, which this IO manager does not keep",
                 cause=f"It would be loaded from {table.uri}, whatever lies there",
-                remedy="Name the asset in deps, and read the table through that DeltaTableResource",
+                remedy="Name the asset in deps, and read the table through a DeltaTableResource",
                 uri=table.uri,
             )
         return load_value(context, table, settings, self.engine, self.code_location, self.mode)

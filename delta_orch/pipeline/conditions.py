@@ -175,9 +175,11 @@ class FreshnessCondition(Condition):
             )
 
     def met_by(self, table: DeltaTable, snapshot: TableSnapshot) -> Mapping[str, object] | None:
-        oldest_ms = time.time() * 1000 - self.max_age_s * 1000
-        for version, timestamp_ms in _data_changes(table, snapshot, oldest_ms):
-            return {"data_version": version, "data_timestamp_ms": timestamp_ms}
+        now_ms, most_ms = time.time() * 1000, self.max_age_s * 1000
+        for version, timestamp_ms in _data_changes(table, snapshot, now_ms - most_ms):
+            # By a clock that is further ahead data would never be old.
+            is_told = timestamp_ms <= now_ms + most_ms
+            return {"data_version": version, "data_timestamp_ms": timestamp_ms} if is_told else None
         return None
 
 

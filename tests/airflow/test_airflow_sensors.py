@@ -239,6 +239,18 @@ def test_compaction_is_no_news(tmp_path: Path) -> None:
     assert ConditionWatch(DeltaTable(tmp_path / "t"), FreshnessCondition(3600)).check() is None
 
 
+@pytest.mark.parametrize(("ahead_s", "is_met"), [(1800, True), (7200, False)])
+def test_data_of_a_clock_that_is_far_ahead_is_no_news(tmp_path: Path, ahead_s: int, is_met: bool) -> None:
+    import os
+    import time
+
+    table = DeltaTable(tmp_path / "t")
+    table.append(rows("a", 1))
+    os.utime(tmp_path / f"t/_delta_log/{0:020}.json", (time.time() + ahead_s,) * 2)
+    found = ConditionWatch(DeltaTable(tmp_path / "t"), FreshnessCondition(3600)).check()
+    assert (found is not None) == is_met
+
+
 def test_a_partition_that_cannot_be_is_refused(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     table.append(pa.table({"n": pa.array([1], pa.int32()), "v": [1]}), partition_by=["n"])

@@ -20,7 +20,14 @@ from pydantic import BaseModel, ValidationError
 
 import delta_orch.dagster
 from delta_orch import DeltaTable
-from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaOut, DeltaTableResource, delta_asset
+from delta_orch.dagster import (
+    ChangeBatch,
+    DeltaLakeIOManager,
+    DeltaOut,
+    DeltaTableResource,
+    delta_asset,
+    delta_multi_asset,
+)
 from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from tests.harness.fuzz.arguments import values
 
@@ -147,6 +154,30 @@ def test_an_object_of_dagster_is_taken_or_refused_by_name(name: str, argument: s
     problem = _ends_well(lambda: _call(name, {argument: wrong}))
     # Dagster itself prints a key that is no job.
     assert (problem is not None) == (argument == "job" and isinstance(wrong, dg.AssetKey)), problem
+
+
+@pytest.mark.parametrize(
+    ("properties", "said"),
+    [
+        ({"delta.enableChangeDataFed": "true"}, "Did you mean 'delta.enableChangeDataFeed'"),
+        ({"delta.appendOnly": "yes"}, "has an invalid value"),
+        ({"delta.feature.deletionVector": "supported"}, "deletionVector"),
+    ],
+)
+def test_properties_that_no_table_takes_are_refused_at_definition(properties: dict[str, str], said: str) -> None:
+    for define in (
+        lambda: delta_asset(incremental_from=SOURCE, table=TABLE, table_properties=properties),
+        lambda: delta_multi_asset(incremental_from=SOURCE, outs={"a": DeltaOut(TABLE, table_properties=properties)}),
+        lambda: DeltaLakeIOManager(root_uri="/t", table_properties=properties),
+    ):
+        with pytest.raises((DeltaError, ValidationError), match=said):
+            define()
+
+
+def test_properties_of_ones_own_pass(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = {"team": "x", "delta.feature.deletionVectors": "supported", "delta.universalFormat.enabledFormats": ""}
+    delta_asset(incremental_from=SOURCE, table=TABLE, table_properties=own)
+    DeltaLakeIOManager(root_uri="/t", table_properties={**own, "delta.appendOnly": dg.EnvVar("UNSET")})
 
 
 def test_a_variable_is_no_location_of_the_core() -> None:

@@ -1,3 +1,6 @@
+import os
+import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -6,6 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from delta_orch import delta_table as delta_table_module
 from delta_orch.dagster import (
     ByPartition,
     DeltaTableResource,
@@ -21,13 +25,20 @@ from delta_orch.dagster import (
     build_delta_writer_check,
 )
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError, StorageError
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.incremental import IncrementalReader
+from delta_orch.storage.open import open_store
+from delta_orch.testing.failing_store import Rule, StoreCall
+from tests.harness.fault_store import FaultStore
 
 
 @dg.asset
 def orders() -> None: ...
+
+
+def log_file(table: DeltaTable, version: int) -> Path:
+    return Path(table.uri.removeprefix("file://")) / f"_delta_log/{version:020}.json"
 
 
 class Checked:
@@ -101,6 +112,16 @@ def test_freshness_is_of_data(checked: Checked) -> None:
     assert numbers["delta/last_data_version"] == 1
 
 
+@pytest.mark.parametrize(("ahead", "is_fresh"), [(timedelta(minutes=30), True), (timedelta(hours=2), False)])
+def test_data_of_a_clock_that_is_far_ahead_is_not_fresh(checked: Checked, ahead: timedelta, is_fresh: bool) -> None:
+    checked.table.append(ROWS)
+    os.utime(log_file(checked.table, 0), (time.time() + ahead.total_seconds(),) * 2)
+    passed, description, numbers = checked.run(build_delta_freshness_check, max_age=timedelta(hours=1))
+    assert passed == is_fresh
+    assert "ahead of the clock here" in description
+    assert numbers["delta/age_seconds"] < 0
+
+
 def test_health(checked: Checked) -> None:
     for _ in range(3):
         checked.table.append(ROWS)
@@ -130,6 +151,14 @@ def test_cdc_lag(checked: Checked, tmp_path: Path) -> None:
     assert not passed
     assert numbers["delta/versions_behind"] == 1
     assert checked.run(build_delta_cdc_lag_check, max_versions=1, **arguments)[0]
+    # What was cleaned up is not read, either, and nobody knows how much it was.
+    source.checkpoint()
+    log_file(source, 1).unlink()
+    passed, description, _ = checked.run(build_delta_cdc_lag_check, max_versions=1, **arguments)
+    assert not passed and "does not hold what lies between" in description
+    # A source that went back has other versions than those that were read.
+    checked.table.append(ROWS, txn=TxnId(batch.txn.app_id, source.version() + 1))
+    assert not checked.run(build_delta_cdc_lag_check, **arguments)[0]
 
 
 def test_other_writers(checked: Checked) -> None:
@@ -141,6 +170,10 @@ def test_other_writers(checked: Checked) -> None:
     assert description == "Other writers: version 1 (WRITE)."
     checked.table.append(ROWS, user_metadata='{"orchestrator": "dagster"}')
     assert checked.run(build_delta_writer_check, last_versions=1)[0]
+    checked.table.checkpoint()
+    log_file(checked.table, 2).unlink()
+    passed, description, _ = checked.run(build_delta_writer_check)
+    assert not passed and "holds none" in description
 
 
 def test_severity_and_blocking(checked: Checked) -> None:
@@ -228,3 +261,64 @@ def test_checks_look_at_partitions_one_by_one(tmp_path: Path) -> None:
     both = run(tags=span)
     assert both["row_count"] == (False, "1 of 2 partitions fail. 2013-01-02: There are 1 rows.")
     assert both["unique"] == (True, "2 partitions pass.")
+
+
+@pytest.mark.parametrize(
+    ("build", "arguments"),
+    [
+        (build_delta_freshness_check, {"max_age": timedelta(hours=9)}),
+        (build_delta_schema_check, {"columns": {"id": "long", "kind": "string"}}),
+        (build_delta_row_count_check, {"max_rows": 9}),
+        (build_delta_row_count_check, {"max_rows": 9, "where": "id > 0"}),
+        (build_delta_null_rate_check, {"max_null_rates": {"id": 0.9}}),
+        (build_delta_unique_check, {"keys": ["id"]}),
+        (build_delta_health_check, {}),
+        (build_delta_cdc_lag_check, {"max_versions": 0}),
+        (build_delta_txn_gap_check, {"app_id": "job"}),
+        (build_delta_writer_check, {}),
+    ],
+)
+def test_no_check_passes_for_what_it_could_not_read(
+    checked: Checked, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, build: Any, arguments: dict[str, Any]
+) -> None:
+    """The store is out of reach from a request on, whichever that is, or for one request."""
+    source = DeltaTable(tmp_path / "source")
+    source.append(ROWS)
+    batch = IncrementalReader(source, checked.table).next_batch()
+    assert batch is not None
+    # Nothing but the data files tells how many nulls there are.
+    options: Any = {"properties": {"delta.dataSkippingNumIndexedCols": "0"}, "txn": batch.txn}
+    rows, by_dagster = pa.table({"id": [1, None], "kind": ["a", "b"]}), '{"orchestrator": "dagster"}'
+    checked.table.append(rows, user_metadata=by_dagster, **options)
+    for version in (1, 2):
+        more = pa.table({"id": [10 + version], "kind": ["a"]})
+        checked.table.append(more, user_metadata=by_dagster, txn=TxnId("job", version))
+    if build is build_delta_cdc_lag_check:
+        arguments = {**arguments, "source": DeltaTableResource(table_uri=source.uri)}
+    look: Any = build(orders, checked.resource, **arguments).node_def.compute_fn
+    count, outage = 0, range(0)
+
+    def is_out_of_reach(call: StoreCall) -> bool:
+        nonlocal count
+        count += 1
+        return count - 1 in outage
+
+    def open_failing(*given: Any, **more: Any) -> FaultStore:
+        store = FaultStore(open_store(*given, **more), watch_data=True)
+        store._rules.append(Rule(is_out_of_reach, "before", store.fail, sys.maxsize))
+        return store
+
+    monkeypatch.setattr(delta_table_module, "open_store", open_failing)
+    assert look.decorated_fn(None).passed
+    calls, refused = count, 0
+    for first in range(calls):
+        for end in (first + 1, sys.maxsize):
+            count, outage = 0, range(first, end)
+            try:
+                found = look.decorated_fn(None)
+            except StorageError:
+                refused += 1
+            else:
+                # A hint that cannot be read only costs more requests.
+                assert found.passed and count > first
+    assert refused > calls

@@ -165,6 +165,11 @@ def test_a_function_that_is_not_there_is_refused(function: str, said: str) -> No
     [
         (DeltaIncrementalComponent, {"full_snapshot": True}, "full_snapshot"),
         (DeltaIncrementalComponent, {"delete_marker": "gone"}, "delete_marker"),
+        (
+            DeltaIncrementalComponent,
+            {"table_properties": {"delta.apendOnly": "true"}},
+            "Did you mean 'delta.appendOnly'",
+        ),
         (DeltaMaintenanceComponent, {"consumers": {"unknown": ["lake/daily"]}}, "names unknown"),
         (DeltaIncrementalComponent, {"deps": ["lake//events"]}, "has an empty part"),
         (DeltaMaintenanceComponent, {"tables": {"a//b": "lake/a"}}, "has an empty part"),

@@ -324,7 +324,7 @@ def test_a_table_whose_place_only_a_run_knows_is_not_loaded_from_the_folder_of_t
 
     monkeypatch.setenv("ELSEWHERE_URI", target.uri)
     resources = {"elsewhere": resource, "io_manager": DeltaLakeIOManager(root_uri=str(tmp_path))}
-    with pytest.raises(InvalidRequestError, match="does not know where it is"):
+    with pytest.raises(InvalidRequestError, match="which this IO manager does not keep"):
         dg.materialize([silver, gold], resources=resources)
     assert target.snapshot().scan().to_arrow().num_rows == 1
     assert not DeltaTable(tmp_path / "gold").exists()
