@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
@@ -137,30 +137,27 @@ class PartitionSelection:
             ColumnNotFoundError: The table has no such column.
             InvalidRequestError: A key does not mean exactly one value of the column.
         """
-        fields = self._fields(schema)
-        per_dimension = [self._distinct(index) for index in range(len(self.dimensions))]
-        if math.prod(len(distinct) for distinct in per_dimension) != len(self.partitions):
+        per_dimension = [tuple(dict.fromkeys(some)) for some in zip(*self.partitions.values(), strict=True)]
+        if math.prod(map(len, per_dimension)) != len(self.partitions):
             return disjunction(*self.scopes(schema).values())
-        tests = [
-            partitions_predicate(field.name, field.data_type, distinct, text_format=dimension.text_format)
-            for field, dimension, distinct in zip(fields, self.dimensions, per_dimension, strict=True)
-        ]
-        return conjunction(*tests)
+        return self._all_in(self._fields(schema), per_dimension)
 
     def scopes(self, schema: StructType) -> dict[str, Expression]:
         """The rows of each selected partition, by its key. Raises as `predicate`."""
         fields = self._fields(schema)
-        scopes: dict[str, Expression] = {}
-        for key, partitions in self.partitions.items():
-            tests = [
-                partitions_predicate(field.name, field.data_type, (partition,), text_format=dimension.text_format)
-                for field, dimension, partition in zip(fields, self.dimensions, partitions, strict=True)
-            ]
-            scopes[key] = conjunction(*tests)
-        return scopes
+        return {
+            key: self._all_in(fields, [(partition,) for partition in partitions])
+            for key, partitions in self.partitions.items()
+        }
 
-    def _distinct(self, index: int) -> tuple[Partition, ...]:
-        return tuple(dict.fromkeys(partitions[index] for partitions in self.partitions.values()))
+    def _all_in(self, fields: Sequence[StructField], partitions: Iterable[Sequence[Partition]]) -> Expression:
+        """The rows that lie, in each dimension, in one of its partitions."""
+        return conjunction(
+            *(
+                partitions_predicate(field.name, field.data_type, some, text_format=dimension.text_format)
+                for field, dimension, some in zip(fields, self.dimensions, partitions, strict=True)
+            )
+        )
 
     def _fields(self, schema: StructType) -> list[StructField]:
         fields = []
@@ -202,7 +199,7 @@ def select_partitions(
 
     def known_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
         if isinstance(definition, dg.DynamicPartitionsDefinition):
-            return definition.get_partition_keys(dynamic_partitions_store=_instance_of(context))
+            return definition.get_partition_keys(dynamic_partitions_store=context.step_context.instance)
         return definition.get_partition_keys()
 
     return _selection(
@@ -286,18 +283,12 @@ def _selection(
             remedy="Give one format, or for multi-dimensional partitions a format for some of the dimensions",
             asset=asset,
         )
-    dimensions = tuple(Dimension(partition_expr[name], formats.get(name)) for name in names)
-
     return PartitionSelection(
-        dimensions,
+        tuple(Dimension(partition_expr[name], formats.get(name)) for name in names),
         {str(key): partitions_of_key(partitions_def, key) for key in keys},
         dimension_definitions(partitions_def),
         known_keys,
     )
-
-
-def _instance_of(context: dg.InputContext | dg.OutputContext) -> dg.DagsterInstance:
-    return context.step_context.instance
 
 
 def dimension_names(partitions_def: dg.PartitionsDefinition[str]) -> tuple[str, ...]:

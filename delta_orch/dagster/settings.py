@@ -160,8 +160,9 @@ def parse_settings(
             cause="An output may say " + ", ".join(WRITTEN_KEYS),
             remedy="Give it to the asset: @dg.asset(metadata={…})",
         )
-    mode = parse_mode(written.get("mode", defined.get("mode", default_mode)))
-    keys = parse_columns({**defined, **written}.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
+    said = {**defined, **written}
+    mode = parse_mode(said.get("mode", default_mode))
+    keys = parse_columns(said.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
     sequence_by = _text(defined, "sequence_by")
     if (mode == "scd2") != (sequence_by is not None):
         raise InvalidRequestError(
@@ -177,14 +178,12 @@ def parse_settings(
             cause="They say which row of the table a new row is about",
             remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
         )
-    said = {**defined, **written}
     if said.get("merge_keys") and "mode" not in said and mode not in ("merge", "scd2"):
         raise InvalidRequestError(
             f"The metadata has merge_keys and no mode, and by default the mode is {default_mode!r}",
             cause="The rows would not be merged by their keys",
             remedy='Add "mode": "merge" to the metadata, or leave merge_keys out',
         )
-    commit_metadata = {**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")}
     return AssetSettings(
         mode=mode,
         schema=_text(defined, "schema"),
@@ -192,8 +191,8 @@ def parse_settings(
         partition_format=_by_dimension(defined, "partition_format"),
         partition_by=parse_columns(defined.get("partition_by"), "partition_by"),
         table=_text(defined, "table"),
-        schema_mode=parse_schema_mode(_text({**defined, **written}, "schema_mode")),
-        commit_metadata=commit_metadata,
+        schema_mode=parse_schema_mode(_text(said, "schema_mode")),
+        commit_metadata={**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")},
         merge_keys=keys,
         audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
         sequence_by=sequence_by,

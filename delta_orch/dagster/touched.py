@@ -272,7 +272,7 @@ class TouchedPartitions:
 
     def _by_columns(self, values: Values, schema: pa.Schema, instance: dg.DagsterInstance | None) -> FoundKeys:
         found: list[FoundKeys] = []
-        types = schema_from_arrow(schema)
+        types = {field.name: field.data_type for field in schema_from_arrow(schema)}
 
         def known_keys(definition: dg.PartitionsDefinition[str]) -> Sequence[str]:
             if isinstance(definition, dg.DynamicPartitionsDefinition):
@@ -282,7 +282,7 @@ class TouchedPartitions:
 
         for name, definition in zip(self._names, dimension_definitions(self.partitions_def), strict=True):
             column = _column_of(values, self._columns.get(name))
-            data_type = next(field.data_type for field in types if field.name == column)
+            data_type = types[column]
             is_spelled = str(data_type) in ("timestamp", "timestamp_ntz")
             found.append(
                 keys_of_value(

@@ -93,8 +93,8 @@ class PartitionCondition(Condition):
         return {} if has_rows(snapshot, where, 1) else None
 
     def _test(self, snapshot: TableSnapshot, name: str, value: Value | Sequence[Value]) -> Expression:
-        from delta_orch.expressions.nodes import Column, Comparison, In, IsNull, Literal
-        from delta_orch.expressions.tree import disjunction
+        from delta_orch.expressions.nodes import Column, Comparison, Literal
+        from delta_orch.pipeline.incremental import one_of
 
         field = snapshot.schema.find(name)
         if field is None or field.name not in snapshot.partition_columns:
@@ -103,14 +103,11 @@ class PartitionCondition(Condition):
                 remedy=f"Its partition columns are {', '.join(snapshot.partition_columns) or 'none'}",
                 column=name,
             )
-        column = Column((field.name,))
-        if isinstance(value, list | tuple):
-            known = tuple(Literal(_typed(field, one), field.data_type) for one in value if one is not None)
-            tests: list[Expression] = [IsNull(column)] if len(known) < len(value) else []
-            return disjunction(*tests, *([In(column, known)] if known else []))
-        if value is None:
-            return IsNull(column)
-        return Comparison(self.operator, column, Literal(_typed(field, value), field.data_type))  # type: ignore[arg-type]
+        values: Sequence[Value] = value if isinstance(value, list | tuple) else [value]  # type: ignore[list-item]
+        typed = [None if one is None else _typed(field, one) for one in values]
+        if self.operator == "=":
+            return one_of(field, typed)
+        return Comparison(self.operator, Column((field.name,)), Literal(typed[0], field.data_type))
 
 
 @dataclass(frozen=True, slots=True)

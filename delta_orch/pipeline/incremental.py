@@ -440,12 +440,13 @@ def partitions_as_predicate(partitions: pa.Table, schema: StructType) -> Express
     fields = [field for name in partitions.column_names if (field := schema.find(name)) is not None]
     columns = [partitions.column(name).to_pylist() for name in partitions.column_names]
     if len(fields) == 1:
-        return _one_of(fields[0], columns[0])
+        return one_of(fields[0], columns[0])
     rows = zip(*columns, strict=True)
-    return disjunction(*(conjunction(*(map(_one_of, fields, zip(row, strict=True)))) for row in rows))
+    return disjunction(*(conjunction(*(map(one_of, fields, zip(row, strict=True)))) for row in rows))
 
 
-def _one_of(field: StructField, values: Sequence[object]) -> Expression:
+def one_of(field: StructField, values: Sequence[object]) -> Expression:
+    """The rows whose column has one of these values; None is null."""
     column = Column((field.name,))
     known = tuple(Literal(value, field.data_type) for value in values if value is not None)
     tests: list[Expression] = [IsNull(column)] if len(known) < len(values) else []

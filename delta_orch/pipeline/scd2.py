@@ -114,6 +114,7 @@ class _Versions:
         kept: ExitStack,
     ) -> None:
         from delta_orch.expressions.column_names import resolve_column_names
+        from delta_orch.expressions.resolve import resolve_predicate
 
         self._engine, self._before, self._deletes = engine, before, deletes
         schema = engine.schema(rows)
@@ -134,12 +135,12 @@ class _Versions:
             raise InvalidRequestError("The sequence column is one of the keys", remedy="Name another one")
         self._others = [n for n in schema.names if n not in self._keys and n != self._sequence]
         _ensure_comparable(schema)
-        self._within = self._resolved_within()
+        self._within = tuple(resolve_predicate(one, schema) for one in deletes.within)
         self._is_about_keys = not self._within or self._looks_at() <= set(self._keys)
         self._relations: dict[str, Relation] = {
             "given": rows,
             "present": self._present(),
-            "history": self._history(),
+            "history": self._scan([*self._keys, VALID_FROM, VALID_TO], None),
         }
         batch = self._batch(None if marker is None else _quote(marker.name))
         if deletes.full_snapshot:
@@ -148,11 +149,6 @@ class _Versions:
             # Queries read it several times, and would work it out anew.
             batch = kept.enter_context(engine.evaluated(batch))
         self._relations["batch"] = batch
-
-    def _resolved_within(self) -> tuple[Expression, ...]:
-        from delta_orch.expressions.resolve import resolve_predicate
-
-        return tuple(resolve_predicate(one, self._schema) for one in self._deletes.within)
 
     def _looks_at(self) -> set[str]:
         from delta_orch.expressions.tree import columns_of
@@ -177,9 +173,11 @@ class _Versions:
 
     def _with_missing(self, batch: Relation) -> Relation:
         """Beside the rows of a snapshot the ends of the keys that it leaves out."""
+        from delta_orch.expressions.tree import any_of
+
         keys, at = _list(*self._keys), _quote(self._sequence)
         others = "".join(f", b.{n}" for n in _each(self._others))
-        owned = any_of_or_none(self._within) if self._is_about_keys else None
+        owned = any_of(self._within) if self._within and self._is_about_keys else None
         every = {"batch": batch, "open": self._present([*self._keys], owned)}
         return self._engine.sql(
             f"""
@@ -209,9 +207,6 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
 
         is_open = IsNull(Column((VALID_TO,)))
         return self._scan(columns, is_open if where is None else conjunction(is_open, where))
-
-    def _history(self) -> Relation:
-        return self._scan([*self._keys, VALID_FROM, VALID_TO], None)
 
     # Rows that cannot be
 
@@ -243,11 +238,11 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
 
     def _ensure_within(self, columns: str) -> None:
         """Rows lie where they must, and a snapshot says of when it is."""
-        from delta_orch.expressions.tree import is_not_true
+        from delta_orch.expressions.tree import any_of, is_not_true
 
         engine, given = self._engine, self._relations["given"]
-        if (every := any_of_or_none(self._within)) is not None:
-            outside = engine.filter(given, is_not_true(every))
+        if self._within:
+            outside = engine.filter(given, is_not_true(any_of(self._within)))
             self._refuse(
                 {"A row lies outside of the run's partitions": f"SELECT {columns} FROM outside"}, outside=outside
             )
@@ -394,12 +389,6 @@ def _with_fields(schema: StructType, field: StructField | None) -> StructType:
     from dataclasses import replace
 
     return schema if field is None else replace(schema, fields=(*schema.fields, field))
-
-
-def any_of_or_none(within: Sequence[Expression]) -> Expression | None:
-    from delta_orch.expressions.tree import any_of
-
-    return any_of(within) if within else None
 
 
 def _without_own(schema: StructType) -> StructType:

@@ -280,7 +280,8 @@ class Step:
 
     def _found_done(self, before: TableSnapshot) -> StepReport | None:
         """The report of a step that has nothing to compute. The commit looks at the identifiers once more."""
-        stale = [txn for txn in self.txns if _is_recorded(txn, before.txn_version(txn.app_id))]
+        known = ((txn, before.txn_version(txn.app_id)) for txn in self.txns)
+        stale = [txn for txn, version in known if version is not None and txn.is_recorded_by(version)]
         # One that guards the whole write decides alone; those with a scope only where none of them is left.
         if self.txns and (len(stale) == len(self.txns) or any(txn.scope is None for txn in stale)):
             return StepReport(self.table, before.version, True, _why_skipped(stale, before), tuple(stale))
@@ -431,9 +432,7 @@ class Step:
     @property
     def _only(self) -> str | Expression | None:
         """Which rows the audits are about; None for all."""
-        from delta_orch.expressions.tree import any_of
-
-        return self.where if self.where is not None or not self.within else any_of(self.within)
+        return self._bounds if self.where is None else self.where
 
     def _audit(self, staged: StagedWrite) -> tuple[AuditFinding, ...]:
         from delta_orch.expressions.resolve import resolve_predicate
@@ -481,10 +480,6 @@ class Step:
             self.within,
             lossless=True,
         )
-
-
-def _is_recorded(txn: TxnId, version: int | None) -> bool:
-    return version is not None and txn.is_recorded_by(version)
 
 
 def _why_skipped(txns: Sequence[TxnId], recorded_in: TableSnapshot) -> str:
