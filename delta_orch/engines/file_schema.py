@@ -40,7 +40,7 @@ class FileColumns(NamedTuple):
 
     Attributes:
         table: The table's own, under logical names.
-        foreign: Others, that are mapped to nothing: they stand last, as they are called.
+        foreign: Others, that are mapped to nothing: they stand last, as they are called, with the ids they came with.
     """
 
     table: StructType
@@ -147,7 +147,7 @@ def arrow_file_schema(columns: FileColumns, mode: ColumnMappingMode) -> pa.Schem
 
 
 def _arrow_field(field: StructField) -> pa.Field:
-    return pa.field(field.name, type_to_arrow(field.data_type))
+    return pa.field(field.name, type_to_arrow(field.data_type), metadata=_id_metadata(field_id(field)))
 
 
 def _mapped_arrow_field(field: StructField, physical: StructField) -> pa.Field:

@@ -258,9 +258,15 @@ class TableProperties:
         return getattr(self, _PROPERTIES[key].attribute or "") not in (False, "none", "classic")
 
     @property
+    def iceberg_compat_versions(self) -> tuple[int, ...]:
+        """The versions of Iceberg compatibility that are switched on; more than one contradict each other."""
+        on = (self.enable_iceberg_compat_v1, self.enable_iceberg_compat_v2, self.enable_iceberg_compat_v3)
+        return tuple(version for version, is_on in enumerate(on, 1) if is_on)
+
+    @property
     def is_iceberg_compatible(self) -> bool:
-        """Whether Iceberg compatibility V1 or V2 is switched on."""
-        return self.enable_iceberg_compat_v1 or self.enable_iceberg_compat_v2
+        """Whether a version of Iceberg compatibility is switched on."""
+        return bool(self.iceberg_compat_versions)
 
     def ensure_valid(self) -> None:
         """Raise InvalidPropertyError where a property has an invalid value."""

@@ -357,7 +357,7 @@ REMOVALS: Mapping[str, Removal] = {
 
 KEPT: Mapping[str, str] = {
     "collations": "This release does not know what depends on it",
-    "icebergCompatV3": "This release does not know what depends on it",
+    "icebergCompatV3": "Iceberg readers know its rows by their ids; Delta on Spark keeps it, too",
     "catalogManaged": "A catalog decides it",
 }
 """Features that cannot be dropped, and why."""

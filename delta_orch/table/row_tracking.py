@@ -17,6 +17,8 @@ ROW_TRACKING_DOMAIN = "delta.rowTracking"
 ROW_ID_COLUMN = "delta.rowTracking.materializedRowIdColumnName"
 ROW_COMMIT_VERSION_COLUMN = "delta.rowTracking.materializedRowCommitVersionColumnName"
 PRESERVED_TAG = "delta.rowTracking.preserved"
+ICEBERG_IDS = (2_147_483_540, 2_147_483_539)
+"""The field ids by which Iceberg V3 finds a row's id and version (Iceberg, "Reserved Field IDs")."""
 
 # The protocol's text has the second name, the reference implementation the first: readers of either find theirs.
 _MARKS = ("rowIdHighWaterMark", "highWaterMark")

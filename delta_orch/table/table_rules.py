@@ -51,10 +51,14 @@ from delta_orch.table.protocol_upgrade import protocol_for_existing_table, with_
 
 
 def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a table to be created, with those that they depend on: Iceberg compatibility maps columns."""
+    """The properties of a table to be created, with those that they depend on: Iceberg compatibility maps columns, and
+    V3 tracks rows."""
     found = dict(configuration)
-    if TableProperties.parse(found).is_iceberg_compatible:
+    versions = TableProperties.parse(found).iceberg_compat_versions
+    if versions:
         found.setdefault("delta.columnMapping.mode", "name")
+    if 3 in versions:
+        found.setdefault("delta.enableRowTracking", "true")
     return found
 
 
@@ -112,9 +116,8 @@ def with_column_mapping(before: TableConfiguration | None, wanted: TableConfigur
     known = 0 if begins or before is None else highest_id(before.schema)
     properties = wanted.metadata.configuration
     known = max(wanted.properties.max_column_id, known)
-    schema, last = assign_column_mapping(
-        wanted.schema, known, keeps_names=begins, nested_ids=wanted.properties.enable_iceberg_compat_v2
-    )
+    has_nested_ids = not {2, 3}.isdisjoint(wanted.properties.iceberg_compat_versions)
+    schema, last = assign_column_mapping(wanted.schema, known, keeps_names=begins, nested_ids=has_nested_ids)
     # In force from here on: columns added later are new.
     mapped = wanted.after(with_features(wanted.protocol, {"columnMapping"}), None).with_schema(schema)
     return mapped.with_properties({**properties, MAX_COLUMN_ID: str(last)})
@@ -197,7 +200,7 @@ def ensure_iceberg_compatible(configuration: TableConfiguration) -> None:
         return
     problems = list(_problems(configuration))
     if problems:
-        names = [f"icebergCompatV{v}" for v in (1, 2) if getattr(properties, f"enable_iceberg_compat_v{v}")]
+        names = [f"icebergCompatV{version}" for version in properties.iceberg_compat_versions]
         raise InvalidRequestError(
             f"The table cannot be compatible with Iceberg ({' and '.join(names)})",
             cause="; ".join(problems),
@@ -211,14 +214,20 @@ def _problems(configuration: TableConfiguration) -> Iterator[str]:
     features, properties = configuration.features, configuration.properties
     if ColumnMappingMode(properties.column_mapping_mode) is ColumnMappingMode.NONE:
         yield "it needs delta.columnMapping.mode 'name' or 'id'"
-    if properties.enable_iceberg_compat_v1:
-        if properties.enable_iceberg_compat_v2:
-            yield "V1 and V2 exclude each other: set delta.enableIcebergCompatV1 to false"
-        if "deletionVectors" in features:
-            yield "V1 excludes the table feature deletionVectors"
-    elif "deletionVectors" in features and properties.enable_deletion_vectors:
+    versions = properties.iceberg_compat_versions
+    if len(versions) > 1:
+        yield f"V{' and V'.join(map(str, versions))} exclude each other: set the properties of all but one to false"
+    if 1 in versions and "deletionVectors" in features:
+        yield "V1 excludes the table feature deletionVectors"
+    if 2 in versions and "deletionVectors" in features and properties.enable_deletion_vectors:
         yield "V2 excludes deletion vectors: set delta.enableDeletionVectors to false"
-    forbidden = {str(t) for t in types_of(configuration.schema) if _is_forbidden(t, properties)}
+    if 3 in versions and not properties.enable_row_tracking:
+        yield "V3 needs delta.enableRowTracking = true"
+    types = set(types_of(configuration.schema))
+    if 3 in versions and VARIANT in types:
+        types.remove(VARIANT)
+        yield "this release does not write variants for Iceberg V3"
+    forbidden = {str(t) for t in types if _is_forbidden(t, properties)}
     if forbidden:
         yield f"it excludes the types {', '.join(sorted(forbidden))}"
     yield from _type_changes(configuration)

@@ -14,6 +14,7 @@ from delta_orch.errors import InvalidRequestError, TableExistsError, TableNotFou
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_checks import ensure_files_fit_iceberg
 from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, parse_txns
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.staged_actions import keys_of
@@ -93,6 +94,7 @@ def clone(
             uri=target.store.uri,
         )
     table = _cloned(source, before, overrides)
+    ensure_files_fit_iceberg(source, table)
     if before is None:
         ensure_alone(target.store, may_nest=table.properties.allow_nested_tables)
     files = source.files()

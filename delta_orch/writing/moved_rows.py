@@ -10,9 +10,11 @@ from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.scan_plan import RowTracking, ScanPlan
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.protocol.types import LONG, StructField, StructType
-from delta_orch.table.row_tracking import materialized_columns
+from delta_orch.table.column_mapping import FIELD_ID
+from delta_orch.table.row_tracking import ICEBERG_IDS, materialized_columns
 
 
 class RowCopies:
@@ -20,7 +22,8 @@ class RowCopies:
     "Writer Requirements for Row Tracking").
 
     Where row tracking is enabled, a copy holds each row's id and commit version in the two columns that the metadata
-    names. Where it is only supported, the copies are new rows, and the commit says so.
+    names, under the field ids of Iceberg where the table is compatible with its V3. Where it is only supported, the
+    copies are new rows, and the commit says so.
 
     Raises:
         ProtocolViolationError: Row tracking is enabled, but the metadata does not name the columns.
@@ -29,10 +32,14 @@ class RowCopies:
     def __init__(self, snapshot: Snapshot) -> None:
         self._tracking: RowTracking | None = None
         self._loses_ids = False
+        self._columns: tuple[StructField, ...] = ()
         if snapshot.configuration.enables("rowTracking"):
             names = materialized_columns(snapshot.metadata)
             # Under the names they are stored by, so that they are written as they were read.
             self._tracking = RowTracking(*names, *names)
+            has_ids = snapshot.properties.enable_iceberg_compat_v3
+            ids: list[JsonObject] = [{FIELD_ID: number} if has_ids else {} for number in ICEBERG_IDS]
+            self._columns = tuple(StructField(n, LONG, metadata=m) for n, m in zip(names, ids, strict=True))
         else:
             self._loses_ids = snapshot.configuration.supports("rowTracking")
 
@@ -62,10 +69,6 @@ class RowCopies:
         """Let the commit say whether its copies are still the same rows."""
         if self._loses_ids:
             transaction.note_unpreserved_rows()
-
-    @property
-    def _columns(self) -> tuple[StructField, ...]:
-        return () if self._tracking is None else tuple(StructField(name, LONG) for name in self._tracking.names)
 
 
 def unsplit(spec: WriteSpec) -> WriteSpec:

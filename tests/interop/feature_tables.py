@@ -91,6 +91,7 @@ MAKE: dict[str, Make] = {
     "rowTracking": with_properties({"delta.enableRowTracking": "true"}),
     "icebergCompatV1": with_properties({"delta.enableIcebergCompatV1": "true"}, ("name",)),
     "icebergCompatV2": with_properties({"delta.enableIcebergCompatV2": "true"}, ("name",)),
+    "icebergCompatV3": with_properties({"delta.enableIcebergCompatV3": "true"}, ("name",)),
     "clustering": with_clustering,
     "inCommitTimestamp": with_properties({"delta.enableInCommitTimestamps": "true"}),
     "checkpointProtection": with_properties({"delta.feature.checkpointProtection": "supported"}),

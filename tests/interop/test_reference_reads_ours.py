@@ -38,6 +38,11 @@ OURS = {
     "type-widening": Ours({"delta.enableTypeWidening": "true"}, features=("typeWidening",)),
     "iceberg-compat-v1": Ours({"delta.enableIcebergCompatV1": "true"}, features=("icebergCompatV1", "columnMapping")),
     "iceberg-compat-v2": Ours({"delta.enableIcebergCompatV2": "true"}, features=("icebergCompatV2", "columnMapping")),
+    "iceberg-compat-v3": Ours(
+        {"delta.enableIcebergCompatV3": "true", "delta.enableDeletionVectors": "true"},
+        partition_by=("name",),
+        features=("icebergCompatV3", "columnMapping", "rowTracking", "deletionVectors"),
+    ),
     "struct-statistics": Ours({"delta.checkpoint.writeStatsAsStruct": "true"}),
     "everything": Ours(
         {

@@ -126,6 +126,9 @@ MADE = {
         properties="'delta.enableIcebergCompatV2'='true', 'delta.columnMapping.mode'='name'",
         features=("icebergCompatV2", "columnMapping"),
     ),
+    "iceberg-compat-v3": Made(
+        properties="'delta.enableIcebergCompatV3'='true'", features=("icebergCompatV3", "columnMapping", "rowTracking")
+    ),
     "vacuum-protocol-check": Made(
         properties="'delta.feature.vacuumProtocolCheck'='supported'", features=("vacuumProtocolCheck",)
     ),

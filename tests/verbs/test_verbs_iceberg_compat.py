@@ -1,4 +1,4 @@
-"""Iceberg compatibility V1 and V2: what is required is required, and what files must hold they hold."""
+"""Iceberg compatibility: what is required is required, and what files must hold they hold."""
 
 from __future__ import annotations
 
@@ -17,10 +17,13 @@ from tests.certain import a, some
 from tests.harness.table_builder import begin
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.verbs.conftest import EngineRows
 
 V1 = {"delta.enableIcebergCompatV1": "true"}
 V2 = {"delta.enableIcebergCompatV2": "true"}
+V3 = {"delta.enableIcebergCompatV3": "true"}
 MAPPED = {"delta.columnMapping.mode": "name"}
 NESTED = pa.schema(
     [
@@ -86,7 +89,7 @@ def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows: EngineRows, ta
     assert (field_id(some(after.find("n"))), nested_field_ids(some(after.find("n")))) == (10, {"element": 11})
 
 
-@pytest.mark.parametrize("version", [V1, V2], ids=["V1", "V2"])
+@pytest.mark.parametrize("version", [V1, V2, V3], ids=["V1", "V2", "V3"])
 def test_partition_columns_are_in_the_files(rows: EngineRows, table: DeltaTable, version: dict[str, str]) -> None:
     table.append(rows.data(ROWS), partition_by=["day"], properties=version)
     ids = parquet_ids(table)
@@ -115,6 +118,10 @@ def test_an_existing_table_becomes_compatible_once_its_columns_are_mapped(rows: 
         (V2 | {"delta.enableDeletionVectors": "true"}, ROWS.schema, "excludes deletion vectors"),
         (V2 | {"delta.columnMapping.mode": "none"}, ROWS.schema, "needs delta.columnMapping.mode"),
         (V2, pa.schema([("n", pa.null()), ("id", pa.int64())]), "void"),
+        (V3 | V2, ROWS.schema, "V2 and V3 exclude each other"),
+        (V3 | {"delta.enableRowTracking": "false"}, ROWS.schema, "needs delta.enableRowTracking"),
+        (V3 | {"delta.columnMapping.mode": "none"}, ROWS.schema, "needs delta.columnMapping.mode"),
+        (V3, pa.schema([("n", pa.null()), ("id", pa.int64())]), "void"),
     ],
 )
 def test_contradictions_are_named_at_creation(
@@ -136,8 +143,6 @@ def test_contradictions_are_named_later_on(table: DeltaTable) -> None:
             alteration.commit()
     with pytest.raises((InvalidRequestError, SchemaMismatchError), match="excludes the types"):
         table.append(pa.table({"l": pa.array([[1]], pa.list_(pa.int32()))}), schema_mode="merge")
-    with pytest.raises(UnsupportedFeatureError, match="icebergCompatV3"):
-        table.alter().set_properties({"delta.enableIcebergCompatV3": "true"}).commit()
     assert table.version() == 0
 
 
@@ -176,3 +181,58 @@ def test_files_must_say_how_many_records_they_have(table: DeltaTable) -> None:
     transaction.add_files(bare)
     with pytest.raises(InvalidRequestError, match="numRecords"):
         transaction.commit()
+
+
+def test_v3_tracks_rows_under_the_field_ids_of_iceberg(rows: EngineRows, table: DeltaTable) -> None:
+    table.append(rows.data(pa.concat_tables([ROWS, pa.table({"id": [2], "day": ["b"]})])), properties=V3)
+    assert {"icebergCompatV3", "rowTracking", "columnMapping"} <= set(some(table.snapshot().protocol.writer_features))
+    assert sorted(parquet_ids(table).values()) == [1, 2]
+    before = row_ids(table)
+    table.update({"day": "'c'"}, engine=rows.engine)
+    assert sorted(parquet_ids(table).values()) == [1, 2, 2147483539, 2147483540]
+    assert row_ids(table) == before
+
+
+def row_ids(table: DeltaTable) -> dict[int, int]:
+    found = table.snapshot().scan(columns=["id"], row_tracking=True).to_arrow()
+    return dict(zip(found["id"].to_pylist(), found["row_id"].to_pylist(), strict=True))
+
+
+def test_v3_takes_deletion_vectors_and_stays(table: DeltaTable) -> None:
+    table.append(pa.table({"id": [1, 2]}), properties=V3 | {"delta.enableDeletionVectors": "true"})
+    table.delete("id = 1")
+    assert table.snapshot().scan().to_arrow().to_pylist() == [{"id": 2}]
+    for change, cause in (
+        ({"delta.enableIcebergCompatV3": "false"}, "cannot be switched off"),
+        ({"delta.enableRowTracking": "false"}, "needs delta.enableRowTracking"),
+    ):
+        with pytest.raises(InvalidRequestError, match=cause):
+            table.alter().set_properties(change).commit()
+    with pytest.raises(UnsupportedFeatureError, match="icebergCompatV3"):
+        table.alter().drop_feature("icebergCompatV3").commit()
+    with pytest.raises(InvalidRequestError, match="variants"):
+        table.alter().add_column("v", "variant").commit()
+    assert table.version() == 1
+
+
+def test_v3_comes_to_a_table_whose_files_hold_no_row_ids(tmp_path: Path) -> None:
+    tracked, mapped = DeltaTable(tmp_path / "tracked"), DeltaTable(tmp_path / "mapped")
+    tracked.append(ROWS, properties=MAPPED | {"delta.enableRowTracking": "true"})
+    switched = {**V3, "delta.enableRowTracking": "true"}
+    with pytest.raises(InvalidRequestError, match="tracked rows before"):
+        tracked.alter().set_properties(switched).commit()
+    with pytest.raises(InvalidRequestError, match="tracked rows before"):
+        tracked.clone(tmp_path / "clone", properties=V3)
+    mapped.append(ROWS, properties=MAPPED)
+    mapped.alter().set_properties(switched).commit()
+    assert row_ids(mapped) == {1: 0}
+    with pytest.raises(InvalidRequestError, match="switched off"):
+        mapped.restore(0)
+
+
+def test_a_clone_is_held_to_what_it_promises(tmp_path: Path) -> None:
+    source = DeltaTable(tmp_path / "source")
+    source.append(ROWS, partition_by=["day"], properties=MAPPED)
+    with pytest.raises(InvalidRequestError, match="partition columns"):
+        source.clone(tmp_path / "clone", shallow=False, properties=V1)
+    assert not DeltaTable(tmp_path / "clone").exists()

@@ -29,10 +29,11 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import is_opaque
-from delta_orch.log.files.file_columns import FileTable, record_counts
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.stats_columns import parse_stats
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_checks import ensure_files_fit_iceberg
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options, parse_txns, provenance_only
 from delta_orch.log.write.commit_result import CommitResult
 from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
@@ -341,35 +342,6 @@ def _counts_type(columns: Sequence[Path]) -> pa.DataType:
     return pa.struct(
         [pa.field(name, pa.int64() if rests == [()] else _counts_type(rests)) for name, rests in by_name.items()]
     )
-
-
-def ensure_files_fit_iceberg(snapshot: Snapshot, table: TableConfiguration) -> None:
-    """Check the files that are there where Iceberg compatibility is switched on (PROTOCOL, "Writer Requirements for
-    IcebergCompatV1" and "…V2").
-
-    Raises:
-        InvalidRequestError: A file has a deletion vector, or for V1 lacks its number of records or its partition
-            values. Nothing was changed.
-    """
-    before, after = snapshot.properties, table.properties
-    begins_v1 = after.enable_iceberg_compat_v1 and not before.enable_iceberg_compat_v1
-    begins_v2 = after.enable_iceberg_compat_v2 and not before.enable_iceberg_compat_v2
-    if not (begins_v1 or begins_v2) or not snapshot.num_files:
-        return
-    files = snapshot.files(["dv_id", "stats"])
-    problem = None
-    if FileTable(files).dv_id.null_count < files.num_rows:
-        problem = "Some of its files have deletion vectors"
-    elif begins_v1 and snapshot.partition_columns:
-        problem = "Its files do not hold the values of the partition columns"
-    elif begins_v1 and record_counts(files).null_count:
-        problem = "Some of its files do not say how many records they have"
-    if problem is not None:
-        raise InvalidRequestError(
-            "The table cannot become compatible with Iceberg as it is",
-            cause=problem,
-            remedy="Overwrite the table with its own rows first, or create a new table",
-        )
 
 
 def _shorten(value: object) -> object:
