@@ -254,3 +254,10 @@ def test_operators_bind_as_in_spark(text: str, expected: object) -> None:
 def test_what_has_another_meaning_than_its_name_is_refused(text: str) -> None:
     with pytest.raises((UnsupportedExpressionError, InvalidExpressionError)):
         run(f"SELECT {text} AS c FROM t")
+
+
+def test_a_comparison_of_an_expression_is_refused_in_words() -> None:
+    with pytest.raises(
+        InvalidExpressionError, match=r"\(an expression\) of type long cannot be compared with a binary"
+    ):
+        run("SELECT id + 1 = X'61' AS c FROM t")

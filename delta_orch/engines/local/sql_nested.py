@@ -56,6 +56,9 @@ def searching(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]
     def search(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         array, value = (scalars.scalar(argument) for argument in arguments)
         kind = _ordered_element(array, function)
+        if {kind, value.data_type} <= {*INTEGRAL_RANGES}:
+            kind = common_type(kind, value.data_type)
+            array = widen(array, ArrayType(kind))
         if (
             common_type(kind, value.data_type) != kind
             or (STRING in (kind, value.data_type) and kind != value.data_type)

@@ -39,7 +39,7 @@ from delta_orch.protocol.types import (
     DecimalType,
 )
 
-_SELF = "\0self"
+_SELF = "(an expression)"
 
 
 def compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:

@@ -232,6 +232,8 @@ class Scalars:
             return compare_with_literal(op, left, right)
         if op == "<=>" and VOID in (left.data_type, right.data_type):
             other = left if right.data_type == VOID else right
+            if not has_equality(other.data_type):
+                raise unsupported(f"a comparison of {other.data_type}")
             return Typed(f"({other.sql} IS NULL)", BOOLEAN)
         kind = common_type(left.data_type, right.data_type)
         if kind == VOID:
@@ -280,7 +282,7 @@ class Scalars:
         operands = filled_up(operands)
         # Spark finds one common type for the value and the whole list.
         kinds = [operand.data_type for operand in operands]
-        if STRING in kinds:
+        if STRING in kinds or VOID in kinds:
             kind = common_type_of(kinds)
             operands = [widen(operand, kind) for operand in operands]
         child, *values = operands
@@ -355,7 +357,8 @@ class Scalars:
         left, right = map(self.scalar, node.arguments)
         ensure_computable(left, right, describe(node))
         kinds = {left.data_type, right.data_type}
-        if any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE, STRING} & kinds:
+        is_exact = any(isinstance(kind, DecimalType) for kind in kinds) and not {FLOAT, DOUBLE, STRING} & kinds
+        if is_exact and left.data_type != VOID:  # Spark goes by what is divided
             return decimal_quotient(left, right, describe(node))
         arithmetic_type(left, right, describe(node))
         return guarded("/", widen(left, DOUBLE), widen(right, DOUBLE), DOUBLE)

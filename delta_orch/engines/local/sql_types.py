@@ -205,7 +205,7 @@ def arithmetic_type(left: Typed, right: Typed, what: str) -> DataType:
 
 
 def decimal_operand(value: Typed) -> DecimalType:
-    """The decimal that stands for an operand beside a decimal: constants have just their own digits."""
-    if value.literal is not None and type(value.literal.value) is int:
+    """The decimal that stands for an operand beside a decimal: constants but bytes have just their own digits."""
+    if value.literal is not None and type(value.literal.value) is int and value.data_type != BYTE:
         return DecimalType(len(str(abs(value.literal.value))), 0)
     return as_decimal(value.data_type)
