@@ -38,10 +38,11 @@ format: setup ## Format the code
 conformance: setup ## Read the golden tables on both engines, and write docs/reading.md's tables anew
 	@$(BIN)/python -m tests.harness.conformance --tables ../shared/golden --page docs/reading.md
 
-interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta on Spark (needs Maven; SEQUENCES=300 chooses)
+interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta on Spark (needs Maven; SEQUENCES=300 STATEMENTS=300 choose)
 	@scripts/setup_reference.sh
 	@$(BIN)/python -m pytest tests/interop
 	@$(BIN)/python -m tests.harness.sequences --spark --cases $(or $(SEQUENCES),20)
+	@$(BIN)/python -m tests.harness.statements --cases $(or $(STATEMENTS),20)
 
 fuzz: setup ## Damage tables and read them all, pass every wrong argument (FUZZ="--cases 1000 --seed 1" chooses, FUZZ="--spark --cases 100" with Spark, ARGUMENTS="--calls 1000")
 	@$(BIN)/python -m tests.harness.fuzz --tables ../shared/golden $(or $(FUZZ),--cases 20000)

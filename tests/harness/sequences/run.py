@@ -24,7 +24,7 @@ from tests.harness.sequences.cases import COLUMNS, COMPUTED, IDENTITIES, SCHEMA,
 from tests.interop.reference_client import Reference, ReferenceError
 
 REFERENCE = "reference"
-_SQL_TYPES = {
+SQL_TYPES = {
     "st": "STRUCT<a: STRING, b: BIGINT>", "tags": "ARRAY<STRING>", "m": "MAP<STRING, BIGINT>", "p": "STRING",
     "d": "DECIMAL(10, 2)", "f": "DOUBLE", "day": "DATE", "ts": "TIMESTAMP", "n": "TIMESTAMP_NTZ", "bin": "BINARY",
     "fl": "FLOAT", "i": "INT", "wide": "DECIMAL(38, 18)", "ls": "ARRAY<STRUCT<q: BIGINT, r: DATE>>",
@@ -33,7 +33,7 @@ _SQL_TYPES = {
 }  # fmt: skip
 _NOT_TRANSLATED = re.compile("cannot translate expression to source filter|not support overwrite by expression")
 _REFUSED_BY_RULE = re.compile("UnsupportedExpressionError|SchemaMismatchError: The struct .* has the fields")
-_OWN_FAILURE = re.compile(r"Unexpected row: did not match any merge clause|\[INTERNAL_ERROR\]")
+OWN_FAILURE = re.compile(r"Unexpected row: did not match any merge clause|\[INTERNAL_ERROR\]")
 """Of Delta on Spark: in a merge with two clauses of one condition for rows without a source, and where Spark calls what
 went wrong a bug of its own, in the optimizer."""
 Bag = Counter[tuple[str, ...]]
@@ -129,7 +129,7 @@ def _laid_out(how: str, columns: tuple[str, ...]) -> str:
 
 
 def _sql_type(name: str) -> str:
-    return _SQL_TYPES.get(name, "BIGINT")
+    return SQL_TYPES.get(name, "BIGINT")
 
 
 def _write_source(rows: pa.Table, path: Path) -> None:
@@ -152,7 +152,7 @@ def _step(
     if statement.rows is not None:
         _write_source(statement.rows, source)
     before = {path: _ids(path) for path in copies.versions}
-    told = {path: _tells(path) for path in copies.versions}
+    told = {path: tells(path) for path in copies.versions}
     refusals: dict[str, str | None] = {}
     for name in reversed([*copies.writers]) if replaces else copies.writers:
         refusals[name] = _run(copies.writers[name], statement, copies.paths[name], copies.versions, source, reference)
@@ -165,7 +165,7 @@ def _step(
             # fields, nobody runs: the copies stay alike.
             copies.unsupported.append(f"{statement.sql}: {refusals[name]}"[:400])
             return
-    if _OWN_FAILURE.search(str(refusals[REFERENCE])):
+    if OWN_FAILURE.search(str(refusals[REFERENCE])):
         raise _ReferenceFailsError
     if any(refusals.values()):
         if not all(refusals.values()):
@@ -177,10 +177,10 @@ def _step(
     # What moves rows goes by the files there are, and the reference's MERGE may commit rows that it only copied.
     if len({bool(count) for count in made.values()}) > 1 and statement.sql.startswith(("DELETE", "UPDATE", "INSERT")):
         raise Differs(f"not everybody commits: {made}")
-    _compare_schemas(copies)
-    _compare_rows(copies, reference)
-    if any(made.values()) and all(told[path] and _tells(path) for path in told):
-        _compare_feeds(copies, reference, nets=statement.restores is not None)
+    compare_schemas(copies)
+    compare_rows(copies, reference)
+    if any(made.values()) and all(told[path] and tells(path) for path in told):
+        compare_feeds(copies, reference, nets=statement.restores is not None)
     _compare_kept_ids(before, copies)
 
 
@@ -221,7 +221,7 @@ def _run(
 # What both sides say
 
 
-def _compare_schemas(copies: Copies) -> None:
+def compare_schemas(copies: Copies) -> None:
     first, *others = copies.versions
     for path in others:
         if _schema(path) != _schema(first):
@@ -241,7 +241,7 @@ def _has_fields_of(rows: pa.Table | None, path: Path) -> bool:
     return all(i < 0 or schema.field(i).type == rows.schema.field(schema.field(i).name).type for i in places)
 
 
-def _tells(path: Path) -> bool:
+def tells(path: Path) -> bool:
     return DeltaTable(path).snapshot().metadata.configuration.get("delta.enableChangeDataFeed") == "true"
 
 
@@ -249,7 +249,7 @@ def _tracks(path: Path) -> bool:
     return DeltaTable(path).snapshot().metadata.configuration.get("delta.enableRowTracking") == "true"
 
 
-def _compare_rows(copies: Copies, reference: Reference) -> None:
+def compare_rows(copies: Copies, reference: Reference) -> None:
     paths = list(copies.versions)
     tracked = _tracks(paths[0])
     ids = f", _metadata.row_id AS {_IDS[0]}, _metadata.row_commit_version AS {_IDS[1]}" if tracked else ""
@@ -262,14 +262,14 @@ def _compare_rows(copies: Copies, reference: Reference) -> None:
         snapshot = DeltaTable(path).snapshot()
         scan = snapshot.scan(row_tracking=tracked)
         read_by_us = _bag(scan.to_arrow().rename_columns([*schema.names, *(_IDS if tracked else ())]), schema)
-        _ensure_same(f"rows of {path.name} by us and by the reference", read_by_us, read_by_them)
+        ensure_same(f"rows of {path.name} by us and by the reference", read_by_us, read_by_them)
         if tracked and read_by_us:
             ids_found = [row[-2] for row in read_by_us.elements()]
             if len(set(ids_found)) < len(ids_found):
                 raise Differs(f"{path.name} has a row id twice: {sorted(ids_found)}")
         rows = Counter(_without_identities(row, schema)[: len(schema)] for row in read_by_us.elements())
         if expected is not None:
-            _ensure_same(f"rows of {path.name} and of {paths[0].name}", rows, expected)
+            ensure_same(f"rows of {path.name} and of {paths[0].name}", rows, expected)
         expected = expected or rows
     assert expected is not None
     for name, writer in copies.writers.items():
@@ -277,14 +277,14 @@ def _compare_rows(copies: Copies, reference: Reference) -> None:
             scan = DeltaTable(paths[-1]).snapshot().scan()
             read = _bag(writer.to_arrow(writer.scan(scan.plan())), schema)
             known = Counter(_without_identities(row, schema) for row in read.elements())
-            _ensure_same(f"rows of {paths[-1].name} by {name}", known, expected)
+            ensure_same(f"rows of {paths[-1].name} by {name}", known, expected)
 
 
 def _listed(schema: pa.Schema) -> str:
     return ", ".join(f"`{name}`" for name in schema.names)
 
 
-def _compare_feeds(copies: Copies, reference: Reference, *, nets: bool) -> None:
+def compare_feeds(copies: Copies, reference: Reference, *, nets: bool) -> None:
     """`nets`: files come back and go whole, and which rows they share differs from copy to copy."""
     paths = [path for path, versions in copies.versions.items() if versions[-1] > versions[-2]]
     schema = _schema(paths[0])
@@ -305,7 +305,7 @@ def _compare_feeds(copies: Copies, reference: Reference, *, nets: bool) -> None:
     for path, told_by_them in zip(paths, theirs, strict=True):
         feed = DeltaTable(path).changes(starting_version=copies.versions[path][-2] + 1).to_arrow()
         told_by_us = _bag(feed.select([*schema.names, "_change_type"]), schema)
-        _ensure_same(f"changes of {path.name} by us and by the reference", told_by_us, told_by_them)
+        ensure_same(f"changes of {path.name} by us and by the reference", told_by_us, told_by_them)
         told_by_us = Counter(_without_identities(row, schema) for row in told_by_us.elements())
         if nets:
             of_kind = {
@@ -315,7 +315,7 @@ def _compare_feeds(copies: Copies, reference: Reference, *, nets: bool) -> None:
             told_by_us = Counter((*row, "insert") for row in (of_kind["insert"] - of_kind["delete"]).elements())
             told_by_us.update((*row, "delete") for row in (of_kind["delete"] - of_kind["insert"]).elements())
         if expected is not None:
-            _ensure_same(f"changes of {path.name} and of {paths[0].name}", told_by_us, expected)
+            ensure_same(f"changes of {path.name} and of {paths[0].name}", told_by_us, expected)
         expected = told_by_us if expected is None else expected
 
 
@@ -331,7 +331,7 @@ def _compare_kept_ids(before: Mapping[Path, Mapping[int, Any]], copies: Copies) 
         )
     first, *others = kept
     for path in others:
-        _ensure_same(f"(u, id kept, version kept) of {path.name} and of {first.name}", kept[path], kept[first])
+        ensure_same(f"(u, id kept, version kept) of {path.name} and of {first.name}", kept[path], kept[first])
 
 
 def _ids(path: Path) -> dict[int, Any]:
@@ -363,7 +363,7 @@ def _bag(rows: pa.Table, schema: pa.Schema) -> Bag:
     return Counter(tuple(map(repr, row.values())) for row in rows.to_pylist())
 
 
-def _ensure_same(what: str, found: Bag, expected: Bag) -> None:
+def ensure_same(what: str, found: Bag, expected: Bag) -> None:
     if found != expected:
         more, less = ("\n    ".join(map(", ".join, rows)) for rows in (found - expected, expected - found))
         raise Differs(f"{what} differ\n  more:\n    {more}\n  missing:\n    {less}")
