@@ -15,8 +15,6 @@ from delta_orch.errors import InvalidRequestError, MissingFileError, VersionNotF
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, is_older, newest_first, said_by
 
 if TYPE_CHECKING:
-    import pyarrow as pa
-
     from delta_orch.airflow.neighbors import Neighbors
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
@@ -138,9 +136,9 @@ class _Rows:
 
     def __init__(self, run: TaskRun, table: DeltaTable, own: Commit) -> None:
         # A DAG file is parsed without pyarrow.
-        from delta_orch.pipeline.shared_target import left_by
+        from delta_orch.pipeline.shared_target import left_by, paths_of
 
-        paths = set(_paths(own.adds))
+        paths = paths_of(own.adds)
         self._run, self._table, self._own_version = run, table, own.version
         self._written = self.files = frozenset(paths - left_by(table, own, paths)[0])
         # If there were none, none can be doubled.
@@ -155,12 +153,13 @@ class _Rows:
             is_remover: It has to remove all of them that a file holds, or none. Another one, of a newer run or a user,
                 may have removed some.
         """
+        from delta_orch.pipeline.shared_target import paths_of
         from delta_orch.pipeline.tail import changes_data
 
         info: Mapping[str, Any] = commit.commit_info or {}
-        gone = self.files & _paths(commit.removes)
+        gone = self.files & paths_of(commit.removes)
         if info.get("operation") == "RESTORE":
-            self.files = self.files - gone | _paths(commit.adds) & frozenset[str]().union(*self._past)
+            self.files = self.files - gone | paths_of(commit.adds) & frozenset[str]().union(*self._past)
             self.are_gone = self._past.get(self.files, not self.files)
         elif gone:
             self._are_changed |= info.get("operation") in ("UPDATE", "MERGE")
@@ -182,13 +181,13 @@ class _Rows:
     def _split(self, commit: Commit, version: int, paths: Set[str]) -> tuple[bool, bool]:
         """Whether a commit that removes rows removes some that these files of a version hold, and leaves some."""
         from delta_orch.expressions.tree import is_not_true
-        from delta_orch.pipeline.shared_target import have
+        from delta_orch.pipeline.shared_target import have, paths_of
 
         info: Any = commit.commit_info or {}
         if info.get("operation") == "MERGE":
             # Which rows it has deleted, updated and copied is not told of each file.
             others = (int(info["operationMetrics"].get(f"numTargetRows{what}", 0)) for what in ("Updated", "Copied"))
-            return True, any(others) or not paths.isdisjoint(_paths(commit.adds))
+            return True, any(others) or not paths.isdisjoint(paths_of(commit.adds))
         said = predicate_of(info)
         if said is None:
             return True, False
@@ -206,12 +205,6 @@ def _heirs(commit: Commit, gone: Set[str]) -> frozenset[str]:
 
     there = {place for path, place in places(commit.removes).items() if path in gone}
     return frozenset(path for path, place in places(commit.adds).items() if path in gone or {place, None} & there)
-
-
-def _paths(files: pa.Table) -> frozenset[str]:
-    from delta_orch.log.files.file_columns import FileTable
-
-    return frozenset(FileTable(files).path.to_pylist())
 
 
 def predicate_of(info: Mapping[str, Any]) -> str | None:

@@ -83,7 +83,7 @@ def added_by(
         is_own: Whether the rows that a commit has rewritten are its own.
     """
     for commit in newest_first(table, version) if wanted else ():
-        found = wanted.keys() & set(FileTable(commit.adds).path.to_pylist())
+        found = wanted.keys() & paths_of(commit.adds)
         left, mixed = left_by(table, commit, found)
         yield commit, found - left
         operation = (commit.commit_info or {}).get("operation")
@@ -99,7 +99,7 @@ def added_by(
             return
 
 
-def left_by(table: DeltaTable, commit: Commit, paths: set[str]) -> tuple[set[str], set[str]]:
+def left_by(table: DeltaTable, commit: Commit, paths: Set[str]) -> tuple[Set[str], Set[str]]:
     """Of files that a commit has added: those with nothing but rows of files that it has rewritten, as a write that
     replaces the rows of a predicate leaves the others of a file; and those that have rows of its own beside them."""
     info: Mapping[str, object] = commit.commit_info or {}
@@ -233,13 +233,16 @@ def _spelled(strings: pa.Table, columns: Sequence[str], schema: StructType) -> I
     return zip(*spelled, strict=True)
 
 
+def paths_of(files: pa.Table) -> frozenset[str]:
+    """The path of each file."""
+    return frozenset(FileTable(files).path.to_pylist())
+
+
 def places(files: pa.Table) -> dict[str, Place | None]:
     """Path → partition of each file; None where the log does not say."""
     table = FileTable(files)
-    values: list[Mapping[str, str | None] | None] = [
-        None if pairs is None else dict(pairs) for pairs in table.partition_values.to_pylist()
-    ]
-    partitions = (None if pairs is None else tuple(sorted(pairs.items())) for pairs in values)
+    given = table.partition_values.to_pylist()
+    partitions = (None if pairs is None else tuple(sorted(dict(pairs).items())) for pairs in given)
     return dict(zip(table.path.to_pylist(), partitions, strict=True))
 
 
