@@ -150,9 +150,12 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     @field_validator("partition_overwrite", "idempotency", "engine", mode="before")
     @classmethod
     def _check_choice(cls, value: str, info: ValidationInfo) -> str:
-        choices = {"partition_overwrite": PARTITION_OVERWRITE, "idempotency": IDEMPOTENCY, "engine": ENGINES}
-        name = info.field_name or ""
-        return value if isinstance(value, dg.EnvVar) else ensure_choice(name, value, choices[name])
+        named = {"partition_overwrite": PARTITION_OVERWRITE, "idempotency": IDEMPOTENCY, "engine": ENGINES}
+        choices = named[info.field_name or ""]
+        if not isinstance(value, dg.EnvVar) and value not in choices:
+            remedy = f"Use one of {', '.join(choices)}"
+            raise InvalidRequestError(f"There is no {info.field_name} {value!r}", remedy=remedy)
+        return value
 
     @field_validator("table_properties", mode="before")
     @classmethod
@@ -429,13 +432,6 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 "root_uri is empty", remedy="Name the folder of all tables, such as lake or s3://b/l"
             )
         return DeltaTable("/".join([root.rstrip("/"), *path]), resolve_options(self.storage_options))
-
-
-def ensure_choice(name: str, value: str, choices: Sequence[str]) -> str:
-    """One of the choices, or InvalidRequestError."""
-    if value not in choices:
-        raise InvalidRequestError(f"There is no {name} {value!r}", remedy=f"Use one of {', '.join(choices)}")
-    return value
 
 
 def _written_metadata(context: dg.OutputContext) -> Mapping[str, object]:

@@ -34,11 +34,11 @@ def dynamic_keys(
     partitions_def: dg.PartitionsDefinition[str], keys: Sequence[str]
 ) -> list[tuple[dg.DynamicPartitionsDefinition, list[str]]]:
     """The dynamic partitions among the dimensions, and what the keys hold of each."""
-    found: list[tuple[dg.DynamicPartitionsDefinition, list[str]]] = []
-    for index, made in enumerate(dimension_definitions(partitions_def)):
-        if isinstance(made, dg.DynamicPartitionsDefinition) and made.name is not None:
-            found.append((made, list(dict.fromkeys(keys_by_dimension(partitions_def, key)[index] for key in keys))))
-    return found
+    return [
+        (made, list(dict.fromkeys(keys_by_dimension(partitions_def, key)[index] for key in keys)))
+        for index, made in enumerate(dimension_definitions(partitions_def))
+        if isinstance(made, dg.DynamicPartitionsDefinition) and made.name is not None
+    ]
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
@@ -127,7 +127,8 @@ class _Versions:
         if before is not None:
             given, schema = schema.names, _without_own(before.schema)
             _ensure_same_columns(given, schema.names)
-            rows = engine.conform(rows, _with_fields(schema, marker))
+            wanted = schema if marker is None else replace(schema, fields=(*schema.fields, marker))
+            rows = engine.conform(rows, wanted)
         self._schema = schema
         self._keys = resolve_column_names(keys, schema, "merge_keys")
         (self._sequence,) = resolve_column_names([sequence_by], schema, "sequence_by")
@@ -205,8 +206,7 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         from delta_orch.expressions.nodes import Column, IsNull
         from delta_orch.expressions.tree import conjunction
 
-        is_open = IsNull(Column((VALID_TO,)))
-        return self._scan(columns, is_open if where is None else conjunction(is_open, where))
+        return self._scan(columns, conjunction(IsNull(Column((VALID_TO,))), where))
 
     # Rows that cannot be
 
@@ -347,8 +347,6 @@ WHERE NOT {_GONE} AND (NOT {_KNOWN} OR {VALID_TO} IS NOT NULL)
 
 def scd2_schema(schema: StructType, sequence_by: str) -> StructType:
     """The columns of a table that this mode fills, from those of the rows."""
-    from dataclasses import replace
-
     from delta_orch.protocol.types import BOOLEAN, StructField
 
     sequence = schema.find(sequence_by)
@@ -360,8 +358,6 @@ def scd2_schema(schema: StructType, sequence_by: str) -> StructType:
 
 def _without_marker(schema: StructType, marker: str | None) -> tuple[StructType, StructField | None]:
     """The columns that are kept, and the one that marks deletions."""
-    from dataclasses import replace
-
     if marker is None:
         return schema, None
     field = schema.find(marker)
@@ -385,15 +381,7 @@ def _ensure_comparable(schema: StructType) -> None:
             )
 
 
-def _with_fields(schema: StructType, field: StructField | None) -> StructType:
-    from dataclasses import replace
-
-    return schema if field is None else replace(schema, fields=(*schema.fields, field))
-
-
 def _without_own(schema: StructType) -> StructType:
-    from dataclasses import replace
-
     if missing := [name for name in OWN_COLUMNS if schema.find(name) is None]:
         raise SchemaMismatchError(
             f"The table has no column {missing[0]}",
