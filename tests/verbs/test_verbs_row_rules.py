@@ -322,6 +322,27 @@ def test_default_metadata_without_the_feature_means_nothing(rows: Any, make: Any
     assert rows.pylist(table) == [{"id": 1, "b": None}]
 
 
+@pytest.mark.parametrize(("kind", "empty", "other"), [(pa.string(), "", "x"), (pa.binary(), b"", b"x")])
+def test_checks_see_an_empty_partition_value_as_the_null_that_it_becomes(
+    rows: Any, table: DeltaTable, kind: pa.DataType, empty: object, other: object
+) -> None:
+    def data(*keys: object) -> Any:
+        return rows.data(pa.table({"k": pa.array(keys, kind), "id": [1] * len(keys)}))
+
+    table.create(pa.schema([pa.field("k", kind, nullable=False), ("id", pa.int64())]), partition_by=["k"])
+    refused(table, data(other, empty))
+    table.append(data(other))
+    loose = DeltaTable(f"{table.uri}-loose")
+    loose.append(data(other), partition_by=["k"])
+    with pytest.raises(ConstraintViolationError, match="replace_where"):
+        loose.overwrite(data(empty), replace_where=f"k = {_sql(empty)} OR k = {_sql(other)}")
+    assert rows.pylist(table) == rows.pylist(loose) == [{"k": other, "id": 1}]
+
+
+def _sql(value: object) -> str:
+    return f"X'{value.hex()}'" if isinstance(value, bytes) else f"'{value}'"
+
+
 # Identity columns
 
 

@@ -100,9 +100,12 @@ def plan_projection(source: StructType, spec: WriteSpec, *, in_tasks: bool, max_
         values[0] = _guarded(values[0], checks, spec.schema)
     labels = spec.partition_columns if in_tasks else _partition_labels(spec)
     texts = () if in_tasks else (_partition_text(spec, name) for name in spec.partition_columns)
+    filled, numbered = _filled_columns(source, spec), _numbered_columns(spec, max_tasks)
+    # The last of them: what is generated is told of the rows as they came, and checks see what the log will say.
+    blanked = _blank_to_null(spec)
     return WriteProjection(
-        filled=_filled_columns(source, spec),
-        numbered=_numbered_columns(spec, max_tasks),
+        filled=filled if numbered else (*filled, *blanked),
+        numbered=(*numbered, *blanked) if numbered else (),
         written=(
             *(f"{value} AS {quote_identifier(f.name)}" for value, f in zip(values, columns, strict=True)),
             *(f"{text} AS {quote_identifier(label)}" for text, label in zip(texts, labels, strict=False)),
@@ -199,6 +202,21 @@ def is_known_before_numbers(spec: WriteSpec) -> bool:
     """Whether the partition of a row is known before its identity values are."""
     late = {*(i.name for i in spec.identities), *(c.name for c in spec.generated if _needs_identity(c, spec))}
     return late.isdisjoint(spec.partition_columns)
+
+
+def _blank_to_null(spec: WriteSpec) -> tuple[SelectList, ...]:
+    """The list in which an empty text in a partition column is null, as it is in the log (PROTOCOL, "Partition Value
+    Serialization"); none where no partition column can hold one."""
+    values = {f.name: quote_identifier(f.name) for f in spec.written_schema}
+    blank = {f.name for f in spec.schema if f.name in spec.partition_columns and f.data_type in (STRING, BINARY)}
+    if not blank:
+        return ()
+    return (
+        tuple(
+            f"CASE WHEN octet_length({value}) > 0 THEN {value} END AS {value}" if name in blank else value
+            for name, value in values.items()
+        ),
+    )
 
 
 def _needs_identity(column: ComputedColumn, spec: WriteSpec) -> bool:
