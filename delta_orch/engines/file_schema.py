@@ -139,15 +139,8 @@ def arrow_file_schema(columns: FileColumns, mode: ColumnMappingMode) -> pa.Schem
     Raises ProtocolViolationError where a mapped column lacks its physical name, or in mode `id` its id.
     """
     if mode is ColumnMappingMode.NONE:
-        return pa.schema([_arrow_field(f) for f in columns.logical])
-    mapped = zip(columns.table, to_physical(columns.table, mode), strict=True)
-    return pa.schema(
-        [*(_mapped_arrow_field(f, named) for f, named in mapped), *(_arrow_field(f) for f in columns.foreign)]
-    )
-
-
-def _arrow_field(field: StructField) -> pa.Field:
-    return pa.field(field.name, type_to_arrow(field.data_type), metadata=_id_metadata(field_id(field)))
+        return pa.schema([pa.field(f.name, type_to_arrow(f.data_type)) for f in columns.logical])
+    return pa.schema(list(map(_mapped_arrow_field, columns.logical, columns.physical(mode))))
 
 
 def _mapped_arrow_field(field: StructField, physical: StructField) -> pa.Field:
