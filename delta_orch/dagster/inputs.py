@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence, Set
 from typing import Any
 
 import dagster as dg
@@ -104,6 +104,7 @@ def ensure_collected(context: dg.InputContext | dg.OutputContext) -> None:
     runs: list[str] = []
     while past is not None:
         found, runs, past = [*found, past.produced_outputs], [*runs, past.run_id], past.get_parent_state()
+    about = f"Step {step.step.key} would collect an output"
     for given in step.step.step_inputs:
         # An input that waits for the checks of an asset loads one of its sources; one of nothing only waits.
         is_collected = hasattr(given.source, "sources") and not hasattr(given.source, "source_to_load_from")
@@ -115,27 +116,31 @@ def ensure_collected(context: dg.InputContext | dg.OutputContext) -> None:
             given.name != context.name or next(there, None) != (upstream.step_key, upstream.name, upstream.mapping_key)
         ):
             continue
-        about = f"Step {step.step.key} would collect an output"
         for one, count in Counter(handles).items():
+            # A list may name an output twice; a mapping key comes once.
             if count > 1 and (one.mapping_key or "[" in one.step_key):
                 raise InvalidRequestError(
                     f"{about} of {one.step_key} twice",
-                    cause="Re-executing from failure, Dagster counts a mapping key once for each attempt that yielded "
-                    "it",
+                    cause="Re-executing from failure, Dagster counts a mapping key for each attempt that yielded it",
                     remedy="Re-execute all steps",
                 )
         absent = {one.step_key for one in set(handles).difference(*found)}
+        # Steps that this run executes have ended by now. Their key is not known before they are mapped.
         absent = {key for key in absent if not executed & {key, re.sub(r"\[.*", "[?]", key)}}
-        stats = [one for run in runs if absent for one in step.instance.get_run_step_stats(run, sorted(absent))]
-        # These have ended without the output, by a condition of theirs.
-        absent -= {one.step_key for one in stats if one.status and one.status.value in ("SUCCESS", "SKIPPED")}
-        if absent:
-            raise InvalidRequestError(
-                f"{about} of {min(absent)} without having it",
-                cause="Neither this run nor one that it repeats has come to the end of that step: re-executing from "
-                "failure, Dagster leaves out mapped steps that were never started",
-                remedy="Re-execute all steps",
-            )
+        _ensure_ended(about, absent, step.instance, runs)
+
+
+def _ensure_ended(about: str, absent: Set[str], instance: dg.DagsterInstance, runs: Sequence[str]) -> None:
+    """Check that the steps without an output ended so, by a condition of theirs, in one of the runs."""
+    stats = [one for run in runs if absent for one in instance.get_run_step_stats(run, sorted(absent))]
+    ended = {one.step_key for one in stats if one.status and one.status.value in ("SUCCESS", "SKIPPED")}
+    if missing := absent - ended:
+        raise InvalidRequestError(
+            f"{about} of {min(missing)} without having it",
+            cause="Neither this run nor one that it repeats has come to the end of that step: re-executing from "
+            "failure, Dagster leaves out mapped steps that were never started",
+            remedy="Re-execute all steps",
+        )
 
 
 def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: InputSettings) -> None:
