@@ -39,6 +39,16 @@ def spark_session() -> Any:
     return session
 
 
+def chosen_engines(*, with_spark: bool) -> dict[str, object]:
+    """Our engines, by the names that reports have for them."""
+    engines: dict[str, object] = {"local": "local"}
+    if with_spark:
+        from delta_orch.engines.spark.engine import SparkEngine
+
+        engines["spark"] = SparkEngine(spark_session())
+    return engines
+
+
 def main() -> int:
     """Run the sequences. Returns how many differed, at most 1."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -47,11 +57,7 @@ def main() -> int:
     parser.add_argument("--spark", action="store_true", help="also on our Spark engine")
     parser.add_argument("--most-wrong", type=int, default=10)
     asked = parser.parse_args()
-    engines: dict[str, object] = {"local": "local"}
-    if asked.spark:
-        from delta_orch.engines.spark.engine import SparkEngine
-
-        engines["spark"] = SparkEngine(spark_session())
+    engines = chosen_engines(with_spark=asked.spark)
     wrong = refused = unsupported = 0
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, start_reference(Path(scratch)) as reference:

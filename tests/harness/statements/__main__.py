@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
-from tests.harness.sequences.__main__ import spark_session
+from tests.harness.sequences.__main__ import chosen_engines
 from tests.harness.sequences.run import Differs
 from tests.harness.statements.run import Found, check_case
 from tests.interop.reference_client import start_reference
@@ -27,11 +27,7 @@ def main() -> int:
     parser.add_argument("--spark", action="store_true", help="also on our Spark engine")
     parser.add_argument("--refused", action="store_true", help="list what only we refuse")
     asked = parser.parse_args()
-    engines: dict[str, object] = {"local": "local"}
-    if asked.spark:
-        from delta_orch.engines.spark.engine import SparkEngine
-
-        engines["spark"] = SparkEngine(spark_session())
+    engines = chosen_engines(with_spark=asked.spark)
     total, reasons, wrong = Found(), Counter[str](), 0
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as scratch, start_reference(Path(scratch)) as reference:
