@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from delta_orch.delta_table import DeltaTable
@@ -98,24 +98,30 @@ def _history(table: DeltaTable, limit: int | None) -> object:
     def told(name: str, kind: type) -> list[Any]:
         return [found if type(found := entry.commit_info.get(name)) is kind else None for entry in entries]
 
+    def texts(values: Iterable[object]) -> pa.Array:
+        return pa.array([None if value is None else orjson.dumps(value).decode() for value in values], pa.string())
+
     entries = table.history(limit)
-    texts = {
-        "operation": [entry.operation for entry in entries],
-        "operationParameters": [orjson.dumps(entry.operation_parameters).decode() for entry in entries],
-        "operationMetrics": [orjson.dumps(entry.operation_metrics).decode() for entry in entries],
-        "userMetadata": [entry.user_metadata for entry in entries],
-        "engineInfo": [entry.engine_info for entry in entries],
-    }
-    times = pa.array([entry.timestamp_ms for entry in entries], pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    # The columns of Delta on Spark in their order; what has parts is JSON.
     return pa.table(
         {
             "version": pa.array([entry.version for entry in entries], pa.int64()),
-            "timestamp": times,
-            **{name: pa.array(told(name, str), pa.string()) for name in ("userId", "userName")},
-            **{name: pa.array(values, pa.string()) for name, values in texts.items()},
+            "timestamp": pa.array([entry.timestamp_ms for entry in entries], pa.int64()).cast(
+                pa.timestamp("ms", "UTC")
+            ),
+            "userId": pa.array(told("userId", str), pa.string()),
+            "userName": pa.array(told("userName", str), pa.string()),
+            "operation": pa.array([entry.operation for entry in entries], pa.string()),
+            "operationParameters": texts(entry.operation_parameters for entry in entries),
+            "job": texts(told("job", dict)),
+            "notebook": texts(told("notebook", dict)),
+            "clusterId": pa.array(told("clusterId", str), pa.string()),
             "readVersion": pa.array(told("readVersion", int), pa.int64()),
             "isolationLevel": pa.array(told("isolationLevel", str), pa.string()),
             "isBlindAppend": pa.array(told("isBlindAppend", bool), pa.bool_()),
+            "operationMetrics": texts(entry.operation_metrics for entry in entries),
+            "userMetadata": pa.array([entry.user_metadata for entry in entries], pa.string()),
+            "engineInfo": pa.array([entry.engine_info for entry in entries], pa.string()),
         }
     )
 

@@ -546,7 +546,10 @@ def test_definition_and_upkeep(tmp_path: Path) -> None:
     sql("INSERT INTO t VALUES (2, NULL)", t=second)
     assert sql("OPTIMIZE t", t=second).operation_metrics["numAddedFiles"] in (1, "1")
     version = second.version()
-    delta_orch.sql("DELETE FROM t", tables={"t": second}, commit_info={"userName": "ann"})
+    said = {"userName": "ann", "job": {"jobId": "7"}, "clusterId": "c"}
+    delta_orch.sql("DELETE FROM t", tables={"t": second}, commit_info=said)
+    (deletion,) = sql("DESCRIBE HISTORY t LIMIT 1", t=second).to_pylist()
+    assert [deletion[name] for name in ("job", "notebook", "clusterId")] == ['{"jobId":"7"}', None, "c"]
     assert sql("DESCRIBE HISTORY t LIMIT 2", t=second)["userName"].to_pylist() == ["ann", None]
     sql(f"RESTORE TABLE t TO VERSION AS OF {version}", t=second)
     assert second.snapshot().scan().to_arrow().num_rows == 2
