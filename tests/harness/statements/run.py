@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 import delta_orch
 from delta_orch import DeltaTable
@@ -184,7 +185,7 @@ def _everywhere(
                 answer = reference.query(text)
             else:
                 answer = reference.run(text)
-        except (DeltaError, ReferenceError) as error:
+        except (DeltaError, ReferenceError, _FrameError) as error:
             refusals[name] = f"{type(error).__name__}: {error}".partition("\n\tat ")[0][:500]
             if isinstance(error, UnsupportedExpressionError) and len(refusals) == 1:
                 break
@@ -194,8 +195,17 @@ def _everywhere(
     return refusals
 
 
+class _FrameError(Exception):
+    """A DataFrame that a query gave raises when it is collected: what Spark says then is the user's to see."""
+
+
 def _collected(answer: Any) -> object:
-    return answer.toArrow() if hasattr(answer, "toArrow") else answer
+    if not hasattr(answer, "toArrow"):
+        return answer
+    try:
+        return answer.toArrow()
+    except PySparkException as error:
+        raise _FrameError(str(error)) from error
 
 
 # What both sides say
