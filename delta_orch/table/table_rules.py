@@ -6,33 +6,23 @@ the changes that depend on the one asked for (column ids, the protocol) and refu
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.schema import TYPE_CHANGES, data_type_from_json
 from delta_orch.protocol.schema_check import ensure_valid_table_schema
 from delta_orch.protocol.schema_edit import Path, field_at, nearest_field, quote_path, resolve_path, type_at
-from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.type_text import with_declared_types
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
-    BYTE,
     DATE,
-    INTEGER,
-    LONG,
-    SHORT,
     TIMESTAMP_NTZ,
-    VARIANT,
-    VOID,
     ArrayType,
     DataType,
-    DecimalType,
     MapType,
-    fields_of,
-    types_of,
 )
+from delta_orch.table import iceberg
 from delta_orch.table.column_definitions import (
     ensure_definitions,
     ensure_expressions_fit,
@@ -48,18 +38,6 @@ from delta_orch.table.column_mapping import (
 )
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.protocol_upgrade import protocol_for_existing_table, with_features
-
-
-def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str]:
-    """The properties of a table to be created, with those that they depend on: Iceberg compatibility maps columns, and
-    V3 tracks rows."""
-    found = dict(configuration)
-    versions = TableProperties.parse(found).iceberg_compat_versions
-    if versions:
-        found.setdefault("delta.columnMapping.mode", "name")
-    if 3 in versions:
-        found.setdefault("delta.enableRowTracking", "true")
-    return found
 
 
 def settle(
@@ -116,8 +94,8 @@ def with_column_mapping(before: TableConfiguration | None, wanted: TableConfigur
     known = 0 if begins or before is None else highest_id(before.schema)
     properties = wanted.metadata.configuration
     known = max(wanted.properties.max_column_id, known)
-    has_nested_ids = not {2, 3}.isdisjoint(wanted.properties.iceberg_compat_versions)
-    schema, last = assign_column_mapping(wanted.schema, known, keeps_names=begins, nested_ids=has_nested_ids)
+    nested_ids = iceberg.needs_nested_ids(wanted)
+    schema, last = assign_column_mapping(wanted.schema, known, keeps_names=begins, nested_ids=nested_ids)
     # In force from here on: columns added later are new.
     mapped = wanted.after(with_features(wanted.protocol, {"columnMapping"}), None).with_schema(schema)
     return mapped.with_properties({**properties, MAX_COLUMN_ID: str(last)})
@@ -134,7 +112,7 @@ def _ensure_rules(before: TableConfiguration | None, settled: TableConfiguration
     ensure_expressions_fit(settled, before)
     if before is None or _statistics_asked(before) != _statistics_asked(settled):
         _ensure_statistics(settled)
-    ensure_iceberg_compatible(settled)
+    iceberg.ensure_compatible(settled)
 
 
 def _statistics_asked(configuration: TableConfiguration) -> tuple[object, ...]:
@@ -186,69 +164,6 @@ def _ensure_schema(before: TableConfiguration | None, settled: TableConfiguratio
     )
 
 
-_INTEGERS = (BYTE, SHORT, INTEGER, LONG)
-
-
-def ensure_iceberg_compatible(configuration: TableConfiguration) -> None:
-    """Check that a table that promises to be readable as Iceberg can keep it.
-
-    Raises:
-        InvalidRequestError: It cannot; every contradiction is named. Nothing was changed.
-    """
-    properties = configuration.properties
-    if not properties.is_iceberg_compatible:
-        return
-    problems = list(_problems(configuration))
-    if problems:
-        names = [f"icebergCompatV{version}" for version in properties.iceberg_compat_versions]
-        raise InvalidRequestError(
-            f"The table cannot be compatible with Iceberg ({' and '.join(names)})",
-            cause="; ".join(problems),
-            remedy="Change what contradicts it, or leave the property off",
-            features=names,
-            problems=problems,
-        )
-
-
-def _problems(configuration: TableConfiguration) -> Iterator[str]:
-    features, properties = configuration.features, configuration.properties
-    if ColumnMappingMode(properties.column_mapping_mode) is ColumnMappingMode.NONE:
-        yield "it needs delta.columnMapping.mode 'name' or 'id'"
-    versions = properties.iceberg_compat_versions
-    if len(versions) > 1:
-        yield f"V{' and V'.join(map(str, versions))} exclude each other: set the properties of all but one to false"
-    if 1 in versions and "deletionVectors" in features:
-        yield "V1 excludes the table feature deletionVectors"
-    if 2 in versions and "deletionVectors" in features and properties.enable_deletion_vectors:
-        yield "V2 excludes deletion vectors: set delta.enableDeletionVectors to false"
-    if 3 in versions and not properties.enable_row_tracking:
-        yield "V3 needs delta.enableRowTracking = true"
-    types = set(types_of(configuration.schema))
-    if 3 in versions and VARIANT in types:
-        types.remove(VARIANT)
-        yield "this release does not write variants for Iceberg V3"
-    forbidden = {str(t) for t in types if _is_forbidden(t, properties)}
-    if forbidden:
-        yield f"it excludes the types {', '.join(sorted(forbidden))}"
-    yield from _type_changes(configuration)
-
-
-def _is_forbidden(data_type: DataType, properties: TableProperties) -> bool:
-    if data_type in (VOID, VARIANT):
-        return True
-    return properties.enable_iceberg_compat_v1 and isinstance(data_type, (ArrayType, MapType))
-
-
-def _type_changes(configuration: TableConfiguration) -> Iterator[str]:
-    if TYPE_CHANGES not in configuration.metadata.schema_string:
-        return
-    for field in fields_of(configuration.schema):
-        for change in field.metadata.get(TYPE_CHANGES) or ():
-            before, after = data_type_from_json(change["fromType"]), data_type_from_json(change["toType"])
-            if not iceberg_can_widen(before, after):
-                yield f"Iceberg cannot express that column {field.name} went from {before} to {after}"
-
-
 def ensure_may_widen(table: TableConfiguration, path: Path, before: DataType, after: DataType) -> None:
     """Check that a place in a table may get another type, which is wider, whether a user asks for it or the data.
 
@@ -262,13 +177,7 @@ def ensure_may_widen(table: TableConfiguration, path: Path, before: DataType, af
             cause="The log spells its values as dates, not as timestamps",
             column=column,
         )
-    if table.properties.is_iceberg_compatible and not iceberg_can_widen(before, after):
-        raise InvalidRequestError(
-            f"Column {name} cannot go from {before} to {after} on a table that is compatible with Iceberg",
-            cause="Iceberg has no such change of type",
-            remedy="Set the property of Iceberg compatibility to false first",
-            column=name,
-        )
+    iceberg.ensure_may_widen(table, name, before, after)
     if is_generated(field_at(table.schema, nearest_field(table.schema, path)[0])):
         raise InvalidRequestError(
             f"The generated column {name} cannot change its type",
@@ -276,12 +185,3 @@ def ensure_may_widen(table: TableConfiguration, path: Path, before: DataType, af
             column=column,
         )
     ensure_not_depended_on(table, path, f"changed to {after}")
-
-
-def iceberg_can_widen(before: DataType, after: DataType) -> bool:
-    """Whether Iceberg knows a change of type, too: not to double from an integer, not from date, not the scale."""
-    if before in _INTEGERS:
-        return after in _INTEGERS
-    if isinstance(before, DecimalType) and isinstance(after, DecimalType):
-        return before.scale == after.scale
-    return before != DATE

@@ -35,6 +35,7 @@ from delta_orch.protocol.schema import (
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.type_text import parse_columns
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.iceberg import ensure_same_partitioning
 from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, requested_versions, upgraded_versions
 from delta_orch.table.schema_evolution import SchemaMode
 from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
@@ -43,7 +44,6 @@ from delta_orch.writing.target import (
     TableDefinition,
     WriteOptions,
     WriteTarget,
-    ensure_same_partitioning,
     existing_target,
     new_target,
     split_options,

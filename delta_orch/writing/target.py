@@ -206,9 +206,10 @@ def new_target(
     from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
     from delta_orch.table.column_definitions import generation_expression
     from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode
+    from delta_orch.table.iceberg import with_dependent_properties
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
     from delta_orch.table.schema_evolution import as_first_defined
-    from delta_orch.table.table_rules import requested_mapping, settle, with_dependent_properties
+    from delta_orch.table.table_rules import requested_mapping, settle
 
     configuration = with_dependent_properties(ensure_settable(definition.get("properties") or {}, on_new_table=True))
     schema = as_first_defined(schema)
@@ -317,6 +318,7 @@ def evolve_target(
 def _overwritten(target: WriteTarget, source_schema: StructType, definition: TableDefinition) -> WriteTarget:
     from delta_orch.protocol.table_properties import with_properties_set
     from delta_orch.table.clustering import ensure_can_cluster
+    from delta_orch.table.iceberg import ensure_same_partitioning
     from delta_orch.table.protocol_upgrade import (
         is_protocol_request,
         requested_features,
@@ -367,29 +369,16 @@ def _clustering_by(table: TableConfiguration, cluster_by: Sequence[str]) -> tupl
     return clustering
 
 
-def ensure_same_partitioning(before: TableConfiguration, after: TableConfiguration) -> None:
-    """PROTOCOL, "Writer Requirements for IcebergCompatV2": a partitioned table keeps the names of its partitioning.
-
-    Raises InvalidRequestError: It does not.
-    """
-    known = before.metadata.partition_columns
-    is_compatible = before.properties.is_iceberg_compatible and after.properties.is_iceberg_compatible
-    if is_compatible and known and known != after.metadata.partition_columns:
-        raise InvalidRequestError(
-            f"The table is compatible with Iceberg and stays partitioned by {', '.join(known)}",
-            remedy="Keep the partition columns, or set the property of Iceberg compatibility to false first",
-            partition_columns=list(known),
-        )
-
-
 def _keeps_partition_columns(table: TableConfiguration) -> bool:
-    """Whether new files hold the partition columns, too (PROTOCOL, "Writer Requirements for IcebergCompatV1" and
-    "…V2": both require it; the feature `materializePartitionColumns` and a property ask for nothing else)."""
-    return (
-        table.supports("materializePartitionColumns")
-        or table.properties.write_partition_columns_to_parquet
-        or any(table.enables(f"icebergCompatV{version}") for version in (1, 2, 3))
-    )
+    """Whether new files hold the partition columns, too. The feature `materializePartitionColumns` and a property ask
+    for nothing else."""
+    if table.supports("materializePartitionColumns") or table.properties.write_partition_columns_to_parquet:
+        return True
+    if not table.properties.is_iceberg_compatible:
+        return False
+    from delta_orch.table.iceberg import holds_partition_columns
+
+    return holds_partition_columns(table)
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -11,7 +11,6 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import (
     ConflictError,
-    InvalidPropertyError,
     InvalidRequestError,
     MetadataChangedError,
     TableExistsError,
@@ -185,68 +184,31 @@ def ensure_next_version_is_new(log: TableLog, base: CommitBase | None) -> None:
 def ensure_iceberg_kept(
     before: TableConfiguration | None, adds: Sequence[pa.Table], result: TableConfiguration
 ) -> None:
-    """Check the new files of a table that must stay readable as Iceberg (PROTOCOL, "Writer Requirements for
-    IcebergCompatV1" and "…V2"; V3 as V2, but with deletion vectors), and the table itself.
-
-    Raises:
-        InvalidRequestError: The table contradicts it, or a file lacks its number of records or has a deletion vector
-            that V1 and V2 exclude.
-        InvalidPropertyError: V3 would be switched off.
-    """
-    is_v3 = 3 in result.properties.iceberg_compat_versions
-    if before is not None and 3 in before.properties.iceberg_compat_versions and not is_v3:
-        raise InvalidPropertyError(
-            "delta.enableIcebergCompatV3 cannot be switched off",
-            cause="Iceberg readers know the table's rows by their ids; Delta on Spark does not switch it off either",
-            remedy="Write the rows into a new table",
-            property="delta.enableIcebergCompatV3",
-        )
-    if not result.properties.is_iceberg_compatible:
+    """Check a table that must stay readable as Iceberg, and its new files: the rules of `table.iceberg`."""
+    versions = result.properties.iceberg_compat_versions
+    if not versions and (before is None or not before.properties.is_iceberg_compatible):
         return
-    from delta_orch.table.table_rules import ensure_iceberg_compatible
+    from delta_orch.table import iceberg
 
-    ensure_iceberg_compatible(result)
-    for files in adds:
-        has_vector = "dv_id" in files.column_names and FileTable(files).dv_id.null_count < files.num_rows
-        has_vector = has_vector and not is_v3
-        if has_vector or _counts(files).null_count:
-            raise InvalidRequestError(
-                "The table is compatible with Iceberg, but a new file is not",
-                cause="It has a deletion vector" if has_vector else "Its statistics lack numRecords",
-            )
+    if before is not None:
+        iceberg.ensure_promise_kept(before, result)
+    iceberg.ensure_compatible(result)
+    for files in adds if versions else ():
+        iceberg.ensure_new_files_fit(result, **_traits(files))
 
 
 def ensure_files_fit_iceberg(snapshot: Snapshot, table: TableConfiguration) -> None:
-    """Check the files that are there where Iceberg compatibility is switched on (PROTOCOL, "Writer Requirements for
-    IcebergCompatV1" and "…V2"; V3 as Delta on Spark).
+    """Check the files of a snapshot where its table is to become `table`: the rules of `table.iceberg`."""
+    from delta_orch.table import iceberg
 
-    Args:
-        snapshot: Whose files they are.
-        table: The one that they are to be of.
+    begun = iceberg.versions_begun(snapshot.configuration, table)
+    if begun and snapshot.num_files:
+        iceberg.ensure_files_fit(snapshot.configuration, begun, **_traits(snapshot.files(["dv_id", "stats"])))
 
-    Raises:
-        InvalidRequestError: A file has a deletion vector that V1 and V2 exclude, for V1 lacks its number of records or
-            its partition values, or for V3 may hold row ids that Iceberg does not find. Nothing was changed.
-    """
-    begun = {*table.properties.iceberg_compat_versions}.difference(snapshot.properties.iceberg_compat_versions)
-    if not begun or not snapshot.num_files:
-        return
-    files = snapshot.files(["dv_id", "stats"])
-    problem = None
-    if begun != {3} and FileTable(files).dv_id.null_count < files.num_rows:
-        problem = "Some of its files have deletion vectors"
-    elif 1 in begun and snapshot.partition_columns:
-        problem = "Its files do not hold the values of the partition columns"
-    elif 1 in begun and _counts(files).null_count:
-        problem = "Some of its files do not say how many records they have"
-    elif 3 in begun and ROW_ID_COLUMN in snapshot.metadata.configuration:
-        problem = "It tracked rows before: its files may hold row ids without the field ids that Iceberg has for them"
-    if problem is not None:
-        raise InvalidRequestError(
-            "The table cannot become compatible with Iceberg as it is",
-            cause=problem,
-            remedy="Write its rows into a new table",
-        )
+
+def _traits(files: pa.Table) -> dict[str, bool]:
+    has_vectors = "dv_id" in files.column_names and FileTable(files).dv_id.null_count < files.num_rows
+    return {"have_vectors": has_vectors, "lack_counts": _counts(files).null_count > 0}
 
 
 def ensure_manifests_true(result: TableConfiguration) -> None:
