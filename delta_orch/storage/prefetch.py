@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
@@ -71,12 +71,12 @@ def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: in
     """`map(work, tasks)`, at most two results a thread ahead of the consumer; by default on `thread_count()` threads.
 
     The first error ends it. Threads end with the iteration, also where the consumer gives up early: none is ever shared
-    with a forked child. A single task starts no thread.
+    with a forked child. A single task starts no thread; with 0 threads, the consumer does the work.
     """
     remaining = iter(tasks)
     first = list(islice(remaining, 2))
-    if len(first) < 2:
-        yield from map(work, first)
+    if len(first) < 2 or threads == 0:
+        yield from map(work, chain(first, remaining))
         return
     threads = threads or thread_count()
     pool = Threads(threads)

@@ -156,9 +156,11 @@ class LocalEngine:
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
         from delta_orch.engines.local.file_writer import add_table
-        from delta_orch.engines.local.write import write_relation
+        from delta_orch.engines.local.write import may_be_shared, write_relation, write_shared
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
+        if relation.plan is not None and may_be_shared(relation.plan, spec):
+            return add_table(write_shared(relation.plan, spec, file_size_bytes=size), spec.partition_names)
         files = write_relation(relation, spec, file_size_bytes=size, threads=1 if spec.keeps_order else None)
         return add_table(files, spec.partition_names)
 

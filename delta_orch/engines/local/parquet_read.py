@@ -50,12 +50,14 @@ class FileReader:
         needed: The columns to produce before filtering, in order, in the table's types.
         filter: The rows to keep, of those with the columns `needed`.
         skipping: A condition that `filter` implies, by which row groups may be skipped, None if there is none.
+        threads: As `map_ahead`, for the row groups of a file.
     """
 
     plan: ScanPlan
     needed: pa.Schema
     filter: RowFilter | None = None
     skipping: RowGroupSkipping | None = None
+    threads: int | None = None
     filesystem: pafs.FileSystem = field(init=False)
     _output: tuple[str, ...] = field(init=False)
     _chars: Mapping[str, Places] = field(init=False)
@@ -145,7 +147,9 @@ class FileReader:
             if not names or max(_selected_bytes(footer, groups, names), default=0) > SMALL_BYTES:
                 batches: Iterable[pa.RecordBatch] = _empty_batches(_num_rows(metadata, groups))
                 if names:
-                    batches = file.iter_batches(BATCH_ROWS, row_groups=groups, columns=names, use_threads=True)
+                    batches = file.iter_batches(
+                        BATCH_ROWS, row_groups=groups, columns=names, use_threads=self.threads != 0
+                    )
                 for rows in chosen.choose_batches(batches, groups):
                     yield from self._finish(_gregorian(rows, footer) if names else rows, task)
                 return
@@ -155,7 +159,7 @@ class FileReader:
                 rows = _gregorian(own.read_row_group(group, columns=names, use_threads=False), footer)
                 return list(self._finish(chosen.choose(rows, [group]), task))
 
-        for batches in map_ahead(read_group, groups):
+        for batches in map_ahead(read_group, groups, self.threads):
             yield from batches
 
     @contextmanager

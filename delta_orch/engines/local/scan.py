@@ -64,17 +64,21 @@ def output_relation(relation: LocalRelation, output: Sequence[OutputColumn]) -> 
     return LocalRelation(output_columns_schema(output, relation.schema), batches)
 
 
-def read_batches(plan: ScanPlan) -> Iterator[pa.RecordBatch]:
+def read_batches(plan: ScanPlan, threads: int | None = None) -> Iterator[pa.RecordBatch]:
     """The rows, file after file, in the Arrow types of the schema; `plan.where` must have no opaque part.
+
+    Args:
+        threads: As `map_ahead`; None for what suits files and store.
 
     Raises:
         MissingFileError: A file is not there.
         TableError: A file is not readable as Parquet, or does not fit the schema.
     """
-    reader = _reader(plan, _row_filter(plan))
+    reader = replace(_reader(plan, _row_filter(plan)), threads=threads)
     single = _file_tasks(plan, reader.needed.names)
     if not _are_small(plan, reader.filesystem):
-        for task, few in map_ahead(lambda task: (task, reader.read_small(task)), single, _threads(reader.filesystem)):
+        ahead = _threads(reader.filesystem) if threads is None else threads
+        for task, few in map_ahead(lambda task: (task, reader.read_small(task)), single, ahead):
             yield from reader.stream(task) if few is None else few
         return
     for together in map_ahead(reader.read_together, _groups(single), _SMALL_FILE_THREADS):

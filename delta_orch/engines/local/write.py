@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
+from threading import Event
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -23,6 +25,7 @@ from delta_orch.engines.footer_statistics import ColumnPath
 from delta_orch.engines.local.file_writer import FileLayout, FileWriter, PartitionKey, WrittenFile
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.arrow_types import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_from_arrow
 from delta_orch.protocol.types import BINARY, STRING, VARIANT, StructType, holds_variant, not_null_places
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from delta_orch.engines.local.computed_columns import Filler
     from delta_orch.engines.local.row_checks import BatchCheck
+    from delta_orch.engines.scan_plan import ScanPlan
 
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
 MIN_ROW_GROUP_BYTES = 1024 * 1024
@@ -43,6 +47,8 @@ _LEAST_GROUP_BYTES_OF_A_THREAD = 64 * 1024
 MAX_BUFFERED_BYTES = 256 * 1024 * 1024
 MAX_OPEN_FILES = 100
 _SLICE_ROWS = 1024 * 1024
+_SHARED_FILE_BYTES = 2 * 1024 * 1024
+"""Files of this size on average are worth a thread each."""
 
 
 def write_relation(
@@ -57,7 +63,8 @@ def write_relation(
 
     Args:
         file_size_bytes: Start a new file when one has reached this size; None never does.
-        threads: How many files of one partition may be written at the same time; None for `thread_count`.
+        threads: How many files of one partition may be written at the same time; None for `thread_count`, 0 to
+            encode on the caller's thread.
         with_nan: As `FileLayout.with_nan`.
     """
     target = schema_to_arrow(as_nullable(spec.written_schema))
@@ -83,6 +90,49 @@ def write_relation(
             for key, part in split_by_partition(rows, spec.schema, spec.partition_columns):
                 sink.add(key, part)
         return sink.finish()
+
+
+def may_be_shared(plan: ScanPlan, spec: WriteSpec) -> bool:
+    """Whether the rows of a scan are for `write_shared`: files worth a thread each, and no request to wait for. Rows of
+    one partition stay together, and so do those that get numbers."""
+    if plan.output is not None or spec.keeps_order or spec.partition_columns or spec.identities:
+        return False
+    if not (plan.store.is_near and spec.store.is_near):
+        return False
+    count = int(plan.files.num_rows)
+    return count >= 2 * thread_count() and FileTable(plan.files).size_bytes >= count * _SHARED_FILE_BYTES
+
+
+def write_shared(plan: ScanPlan, spec: WriteSpec, *, file_size_bytes: int) -> list[WrittenFile]:
+    """As `write_relation`, for the rows of a scan. Each thread takes a file, reads, filters and writes its rows, and
+    takes the next one: no rows wait between threads."""
+    from concurrent.futures import as_completed
+
+    from delta_orch.engines.local.scan import read_batches
+
+    waiting, is_over = deque(range(plan.files.num_rows)), Event()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        while waiting:
+            try:
+                one = plan.files.slice(waiting.popleft(), 1)
+            except IndexError:
+                return  # Another thread took the last one.
+            for batch in read_batches(replace(plan, files=one), threads=0):
+                if is_over.is_set():
+                    return
+                yield batch
+
+    rows, count = LocalRelation(plan.read_schema, batches), thread_count()
+    pool = Threads(count)
+    try:
+        share = partial(write_relation, rows, spec, file_size_bytes=file_size_bytes, threads=0)
+        shares = [pool.begin(share) for _ in range(count)]
+        return [file for done in as_completed(shares) for file in done.result()]
+    finally:
+        # Where a thread failed, or the write is stopped, nobody waits for all other rows.
+        is_over.set()
+        pool.end()
 
 
 def _checks(spec: WriteSpec) -> Sequence[BatchCheck]:
@@ -211,7 +261,7 @@ class _Sink:
         self._buffered_bytes -= partition.num_bytes
         partition.batches, partition.num_rows, partition.num_bytes = [], 0, 0
         is_only_one = last and self._pool is None and len(self._partitions) == 1
-        if is_only_one or rows.nbytes < _LEAST_GROUP_BYTES_OF_A_THREAD:
+        if is_only_one or self._given_threads == 0 or rows.nbytes < _LEAST_GROUP_BYTES_OF_A_THREAD:
             # One small write, or a few rows for each of many partitions: a thread would cost more than it gains.
             writer = self._take_writer(key)
             writer.write(rows)
