@@ -82,3 +82,17 @@ def test_a_row_that_breaks_a_rule_stops_all_threads(table: DeltaTable, tmp_path:
         strict.append(table.snapshot())
     assert strict.version() == version
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("delta-orch")]
+
+
+def test_rows_that_a_merge_changes_stand_beside_those_it_copies(table: DeltaTable) -> None:
+    changed = pa.table({"id": [3, FILES * FILE_ROWS], "value": [-1.0, -2.0], "other": [0.0, 0.0]})
+    scattered = pa.table({"id": np.arange(1, FILES) * FILE_ROWS, "value": np.full(FILES - 1, -3.0)})
+    scattered = scattered.append_column("other", pa.nulls(FILES - 1, pa.float64()))
+    before = table.snapshot().scan().to_arrow()
+    source = pa.concat_tables([changed, scattered])
+    metrics = table.upsert(source, ["id"]).metrics
+    assert (metrics["numTargetRowsUpdated"], metrics["numTargetRowsInserted"]) == (FILES, 1)
+    assert metrics["numTargetRowsCopied"] == FILES * FILE_ROWS - FILES
+    kept = duckdb.from_arrow(before).filter(f"id NOT IN (3, {', '.join(map(str, scattered['id'].to_pylist()))})")
+    expected = pa.concat_tables([kept.to_arrow_table().cast(before.schema), source.cast(before.schema)])
+    assert table.snapshot().scan().to_arrow().sort_by("id").equals(expected.sort_by("id").combine_chunks())

@@ -113,7 +113,9 @@ class LocalEngine:
         if len(relations) == 1:
             return relations[0]
         return LocalRelation(
-            relations[0].schema, lambda: chain.from_iterable(relation.to_reader() for relation in relations)
+            relations[0].schema,
+            lambda: chain.from_iterable(relation.to_reader() for relation in relations),
+            parts=tuple(relations),
         )
 
     def aggregate(
@@ -159,9 +161,14 @@ class LocalEngine:
         from delta_orch.engines.local.write import may_be_shared, write_relation, write_shared
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
-        if relation.plan is not None and may_be_shared(relation.plan, spec):
-            return add_table(write_shared(relation.plan, spec, file_size_bytes=size), spec.partition_names)
-        files = write_relation(relation, spec, file_size_bytes=size, threads=1 if spec.keeps_order else None)
+        # Rows of another part would only wait beside those that the threads share.
+        parts = relation.parts if any(may_be_shared(part, spec) for part in relation.parts) else (relation,)
+        files: list[WrittenFile] = []
+        for part in parts:
+            if part.plan is not None and may_be_shared(part, spec):
+                files += write_shared(part.plan, spec, file_size_bytes=size)
+            else:
+                files += write_relation(part, spec, file_size_bytes=size, threads=1 if spec.keeps_order else None)
         return add_table(files, spec.partition_names)
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:

@@ -23,11 +23,13 @@ class LocalRelation:
         open_batches: Starts a pass over the rows; batches may have any Arrow types that `schema` was derived from.
             A relation over a stream allows one pass and raises InvalidRequestError at the second.
         plan: The scan the rows come from, where nothing was done to them since: a query may then read the files itself.
+        parts: The relations whose rows these are, one after the other, where it is a union.
     """
 
     schema: StructType
     open_batches: Callable[[], Iterator[pa.RecordBatch]]
     plan: ScanPlan | None = None
+    parts: tuple[LocalRelation, ...] = ()
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows in the Arrow types of `schema`, as a stream."""

@@ -92,10 +92,11 @@ def write_relation(
         return sink.finish()
 
 
-def may_be_shared(plan: ScanPlan, spec: WriteSpec) -> bool:
-    """Whether the rows of a scan are for `write_shared`: files worth a thread each, and no request to wait for. Rows of
+def may_be_shared(relation: LocalRelation, spec: WriteSpec) -> bool:
+    """Whether the rows are a scan for `write_shared`: files worth a thread each, and no request to wait for. Rows of
     one partition stay together, and so do those that get numbers."""
-    if plan.output is not None or spec.keeps_order or spec.partition_columns or spec.identities:
+    plan = relation.plan
+    if plan is None or plan.output is not None or spec.keeps_order or spec.partition_columns or spec.identities:
         return False
     if not (plan.store.is_near and spec.store.is_near):
         return False
