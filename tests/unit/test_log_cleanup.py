@@ -192,6 +192,32 @@ def test_a_checkpoint_that_its_checksum_contradicts_stands_for_nothing(table: De
     assert table.log.snapshot(15).num_files == 16
 
 
+@pytest.mark.parametrize("lying", [(15,), (8, 15)])
+def test_a_checkpoint_without_a_checksum_is_held_against_the_log(table: DeltaTable, lying: tuple[int, ...]) -> None:
+    """The commits are all that tells what it lacks, and they would go."""
+    make(table, range(50, 0, -1), (3, 8, 15))
+    for checksum in (Path(table.store.uri.removeprefix("file://")) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    read = table.store.read_bytes
+    for version in lying:
+        table.store.put(f"_delta_log/{version:020d}.checkpoint.parquet", read(f"_delta_log/{3:020d}.checkpoint.parquet"))
+    assert clean(table).earliest_version == (3 if 8 in lying else 8)
+    assert versions(table) == list(range(3 if 8 in lying else 8, 50))
+
+
+def test_a_checkpoint_that_forgets_an_identifier_stands_for_nothing(table: DeltaTable) -> None:
+    make(table, range(50, 0, -1), (3, 8))
+    commit = f"_delta_log/{5:020d}.json"
+    txn = {"txn": {"appId": "step", "version": 7}}
+    table.store.put(commit, table.store.read_bytes(commit) + b"\n" + orjson.dumps(txn))
+    for checksum in (Path(table.store.uri.removeprefix("file://")) / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    date(table, f"{5:020d}.json", 45)
+    assert clean(table).earliest_version == 3
+    table.store.delete(f"_delta_log/{8:020d}.checkpoint.parquet")
+    assert table.log.snapshot(8).txns == {"step": 7}
+
+
 def test_incomplete_checkpoints_go_with_their_versions(table: DeltaTable) -> None:
     make(table, (50, 49, 48, 1), (2,))
     put(table, f"{1:020d}.checkpoint.{1:010d}.{2:010d}.parquet", 49)

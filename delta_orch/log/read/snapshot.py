@@ -286,9 +286,11 @@ class Snapshot:
         """
         return self._files.tombstones(columns)
 
-    def iter_files(self) -> Iterator[pa.Table]:
-        """`files()` in pieces, for who must not hold all of it: nothing of a piece is kept."""
-        return self._files.iter_adds()
+    def iter_files(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
+        """`files(columns)` in pieces, for who must not hold all of it: nothing of a piece is kept."""
+        from delta_orch.log.files.file_columns import ADD_SCHEMA
+
+        return self._files.iter_adds(_file_columns(columns, ADD_SCHEMA))
 
     def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """`tombstones(columns)` in pieces, as `iter_files`."""
@@ -355,15 +357,13 @@ class LiveFiles:
 
         return _concatenate(self._checkpoint_removes, self._tail.tombstones, REMOVE_SCHEMA, columns)
 
-    def iter_adds(self) -> Iterator[pa.Table]:
+    def iter_adds(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """As `adds`, in pieces; nothing of a piece is kept."""
-        from delta_orch.log.files.file_columns import ADD_SCHEMA
-
         if self._checkpoint is not None:
             from delta_orch.log.read.checkpoint_stream import iter_live
 
-            yield from iter_live(self._checkpoint, "add", ADD_SCHEMA.names, self._tail.touched)
-        yield self._tail.adds
+            yield from iter_live(self._checkpoint, "add", columns, self._tail.touched)
+        yield self._tail.adds.select(list(columns))
 
     def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """As `tombstones`, in pieces; nothing of a piece is kept."""

@@ -17,8 +17,10 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import CorruptLogError, StorageError
 from delta_orch.log.files.listing import CheckpointFiles, LogListing, build_listing
+from delta_orch.log.read.agreement import ensure_checkpoint_agrees
 from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.log_check import ensure_complete
+from delta_orch.log.read.segment import oldest_version
 from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
 from delta_orch.logger import Logger
@@ -125,7 +127,8 @@ def _safe_ms(now_ms: int) -> int:
 
 def _cut_off_checkpoint(store: LogStore, listing: LogListing, cut_off: int) -> CheckpointFiles | None:
     """The newest checkpoint not newer than the newest commit not newer than the cut-off; only one that is whole,
-    and that its version checksum does not contradict, may stand for what is removed."""
+    and that its version checksum, or without one the log before it, does not contradict, may stand for what is
+    removed."""
     times = adjusted_file_times(listing.commits)
     cut_off_commit = max((version for version, time_ms in times.items() if time_ms <= cut_off), default=-1)
     for version in sorted((v for v in listing.checkpoints if v <= cut_off_commit), reverse=True):
@@ -133,7 +136,12 @@ def _cut_off_checkpoint(store: LogStore, listing: LogListing, cut_off: int) -> C
         whole = Checkpoint(store, checkpoint)
         try:
             ensure_complete(whole)
-            _ = whole.agrees_with_checksum
+            if not whole.agrees_with_checksum:
+                # Begins with what nobody vouches for only where nothing else is left of the time before.
+                oldest = oldest_version(listing)
+                vouched = {v: c for v, c in listing.checkpoints.items() if v == oldest or c[0].has_checksum}
+                before = listing._replace(checkpoints=vouched)
+                ensure_checkpoint_agrees(store, before, checkpoint, with_commits=True)
         except CorruptLogError as e:
             _LOGGER.warning("A checkpoint of %s cannot stand for the commits before it: %s", store.uri, e)
             continue
