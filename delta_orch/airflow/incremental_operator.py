@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MODES: dict[str, Mode] = {
     "append": "append",
     "merge": "merge",
+    "scd2": "scd2",
     "overwrite_partitions": "overwrite_partitions",
     "overwrite_changed": "overwrite_touched",
 }
@@ -58,8 +59,12 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         mode: `overwrite_partitions` replaces the target's partitions that the rows belong to; `overwrite_changed`
             replaces the partitions touched in the source, also where they are empty now (source and target must be
             partitioned alike); `append` adds the rows; `merge` updates those with the same `merge_keys` and inserts
-            the others.
-        merge_keys: With `merge`: the columns that identify a row.
+            the others; `scd2` keeps a version for each change of a key.
+        merge_keys: With `merge` and `scd2`: the columns that identify a row.
+        sequence_by: With `scd2`, as `delete_marker` and `full_snapshot`: see `DeltaMergeOperator`. With a
+            `full_snapshot` `batch.scan()` is the whole source.
+        delete_marker: See `sequence_by`.
+        full_snapshot: See `sequence_by`.
         max_versions: At most so many versions that change data in one batch; None for all there are.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history; `error`.
         on_recreated: `error`, or `bootstrap` when the source was dropped and created again.
@@ -91,6 +96,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         python_callable: UserFunction,
         mode: str = "overwrite_partitions",
         merge_keys: Sequence[str] = (),
+        sequence_by: str | None = None,
+        delete_marker: str | None = None,
+        full_snapshot: bool = False,
         max_versions: int | None = None,
         bootstrap: str = "snapshot",
         on_recreated: str = "error",
@@ -104,6 +112,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             else checked_location(source)
         )
         self.merge_keys = merge_keys
+        self.sequence_by = sequence_by
+        self.delete_marker = delete_marker
+        self.full_snapshot = full_snapshot
         self.mode = mode
         self.max_versions = max_versions
         self.bootstrap = bootstrap
@@ -123,8 +134,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
         self.ensure_text("consumer", consumer)
         self.ensure_columns("merge_keys", merge_keys)
-        if (mode == "merge") != bool(merge_keys):
-            raise self.refusal("takes a list of columns as merge_keys with mode='merge', and only then")
+        if (mode in ("merge", "scd2")) != bool(merge_keys):
+            raise self.refusal("takes a list of columns as merge_keys with mode='merge' or 'scd2', and only then")
+        self.ensure_versions(is_kept=mode == "scd2")
         if self.source == {}:
             raise self.refusal("has no source")
         if isinstance(self.source, dict) and len(self.source) > 1 and mode == "overwrite_changed":
@@ -164,7 +176,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         attempts = Attempts(context, run)
         attempts.begin_or_continue(run.identity().version, table.version() if table.exists() else -1)
         with self.lazy_session(run) as session:
-            step = replace(self.step(run, table, MODES[self.mode]), merge_keys=tuple(self.merge_keys))
+            step = self.versions(replace(self.step(run, table, MODES[self.mode]), merge_keys=tuple(self.merge_keys)))
             if several:
                 report = step.process_all(
                     readers,

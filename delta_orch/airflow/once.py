@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_result import CommitResult
     from delta_orch.staged_write import StagedWrite
 
+BY_KEYS = ("merge", "scd2")
+"""Modes of steps that leave the rows of other keys."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class OnceWriter:
@@ -103,7 +106,7 @@ class OnceWriter:
 
         def write(step: Step) -> StepReport:
             # An upsert rewrites whole files: those of a file do not tell whose keys it replaces.
-            look: Look | None = None if step.mode == "merge" else self.look(step.txns, step.where)
+            look: Look | None = None if step.mode in BY_KEYS else self.look(step.txns, step.where)
             if self.adds and self.idempotency == "run" and self.tasks.removing():
                 look = partial(ensure_in_time, self.tasks, self.table)
             return (step if look is None else replace(step, look=look)).run(rows)
@@ -187,7 +190,7 @@ class OnceWriter:
     def _newer(self, before: TableSnapshot | None, mode: str) -> tuple[tuple[TxnId, ...], tuple[TxnId, ...]]:
         """What keeps the write out. One that replaces the table has an order of its own; what stays beside the rows
         that are there must not come after those of a newer run."""
-        is_beside = (self.adds or mode == "merge") and self.idempotency == "run"
+        is_beside = (self.adds or mode in BY_KEYS) and self.idempotency == "run"
         about = None if before is None else (self.tasks, self.table, before)
         rebuilds = newer_rebuilds(*about) if about and not self.replaces_table else ()
         return rebuilds, newer_removals(*about) if about and is_beside else ()

@@ -41,6 +41,30 @@ def newer_rebuilds(tasks: Neighbors, table: DeltaTable, known: TableSnapshot) ->
     return tuple(_not_newer(run, table, *one, until, may_be_own=is_ordered_anew) for one in found)
 
 
+def ensure_not_newer(tasks: Neighbors, name: str, table: DeltaTable, read: TableSnapshot) -> None:
+    """Check that rows which a task reads, to add them to others, are not a newer run's: each run would add those.
+
+    Args:
+        tasks: Beside the one that reads.
+        name: What the query calls the table.
+        read: The version of it that is read.
+
+    Raises:
+        InvalidRequestError: A task before this one replaces the table in each run, and a newer run has.
+    """
+    writers = {f"{airflow_writer(tasks.run.dag_id, task)}:": task for task in tasks.before}
+    for order in newer_rebuilds(tasks, table, read):
+        recorded = read.txn_version(order.app_id)
+        if order.app_id in writers and recorded is not None and order.is_recorded_by(recorded):
+            task = writers[order.app_id]
+            raise InvalidRequestError(
+                f"Task {tasks.run.task_id} would read rows of a newer run in {name}",
+                cause=f"Task {task} replaces that table in each run, and the table is the newest run's",
+                remedy=f"Let {task} write in each run, by idempotency='off', and read what it has written: "
+                f"tables={{'{name}': {task}.output}}. Then clear both",
+            )
+
+
 def newer_removals(tasks: Neighbors, table: DeltaTable, known: TableSnapshot) -> tuple[TxnId, ...]:
     """As `newer_rebuilds`, of the tasks before this one that remove rows of the run's interval: where a newer run of it
     has removed them, those of this run did nothing, and what this task adds would stand beside what that run adds.

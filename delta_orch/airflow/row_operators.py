@@ -14,6 +14,7 @@ from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.airflow.write_operator import DeltaRowsOperator
+from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import publish_now
 
 if TYPE_CHECKING:
@@ -57,7 +58,8 @@ def looked_at(
 
 
 class DeltaMergeOperator(DeltaRowsOperator):
-    """Update, insert and delete rows by the rows that a function returns, or that a query yields, in one commit.
+    """Update, insert and delete rows by the rows that a function returns, or that a query yields, in one commit. Or
+    keep a version of each row that a key has had (`sequence_by`).
 
     **Exactly once**, as `DeltaWriteOperator`. An upsert (`keys`) that is cleared is done again, which changes nothing
     twice. Of clauses nobody can tell, so a merge by clauses counts as one that adds rows: a clearing after an attempt
@@ -74,6 +76,11 @@ class DeltaMergeOperator(DeltaRowsOperator):
             by the names and arguments of `DeltaTable.merge`. (templated)
         partition_by: With `keys`: partition columns, if the first commit creates the table.
         table_properties: With `keys`: properties, if the first commit creates the table. (templated)
+        sequence_by: With `keys`: update nothing, and keep each version of a key (`pipeline.scd2`); the column that says
+            since when a row is valid.
+        delete_marker: With `sequence_by`: a boolean column of the rows, which the table does not keep: true where a key
+            ends.
+        full_snapshot: With `sequence_by`: keys that are missing from the rows end.
         source_alias: What `on` and `clauses` call the source.
         target_alias: What they call the table.
         idempotency: `run`, `partition` or `off`, as `DeltaWriteOperator`.
@@ -93,6 +100,9 @@ class DeltaMergeOperator(DeltaRowsOperator):
         keys: Sequence[str] | None = None,
         on: str | None = None,
         clauses: Sequence[Mapping[str, Mapping[str, object]]] = (),
+        sequence_by: str | None = None,
+        delete_marker: str | None = None,
+        full_snapshot: bool = False,
         source_alias: str = "source",
         target_alias: str = "target",
         **kwargs: OperatorArgument,
@@ -101,6 +111,9 @@ class DeltaMergeOperator(DeltaRowsOperator):
         self.keys = keys
         self.on = on
         self.clauses = clauses
+        self.sequence_by = sequence_by
+        self.delete_marker = delete_marker
+        self.full_snapshot = full_snapshot
         self.source_alias = source_alias
         self.target_alias = target_alias
         self.ensure_text("on", on)
@@ -113,6 +126,11 @@ class DeltaMergeOperator(DeltaRowsOperator):
             raise self.refusal("has clauses, which only on uses")
         if on is not None and not clauses:
             raise self.refusal("has on, but no clauses")
+        if on is not None and sequence_by is not None:
+            raise self.refusal("has sequence_by, which only keys uses")
+        self.ensure_versions(is_kept=sequence_by is not None)
+        if full_snapshot and self.stage:
+            raise self.refusal("has full_snapshot, which ends keys that others add before the rows are published")
         self._ensure_clauses()
         self._ensure_aliases()
         if self.schema_mode == "overwrite":
@@ -131,7 +149,8 @@ class DeltaMergeOperator(DeltaRowsOperator):
         once = self.once(context, run, table, adds=self.keys is None, clauses=names)
         with self.lazy_session(run) as session:
             if self.keys is not None:
-                step = replace(self.step(run, table, "merge"), merge_keys=tuple(self.keys))
+                mode: Mode = "merge" if self.sequence_by is None else "scd2"
+                step = self.versions(replace(self.step(run, table, mode), merge_keys=tuple(self.keys)))
                 if self.stage:
                     step = replace(step, options={**step.options, "stage": True})
                 report = once.run(step, lambda: self.rows(context, session()))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -44,6 +45,9 @@ class DeltaStepOperator(DeltaTableOperator):
     template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
     choices: Mapping[str, Sequence[object]] = MappingProxyType({"engine": ENGINES, "schema_mode": SCHEMA_MODES})
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
+    sequence_by: str | None = None
+    delete_marker: str | None = None
+    full_snapshot: bool = False
 
     def __init__(
         self,
@@ -80,6 +84,23 @@ class DeltaStepOperator(DeltaTableOperator):
             raise self.refusal("has spark_conn_id, and a master or server in spark_conf")
         self.ensure_text("spark_conn_id", self.spark_conn_id)
         self.ensure_columns("partition_by", partition_by)
+
+    def ensure_versions(self, *, is_kept: bool) -> None:
+        """Refuse what says how versions of keys are kept, where none are."""
+        for name in ("sequence_by", "delete_marker"):
+            self.ensure_text(name, getattr(self, name))
+        if is_kept != (self.sequence_by is not None):
+            raise self.refusal("takes sequence_by with mode='scd2', and only then")
+        if not is_kept and (self.delete_marker is not None or self.full_snapshot):
+            raise self.refusal("has delete_marker or full_snapshot, which only sequence_by uses")
+        if is_kept and self.schema_mode is not None:
+            raise self.refusal("has sequence_by and schema_mode: versions have the columns of the table")
+
+    def versions(self, step: Step) -> Step:
+        """The step, with what says how versions of keys are kept."""
+        return replace(
+            step, sequence_by=self.sequence_by, delete_marker=self.delete_marker, full_snapshot=self.full_snapshot
+        )
 
     def step(self, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
         """The write of this task, without transaction ids."""

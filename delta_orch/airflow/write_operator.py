@@ -8,7 +8,10 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from delta_orch.airflow.neighbors import Neighbors
 from delta_orch.airflow.once import DeltaOnceOperator, OnceWriter
+from delta_orch.airflow.rebuilds import ensure_not_newer
+from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from delta_orch.airflow.hook import TableReference
-    from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.engines.base import Engine
 
@@ -87,6 +89,10 @@ class DeltaRowsOperator(DeltaOnceOperator, DeltaStepOperator):
         self.has_read = {
             name: (self.hook.table_of(table), snapshots[name].version) for name, table in (self.tables or {}).items()
         }
+        if getattr(self, "mode", "append") != "overwrite" and snapshots:
+            tasks = Neighbors(context, TaskRun.from_context(context))
+            for name, (table, _) in self.has_read.items():
+                ensure_not_newer(tasks, name, table, snapshots[name])
         relations = {name: engine.scan(snapshot.scan().plan()) for name, snapshot in snapshots.items()}
         rows = engine.sql(self.sql, relations)
         return rows if engine.name == "spark" else engine.to_reader(rows)
@@ -174,7 +180,8 @@ class DeltaWriteOperator(DeltaRowsOperator):
         """Whether a task with these arguments replaces every row, and its runs are ordered by time."""
         is_static = arguments.get("partition_overwrite_mode", "static") == "static"
         is_whole = is_static and arguments.get("replace_where") is None
-        return arguments.get("mode") == "overwrite" and is_whole and arguments.get("identity") is None
+        is_ordered = arguments.get("identity") is None and arguments.get("idempotency") != "off"
+        return arguments.get("mode") == "overwrite" and is_whole and is_ordered
 
     @classmethod
     def removes_rows(cls, arguments: Mapping[str, object]) -> bool:

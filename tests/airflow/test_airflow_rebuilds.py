@@ -108,3 +108,32 @@ def test_a_task_that_no_longer_replaces_the_table_keeps_nothing_out(runs: Runs, 
     runs.run(dag, DAY_5)
     expected = [("2024-01-05", 1), ("2024-01-05", 2), ("2024-01-06", 1), ("2024-01-06", 2), ("2024-01-06", 3)]
     assert content(tmp_path / "t") == expected
+
+
+@pytest.mark.parametrize("pinned", [True, False])
+@pytest.mark.parametrize("keys", [None, ["day", "id"]], ids=["append", "upsert"])
+def test_rows_of_a_newer_run_are_not_read_from_a_table_that_each_run_replaces(
+    runs: Runs, tmp_path: Path, pinned: bool, keys: list[str] | None
+) -> None:
+    """A backfill through a staging table: the days are there, or the task fails."""
+    uri = tmp_path / "t"
+
+    def dag_with(**order: Any) -> DAG:
+        with DAG(f"rebuilt_staging_{len(tmp_path.name)}", schedule="@daily", start_date=DAY_5, catchup=False) as dag:
+            stage = DeltaWriteOperator(
+                task_id="stage", table_uri=tmp_path / "s", python_callable=load, mode="overwrite", **order
+            )
+            given: Any = {"tables": {"s": stage.output if pinned else tmp_path / "s"}, "sql": "SELECT * FROM s"}
+            kind: Any = DeltaMergeOperator if keys else DeltaWriteOperator
+            stage >> kind(task_id="more", table_uri=uri, engine="local", **given, **({"keys": keys} if keys else ONCE))
+        return dag
+
+    dag = dag_with()
+    newer = runs.run(dag, DAY_6)
+    late = runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
+    assert [runs.state(late, name) for name in ("stage", "more")] == ["success", "failed"]
+    runs.clear(dag, newer, "more")
+    assert (runs.state(newer, "more"), content(uri)) == ("success", [("2024-01-06", 1), ("2024-01-06", 2)])
+    late = runs.run(dag_with(idempotency="off"), DAY_5, run_after=DAY_5 + timedelta(days=1))
+    assert runs.state(late, "more") == "success"
+    assert content(uri) == [(f"2024-01-0{day}", number) for day in (5, 6) for number in (1, 2)]
