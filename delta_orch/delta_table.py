@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.history import HistoryEntry
     from delta_orch.log.read.time_travel import Timestamp
-    from delta_orch.log.write.commit_options import CommitOptions
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
     from delta_orch.protocol.actions import Txn
     from delta_orch.storage.base import LogStore
     from delta_orch.writing.target import WriteOptions

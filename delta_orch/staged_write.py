@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
 
 _HOUR_MS = 3_600_000
 

@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.upkeep.log_cleanup import CleanupResult
-    from delta_orch.log.write.commit_options import CommitOptions
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
     from delta_orch.staged_write import StagedWrite
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.verbs.fsck import FsckReport

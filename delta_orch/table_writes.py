@@ -11,8 +11,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.write.commit_options import CommitOptions
-    from delta_orch.log.write.commit_result import CommitResult, Committed
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult, Committed
     from delta_orch.verbs.merge.builder import Merge
     from delta_orch.writing.target import WriteOptions
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.txn import TxnId
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.staged_write import StagedWrite
 
 BY_KEYS = ("merge", "scd2")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.txn import TxnId
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.staged_write import StagedWrite
 
 CLAUSES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {

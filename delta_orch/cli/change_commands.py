@@ -11,8 +11,7 @@ from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_orch.log.write.commit_options import CommitOptions
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 
 COMMANDS = Commands()
 
@@ -131,7 +130,7 @@ def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
     """Run one statement of Spark SQL: see docs/sql.md."""
     import pyarrow as pa
 
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.statements.run import sql as run
     from delta_orch.verbs.vacuum import VacuumResult
 

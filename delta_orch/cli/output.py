@@ -10,7 +10,7 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from delta_orch.log.write.commit_result import CommitPreview, CommitResult
+    from delta_orch.log.write.commit_options import CommitPreview, CommitResult
     from delta_orch.verbs.vacuum import VacuumResult
 
 Branch = tuple[str, "list[Branch]"]

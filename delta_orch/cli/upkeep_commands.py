@@ -11,8 +11,7 @@ from delta_orch.cli.arguments import Commands, Target, UsageError
 from delta_orch.cli.output import text_of_bytes
 
 if TYPE_CHECKING:
-    from delta_orch.log.write.commit_options import CommitOptions
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 
 COMMANDS = Commands()
 

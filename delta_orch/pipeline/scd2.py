@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.protocol.types import StructField, StructType
     from delta_orch.table_snapshot import TableSnapshot
     from delta_orch.writing.target import WriteOptions

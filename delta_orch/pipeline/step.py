@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.files.txn import TxnId
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.pipeline.audit import Audit, AuditFinding
     from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
     from delta_orch.pipeline.recorded import RecordedCommit

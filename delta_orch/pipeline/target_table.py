@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.files.commit_reader import Commit
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.protocol.types import StructType
     from delta_orch.staged_write import StagedWrite
     from delta_orch.writing.target import WriteOptions

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.space_curve import Curve
     from delta_orch.expressions.nodes import Column
     from delta_orch.log.read.snapshot import Snapshot
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
 
 
 class _Planned(Exception):

@@ -17,7 +17,7 @@ from delta_orch.statements.session import Session, TableName, table_name, table_
 from delta_orch.writing.assignments import column_path
 
 if TYPE_CHECKING:
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.writing.target import WriteOptions
 
@@ -250,7 +250,7 @@ def _clone(cursor: Cursor, name: TableName, *, replaces: bool, must_exist: bool,
 
 def _unless_there(table: DeltaTable, make: Callable[[DeltaTable], object]) -> object:
     """IF NOT EXISTS: a table that is there, or that another writer makes meanwhile, is left as it is."""
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
 
     if not table.exists():
         try:

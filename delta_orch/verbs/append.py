@@ -7,7 +7,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
 from delta_orch.writing.plan import Source, Write, WritePlan, run_plan

@@ -9,8 +9,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import Committed
+from delta_orch.log.write.commit_options import CommitOptions, Committed
 from delta_orch.logger import Logger
 from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins
 from delta_orch.writing.plan import Write, WritePlan, run_plan

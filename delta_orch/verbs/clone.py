@@ -15,8 +15,7 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import ensure_files_fit_iceberg
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, parse_txns
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, parse_txns
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata

@@ -15,8 +15,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import SERIALIZABLE, parse_txns
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, parse_txns
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
 from delta_orch.protocol.type_text import parse_declared_type

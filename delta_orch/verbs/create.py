@@ -20,8 +20,7 @@ from delta_orch.log.files.txn import gone_with_rows
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, parse_txns
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, parse_txns
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_types import schema_from_arrow

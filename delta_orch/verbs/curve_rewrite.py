@@ -19,8 +19,7 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_coun
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.protocol.arrow_building import int64_array, one_chunk, string_array, string_map_array
 from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
 from delta_orch.scan.scan import scan_of_files

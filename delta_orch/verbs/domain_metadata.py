@@ -5,8 +5,7 @@ from __future__ import annotations
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.table_properties import ensure_no_credential
 

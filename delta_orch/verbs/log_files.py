@@ -9,9 +9,8 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import ensure_version
 from delta_orch.log.upkeep import checksum_writer
-from delta_orch.log.upkeep.checkpoint_v2 import V2Format
-from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy, write_checkpoint
-from delta_orch.log.upkeep.compaction_writer import write_compaction
+from delta_orch.log.upkeep.checkpoint_writer import CheckpointPolicy, V2Format, write_checkpoint
+from delta_orch.log.upkeep.post_commit import write_compaction
 from delta_orch.protocol.paths import checksum_path
 from delta_orch.writing.target import existing_target
 

@@ -15,8 +15,7 @@ from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_p
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target

@@ -15,7 +15,7 @@ from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.log.files.partition_columns import distinct_rows, file_partition_keys, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode

@@ -9,8 +9,7 @@ from delta_orch.errors import CorruptDataError, InvalidRequestError, MissingFile
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions, parse_txns
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult, parse_txns
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import string_array
 from delta_orch.verbs.fsck import check_data_files

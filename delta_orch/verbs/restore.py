@@ -14,8 +14,7 @@ from delta_orch.log.files.txn import gone_with_rows
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, parse_txns
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, parse_txns
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata

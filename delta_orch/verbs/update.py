@@ -11,8 +11,7 @@ from delta_orch.expressions.clock import one_moment
 from delta_orch.expressions.nodes import Expression, Literal
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.log.write.staging import Metrics
 from delta_orch.protocol.types import STRING
 from delta_orch.writing.assignments import (

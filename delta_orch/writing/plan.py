@@ -34,8 +34,7 @@ from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
-from delta_orch.log.write.commit_options import CommitOptions, EveryRow, resolve_txns
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult, EveryRow, resolve_txns
 from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.logger import Logger

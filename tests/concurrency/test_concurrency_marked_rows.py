@@ -21,7 +21,7 @@ from delta_orch.errors import (
     InvalidRequestError,
 )
 from delta_orch.expressions.resolve import resolve_predicate
-from delta_orch.log.write import read_conflicts
+from delta_orch.log.write import conflict
 from delta_orch.testing import open_table
 from delta_orch.writing.target import existing_target
 from tests.harness.fault_store import FaultStore, Moment
@@ -210,7 +210,7 @@ def test_rows_that_a_rival_added_and_ours_names_are_a_conflict(looks: bool) -> N
 
 
 def test_many_or_large_files_of_a_rival_are_not_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_conflicts, "MOST_BYTES_LOOKED_AT", 100)
+    monkeypatch.setattr(conflict, "MOST_BYTES_LOOKED_AT", 100)
     table = new_table()
     ours = begin_delete_where(table, table.snapshot(), "id = 150")
     begin_append_read(table, [100, 151, 199])

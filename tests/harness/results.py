@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from delta_orch.delta_table import TableSnapshot as Snapshot
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.scan.scan import Scan
 from delta_orch.scan.tasks import ScanTask

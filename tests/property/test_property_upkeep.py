@@ -183,7 +183,7 @@ def test_upkeep_changes_nothing(parsed: bool, history: list[tuple[list[Action], 
     builder.create(schema, protocol=_PROTOCOL, configuration=properties)
     held = log.snapshot()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("delta_orch.log.upkeep.checkpoint_v2.SIDECAR_ROWS", 3)
+        patch.setattr("delta_orch.log.upkeep.checkpoint_writer.SIDECAR_ROWS", 3)
         patch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
         for actions, upkeep, from_held in history:
             version = builder.commit(CommitInfo({"operation": "TEST"}), *actions)

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from delta_orch import DeltaTable, TxnId
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitResult
 from tests.share import examples
 
 DAYS = ("a", "b", "c%/d", None)

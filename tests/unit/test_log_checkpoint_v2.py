@@ -37,7 +37,7 @@ def table() -> DeltaTable:
 @pytest.fixture
 def small_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
     """Four actions fill a sidecar, and one with less than two is written again."""
-    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_v2.SIDECAR_ROWS", 4)
+    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_writer.SIDECAR_ROWS", 4)
     monkeypatch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
 
 
@@ -140,7 +140,7 @@ def test_the_pointer_repeats_the_checkpoint(table: DeltaTable) -> None:
 
 
 def test_what_is_long_is_not_repeated(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_v2._MAX_EMBEDDED_ACTIONS", 1)
+    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_writer._MAX_EMBEDDED_ACTIONS", 1)
     write_checkpoint(table, busy_table(table))
     assert set(parse_last_checkpoint(table.store.read_bytes(LAST_CHECKPOINT_PATH)).extra["v2Checkpoint"]) == {
         "path", "sizeInBytes", "modificationTime",

@@ -255,7 +255,7 @@ def test_a_checkpoint_counts_what_passes_by(tmp_path: Path) -> None:
 
 
 def test_a_v2_checkpoint_of_few_files_is_counted_anyway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_v2.SIDECAR_ROWS", 4)
+    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_writer.SIDECAR_ROWS", 4)
     monkeypatch.setattr("delta_orch.log.upkeep.sidecar_reuse._SMALL_ROWS", 2)
     for few, expected in ((100, [3, 6, 9]), (2, [3])):
         monkeypatch.setattr("delta_orch.log.upkeep.post_commit._FEW_FILES", few)

@@ -200,7 +200,9 @@ def test_a_checkpoint_without_a_checksum_is_held_against_the_log(table: DeltaTab
         checksum.unlink()
     read = table.store.read_bytes
     for version in lying:
-        table.store.put(f"_delta_log/{version:020d}.checkpoint.parquet", read(f"_delta_log/{3:020d}.checkpoint.parquet"))
+        table.store.put(
+            f"_delta_log/{version:020d}.checkpoint.parquet", read(f"_delta_log/{3:020d}.checkpoint.parquet")
+        )
     assert clean(table).earliest_version == (3 if 8 in lying else 8)
     assert versions(table) == list(range(3 if 8 in lying else 8, 50))
 
@@ -285,7 +287,7 @@ def test_leftovers_of_killed_writers_go_once_they_are_old(table: DeltaTable) -> 
 
 @pytest.fixture
 def small_sidecars(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_v2.SIDECAR_ROWS", 4)
+    monkeypatch.setattr("delta_orch.log.upkeep.checkpoint_writer.SIDECAR_ROWS", 4)
     monkeypatch.setattr(sidecar_reuse, "_SMALL_ROWS", 2)
 
 

@@ -27,7 +27,7 @@ from delta_orch.errors import (
     StagedWriteGoneError,
 )
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.staged_write import StagedWrite
 from delta_orch.testing import open_table
 from tests.concurrency.conflict_matrix import (

@@ -8,23 +8,47 @@ are.
 
 from __future__ import annotations
 
+import time
+import uuid
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+import orjson
+import pyarrow as pa
+
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError
+from delta_orch.log.files.commit_json import serialize_actions
+from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.read.checkpoint_reader import ParquetPart
-from delta_orch.log.upkeep.checkpoint_columns import TOMBSTONE_COLUMNS, CheckpointColumns, small_actions
+from delta_orch.log.read.checkpoint_stream import iter_live_rows
+from delta_orch.log.upkeep.checkpoint_columns import (
+    TOMBSTONE_COLUMNS,
+    CheckpointColumns,
+    small_actions,
+    v2_actions,
+)
 from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
-from delta_orch.log.upkeep.checkpoint_rows import ahead, file_rows, oldest_tombstone_ms, parquet_writer, unexpired
-from delta_orch.log.upkeep.checkpoint_v2 import V2Format, Watch, write_v2_checkpoint
+from delta_orch.log.upkeep.checkpoint_rows import (
+    FileRows,
+    ahead,
+    file_rows,
+    oldest_tombstone_ms,
+    parquet_writer,
+    unexpired,
+)
+from delta_orch.log.upkeep.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, ReusePlan, plan_reuse
 from delta_orch.logger import Logger
+from delta_orch.protocol.action_json import serialize_action
+from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
-from delta_orch.protocol.paths import LOG_DIRECTORY, checkpoint_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, checkpoint_path, parse_log_path
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.storage.base import LogStore
+    from delta_orch.storage.base import FileMeta, LogStore
 
 CheckpointPolicy = Literal["classic", "v2"]
 
@@ -138,3 +162,205 @@ def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:
     unknown = None in nulls or "sidecar.path" in part.leaves
     num_adds = None if unknown else sum(g.num_rows - (n or 0) for g, n in zip(groups, nulls, strict=True))
     return LastCheckpoint(version, part.metadata.num_rows, size_in_bytes=file.size, num_of_add_files=num_adds)
+
+
+# V2 checkpoints: one small file that refers to sidecars with the file actions (PROTOCOL, "V2 Spec").
+#
+# Sidecars of the previous V2 checkpoint that nothing has touched since are referred to again instead of being written
+# again (`sidecar_reuse`), so that a checkpoint costs what has changed, not what is there.
+#
+# Readers that do not know UUID-named checkpoints must meet a classic-named one now and then, or they would not find the
+# protocol that tells them to give up (PROTOCOL, "Handling Backward compatibility while moving to UUID-named v2
+# Checkpoints"). As the file is small, one of ten checkpoints gets a copy by the classic name, and log cleanup sees to
+# it that one is left.
+
+
+V2Format = Literal["json", "parquet"]
+Watch = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
+
+
+_CHECKPOINTS_PER_CLASSIC_NAME = 10
+# `_last_checkpoint` is read by everybody who opens the table: it repeats the checkpoint only where that is short.
+_MAX_EMBEDDED_ACTIONS = 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """What a V2 checkpoint says, before it is a file."""
+
+    snapshot: Snapshot
+    columns: CheckpointColumns
+    metadata: CheckpointMetadata
+    sidecars: tuple[Sidecar, ...]
+
+    def small_actions(self) -> list[Action]:
+        """Everything but sidecars."""
+        snapshot = self.snapshot
+        domains = [DomainMetadata(d, text) for d, text in snapshot.domain_metadata.items()]
+        return [self.metadata, snapshot.metadata, snapshot.protocol, *snapshot.txn_actions.values(), *domains]
+
+    def to_json(self) -> bytes:
+        return serialize_actions([*self.small_actions(), *self.sidecars])
+
+    def to_table(self) -> pa.Table:
+        schema = self.columns.v2_schema
+        return pa.concat_tables(
+            [v2_actions(schema, self.metadata, self.sidecars), small_actions(schema, self.snapshot)]
+        ).combine_chunks()
+
+
+def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format, watch: Watch = iter) -> bool:
+    """Write the V2 checkpoint of a snapshot's version unless there is one, and make `_last_checkpoint` point at it.
+
+    Sidecars come first, the file that refers to them after all of them: until then they are nobody's, and cleanup
+    removes them once they are old.
+
+    Returns: Whether `watch` has seen all live files.
+
+    Raises as `checkpoint_writer.write_checkpoint`.
+    """
+    if _find_uuid_named(store, snapshot.version) is not None:
+        _LOGGER.debug("Version %d has a V2 checkpoint already", snapshot.version)
+        return False
+    columns = CheckpointColumns.of_snapshot(snapshot)
+    expired_ms = oldest_tombstone_ms(snapshot)
+    plan = plan_reuse(snapshot, columns, expired_ms)
+    sidecars = [*plan.reused, *_write_sidecars(store, snapshot, columns, plan, expired_ms, watch)]
+    num_adds = sum(known.num_adds for known in sidecars)
+    num_file_actions = num_adds + sum(known.num_removes for known in sidecars)
+    content = _Content(
+        snapshot,
+        columns,
+        CheckpointMetadata(
+            snapshot.version,
+            {
+                "numOfAddFiles": str(num_adds),
+                "sidecarNumActions": str(num_file_actions),
+                "sidecarSizeInBytes": str(sum(known.sidecar.size_in_bytes for known in sidecars)),
+            },
+        ),
+        tuple(known.sidecar for known in sidecars),
+    )
+    ensure_version_present(store, snapshot)
+    file = _create(store, content, _uuid_path(snapshot.version, v2_format))
+    if _classic_name_is_due(store, snapshot):
+        _write_classic_copy(store, content)
+    size = num_file_actions + len(content.small_actions()) + len(content.sidecars)
+    size_in_bytes = file.size + sum(s.size_in_bytes for s in content.sidecars)
+    point_at(
+        store,
+        LastCheckpoint(
+            snapshot.version, size, size_in_bytes=size_in_bytes, num_of_add_files=num_adds,
+            extra={"v2Checkpoint": _embedded(content, file)},
+        ),
+    )  # fmt: skip
+    return not plan.reused
+
+
+def write_classic_copy_of(store: LogStore, snapshot: Snapshot) -> None:
+    """Give the V2 checkpoint that a snapshot is loaded from, and nothing after it, the classic name as well; nothing is
+    done where something has that name, or the checkpoint holds file actions itself.
+
+    Raises as `checkpoint_writer.write_checkpoint`.
+    """
+    checkpoint = snapshot.checkpoint
+    if checkpoint is None or checkpoint.version != snapshot.version or not checkpoint.sidecars:
+        return
+    columns, metadata = CheckpointColumns.of_snapshot(snapshot), CheckpointMetadata(snapshot.version)
+    _write_classic_copy(store, _Content(snapshot, columns, metadata, checkpoint.sidecars))
+
+
+def _write_classic_copy(store: LogStore, content: _Content) -> None:
+    path = checkpoint_path(content.snapshot.version)
+    try:
+        _create_parquet(store, content.to_table(), path)
+    except FileExistsInStoreError:
+        _LOGGER.debug("Version %d has a classic-named checkpoint already", content.snapshot.version)
+
+
+def _write_sidecars(
+    store: LogStore, snapshot: Snapshot, columns: CheckpointColumns, plan: ReusePlan, expired_ms: int, watch: Watch
+) -> list[KnownSidecar]:
+    def adds() -> Iterator[pa.Table]:
+        for group in plan.row_groups("add"):
+            yield from iter_live_rows(group, "add", ADD_SCHEMA.names, snapshot.tail.touched)
+        yield snapshot.tail.adds
+
+    def tombstones() -> Iterator[pa.Table]:
+        for group in plan.row_groups("remove"):
+            yield from iter_live_rows(group, "remove", TOMBSTONE_COLUMNS, snapshot.tail.touched)
+        yield snapshot.tail.tombstones.select(list(TOMBSTONE_COLUMNS))
+
+    # Adds and tombstones apart: tombstones expire, and adds stay what they are for long.
+    files = file_rows(columns, columns.sidecar_schema, watch(adds()), unexpired(tombstones(), expired_ms), SIDECAR_ROWS)
+    with ahead(files) as pieces:
+        return [_write_sidecar(store, piece) for piece in pieces]
+
+
+def _write_sidecar(store: LogStore, piece: FileRows) -> KnownSidecar:
+    name = f"{uuid.uuid4()}.parquet"
+    file = _create_parquet(store, piece.rows, f"{SIDECAR_DIRECTORY}/{name}")
+    count = piece.rows.num_rows
+    is_add = piece.action == "add"
+    return KnownSidecar(
+        Sidecar(name, file.size, file.modification_time_ms or time.time_ns() // 1_000_000),
+        num_adds=count if is_add else 0,
+        num_removes=0 if is_add else count,
+    )
+
+
+def _create(store: LogStore, content: _Content, path: str) -> FileMeta:
+    if path.endswith(".json"):
+        return store.put_if_absent(path, content.to_json())
+    return _create_parquet(store, content.to_table(), path)
+
+
+def _create_parquet(store: LogStore, rows: pa.Table, path: str) -> FileMeta:
+    with store.stage_output(path.rpartition("/")[0]) as output:
+        with parquet_writer(output.sink, rows.schema, path) as writer:
+            writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+        return output.put_if_absent(path)
+
+
+def _uuid_path(version: int, v2_format: V2Format) -> str:
+    return f"{LOG_DIRECTORY}/{version:020d}.checkpoint.{uuid.uuid4()}.{v2_format}"
+
+
+def _find_uuid_named(store: LogStore, version: int) -> FileMeta | None:
+    prefix = f"{version:020d}.checkpoint."
+    for file in store.list_from(LOG_DIRECTORY, prefix):
+        name = file.path.rpartition("/")[2]
+        if not name.startswith(prefix):
+            return None
+        path = parse_log_path(name)
+        if path is not None and path.kind is LogFileKind.CHECKPOINT_UUID and file.size:
+            return file
+    return None
+
+
+def _classic_name_is_due(store: LogStore, snapshot: Snapshot) -> bool:
+    """Whether the last checkpoint by a classic name is ten checkpoint intervals ago, or there is none."""
+    span = _CHECKPOINTS_PER_CLASSIC_NAME * snapshot.properties.checkpoint_interval
+    start = max(snapshot.version - span + 1, 0)
+    for file in store.list_from(LOG_DIRECTORY, f"{start:020d}"):
+        path = parse_log_path(file.path.rpartition("/")[2])
+        if path is not None and path.version > snapshot.version:
+            break
+        if path is not None and path.kind is LogFileKind.CHECKPOINT_CLASSIC and file.size:
+            return False
+    return True
+
+
+def _embedded(content: _Content, file: FileMeta) -> dict[str, JsonValue]:
+    """The checkpoint as `_last_checkpoint` repeats it: where it is, and what it says where that is short."""
+    embedded: dict[str, JsonValue] = {
+        "path": file.path.rpartition("/")[2],
+        "sizeInBytes": file.size,
+        "modificationTime": file.modification_time_ms,
+    }
+    small = content.small_actions()
+    if len(small) <= _MAX_EMBEDDED_ACTIONS:
+        embedded["nonFileActions"] = [orjson.loads(serialize_action(action)) for action in small]
+    if len(content.sidecars) <= _MAX_EMBEDDED_ACTIONS:
+        embedded["sidecarFiles"] = [orjson.loads(serialize_action(s))["sidecar"] for s in content.sidecars]
+    return embedded

@@ -21,7 +21,7 @@ from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.checkpoint_stream import iter_live
 from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
-from delta_orch.log.write.commit_result import Committed
+from delta_orch.log.write.commit_options import Committed
 from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn
 from delta_orch.protocol.arrow_building import int64_numbers
 from delta_orch.protocol.paths import checksum_path

@@ -22,7 +22,7 @@ from delta_orch.log.read.checkpoint_reader import Checkpoint
 from delta_orch.log.read.log_check import ensure_complete
 from delta_orch.log.read.segment import oldest_version
 from delta_orch.log.read.time_travel import adjusted_file_times
-from delta_orch.log.upkeep.checkpoint_v2 import write_classic_copy_of
+from delta_orch.log.upkeep.checkpoint_writer import write_classic_copy_of
 from delta_orch.logger import Logger
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties

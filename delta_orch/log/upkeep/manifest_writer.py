@@ -16,7 +16,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import file_partition_keys, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_result import Committed
+from delta_orch.log.write.commit_options import Committed
 from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.paths import decode_path, is_absolute, without_file_scheme

@@ -1,19 +1,14 @@
-"""The conflict rules: may a transaction still commit, now that another commit came first?
+"""Has a commit that came first changed rows that a transaction has read?
 
-The rules are those of Delta's `WriteSerializable` (default) and `Serializable` isolation: a transaction may be ordered
-after the commit that won unless it should have read something of it, or both change the same thing. Under
-`WriteSerializable` a blind append counts as if it had come later, so it conflicts with no reader. Commits that only
-rearrange rows (compaction) change nothing that a reader sees. They rely only on the files they rearrange, and yield to
-a commit that removed one. Under `SnapshotIsolation`, a level for single transactions, what was read is the snapshot,
-and only changes of the same thing conflict.
-
-What was read is compared by `read_conflicts`, which looks at single rows where that can tell more than statistics.
-Every pair of operations and its outcome is in `docs/transactions.md`.
+Partition values and statistics answer first, and cost nothing. Where they leave it open, rows decide: which ones a
+deletion vector has gained is compared with those that the transaction knows it depends on, and a few new rows are
+looked at through the transaction's own eyes (`ReadSet.look`). What cannot be proven harmless is a conflict.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -25,25 +20,243 @@ from delta_orch.errors import (
     ConcurrentDomainMetadataError,
     ConcurrentTransactionError,
     ConflictError,
+    DeltaError,
     MetadataChangedError,
     ProtocolChangedError,
 )
+from delta_orch.expressions.tree import disjunction
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.files.partition_columns import file_partition_keys
-from delta_orch.log.write.commit_options import SNAPSHOT_ISOLATION, VACUUM_START
+from delta_orch.log.write.commit_options import SERIALIZABLE, SNAPSHOT_ISOLATION, VACUUM_START
 from delta_orch.log.write.intent import (
     FileChanges,
     Intent,
     conflict_error,
+    data_changes,
     first_path,
     first_shared,
     has_path,
     outside_settled,
 )
-from delta_orch.log.write.read_conflicts import ensure_no_rows_to_read, ensure_read_rows_unchanged
 from delta_orch.log.write.staged_actions import StagedActions, keys_of, paths_of
+from delta_orch.logger import Logger
+from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
+from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration, concerns_writers
+
+if TYPE_CHECKING:
+    from pyroaring import BitMap64
+
+_LOGGER = Logger(__name__)
+
+MOST_FILES_LOOKED_AT = 64
+MOST_BYTES_LOOKED_AT = 64 * 1024 * 1024
+"""The files of a commit that came first are read for rows that matter up to this number and these bytes in all. Beyond
+that running the operation again is not much dearer than finding out whether it must."""
+
+
+def is_blind_append(commit: Commit) -> bool:
+    """Whether the commit says that it read nothing. One that says nothing counts as having read."""
+    return commit.commit_info is not None and commit.commit_info.get("isBlindAppend") is True
+
+
+def ensure_read_rows_unchanged(intent: Intent, winner: Commit) -> None:
+    """Check that a commit added no rows that the transaction should have read, and removed none that it has.
+
+    Raises:
+        ConcurrentAppendError, ConcurrentDeleteReadError: It did.
+    """
+    changes = _changes(intent, winner)
+    whole, marked = _split(changes)
+    if not is_blind_append(winner) or intent.isolation_level == SERIALIZABLE or intent.changes_metadata:
+        _ensure_none_added(intent, winner, whole.adds)
+    if marked.adds.num_rows:
+        _ensure_marked_rows_unread(intent, winner, marked)
+    _ensure_none_removed(intent, winner, whole.removes)
+
+
+def ensure_no_rows_to_read(intent: Intent, winner: Commit) -> None:
+    """Check that a commit added no rows that the transaction should have read. Raises ConcurrentAppendError."""
+    _ensure_none_added(intent, winner, _changes(intent, winner).adds)
+
+
+def note_moved_rows(intent: Intent, winner: Commit) -> None:
+    """After a commit without conflict: remember into which files it moved rows that were read, so that a later commit
+    that removes those conflicts."""
+    if intent.reads.is_empty or not intent.changes_data:
+        return
+    flags = FileTable(winner.adds).data_change
+    moved = pc.filter(winner.adds, pc.and_kleene(pc.invert(flags), pc.is_valid(flags)))
+    if not moved.num_rows:
+        return
+    if not any(first_shared(winner.removes, keys) for keys in intent.reads.files):
+        moved = pc.filter(moved, intent.reads.may_hold_read_rows(moved, intent.table))
+    intent.reads.moved.append(keys_of(moved))
+
+
+def _changes(intent: Intent, winner: Commit) -> FileChanges:
+    adds, removes = data_changes(winner.adds), data_changes(winner.removes)
+    outside = outside_settled(intent, adds)
+    if intent.reads.across_scopes and intent.settled_scopes:
+        again = has_path(adds, canonical_paths(FileTable(removes).path))
+        outside = pa.concat_tables([pc.filter(adds, pc.invert(again)), outside_settled(intent, pc.filter(adds, again))])
+    return FileChanges(outside, outside_settled(intent, removes))
+
+
+def _split(changes: FileChanges) -> tuple[FileChanges, FileChanges]:
+    """Files that came or went as a whole, and those that got another deletion vector: one row a file, in one order."""
+    removed = one_chunk(canonical_paths(FileTable(changes.removes).path))
+    partners = pc.index_in(removed, value_set=one_chunk(canonical_paths(FileTable(changes.adds).path)))
+    stays = pc.is_valid(partners)
+    if not stays.true_count:
+        return changes, FileChanges(changes.adds.slice(0, 0), changes.removes.slice(0, 0))
+    marked = FileChanges(pc.take(changes.adds, pc.filter(partners, stays)), pc.filter(changes.removes, stays))
+    return changes.without(one_chunk(canonical_paths(FileTable(marked.adds).path))), marked
+
+
+# Rows that came
+
+
+def _ensure_none_added(intent: Intent, winner: Commit, adds: pa.Table) -> None:
+    if not adds.num_rows or not intent.reads.reads_rows:
+        return
+    adds = pc.filter(adds, intent.reads.may_hold_read_rows(adds, intent.table))
+    if (path := _first_read(intent, adds)) is not None:
+        cause = f"It added the file {path}, whose rows this one should have read"
+        raise conflict_error(ConcurrentAppendError, winner, cause, path=path)
+
+
+def _first_read(intent: Intent, files: pa.Table) -> str | None:
+    """The path of a file of which some row was read, or would have been, among files that may have such rows."""
+    reads = intent.reads
+    if not files.num_rows:
+        return None
+    certain = reads.lie_in_read_partitions(files, intent.table)
+    if certain.true_count or reads.look is None:
+        return first_path(files, certain if certain.true_count else all_booleans(True, files.num_rows))
+    bytes_in_all = FileTable(files).size_bytes
+    if files.num_rows > MOST_FILES_LOOKED_AT or bytes_in_all is None or bytes_in_all > MOST_BYTES_LOOKED_AT:
+        return first_path(files, all_booleans(True, files.num_rows))
+    try:
+        return reads.look(files, disjunction(*reads.predicates))
+    except DeltaError as e:
+        # Nothing is proven, so it stands as statistics have it.
+        _LOGGER.warning("The rows of another commit could not be looked at, which counts as a conflict: %s", e)
+        return first_path(files, all_booleans(True, files.num_rows))
+
+
+# Rows that went
+
+
+def _ensure_none_removed(intent: Intent, winner: Commit, removes: pa.Table) -> None:
+    reads = intent.reads
+    if not removes.num_rows or reads.is_empty:
+        return
+    if reads.looked_at:
+        removes = pc.filter(removes, pc.invert(has_path(removes, pa.concat_arrays(reads.looked_at))))
+    if (path := _first_removed(intent, removes)) is not None:
+        cause = f"It removed the file {path}, whose rows this one has read"
+        raise conflict_error(ConcurrentDeleteReadError, winner, cause, path=path)
+
+
+def _first_removed(intent: Intent, removes: pa.Table) -> str | None:
+    """The path of a removed file whose rows were read: as far as the snapshot tells that was read, or where others have
+    moved them since. One that the snapshot did not have was looked at when it was added."""
+    reads = intent.reads
+    if not removes.num_rows:
+        return None
+    # By path: in between others may have given the file another deletion vector, without conflict.
+    for keys in reads.moved:
+        if (path := first_path(removes, has_path(removes, paths_of(keys)))) is not None:
+            return path
+    if reads.reads_rows:
+        # Partition values are at hand; only what they leave over is looked up in the snapshot.
+        hit = reads.may_hold_read_rows(removes, intent.table)
+        removes = removes if reads.files else pc.filter(removes, hit)
+    return first_path(removes, has_path(removes, paths_of(intent.keys_read()))) if removes.num_rows else None
+
+
+# Rows that were marked
+
+
+def _ensure_marked_rows_unread(intent: Intent, winner: Commit, marked: FileChanges) -> None:
+    """Check the rows that a commit deleted by marking them, or brought back."""
+    reads = intent.reads
+    paths = one_chunk(canonical_paths(FileTable(marked.adds).path))
+    is_named = _is_in(paths, [paths_of(keys) for keys in (*reads.files, *reads.moved)])
+    is_known = _is_in(paths, reads.looked_at)
+    may_match = reads.may_hold_read_rows(marked.adds, intent.table)
+    concerned = pc.or_(pc.or_(is_known, is_named), may_match)
+    if not concerned.true_count:
+        return
+    from delta_orch.log.write.deletion_vector_writer import bitmaps_of
+
+    paths, known, named_too, matching = (
+        pc.filter(array, concerned).to_pylist() for array in (paths, is_known, is_named, may_match)
+    )
+    adds = pc.filter(marked.adds, concerned).combine_chunks()
+    before, after = (
+        bitmaps_of(intent.store, files) for files in (pc.filter(marked.removes, concerned).combine_chunks(), adds)
+    )
+    # Which rows a vector leaves can be looked at where the statistics tell how many the file has.
+    counted = pc.is_valid(record_counts(adds)).to_pylist()
+    open_questions: list[int] = []
+    for index, path in enumerate(paths):
+        gone, back = after[index] - before[index], before[index] - after[index]
+        if back and (matching[index] or named_too[index]):
+            cause = f"It brought back {_count(back)} of the file {path}, which this one should have read"
+            raise conflict_error(ConcurrentAppendError, winner, cause, path=path, num_rows=len(back))
+        if known[index]:
+            continue  # Only the rows that the transaction deletes matter: `marks_on_top` compares them.
+        if matching[index] and not named_too[index] and counted[index]:
+            open_questions.append(index)
+        elif gone:
+            raise _deleted(winner, path, gone)
+    open_questions = [index for index in open_questions if after[index] != before[index]]
+    if open_questions:
+        files = _only_rows(pc.take(adds, int64_array(open_questions)), [after[i] - before[i] for i in open_questions])
+        if (path := _first_read(intent, files)) is not None:
+            cause = f"It deleted rows of the file {path} that this one has read"
+            raise conflict_error(ConcurrentDeleteReadError, winner, cause, path=path)
+
+
+def _is_in(paths: pa.Array, some: Sequence[pa.Array]) -> pa.Array:
+    return pc.is_in(paths, value_set=pa.concat_arrays(some) if some else pa.nulls(0, pa.string()))
+
+
+def _deleted(winner: Commit, path: str, rows: BitMap64) -> DeltaError:
+    cause = f"It deleted {_count(rows)} of the file {path} that this one has read"
+    return conflict_error(ConcurrentDeleteReadError, winner, cause, path=path, num_rows=len(rows))
+
+
+def _count(rows: BitMap64) -> str:
+    return "a row" if len(rows) == 1 else f"{len(rows)} rows"
+
+
+def _only_rows(files: pa.Table, rows: list[BitMap64]) -> pa.Table:
+    """The files as if they had no rows but these."""
+    from pyroaring import BitMap64
+
+    from delta_orch.log.write.deletion_vector_writer import with_deletion_vectors
+    from delta_orch.protocol.deletion_vector import DeletionVector
+
+    counts = record_counts(files).to_pylist()
+    others = [BitMap64(range(count)) - wanted for count, wanted in zip(counts, rows, strict=True)]
+    return with_deletion_vectors(files, [DeletionVector(bitmap).inline_descriptor() for bitmap in others])
+
+
+# The conflict rules: may a transaction still commit, now that another commit came first?
+#
+# The rules are those of Delta's `WriteSerializable` (default) and `Serializable` isolation: a transaction may be
+# ordered after the commit that won unless it should have read something of it, or both change the same thing. Under
+# `WriteSerializable` a blind append counts as if it had come later, so it conflicts with no reader. Commits that only
+# rearrange rows (compaction) change nothing that a reader sees. They rely only on the files they rearrange, and yield
+# to a commit that removed one. Under `SnapshotIsolation`, a level for single transactions, what was read is the
+# snapshot, and only changes of the same thing conflict.
+#
+# What was read is compared by what follows below, which looks at single rows where that can tell more than statistics.
+# Every pair of operations and its outcome is in `docs/transactions.md`.
 
 
 def ensure_no_conflict(

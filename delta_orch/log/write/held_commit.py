@@ -37,7 +37,7 @@ from delta_orch.protocol.types import StructType
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-    from delta_orch.log.write.marked_rows import MarkedRows
+    from delta_orch.log.write.deletion_vector_writer import MarkedRows
     from delta_orch.storage.base import LogStore
 
 _FORMAT = 1
@@ -315,7 +315,7 @@ def _marks_json(marks: MarkedRows) -> dict[str, object]:
 def _marks(value: Mapping[str, JsonValue]) -> MarkedRows:
     from pyroaring import BitMap64
 
-    from delta_orch.log.write.marked_rows import MarkedRows
+    from delta_orch.log.write.deletion_vector_writer import MarkedRows
 
     def bitmaps(texts: Sequence[str]) -> list[BitMap64]:
         return [BitMap64.deserialize(base64.b64decode(text)) for text in texts]

@@ -6,8 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.write.commit_options import SERIALIZABLE
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult
 from delta_orch.log.write.held_commit import HeldCommit
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.paths import decode_path

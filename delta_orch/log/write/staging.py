@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
     from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.write.deletion_vector_writer import MarkedRows
     from delta_orch.log.write.intent import Intent
-    from delta_orch.log.write.marked_rows import MarkedRows
     from delta_orch.log.write.staged_actions import RowLook
     from delta_orch.storage.base import LogStore
 
@@ -301,7 +301,7 @@ class Staging:
                 lacks its number of records, or a row is not in the table.
             MissingFileError, CorruptDeletionVectorError, StorageError: The vector of a file cannot be read.
         """
-        from delta_orch.log.write.marked_rows import MarkedRows, join_marked
+        from delta_orch.log.write.deletion_vector_writer import MarkedRows, join_marked
 
         assert self.snapshot is not None
         result = self._result()

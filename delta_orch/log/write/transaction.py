@@ -35,8 +35,16 @@ from delta_orch.log.write.commit_checks import (
     ensure_may_commit,
     ensure_read_version,
 )
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, EveryRow, ensure_options, parse_txns
-from delta_orch.log.write.commit_result import CommitPreview, CommitResult, Committed
+from delta_orch.log.write.commit_options import (
+    SERIALIZABLE,
+    CommitOptions,
+    CommitPreview,
+    CommitResult,
+    Committed,
+    EveryRow,
+    ensure_options,
+    parse_txns,
+)
 from delta_orch.log.write.staged_actions import StagedActions, paths_of
 from delta_orch.log.write.staging import Provenance, Staging
 from delta_orch.logger import Logger
@@ -52,8 +60,6 @@ if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.write.intent import Intent
     from delta_orch.storage.base import FileMeta, StagedFile
-
-__all__ = ["CommitResult", "Transaction"]
 
 _LOGGER = Logger(__name__)
 
@@ -211,7 +217,10 @@ class Transaction(Staging):
             started = time.monotonic()
             file = self._put(version)
             if file is not None:
-                return self._finish(version, self._timestamp_ms(file), attempt)
+                in_commit_ms = self._in_commit_timestamp_ms
+                return self._finish(
+                    version, file.modification_time_ms if in_commit_ms is None else in_commit_ms, attempt
+                )
             if attempt > 1:
                 # Spread the writers over about the time one request takes, before looking at what they did.
                 time.sleep(random.random() * min(time.monotonic() - started, _LONGEST_PAUSE_S))
@@ -278,8 +287,7 @@ class Transaction(Staging):
             raise type(e)(e.problem, cause=e.cause, remedy=remedy, **context) from e
 
     def _move_behind(self, version: int, attempt: int) -> CommitResult | None:
-        from delta_orch.log.write.conflict import ensure_no_conflict
-        from delta_orch.log.write.read_conflicts import note_moved_rows
+        from delta_orch.log.write.conflict import ensure_no_conflict, note_moved_rows
 
         for winner in self._winners(version):
             # Also where the store said "exists": that may be the echo of our own request, repeated on the way.
@@ -362,7 +370,7 @@ class Transaction(Staging):
         if self._marks is None:
             return None
         from delta_orch.log.write.conflict import deleted_rows_conflict
-        from delta_orch.log.write.marked_rows import join_marked, marks_on_top
+        from delta_orch.log.write.deletion_vector_writer import join_marked, marks_on_top
 
         on_top, overlap = marks_on_top(self._marks, self.log.store, winner.adds, winner.removes)
         if overlap is not None:
@@ -433,9 +441,8 @@ class Transaction(Staging):
 
     def _rehearse(self) -> CommitResult:
         """The end of a dry run: everything is checked and nothing written."""
-        version, staged = self._next_version, self._staged
-        content = self._serialize(version)
-        preview = CommitPreview(version, content, tuple(staged.adds), tuple(files for files, _ in staged.removes))
+        version, adds, removes = self._next_version, self._staged.adds, self._staged.removes
+        preview = CommitPreview(version, self._serialize(version), tuple(adds), tuple(files for files, _ in removes))
         return self._end(version, self._now_ms, 0, self._provenance.all_metrics, preview=preview)
 
     def _end(
@@ -475,9 +482,6 @@ class Transaction(Staging):
     def _txn_actions(self) -> tuple[Txn, ...]:
         versions = {**self._taken_back, **{txn.app_id: txn.version for txn in self._txns if not txn.looks_only}}
         return tuple(Txn(app_id, version, self._now_ms) for app_id, version in versions.items())
-
-    def _timestamp_ms(self, file: FileMeta) -> int:
-        return file.modification_time_ms if self._in_commit_timestamp_ms is None else self._in_commit_timestamp_ms
 
     def _forget_derived(self) -> None:
         self._intent = None

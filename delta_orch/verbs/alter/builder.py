@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.table.configuration import TableConfiguration
 
 

@@ -15,7 +15,7 @@ from delta_orch.engines.file_traits import have_older_types, have_shredded_varia
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.log.write.marked_rows import bitmaps_of
+from delta_orch.log.write.deletion_vector_writer import bitmaps_of
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import all_booleans, bool_array, int64_array, one_chunk

@@ -10,7 +10,7 @@ from delta_orch.verbs.merge.clauses import Action, Clause, Kind, assigned, names
 
 if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
-    from delta_orch.log.write.commit_result import CommitResult
+    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.scan.explain import ScanExplanation
 
 

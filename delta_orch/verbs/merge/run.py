@@ -25,8 +25,7 @@ from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunc
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, record_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.log.write.staging import Metrics
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import INTEGER, STRING, StructType

@@ -11,8 +11,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression
 from delta_orch.expressions.tree import conjunction
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.run import MergeRequest, merge
 from delta_orch.verbs.merge.sides import SOURCE, TARGET

@@ -9,7 +9,7 @@ from itertools import chain, combinations, permutations
 from typing import Any
 
 from delta_orch.errors import ConflictError
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.storage.base import LogStore
 from delta_orch.testing import open_table
 from tests.harness.interleave.schedule import Died, Run, Step, next_prefix, run

@@ -15,8 +15,7 @@ from delta_orch import literal
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError
 from delta_orch.log.upkeep import log_cleanup
-from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.log.write.commit_result import CommitResult
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from tests.harness.torture.plan import COMMITS, Step, plan_step
 
 LOG_DAY_MS = 1000
