@@ -17,7 +17,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.write.commit_base import CommitBase
-from delta_orch.log.write.commit_options import ISOLATION_LEVELS
+from delta_orch.log.write.commit_options import ISOLATION_LEVELS, CommitOptions
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
@@ -63,14 +63,12 @@ def ensure_may_commit(
     ensure_next_version_is_new(log, base)
 
 
-def ensure_isolation_level(level: str | None) -> None:
-    """Raise InvalidRequestError for an unknown level. None is the table's."""
+def ensure_start(options: CommitOptions, snapshot: Snapshot | None) -> None:
+    """Raise InvalidRequestError for an unknown isolation level (None is the table's), and where a transaction does not
+    start from the version that its caller has read."""
+    level, version = options.get("isolation_level"), options.get("read_version")
     if level is not None and level not in ISOLATION_LEVELS:
         raise InvalidRequestError(f"Unknown isolation level {level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}")
-
-
-def ensure_read_version(version: int | None, snapshot: Snapshot | None) -> None:
-    """Raise InvalidRequestError unless a transaction starts from the version that its caller has read."""
     if version is not None and (snapshot is None or snapshot.version != version):
         found = "no table" if snapshot is None else f"version {snapshot.version}"
         raise InvalidRequestError(

@@ -29,12 +29,7 @@ from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.txn import Recorded, TxnId, ensure_follows, is_wholly_stale, stale_among
 from delta_orch.log.write.commit_base import CommitBase, depends_on_version, fit_to_version
-from delta_orch.log.write.commit_checks import (
-    ensure_isolation_level,
-    ensure_joinable,
-    ensure_may_commit,
-    ensure_read_version,
-)
+from delta_orch.log.write.commit_checks import ensure_joinable, ensure_may_commit, ensure_start
 from delta_orch.log.write.commit_options import (
     SERIALIZABLE,
     CommitOptions,
@@ -100,11 +95,10 @@ class Transaction(Staging):
         **options: Unpack[CommitOptions],
     ) -> None:
         ensure_options(options, CommitOptions)
+        ensure_start(options, snapshot)
         self._txns = parse_txns(options.get("txn"))
         self._read_version = options.get("read_version")
-        ensure_read_version(self._read_version, snapshot)
         self._isolation_level = options.get("isolation_level")
-        ensure_isolation_level(self._isolation_level)
         if self._read_version is not None and self._isolation_level is None:
             self._isolation_level = SERIALIZABLE
         if options.get("stage"):
