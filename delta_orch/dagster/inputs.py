@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections import Counter
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping
 from typing import Any
 
 import dagster as dg
@@ -13,6 +11,7 @@ import pyarrow as pa
 from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.dagster.own_version import own_snapshot, own_txn, written_rows
 from delta_orch.dagster.partition_selection import select_partitions
+from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.dagster.run import is_in_run, read_run
 from delta_orch.dagster.settings import AssetSettings, InputSettings, parse_input_settings
 from delta_orch.dagster.values import WantedValue, empty_value, loader_for, wanted_value
@@ -41,9 +40,9 @@ def load_value(
     Raises:
         TableNotFoundError: Nothing has been written there yet, and the input is neither optional nor the asset itself.
         InvalidRequestError: The annotated type is not supported, or partitions and columns do not go together; or the
-            asset depends on itself, and its run writes partitions of the input; or Dagster collects an output twice.
+            asset depends on itself, and its run writes partitions of the input; or it is not whole (`reexecution`).
     """
-    ensure_collected(context)
+    ensure_whole(context)
     asked = parse_input_settings(context.definition_metadata)
     wanted = wanted_value(_annotation(context), is_fan_in=not context.has_asset_key)
     _ensure_supported(context, wanted, asked)
@@ -82,65 +81,6 @@ def _annotation(context: dg.InputContext) -> object:
     except dg.DagsterInvariantViolationError:
         # `dg.build_input_context` was given no type.
         return Any
-
-
-def ensure_collected(context: dg.InputContext | dg.OutputContext) -> None:
-    """Check that a step which collects outputs of other steps gets each of them once. A run that re-executes a part of
-    another collects what is there: not what a step that was never started would yield, but twice what one yielded in
-    two attempts.
-
-    Args:
-        context: Of a value that is collected, or of an output of the step. The first value stands for all.
-
-    Raises:
-        InvalidRequestError: One is missing, or comes twice.
-    """
-    executed = set(context.step_context.dagster_run.step_keys_to_execute or ()) if is_in_run(context) else set()
-    if not executed:
-        return
-    step, upstream = context.step_context, getattr(context, "upstream_output", None)
-    state = step.get_known_state()
-    found, past = [state.ready_outputs], state.parent_state
-    runs: list[str] = []
-    while past is not None:
-        found, runs, past = [*found, past.produced_outputs], [*runs, past.run_id], past.get_parent_state()
-    about = f"Step {step.step.key} would collect an output"
-    for given in step.step.step_inputs:
-        # An input that waits for the checks of an asset loads one of its sources; one of nothing only waits.
-        is_collected = hasattr(given.source, "sources") and not hasattr(given.source, "source_to_load_from")
-        if not is_collected or given.dagster_type_key == "Nothing":
-            continue
-        handles = given.get_step_output_handle_dependencies()
-        there = (one for one in handles if any(one in outputs for outputs in found))
-        if upstream is not None and (
-            given.name != context.name or next(there, None) != (upstream.step_key, upstream.name, upstream.mapping_key)
-        ):
-            continue
-        for one, count in Counter(handles).items():
-            # A list may name an output twice; a mapping key comes once.
-            if count > 1 and (one.mapping_key or "[" in one.step_key):
-                raise InvalidRequestError(
-                    f"{about} of {one.step_key} twice",
-                    cause="Re-executing from failure, Dagster counts a mapping key for each attempt that yielded it",
-                    remedy="Re-execute all steps",
-                )
-        absent = {one.step_key for one in set(handles).difference(*found)}
-        # Steps that this run executes have ended by now. Their key is not known before they are mapped.
-        absent = {key for key in absent if not executed & {key, re.sub(r"\[.*", "[?]", key)}}
-        _ensure_ended(about, absent, step.instance, runs)
-
-
-def _ensure_ended(about: str, absent: Set[str], instance: dg.DagsterInstance, runs: Sequence[str]) -> None:
-    """Check that the steps without an output ended so, by a condition of theirs, in one of the runs."""
-    stats = [one for run in runs if absent for one in instance.get_run_step_stats(run, sorted(absent))]
-    ended = {one.step_key for one in stats if one.status and one.status.value in ("SUCCESS", "SKIPPED")}
-    if missing := absent - ended:
-        raise InvalidRequestError(
-            f"{about} of {min(missing)} without having it",
-            cause="Neither this run nor one that it repeats has come to the end of that step: re-executing from "
-            "failure, Dagster leaves out mapped steps that were never started",
-            remedy="Re-execute all steps",
-        )
 
 
 def _ensure_supported(context: dg.InputContext, wanted: WantedValue, asked: InputSettings) -> None:

@@ -13,7 +13,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
 from delta_orch.dagster.column_lineage import LINEAGE, column_lineage
-from delta_orch.dagster.inputs import ensure_collected, input_name, load_value
+from delta_orch.dagster.inputs import input_name, load_value
 from delta_orch.dagster.metadata import (
     STORAGE_KIND,
     TABLE_RESOURCE,
@@ -24,6 +24,7 @@ from delta_orch.dagster.metadata import (
 from delta_orch.dagster.output_place import Place, asset_place, output_parts, table_place
 from delta_orch.dagster.own_version import own_txn, repeat_conflicts
 from delta_orch.dagster.partition_selection import PartitionSelection, written_partitions
+from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import (
     DEFAULT_CONFLICT_RETRIES,
@@ -187,7 +188,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 remedy="Name the asset so, or its folder with 'schema'",
             )
         place = table_place(context, settings)
-        ensure_collected(context)
+        ensure_whole(context)
         if obj is None:
             _report_nothing(context, place)
             return

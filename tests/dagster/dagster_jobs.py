@@ -57,6 +57,10 @@ def appended(context) -> pa.Table:  # type: ignore[no-untyped-def]
 def look(appended: pa.Table) -> None:
     if os.environ["DELTA_TEST_FAULT"] == "look":
         raise RuntimeError("lost before a look")
+    look_at(appended)
+
+
+def look_at(appended: pa.Table) -> None:
     with Path(os.environ["DELTA_TEST_SEEN"]).open("a") as file:
         file.write("".join(f"{run}\n" for run in appended["run"].to_pylist()))
 
@@ -105,6 +109,18 @@ def collected(parts: list[pa.Table]) -> pa.Table:
 @dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})
 def mapped_job() -> None:
     look(collected(split().map(chosen).map(handed_on).collect()))
+
+
+@dg.op
+def kept(rows: pa.Table) -> None:
+    if is_fault("kept"):
+        raise KeyboardInterrupt
+    look_at(rows)
+
+
+@dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})
+def kept_job() -> None:
+    split().map(kept)
 
 
 @dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})

@@ -14,7 +14,7 @@ import pytest
 
 from delta_orch.dagster import DeltaLakeIOManager, DeltaSnapshot
 from delta_orch.errors import InvalidRequestError
-from tests.dagster.dagster_jobs import appended_job, mapped_job, split_job
+from tests.dagster.dagster_jobs import appended_job, kept_job, mapped_job, split_job
 
 MODES = ["overwrite", "append", "merge", "scd2", "error", "ignore"]
 SETTERS = ["manager", "output", "run"]
@@ -152,10 +152,13 @@ def test_what_was_appended_is_found_again_from_failure(
         (mapped_job, "split collected", "of handed_on[a] twice", "abc"),
         (split_job, "split collected", "of split twice", "abc"),
         # Dagster does not come back to what was never started, and where a step was skipped not to those that were.
-        (mapped_job, "handed_on", "of handed_on[b] without having it", "abc"),
-        (mapped_job, "chosen handed_on", "of handed_on[b] without having it", "abc"),
+        (mapped_job, "handed_on", "without handed_on[b]", "abc"),
+        (mapped_job, "chosen handed_on", "without handed_on[b]", "abc"),
+        (kept_job, "kept", "without kept[b]", "abc"),
         # What was not yielded by choice is not missed.
         (mapped_job, "chosen collected", "", "bc"),
+        # A run that is killed behind the choice has not skipped the step after it.
+        (mapped_job, "chosen collected unsaid", "", "bc"),
     ],
 )
 def test_each_output_is_collected_once(
@@ -166,9 +169,18 @@ def test_each_output_is_collected_once(
     monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path / "lake"))
     monkeypatch.setenv("DELTA_TEST_IDEMPOTENCY", "run")
     monkeypatch.setenv("DELTA_TEST_SEEN", str(tmp_path / "seen"))
+    handle = dg.DagsterInstance.handle_new_event
+
+    def handle_but_for_skipping(instance: dg.DagsterInstance, event: dg.EventLogEntry, **options: Any) -> None:
+        if "STEP_SKIPPED" not in str(event.dagster_event):
+            handle(instance, event, **options)
+
     with dg.DagsterInstance.get() as instance:
         monkeypatch.setenv("DELTA_TEST_FAULT", fault)
-        failed = dg.execute_job(dg.reconstructable(job), instance)
+        with monkeypatch.context() as killed:
+            if "unsaid" in fault:
+                killed.setattr(dg.DagsterInstance, "handle_new_event", handle_but_for_skipping)
+            failed = dg.execute_job(dg.reconstructable(job), instance)
         assert not failed.success
         monkeypatch.setenv("DELTA_TEST_FAULT", "")
         from_failure = dg.ReexecutionOptions.from_failure(failed.run_id, instance)
