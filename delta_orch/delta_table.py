@@ -231,7 +231,7 @@ class DeltaTable(TableVerbs):
             UnsupportedFeatureError: The schema changed incompatibly in the range.
         """
         from delta_orch.change_feed.change_feed import read_changes
-        from delta_orch.change_feed.change_range import ChangeRange
+        from delta_orch.change_feed.changed_files import ChangeRange
         from delta_orch.log.read.time_travel import parse_timestamp_ms
 
         asked = ChangeRange(

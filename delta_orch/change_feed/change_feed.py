@@ -7,8 +7,8 @@ without the change data feed. Versions that only rearrange files (`dataChange` f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -16,12 +16,20 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked
-from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
-from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, read_changed_files, schema_differences
-from delta_orch.engines.base import Engine
+from delta_orch.change_feed.changed_files import (
+    CHANGED_FILE_SCHEMA,
+    ChangeRange,
+    read_changed_files,
+    resolve_change_range,
+    schema_differences,
+)
+from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation, as_they_are
 from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
 from delta_orch.engines.select import local_engine, spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
+from delta_orch.expressions.column_names import free_name, resolve_column_names
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
+from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
@@ -41,9 +49,9 @@ from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import pyarrow as pa
     from pyarrow.compute import Expression as ArrowExpression
 
-    from delta_orch.change_feed.latest import LatestChanges
     from delta_orch.expressions.nodes import Expression
 
 CHANGE_TYPE = StructField("_change_type", STRING)
@@ -153,7 +161,6 @@ class ChangeFeed:
         Raises:
             ColumnNotFoundError, InvalidRequestError: There is no such column, or no column is named.
         """
-        from delta_orch.change_feed.latest import latest_changes
 
         if self._projection is not None or self._predicate != ScanPredicate():
             raise InvalidRequestError(
@@ -400,3 +407,82 @@ def _removes_rows(commit: Commit) -> bool:
     """Whether it removes files for more than to rearrange their rows."""
     flags = FileTable(commit.removes).data_change
     return bool(pc.any(pc.or_kleene(flags, pc.is_null(flags))).as_py())
+
+
+# The latest state of each key that changed in a range of versions.
+
+
+_RANK = "_delta_orch_rank"
+_IS_THERE = "_delta_orch_is_there"
+# A version that removes and adds rows of a key leaves what it adds.
+_RANK_SQL = "_commit_version * 2 + CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE 0 END"
+_THERE_SQL = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE 0 END"
+
+
+@dataclass(frozen=True, slots=True)
+class LatestChanges:
+    """The last change of each key, as a source for a merge that brings another table up to date.
+
+    A key that still exists gives its rows with `_change_type` `insert` or `update_postimage`: one row if keys are
+    unique. A key that is gone gives one row with `_change_type` `delete`, its key columns, and nulls. A key that an
+    update changed to another key is gone, too.
+
+    Attributes:
+        schema: The columns of the change feed.
+        keys: The key columns, as the table spells them.
+    """
+
+    schema: StructType
+    keys: tuple[str, ...]
+    _rows: Callable[[Engine], Relation]
+
+    def to_relation(self, engine: Engine) -> Relation:
+        """The rows as a relation of any engine. Raises as `ChangeFeed.to_relation`."""
+        names = self.schema.names
+        rank, is_there = free_name(_RANK, names), free_name(_IS_THERE, names)
+        mentioned = (Column(("_commit_version",)), Column(("_change_type",)))
+        rows = engine.project(
+            self._rows(engine),
+            [
+                *as_they_are(names),
+                ComputedColumn(rank, Opaque(_RANK_SQL, mentioned)),
+                ComputedColumn(is_there, Opaque(_THERE_SQL, mentioned[1:])),
+            ],
+        )
+        keys = as_they_are(self.keys)
+        last = engine.aggregate(rows, keys, [Measure(rank, "max", Column((rank,)))])
+        same: list[Expression] = [Comparison("<=>", Column(("a", key)), Column(("b", key))) for key in self.keys]
+        is_last = conjunction(*same, Comparison("=", Column(("a", rank)), Column(("b", rank))))
+        taken = [ComputedColumn(name, Column(("a", name))) for name in (*names, is_there)]
+        found = engine.join(JoinSide("a", rows), JoinSide("b", last), is_last, "semi", taken)
+        there, gone = (
+            engine.filter(found, Comparison("=", Column((is_there,)), Literal(number, LONG))) for number in (1, 0)
+        )
+        of_commit = [Measure(name, "max", Column((name,))) for name in ("_commit_version", "_commit_timestamp")]
+        once = engine.aggregate(gone, keys, of_commit)
+        told = as_they_are((*self.keys, *(m.name for m in of_commit)))
+        deleted = engine.project(once, [*told, ComputedColumn("_change_type", Literal("delete", STRING))])
+        return engine.union([engine.conform(there, self.schema), engine.conform(deleted, self.schema)])
+
+    def to_arrow(self) -> pa.Table:
+        """All rows in memory, columns of `schema`."""
+        engine = local_engine()
+        return engine.to_arrow(self.to_relation(engine))
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """The rows as a stream."""
+        engine = local_engine()
+        return engine.to_reader(self.to_relation(engine))
+
+    def to_spark(self, spark: object) -> object:
+        """The rows as a lazy Spark DataFrame."""
+        return self.to_relation(spark_engine(spark))
+
+
+def latest_changes(
+    schema: StructType, table: StructType, keys: Sequence[str], rows: Callable[[Engine], Relation]
+) -> LatestChanges:
+    """See `ChangeFeed.latest`."""
+    if not isinstance(keys, str) and not keys:
+        raise InvalidRequestError("latest needs at least one key", remedy='Name its columns, such as keys=["id"]')
+    return LatestChanges(schema, resolve_column_names(keys, table, "keys"), rows)

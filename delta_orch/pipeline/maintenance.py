@@ -107,7 +107,7 @@ def _count_expired(log: TableLog, snapshot: Snapshot, now_ms: int) -> int:
 
 def _count_compactable(snapshot: Snapshot, target_file_size_bytes: int) -> int:
     if snapshot.clustering:
-        from delta_orch.verbs.curve_rewrite import files_to_cluster
+        from delta_orch.verbs.optimize import files_to_cluster
 
         return int(files_to_cluster(snapshot).num_rows)
     return sum(files.num_rows for files in plan_compaction(snapshot, None, target_file_size_bytes))

@@ -21,8 +21,12 @@ from delta_orch.change_feed.change_feed import (
     read_changes,
     without_repeats,
 )
-from delta_orch.change_feed.change_range import ChangeRange, resolve_change_range
-from delta_orch.change_feed.changed_files import CHANGED_FILE_SCHEMA, schema_differences
+from delta_orch.change_feed.changed_files import (
+    CHANGED_FILE_SCHEMA,
+    ChangeRange,
+    resolve_change_range,
+    schema_differences,
+)
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import (
     InvalidRequestError,

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
 from delta_orch.engines.select import EngineChoice
+from delta_orch.engines.space_curve import MAX_COLUMNS, Curve
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.column_names import ensure_sequence_of_names
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import ensure_partition_predicate, resolve_predicate
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
+from delta_orch.protocol.arrow_building import int64_array, one_chunk, string_array, string_map_array
+from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
+from delta_orch.scan.scan import scan_of_files
+from delta_orch.storage.prefetch import FAR_THREADS, FAR_WAIT_BYTES, map_ahead
+from delta_orch.table.clustering import ensure_bounded, indexed_columns, logical_paths
 from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins
-from delta_orch.writing.plan import Write, WritePlan, run_plan
+from delta_orch.writing.moved_rows import RowCopies, stage_moved
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
 
 
@@ -74,8 +86,6 @@ def optimize(
         "auto": "false",
     }
     if zorder_by or full or snapshot.clustering:
-        from delta_orch.verbs.curve_rewrite import rewrite_along_curve
-
         return rewrite_along_curve(
             log, snapshot, predicate, size, max_deleted_rows_ratio, zorder_by, full, parameters, engine, options
         )
@@ -107,3 +117,184 @@ def plan_compaction(
     files, live_bytes, is_stale = pc.filter(files, chosen), pc.filter(live_bytes, chosen), pc.filter(is_stale, chosen)
     keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
     return cut_bins(files, keys, live_bytes, target_file_size_bytes, pc.indices_nonzero(is_stale).to_pylist())
+
+
+# `optimize(zorder_by=…)`, and `optimize()` of a clustered table: rows near each other come to share files.
+
+
+CLUSTERING_PROVIDER = "liquid"
+"""`clusteringProvider` of files that this package and the reference cluster: one goes on where the other ended."""
+_CUBE, _COLUMNS, _CURVE = "ZCUBE_ID", "ZCUBE_ZORDER_BY", "ZCUBE_ZORDER_CURVE"
+_FILE_COLUMNS = (*REMOVED_FILE_COLUMNS, "stats")
+
+
+def rewrite_along_curve(
+    log: TableLog,
+    snapshot: Snapshot,
+    where: Expression | None,
+    file_size_bytes: int,
+    max_deleted_rows_ratio: float,
+    zorder_by: Sequence[str] | None,
+    full: bool,
+    parameters: Mapping[str, object],
+    engine: EngineChoice,
+    options: CommitOptions,
+) -> CommitResult:
+    """Rewrite files so that each holds rows near each other in some columns, and filters over these leave out the
+    others. No row changes, and none loses its id.
+
+    With `zorder_by`, all files of the partitions are rewritten along a Z-curve, each time. A table with clustering
+    columns is clustered by them, along a Hilbert curve, or sorted where there is one: files that were not clustered
+    yet, with `full` all of them. New files say so by `clusteringProvider` and tags, as those of the reference do.
+
+    Raises as `optimize`.
+    """
+    clustering = logical_paths(snapshot.schema, snapshot.clustering or ())
+    if zorder_by:
+        if clustering:
+            raise InvalidRequestError(
+                "A clustered table has an order of its own",
+                cause=f"It is clustered by {', '.join(map(quote_path, clustering))}",
+                remedy="Leave zorder_by out, or cluster by other columns: table.alter().cluster_by(…)",
+            )
+        paths: Sequence[Path] = _zorder_columns(snapshot, zorder_by)
+    else:
+        paths = clustering
+    if full and not clustering:
+        raise InvalidRequestError("full is for clustered tables", remedy="Leave it out, or cluster the table first")
+    columns = [Column(path) for path in paths]
+    names = orjson.dumps([".".join(path) for path in paths]).decode()
+    said = {**parameters, "zOrderBy": names} if zorder_by else {**parameters, "clusterBy": names, "isFull": full}
+
+    def rewrite(write: Write) -> dict[str, int] | None:
+        if zorder_by:
+            files = snapshot.files(_FILE_COLUMNS, where).combine_chunks()
+            groups = _by_partition(files, snapshot)
+        else:
+            files = _to_cluster(snapshot, names, max_deleted_rows_ratio, full=full)
+            groups = [files] if files.num_rows else []
+        if not groups:
+            return None
+        curve: Curve = "zorder" if zorder_by else "hilbert"
+        marks = None if zorder_by else _marks(names)
+        adds, removed = move_along_curve(write, groups, columns, curve, file_size_bytes, marks)
+        return compaction_metrics(adds, removed) | {"numFilesSkipped": snapshot.num_files - removed.num_rows}
+
+    return run_plan(log, snapshot, WritePlan("OPTIMIZE", said, rewrite, options, engine=engine))
+
+
+def _zorder_columns(snapshot: Snapshot, names: Sequence[str]) -> list[Path]:
+    ensure_sequence_of_names(names, "zorder_by")
+    paths = [resolve_path(snapshot.schema, name) for name in names]
+    if len(set(paths)) < len(paths) or len(paths) > MAX_COLUMNS:
+        raise InvalidRequestError(
+            "zorder_by names a column twice" if len(set(paths)) < len(paths) else "zorder_by names too many columns",
+            remedy=f"Name each column once, and at most {MAX_COLUMNS}: two or three do best",
+        )
+    indexed = set(indexed_columns(snapshot.schema, snapshot.properties))
+    for path in paths:
+        if path[0] in snapshot.partition_columns:
+            raise InvalidRequestError(
+                f"{quote_path(path)} is a partition column",
+                cause="All rows of a partition have one value of it",
+                remedy="Leave it out of zorder_by",
+                column=".".join(path),
+            )
+        ensure_bounded(path, type_at(snapshot.schema, path))
+        if path not in indexed:
+            raise InvalidRequestError(
+                f"No statistics are collected for {quote_path(path)}",
+                cause="It is beyond delta.dataSkippingNumIndexedCols, or not among delta.dataSkippingStatsColumns",
+                remedy="Change that property: without statistics the order would leave out no file",
+                column=".".join(path),
+            )
+    return paths
+
+
+def _by_partition(files: pa.Table, snapshot: Snapshot) -> list[pa.Table]:
+    if not files.num_rows or not snapshot.partition_columns:
+        return [files] if files.num_rows else []
+    keys = file_partition_keys(files, snapshot.schema, snapshot.partition_columns)
+    keyed = pc.sort_by(pa.table({"key": keys, "row": int64_array(range(files.num_rows))}), "key")
+    counts = pc.value_counts(keyed.column("key").combine_chunks()).field("counts").to_pylist()
+    ordered = pc.take(files, keyed.column("row"))
+    groups, start = [], 0
+    for count in counts:
+        groups.append(ordered.slice(start, count))
+        start += count
+    return groups
+
+
+def files_to_cluster(snapshot: Snapshot, max_deleted_rows_ratio: float = 0.05) -> pa.Table:
+    """The files that `optimize` of a clustered table rewrites: those that are not clustered, and those with many rows
+    deleted. Pure."""
+    files = snapshot.files(_FILE_COLUMNS).combine_chunks()
+    _, _, is_stale = candidates(snapshot, None, max_deleted_rows_ratio)
+    return pc.filter(files, pc.or_(one_chunk(pc.is_null(FileTable(files).clustering_provider)), is_stale))
+
+
+def _to_cluster(snapshot: Snapshot, names: str, max_deleted_rows_ratio: float, *, full: bool) -> pa.Table:
+    """As `files_to_cluster`; with `full` all, unless they are clustered by these columns in one go already."""
+    to_do = files_to_cluster(snapshot, max_deleted_rows_ratio)
+    if not full:
+        return to_do
+    files = snapshot.files(_FILE_COLUMNS).combine_chunks()
+    tags = [dict(tags or ()) for tags in FileTable(files).tags.to_pylist()]
+    cubes = {tag.get(_CUBE) for tag in tags}
+    is_done = len(cubes) == 1 and None not in cubes and all(tag.get(_COLUMNS) == names for tag in tags)
+    return to_do if is_done else files
+
+
+def _marks(names: str) -> dict[str, pa.Array]:
+    tags = {_CUBE: str(uuid.uuid4()), _COLUMNS: names, _CURVE: "hilbert"}
+    return {"clustering_provider": string_array([CLUSTERING_PROVIDER]), "tags": string_map_array([tags])}
+
+
+# Rows that are moved into files together with their neighbours.
+
+
+def move_along_curve(
+    write: Write,
+    groups: Sequence[pa.Table],
+    columns: Sequence[Column],
+    curve: Curve,
+    file_size_bytes: int,
+    marks: dict[str, pa.Array] | None = None,
+) -> tuple[pa.Table, pa.Table]:
+    """Write the rows of each group of files, in the order of a curve through some columns, into new files; what readers
+    see does not change.
+
+    Args:
+        groups: Files of one partition each, `REMOVED_FILE_COLUMNS` and `stats`.
+        marks: Columns of `ADD_SCHEMA` that new files get, with one value.
+
+    Returns: The files that were added and those that were removed.
+    """
+    snapshot = write.snapshot
+    assert snapshot is not None
+    copies = RowCopies(snapshot)
+    spec = replace(copies.spec(write.target.write_spec()), keeps_order=True, target_file_size_bytes=file_size_bytes)
+
+    def rewrite(files: pa.Table) -> pa.Table:
+        counts = record_counts(files)
+        rows = write.engine.scan(copies.plan(scan_of_files(snapshot, files.select(REMOVED_FILE_COLUMNS))))
+        ordered = write.engine.along_curve(
+            rows,
+            columns,
+            curve,
+            num_rows=None if counts.null_count else pc.sum(counts).as_py(),
+            num_files=max(1, -(-FileTable(files).size_bytes // file_size_bytes)),
+        )
+        return write.engine.write(ordered, spec)
+
+    is_small = all(FileTable(files).size_bytes < FAR_WAIT_BYTES for files in groups)
+    is_waiting = is_small and not snapshot.store.is_near and write.engine.name == "local"
+    adds = pa.concat_tables(map_ahead(rewrite, groups, FAR_THREADS) if is_waiting else map(rewrite, groups))
+    for name, value in (marks or {}).items():
+        index = adds.schema.get_field_index(name)
+        repeated = pc.take(value, pa.array([0] * adds.num_rows, pa.int64()))
+        adds = adds.set_column(index, ADD_SCHEMA.field(name), repeated)
+    removed = pa.concat_tables(groups).select(REMOVED_FILE_COLUMNS)
+    stage_moved(write.transaction, adds, removed)
+    copies.note_in(write.transaction)
+    return adds, removed

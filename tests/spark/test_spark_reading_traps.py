@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.spark import file_names
+from delta_orch.engines.spark import scan_files
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
 from delta_orch.protocol.types import (
@@ -208,7 +208,7 @@ def test_files_that_delta_writers_name_are_not_asked_for_their_timestamps(
     def refused(*_: Any) -> Any:
         raise AssertionError("a footer was read")
 
-    monkeypatch.setattr(file_names, "read_footer", refused)
+    monkeypatch.setattr(scan_files, "read_footer", refused)
     assert table.snapshot().scan().to_relation(classic).count() == 4
     made = HandmadeTable(tmp_path / "foreign")
     made.create(rows.schema)

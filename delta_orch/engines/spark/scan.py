@@ -19,7 +19,6 @@ import pyarrow as pa
 from delta_orch.engines.scan_plan import RowTracking, ScanPlan
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
-from delta_orch.engines.spark.file_names import read_footer, scans_by_name
 from delta_orch.engines.spark.frames import (
     FILE_COLUMN,
     POSITION_COLUMN,
@@ -28,7 +27,15 @@ from delta_orch.engines.spark.frames import (
     union_by_name,
 )
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, UTC_NAMES, SparkHost
-from delta_orch.engines.spark.scan_files import ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION, NUMBER_COLUMN, prepare_scan
+from delta_orch.engines.spark.scan_files import (
+    ADDRESS_FILE,
+    BASE_ROW_ID,
+    COMMIT_VERSION,
+    NUMBER_COLUMN,
+    prepare_scan,
+    read_footer,
+    scans_by_name,
+)
 from delta_orch.engines.spark.sql_text import bounded_sql, field_of, same_values, timestamp_ntz_sql
 from delta_orch.errors import (
     ColumnNotFoundError,

@@ -17,7 +17,6 @@ from delta_orch.engines.footer_statistics import read_footer_statistics, statist
 from delta_orch.engines.local.file_writer import WrittenFile, add_table
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.spark.errors import OF_WORKERS, spark_errors
-from delta_orch.engines.spark.file_names import physical_schema
 from delta_orch.engines.spark.frames import arrow_to_frame, map_in_arrow, spark_schema
 from delta_orch.engines.spark.host import (
     ANALYSIS_SETTINGS,
@@ -34,7 +33,7 @@ from delta_orch.engines.spark.in_tasks import (
     with_variants,
 )
 from delta_orch.engines.spark.scan import scan_rows
-from delta_orch.engines.spark.scan_files import hadoop_root, prepare_scan
+from delta_orch.engines.spark.scan_files import hadoop_root, physical_schema, prepare_scan
 from delta_orch.engines.spark.sql_text import escape_braces, field_of, with_metadata
 from delta_orch.engines.spark.write_columns import (
     SelectList,

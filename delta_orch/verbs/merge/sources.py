@@ -7,8 +7,7 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from delta_orch.change_feed.change_feed import ChangeFeed
-from delta_orch.change_feed.latest import LatestChanges
+from delta_orch.change_feed.change_feed import ChangeFeed, LatestChanges
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
