@@ -64,7 +64,7 @@ class LocalStore(LogStore):
         self.uri = Path(self.root).as_uri()
 
     def read_bytes(self, path: str) -> bytes:
-        full = self._full(path)
+        full = self._allowed(path)
         try:
             return _read(full)
         except OSError as e:
@@ -73,7 +73,7 @@ class LocalStore(LogStore):
     def open_input(self, path: str) -> pa.NativeFile:
         import pyarrow as pa
 
-        full = self._full(path)
+        full = self._allowed(path)
         ensure_regular_file(full)
         try:
             return pa.OSFile(full, "rb")
@@ -151,7 +151,7 @@ class LocalStore(LogStore):
         return found
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
-        full = self._full(directory)
+        full = self._allowed(directory)
         try:
             return _listed(full)
         except OSError as e:
@@ -162,7 +162,7 @@ class LocalStore(LogStore):
             return staged.put_if_absent(path)
 
     def put_regenerable(self, path: str, data: bytes) -> FileMeta:
-        full = self._full(path)
+        full = self._allowed(path)
         temporary, status = _write_temporary(os.path.dirname(full), data)
         try:
             _link(temporary, full)
@@ -171,7 +171,7 @@ class LocalStore(LogStore):
         return _file_meta(path, status)
 
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
-        full = self._full(directory)
+        full = self._allowed(directory)
         is_new = not os.path.isdir(full)
         temporary, status = _write_temporary(full, data)
         staged = _LocalStagedFile(self.root, temporary, status)
@@ -190,10 +190,10 @@ class LocalStore(LogStore):
         return staged
 
     def stage_output(self, directory: str) -> StagedOutput:
-        return _LocalOutput(self.root, self._full(directory))
+        return _LocalOutput(self.root, self._allowed(directory))
 
     def put(self, path: str, data: bytes) -> FileMeta:
-        full = self._full(path)
+        full = self._allowed(path)
         self._ensure_below(path)
         temporary, status = _write_temporary(os.path.dirname(full), data)
         try:
@@ -235,6 +235,13 @@ class LocalStore(LogStore):
         if ".." in path or self.external_paths is not None:
             self._ensure_allowed(path, log_path, is_foreign=is_foreign)
         return path
+
+    def _allowed(self, path: str) -> str:
+        """The place of a file of the table's own, or of a directory: links lead out of the log, too."""
+        full = self._full(path)
+        if self.external_paths is not None:
+            self._ensure_allowed(full, path, is_foreign=True)
+        return full
 
     def _ensure_allowed(self, path: str, log_path: str, *, is_foreign: bool) -> None:
         """Check where a path really leads, past all links: `link/..` is not where it seems to be."""

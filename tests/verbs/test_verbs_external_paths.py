@@ -109,6 +109,28 @@ def test_links_do_not_get_around_it(rows: Any, made: HandmadeTable, tmp_path: Pa
         rows.read(DeltaTable(table.uri, external_paths=[tmp_path / "opened"]))
 
 
+@pytest.mark.parametrize("name", ["", f"{1:020}.json", f"{1:020}.checkpoint.parquet", "_last_checkpoint"])
+def test_links_do_not_lead_out_of_the_log(tmp_path: Path, name: str) -> None:
+    for root in ("victim", "t"):
+        table = DeltaTable(tmp_path / root)
+        table.append(ROWS)
+        table.append(ROWS)
+        table.checkpoint()
+    victim, linked = (tmp_path / root / "_delta_log" / name for root in ("victim", "t"))
+    before = sorted((tmp_path / "victim").rglob("*"))
+    linked.rename(tmp_path / "away")
+    linked.symlink_to(victim)
+    # Of a commit that a checkpoint stands for, only the history is read.
+    readers = [lambda t: t.history()] if name.endswith("1.json") else [lambda t: t.snapshot().scan().to_arrow()]
+    if not name:
+        readers += [lambda t: t.append(ROWS), lambda t: t.checkpoint(), lambda t: t.cleanup_log()]
+    for act in readers:
+        with pytest.raises(UnsupportedStoreError, match="external_paths"):
+            act(DeltaTable(tmp_path / "t", external_paths=[]))
+    assert sorted((tmp_path / "victim").rglob("*")) == before
+    assert DeltaTable(tmp_path / "t", external_paths=[tmp_path / "victim"]).history()
+
+
 def test_ordinary_tables_are_read_with_none_opened(rows: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t p%41", external_paths=[])
     table.append(pa.table({"id": [1], "p": ["a b%"]}), partition_by=["p"])
