@@ -10,7 +10,7 @@ from delta_orch.engines.local.query_nodes import OrderKey, Over, Select, Window,
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, QueryColumns, Scalars, describe
-from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, unsupported
+from delta_orch.engines.local.sql_types import Typed, common_type, is_atomic, is_number, struct_field, unsupported
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
@@ -136,10 +136,16 @@ def sum_of(value: Typed, distinct: str = "", over: str = "") -> Typed:
 
 
 def extreme_of(function: str, value: Typed, over: str = "") -> Typed:
-    """`min` or `max`. Raises UnsupportedExpressionError for arrays, maps, structs and variants."""
-    if not is_atomic(value.data_type):
-        raise unsupported(f"{function} of {value.data_type}")
-    return Typed(f"{function}({value.sql}){over}", value.data_type)
+    """`min` or `max`. Raises UnsupportedExpressionError for arrays, maps, variants, and structs that hold no atoms."""
+    kind = value.data_type
+    if isinstance(kind, StructType) and all(is_atomic(field.data_type) for field in kind):
+        # Of two fields, a null is the lesser one in Spark, the greater one in DuckDB.
+        fields = [struct_field(value, name).sql for name in kind.names]
+        key = ", ".join(f"k{i} := {field} IS NOT NULL, v{i} := {field}" for i, field in enumerate(fields))
+        return Typed(f"arg_{function}({value.sql}, if({value.sql} IS NOT NULL, struct_pack({key}), NULL)){over}", kind)
+    if not is_atomic(kind):
+        raise unsupported(f"{function} of {kind}")
+    return Typed(f"{function}({value.sql}){over}", kind)
 
 
 def _count(value: Typed, distinct: str, over: str) -> Typed:
@@ -433,7 +439,13 @@ def order_key(
             raise InvalidExpressionError(f"ORDER BY {number} names no column", remedy=f"There are {len(fields)}")
         return sort_key(Typed(str(number), fields[number - 1].data_type), key)
     own = outputs.get(key.node.path[0].lower()) if isinstance(key.node, Column) and len(key.node.path) == 1 else None
-    value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(key.node)
+    try:
+        value = Typed(quote_duckdb_identifier(own.name), own.data_type) if own else scalars.scalar(key.node)
+    except ColumnNotFoundError:
+        if not (isinstance(key.node, Column) and ".".join(key.node.path).lower() == "all"):
+            raise
+        numbers = map(Literal, range(1, len(fields) + 1))
+        return ", ".join(order_key(replace(key, node=number), scalars, outputs, fields) for number in numbers)
     if value.literal is not None:
         raise unsupported(f"ORDER BY {describe(key.node)}")
     return sort_key(value, key)

@@ -116,6 +116,8 @@ def cast(value: Typed, target: DataType) -> Typed:
         return Typed(_cast_inside(value, target, 0), target)
     if source == STRING and is_atomic(target):
         return _from_text(value, target)
+    if (source, target) == (BINARY, STRING):
+        return Typed(f"decode({value.sql})", STRING)
     if source in MOMENTS and target != STRING and value.literal is None:
         value = finite(value)
     to = duckdb_type(target) if is_atomic(target) else ""
@@ -200,9 +202,10 @@ def try_cast(value: Typed, target: DataType) -> Typed:
         return Typed(f"TRY_CAST({value.sql} AS {to})", target)
     if target in INTEGRAL_RANGES and is_number(source):
         return Typed(f"TRY_CAST(trunc({value.sql}) AS {to})", target)
-    if source == STRING and target in INTEGRAL_RANGES:
-        text = f"regexp_extract({value.sql}, {quote_duckdb_string(f'(?s)^{_BLANK}([+-]?[0-9]+){_BLANK}$')}, 1)"
-        return Typed(f"TRY_CAST({text} AS {to})", target)
+    if source == STRING and is_atomic(target):
+        return _from_text(value, target, "TRY_CAST")
+    if target == STRING or {source, target} <= {*MOMENTS}:
+        return cast(value, target)  # it never fails
     raise unsupported(f"TRY_CAST from {source} to {target}")
 
 
@@ -242,34 +245,36 @@ def _moment_text(value: Typed) -> str:
     return in_years(value.sql, plain, f"CAST({plain} AS VARCHAR)")
 
 
-def _from_text(value: Typed, target: DataType) -> Typed:
-    """Each rule is the pattern that text must match, and what becomes of its groups."""
-    text = value.sql
+def _from_text(value: Typed, target: DataType, verb: str = "CAST") -> Typed:
+    """Each rule is the pattern that text must match, what becomes of its groups, and the forms that Spark alone reads:
+    TRY_CAST makes null of all others."""
+    text, theirs = value.sql, ""
     if target == BINARY:
         return Typed(f"encode({text})", BINARY)
     if target in INTEGRAL_RANGES:
-        pattern, result = "([+-]?[0-9]+)", f"CAST({{1}} AS {duckdb_type(target)})"
+        pattern, result = "([+-]?[0-9]+)", f"{verb}({{1}} AS {duckdb_type(target)})"
     elif target in (FLOAT, DOUBLE):
-        return _floating(text, target)
+        return _floating(text, target, verb)
     elif isinstance(target, DecimalType):
-        pattern, result = f"({_FRACTION})", f"CAST({{1}} AS {duckdb_type(target)})"
+        pattern, result = f"({_FRACTION})", f"{verb}({{1}} AS {duckdb_type(target)})"
+        theirs = _FRACTION.replace("[0-9]", r"\p{Nd}") + "(?:[eE].*)?"
     elif target == BOOLEAN:
         truth = "|".join("".join(f"[{c.upper()}{c}]" if c.isalpha() else c for c in word) for word in _WORDS)
         pattern, result = f"({truth})", "lower({1}) IN ('t', 'true', 'y', 'yes', '1')"
     elif target == DATE:
-        pattern = _DAY % "(?:[ T].*)?"
-        result = "make_date(CAST({1} AS INTEGER), " + ", ".join(_number_or(group, 1) for group in (2, 3)) + ")"
+        pattern, theirs = _DAY % "(?:[ T].*)?", "(?:[+-]|0000|[0-9]{5}).*"
+        result = f"{verb}({_YMD}) AS DATE)"
     elif target in (TIMESTAMP, TIMESTAMP_NTZ):
         pattern = _DAY % _TIME + (_ZONE if target == TIMESTAMP else "")
-        day = "concat({1}, '-', " + ", '-', ".join(_or(group, "1") for group in (2, 3))
+        theirs = "(?:[+-]?[0-9]{4,6}(?:[- T].*)?|[0-9]{1,2}:.*|T.*)"
         clock = ", ' ', " + ", ':', ".join(_or(group, "0") for group in (4, 5, 6)) + ")"
-        result = f"CAST({day}{clock} AS TIMESTAMP)"
+        result = f"{verb}({_YMD}{clock} AS TIMESTAMP)"
         if target == TIMESTAMP:
             minutes = f"({_number_or(8, 0)} * 60 + {_number_or(9, 0)}) * CASE {{7}} WHEN '-' THEN 1 ELSE -1 END"
             result = f"CAST({result} + to_minutes({minutes}) AS TIMESTAMPTZ)"
     else:
         raise unsupported(f"CAST from string to {target}")
-    return Typed(_matched(text, pattern, result, target), target)
+    return Typed(_matched(text, pattern, result, target, theirs or pattern if verb == "TRY_CAST" else ".*"), target)
 
 
 _WORDS = ("t", "true", "y", "yes", "1", "f", "false", "n", "no", "0")
@@ -283,8 +288,11 @@ def _number_or(group: int, default: int) -> str:
     return f"CAST({_or(group, str(default))} AS INTEGER)"
 
 
-def _matched(text: str, pattern: str, result: str, target: DataType) -> str:
-    whole = quote_duckdb_string(f"(?s){_BLANK}{pattern}{_BLANK}")
+_YMD = "concat({1}, '-', " + ", '-', ".join(_or(group, "1") for group in (2, 3))
+
+
+def _matched(text: str, pattern: str, result: str, target: DataType, raising: str) -> str:
+    whole, others = (quote_duckdb_string(f"(?s){_BLANK}{form}{_BLANK}") for form in (pattern, raising))
     groups = [
         f"regexp_extract({text}, {quote_duckdb_string(f'(?s)^{_BLANK}{pattern}{_BLANK}$')}, {i})" for i in range(10)
     ]
@@ -293,12 +301,14 @@ def _matched(text: str, pattern: str, result: str, target: DataType) -> str:
     valid = f"regexp_full_match({text}, {whole})"
     if target in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         valid += f" AND {groups[1]} <> '0000'"
-    return f"CASE WHEN {text} IS NULL THEN NULL WHEN {valid} THEN {result.format(*groups)} ELSE {problem} END"
+    found = f"WHEN {valid} THEN {result.format(*groups)} WHEN regexp_full_match({text}, {others}) THEN {problem}"
+    return f"CASE WHEN {text} IS NULL THEN NULL {found} END"
 
 
-def _floating(text: str, target: DataType) -> Typed:
-    kind = duckdb_type(target)
-    number = _matched(text, rf"({_FRACTION}(?:[eE][+-]?[0-9]+)?)[dDfF]?", f"CAST({{1}} AS {kind})", target)
+def _floating(text: str, target: DataType, verb: str) -> Typed:
+    kind, raising = duckdb_type(target), ".*" if verb == "CAST" else "[+-]?(?:0[xX].*|(?i:nan))"
+    pattern = rf"({_FRACTION}(?:[eE][+-]?[0-9]+)?)[dDfF]?"
+    number = _matched(text, pattern, f"CAST({{1}} AS {kind})", target, raising)
     word = f"lower(regexp_extract({text}, '^{_BLANK}(.*?){_BLANK}$', 1))"
     named = " ".join(
         f"WHEN {word} IN ({names}) THEN CAST('{value}' AS {kind})"

@@ -17,12 +17,21 @@ from delta_orch.engines.local.sql_arguments import (
 )
 from delta_orch.engines.local.sql_casts import bounded, cast, choose, widen
 from delta_orch.engines.local.sql_operators import cast_target
-from delta_orch.engines.local.sql_types import Typed, common_type, common_type_of, is_atomic, is_number, unsupported
+from delta_orch.engines.local.sql_types import (
+    Typed,
+    as_decimal,
+    common_type,
+    common_type_of,
+    is_atomic,
+    is_number,
+    unsupported,
+)
 from delta_orch.expressions.constants import CASTS
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type
 from delta_orch.protocol.types import (
+    BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -71,6 +80,7 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "ascii": (("text",), "CAST(ascii({0}) AS INTEGER)", INTEGER),
     "octet_length": (("bytes",), "CAST(octet_length({0}) AS INTEGER)", INTEGER),
     "bit_length": (("bytes",), "CAST(octet_length({0}) * 8 AS INTEGER)", INTEGER),
+    "unhex": (("text",), "CASE WHEN regexp_full_match({0}, '[0-9a-fA-F]*') THEN unhex({0}) END", BINARY),
     "repeat": (("text", "int"), f"repeat({{0}}, {bounded('{1}', 'CAST({1} AS BIGINT) * length({0})')})", STRING),
     "left": (("text", "int"), _SUBSTRING % "1, {1}", STRING),
     "right": (("text", "int"), _SUBSTRING % "greatest(length({0}) - {1} + 1, 1)", STRING),
@@ -150,12 +160,13 @@ def _rounded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     kind = value.data_type
     if kind == STRING:
         value, kind = cast(value, DOUBLE), DOUBLE
-    if kind in INTEGRAL_RANGES and digits >= 0:
-        return Typed(value.sql, kind)
-    if isinstance(kind, DecimalType) and digits >= 0:
-        scale = min(kind.scale, digits)
-        target = DecimalType(min(kind.precision - kind.scale + 1 + scale, 38), scale)
-        return Typed(f"CAST({value.sql} AS {duckdb_type(target)})", target)
+    if kind in INTEGRAL_RANGES:
+        near = f"CAST(round(CAST({value.sql} AS DECIMAL(20,0)), {digits}) AS {duckdb_type(kind)})"
+        return Typed(value.sql if digits >= 0 else near, kind)
+    if isinstance(kind, DecimalType):
+        target = _rounded_type(kind, digits)
+        number = value.sql if digits >= 0 else f"round({value.sql}, {digits})"
+        return Typed(f"CAST({number} AS {duckdb_type(target)})", target)
     if kind in (FLOAT, DOUBLE) and 0 <= digits <= 15:
         # By its shortest decimal, as Java does; a number this large has no fraction to round.
         exact = (
@@ -165,9 +176,16 @@ def _rounded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     raise unsupported(f"round of {kind} to {digits} digits")
 
 
+def _rounded_type(kind: DecimalType, digits: int) -> DecimalType:
+    scale = max(min(kind.scale, digits), 0)
+    return DecimalType(min(max(kind.precision - kind.scale, -digits) + 1 + scale, MAX_DECIMAL_DIGITS), scale)
+
+
 def _whole(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
     def whole(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         value = scalars.scalar(arguments[0])
+        if len(arguments) == 2:
+            return _to_digits(function, value, constant(scalars, arguments[1], int, function))
         if value.data_type in INTEGRAL_RANGES:
             return widen(value, LONG)
         if isinstance(value.data_type, DecimalType):
@@ -183,6 +201,21 @@ def _whole(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
         return Typed(f"CASE WHEN isnan({number}) THEN 0 ELSE CAST({function}({number}) AS BIGINT) END", LONG)
 
     return whole
+
+
+def _to_digits(function: str, value: Typed, digits: int) -> Typed:
+    """`ceil` and `floor` to digits behind the point: of decimals, which Spark makes of other numbers."""
+    if not is_number(value.data_type) or digits < 0:
+        raise unsupported(f"{function} of {value.data_type} to {digits} digits")
+    kind = _DECIMALS.get(value.data_type) or as_decimal(value.data_type)
+    value, target = cast(value, kind), _rounded_type(kind, digits)
+    near, step = (f"CAST({sql} AS {duckdb_type(target)})" for sql in (value.sql, f"'1e-{target.scale}'"))
+    off, sign = ("<", "+") if function == "ceil" else (">", "-")
+    other = f"CAST({near} {sign} {step} AS {duckdb_type(target)})"
+    return Typed(f"CASE WHEN {near} {off} {value.sql} THEN {other} ELSE {near} END", target)
+
+
+_DECIMALS: dict[DataType, DecimalType] = {DOUBLE: DecimalType(30, 15), FLOAT: DecimalType(14, 7)}
 
 
 def _sign(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
@@ -301,7 +334,7 @@ _NAMED: dict[str, _Function] = {
     "array_prepend": _taking(2, 2, sql_nested.extended(at_end=False)),
     "slice": _taking(3, 3, sql_nested.slice_of),
     "map_concat": _taking(1, _MANY, sql_nested.joined_maps),
-    "ceil": _taking(1, 1, _whole("ceil")),
+    "ceil": _taking(1, 2, _whole("ceil")),
     "coalesce": _taking(1, _MANY, _coalesce),
     "concat": _taking(1, _MANY, sql_text.concatenated),
     "contains": _taking(2, 2, sql_text.text_test("contains")),
@@ -312,7 +345,7 @@ _NAMED: dict[str, _Function] = {
     "day": _taking(1, 1, sql_dates.day_part("day")),
     "element_at": _taking(2, 2, lambda scalars, arguments: sql_nested.element(scalars, arguments, 1)),
     "endswith": _taking(2, 2, sql_text.text_test("ends_with")),
-    "floor": _taking(1, 1, _whole("floor")),
+    "floor": _taking(1, 2, _whole("floor")),
     "greatest": _taking(2, _MANY, _extreme("greatest")),
     "hour": _taking(1, 1, sql_dates.time_part("hour")),
     "if": _taking(3, 3, _if),

@@ -83,7 +83,8 @@ class _Names:
                 listed = ["1" if is_star(argument) else self.of(argument) for argument in arguments]
                 count, default = _LEFT_OUT.get(name, (0, ""))
                 listed += [default] if len(listed) == count else []
-                return f"{_PRINTED.get(name, name)}({detail}{' ' if detail else ''}{', '.join(listed)})"
+                printed = name if name in ("ceil", "floor") and len(listed) == 2 else _PRINTED.get(name, name)
+                return f"{printed}({detail}{' ' if detail else ''}{', '.join(listed)})"
         raise _Unknown
 
     def _all(self, nodes: Sequence[Expression]) -> str:

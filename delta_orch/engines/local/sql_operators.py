@@ -136,6 +136,17 @@ def decimal_quotient(left: Typed, right: Typed, what: str) -> Typed:
     return rounded_quotient(n, d, shift, target)
 
 
+def decimal_remainder(left: Typed, right: Typed) -> Typed:
+    """`%`, with the sign of the left side."""
+    a, b = _decimal_operands(left, right)
+    scale = max(a.scale, b.scale)
+    least, most = sorted(kind.precision - kind.scale + scale for kind in (a, b))
+    if most > MAX_DECIMAL_DIGITS:
+        raise unsupported(f"a remainder of {most} digits")
+    wide = DecimalType(most, scale)
+    return guarded("%", widen(left, wide), widen(right, wide), DecimalType(least, scale))
+
+
 def digits_of(decimal: str) -> str:
     """A decimal without its point."""
     return f"CAST(replace(CAST({decimal} AS VARCHAR), '.', '') AS HUGEINT)"

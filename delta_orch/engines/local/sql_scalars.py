@@ -29,6 +29,7 @@ from delta_orch.engines.local.sql_operators import (
     compare_with_literal,
     decimal_arithmetic,
     decimal_quotient,
+    decimal_remainder,
     ensure_valid_pattern,
     filled_up,
     guarded,
@@ -288,7 +289,7 @@ class Scalars:
         child, *values = operands
         if any(value.data_type in (FLOAT, DOUBLE) for value in values):
             values = [widen(value, DOUBLE) if is_number(value.data_type) else value for value in values]
-        return Typed("(" + " OR ".join(self._compare("=", child, value).sql for value in values) + ")", BOOLEAN)
+        return Typed(in_order("OR", [self._compare("=", child, value).sql for value in values]), BOOLEAN)
 
     def between(self, node: Operation) -> Typed:
         child, low, high = self._as_read(*node.arguments)
@@ -368,6 +369,8 @@ class Scalars:
         kind = arithmetic_type(left, right, describe(node))
         if kind in (FLOAT, DOUBLE):
             return guarded("%", widen(left, kind), widen(right, kind), kind)
+        if isinstance(kind, DecimalType):
+            return decimal_remainder(left, right)
         left, right, kind = self._integrals(node.arguments, describe(node))
         return guarded("%", left, right, kind)
 
@@ -407,7 +410,7 @@ class Scalars:
     def day(self, node: Expression) -> Typed:
         """What Spark takes for a date: the day of a moment in UTC, text of a date."""
         value = self.scalar(node)
-        if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ, STRING):
+        if value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ, STRING, VOID):
             raise unsupported(f"a date function on {value.data_type}")
         if value.data_type == DATE:
             return finite(value) if isinstance(node, Column) else value
