@@ -13,7 +13,7 @@ from delta_orch.protocol.actions import Protocol
 from delta_orch.table.protocol_upgrade import KEPT, REMOVALS, without_features
 from delta_orch.table.registry import FEATURES
 from delta_orch.verbs.alter.alteration import alter
-from delta_orch.verbs.alter.table_changes import DropFeature
+from delta_orch.verbs.alter.table_changes import drop_feature
 from tests.certain import some
 
 ROWS = pa.table({"id": pa.array([1], pa.int64()), "name": ["a"]})
@@ -96,7 +96,7 @@ def test_the_version_that_is_protected_is_the_one_that_came_to_be(table: DeltaTa
     result = alter(
         table.log,
         lambda: snapshots.pop() if snapshots else table.log.snapshot(),
-        [DropFeature("timestampNtz")],
+        [drop_feature("timestampNtz", truncate_history=False)],
         "local",
         options=CommitOptions(),
     )

@@ -12,33 +12,11 @@ from delta_orch.protocol.schema_edit import ColumnPath
 from delta_orch.protocol.table_properties import ensure_no_credential, property_texts
 from delta_orch.protocol.type_text import declared_lengths, declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField
+from delta_orch.verbs.alter import columns as column_changes
+from delta_orch.verbs.alter import table_changes
 from delta_orch.verbs.alter.alteration import alter, plan_alteration
-from delta_orch.verbs.alter.columns import (
-    AddColumns,
-    ChangeType,
-    DropColumns,
-    DropNotNull,
-    MoveColumn,
-    NewColumn,
-    Position,
-    RenameColumn,
-    SetComment,
-    SetDefault,
-    SetNotNull,
-    SyncIdentity,
-)
+from delta_orch.verbs.alter.columns import NewColumn, Position
 from delta_orch.verbs.alter.draft import Change
-from delta_orch.verbs.alter.table_changes import (
-    AddConstraint,
-    AddFeatures,
-    ClusterBy,
-    DropConstraint,
-    DropFeature,
-    SetProperties,
-    SetTableTexts,
-    UnsetProperties,
-    UpgradeProtocol,
-)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -93,26 +71,26 @@ class Alteration:
         Unknown `delta.*` keys and invalid values are refused. `delta.feature.<name>` with the value `supported` adds a
         feature.
         """
-        return self._also(SetProperties(property_texts(properties)))
+        return self._also(table_changes.set_properties(property_texts(properties)))
 
     def unset_properties(self, *keys: str, if_exists: bool = False) -> Alteration:
         """Remove properties. Their defaults apply again. A property that is not set is an error unless `if_exists`."""
-        return self._also(UnsetProperties(keys, if_exists))
+        return self._also(table_changes.unset_properties(keys, if_exists))
 
     def set_name(self, name: str) -> Alteration:
         """Set the table's name in its metadata. An empty text removes it."""
-        return self._also(SetTableTexts(name=name))
+        return self._also(table_changes.set_table_text("name", name))
 
     def set_description(self, description: str) -> Alteration:
         """Set the table's description. An empty text removes it."""
-        return self._also(SetTableTexts(description=description))
+        return self._also(table_changes.set_table_text("description", description))
 
     # Protocol
 
     def add_feature(self, *names: str) -> Alteration:
         """Add table features and the features that they need (PROTOCOL, "Table Features"). Older clients may no longer
         be able to read or write the table."""
-        return self._also(AddFeatures(names))
+        return self._also(table_changes.add_features(names))
 
     def drop_feature(self, name: str, *, truncate_history: bool = False) -> Alteration:
         """Remove a table feature. The error names what the user must decide first.
@@ -127,24 +105,24 @@ class Alteration:
                 the feature's traces from the newest version, and raises InvalidRequestError that says when to try
                 again.
         """
-        return self._also(DropFeature(name, truncate_history))
+        return self._also(table_changes.drop_feature(name, truncate_history))
 
     def upgrade_protocol(
         self, *, min_reader_version: int | None = None, min_writer_version: int | None = None
     ) -> Alteration:
         """Raise the protocol to at least these versions. It is never lowered."""
-        return self._also(UpgradeProtocol(min_reader_version, min_writer_version))
+        return self._also(table_changes.upgrade_protocol(min_reader_version, min_writer_version))
 
     # Constraints
 
     def add_constraint(self, name: str, expression: str) -> Alteration:
         """Add a CHECK constraint, which must be true for every row. `commit` reads the existing rows. Null is a
         violation (PROTOCOL, "CHECK Constraints")."""
-        return self._also(AddConstraint(name, expression))
+        return self._also(table_changes.add_constraint(name, expression))
 
     def drop_constraint(self, name: str, *, if_exists: bool = False) -> Alteration:
         """Remove a CHECK constraint."""
-        return self._also(DropConstraint(name, if_exists))
+        return self._also(table_changes.drop_constraint(name, if_exists))
 
     # Columns
 
@@ -167,7 +145,7 @@ class Alteration:
             first, after: The position among its siblings, by default the end.
         """
         new = NewColumn(path, _field_of(path, data_type, nullable, comment), Position(first, after))
-        return self._also(AddColumns((new,)))
+        return self._also(column_changes.add_columns((new,)))
 
     def add_columns(self, columns: object) -> Alteration:
         """Add several columns to the end: a mapping of names to types, or a schema as `DeltaTable.create` takes it."""
@@ -180,66 +158,65 @@ class Alteration:
             new = tuple(NewColumn((field.name,), field) for field in parse_schema_argument(columns))
         if not new:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
-        return self._also(AddColumns(new))
+        return self._also(column_changes.add_columns(new))
 
     def sync_identity(self, path: ColumnPath) -> Alteration:
         """Let an identity column go on behind the values that rows have brought themselves (`allow_explicit_insert`),
         which would come again otherwise. The column is read. Another commit that adds rows meanwhile is a conflict."""
-        return self._also(SyncIdentity(path))
+        return self._also(column_changes.sync_identity(path))
 
     def rename_column(self, path: ColumnPath, new_name: str) -> Alteration:
         """Rename a column. No file is rewritten. Needs column mapping (PROTOCOL, "Column Mapping")."""
-        return self._also(RenameColumn(path, new_name))
+        return self._also(column_changes.rename_column(path, new_name))
 
     def drop_columns(self, *paths: ColumnPath, if_exists: bool = False) -> Alteration:
         """Remove columns. No file is rewritten: the values stay in the files until `purge`. Needs column mapping. A
         column that is not there is an error unless `if_exists`."""
         if not paths:
             raise InvalidRequestError("No column is named", remedy="Name at least one column")
-        return self._also(DropColumns(paths, if_exists))
+        return self._also(column_changes.drop_columns(paths, if_exists))
 
     def move_column(self, path: ColumnPath, *, first: bool = False, after: str | None = None) -> Alteration:
         """Put a column first, or after one of its siblings."""
         if not first and after is None:
             raise InvalidRequestError("Nothing says where the column goes", remedy="Pass first=True or after=")
-        return self._also(MoveColumn(path, Position(first, after)))
+        return self._also(column_changes.move_column(path, Position(first, after)))
 
     def change_type(self, path: ColumnPath, data_type: DataType | pa.DataType | str) -> Alteration:
         """Widen a column's type, at any depth. Needs `delta.enableTypeWidening` (PROTOCOL, "Type Widening"). Without
         it, a `char(n)` or `varchar(n)` may become a `varchar` of as many characters or more, or a `string`."""
         field = _field_of(path, data_type)
         declared = field.metadata.get(CHAR_VARCHAR_TYPE)
-        return self._also(
-            ChangeType(path, field.data_type, declared_lengths(declared) if isinstance(declared, str) else ())
-        )
+        lengths = declared_lengths(declared) if isinstance(declared, str) else ()
+        return self._also(column_changes.change_type(path, field.data_type, lengths))
 
     def set_not_null(self, path: ColumnPath) -> Alteration:
         """Refuse nulls from now on. `commit` first checks that the existing rows have none."""
-        return self._also(SetNotNull(path))
+        return self._also(column_changes.set_not_null(path))
 
     def drop_not_null(self, path: ColumnPath) -> Alteration:
         """Allow nulls in the column."""
-        return self._also(DropNotNull(path))
+        return self._also(column_changes.drop_not_null(path))
 
     def set_default(self, path: ColumnPath, expression: str) -> Alteration:
         """Set the value, in Spark SQL, of rows that are written without the column. Existing rows do not change
         (PROTOCOL, "Default Columns")."""
-        return self._also(SetDefault(path, expression))
+        return self._also(column_changes.set_default(path, expression))
 
     def drop_default(self, path: ColumnPath) -> Alteration:
         """Remove a column's default."""
-        return self._also(SetDefault(path, None))
+        return self._also(column_changes.set_default(path, None))
 
     def set_column_comment(self, path: ColumnPath, comment: str) -> Alteration:
         """Set a column's comment. An empty text removes it."""
-        return self._also(SetComment(path, comment))
+        return self._also(column_changes.set_comment(path, comment))
 
     # Clustering
 
     def cluster_by(self, *columns: ColumnPath) -> Alteration:
         """Cluster the table by up to four columns that have statistics. Without columns, clustering ends (PROTOCOL,
         "Clustered Table")."""
-        return self._also(ClusterBy(columns))
+        return self._also(table_changes.cluster_by(columns))
 
     # The end
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import reduce
 from typing import NamedTuple
 
 import orjson
@@ -31,14 +32,13 @@ from delta_orch.table.column_definitions import ensure_default, ensure_not_depen
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.table_rules import ensure_may_widen
 from delta_orch.table.type_widening import is_widening, with_type_change
-from delta_orch.verbs.alter.draft import Draft, not_null_proof
+from delta_orch.verbs.alter.draft import Change, Draft, not_null_proof
 from delta_orch.writing.defined_values import ensure_default_fits
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(NamedTuple):
     """Where a column goes among its siblings: to the front, after one of them, or with neither to the end."""
 
     first: bool = False
@@ -79,28 +79,20 @@ def _find(draft: Draft, path: ColumnPath) -> tuple[Path, StructField]:
     return found, field_at(draft.schema, found)
 
 
-@dataclass(frozen=True, slots=True)
-class AddColumns:
-    """Rows that are there get null in them."""
+def add_columns(columns: Sequence[NewColumn]) -> Change:
+    """Rows that are there get null in them. Raises InvalidRequestError, ColumnNotFoundError."""
 
-    columns: tuple[NewColumn, ...]
-    operation = "ADD COLUMNS"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError."""
-        for column in self.columns:
-            draft = _add(draft, column)
-        return draft
-
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
         listed = []
-        for column in self.columns:
+        for column in columns:
             path = _added_path(after.schema, column.path)
             entry: dict[str, object] = {"column": column_json(path, field_at(after.schema, path))}
             if (position := column.position.text()) is not None:
                 entry["position"] = position
             listed.append(entry)
         return {"columns": orjson.dumps(listed).decode()}
+
+    return Change("ADD COLUMNS", lambda draft: reduce(_add, columns, draft), parameters)
 
 
 def _add(draft: Draft, column: NewColumn) -> Draft:
@@ -136,22 +128,17 @@ def _is_taken(schema: StructType, path: Path) -> bool:
     return isinstance(parent, StructType) and parent.find(path[-1]) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class RenameColumn:
-    """Data files keep the physical name, so none is touched. Needs column mapping."""
+def rename_column(named: ColumnPath, new_name: str) -> Change:
+    """Data files keep the physical name, so none is touched. Needs column mapping. Raises InvalidRequestError,
+    ColumnNotFoundError."""
 
-    path: ColumnPath
-    new_name: str
-    operation = "RENAME COLUMN"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError."""
-        path, field = _find(draft, self.path)
-        if self.new_name == field.name:
+    def apply(draft: Draft) -> Draft:
+        path, field = _find(draft, named)
+        if new_name == field.name:
             return draft
         _ensure_mapped(draft, path, "renamed")
-        target = (*path[:-1], self.new_name)
-        if self.new_name.lower() != field.name.lower() and _is_taken(draft.schema, target):
+        target = (*path[:-1], new_name)
+        if new_name.lower() != field.name.lower() and _is_taken(draft.schema, target):
             raise InvalidRequestError(
                 f"There is a column {quote_path(target)} already", remedy="Take another name", column=".".join(target)
             )
@@ -159,45 +146,44 @@ class RenameColumn:
         schema = with_struct(
             draft.schema,
             path[:-1],
-            lambda struct: StructType(tuple(replace(f, name=self.new_name) if f is field else f for f in struct)),
+            lambda struct: StructType(tuple(replace(f, name=new_name) if f is field else f for f in struct)),
         )
-        schema = with_renamed_place(schema, path, self.new_name)
+        schema = with_renamed_place(schema, path, new_name)
         metadata = draft.table.metadata
-        partition_columns = tuple(self.new_name if (c,) == path else c for c in metadata.partition_columns)
+        partition_columns = tuple(new_name if (c,) == path else c for c in metadata.partition_columns)
         table = draft.table.after(None, replace(metadata, partition_columns=partition_columns)).with_schema(schema)
         return _with_statistics_columns(replace(draft, table=table), path, target)
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        path = resolve_path(before.schema, self.path)
-        return {"oldColumnPath": quote_path(path), "newColumnPath": quote_path((*path[:-1], self.new_name))}
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
+        path = resolve_path(before.schema, named)
+        return {"oldColumnPath": quote_path(path), "newColumnPath": quote_path((*path[:-1], new_name))}
+
+    return Change("RENAME COLUMN", apply, parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class DropColumns:
-    """Data files keep the values, which nobody sees any more. Needs column mapping."""
+def drop_columns(paths: Sequence[ColumnPath], if_exists: bool) -> Change:
+    """Data files keep the values, which nobody sees any more. Needs column mapping. Raises InvalidRequestError,
+    ColumnNotFoundError."""
 
-    paths: tuple[ColumnPath, ...]
-    if_exists: bool = False
-    operation = "DROP COLUMNS"
+    def found(draft: Draft) -> list[Path]:
+        resolved = []
+        for path in paths:
+            try:
+                resolved.append(resolve_path(draft.schema, path))
+            except ColumnNotFoundError:
+                if not if_exists:
+                    raise
+        return resolved
 
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError."""
-        for path in self._found(draft):
+    def apply(draft: Draft) -> Draft:
+        for path in found(draft):
             draft = _drop(draft, *_find(draft, path))
         return draft
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"columns": orjson.dumps([quote_path(path) for path in self._found(before)]).decode()}
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
+        return {"columns": orjson.dumps([quote_path(path) for path in found(before)]).decode()}
 
-    def _found(self, draft: Draft) -> list[Path]:
-        found = []
-        for path in self.paths:
-            try:
-                found.append(resolve_path(draft.schema, path))
-            except ColumnNotFoundError:
-                if not self.if_exists:
-                    raise
-        return found
+    return Change("DROP COLUMNS", apply, parameters)
 
 
 def _drop(draft: Draft, path: Path, field: StructField) -> Draft:
@@ -221,31 +207,28 @@ def _not_droppable(path: Path, cause: str) -> InvalidRequestError:
     return InvalidRequestError(f"Column {quote_path(path)} cannot be dropped", cause=cause, column=".".join(path))
 
 
-@dataclass(frozen=True, slots=True)
-class MoveColumn:
-    """The order of columns is the schema's alone: no file is touched."""
+def move_column(named: ColumnPath, position: Position) -> Change:
+    """The order of columns is the schema's alone: no file is touched. Raises InvalidRequestError,
+    ColumnNotFoundError."""
 
-    path: ColumnPath
-    position: Position
-    operation = "CHANGE COLUMN"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError."""
-        path, field = _find(draft, self.path)
-        if self.position.after is not None and self.position.after.lower() == field.name.lower():
+    def apply(draft: Draft) -> Draft:
+        path, field = _find(draft, named)
+        if position.after is not None and position.after.lower() == field.name.lower():
             return draft
 
         def moved(struct: StructType) -> StructType:
-            return self.position.place(StructType(tuple(f for f in struct if f is not field)), field)
+            return position.place(StructType(tuple(f for f in struct if f is not field)), field)
 
         return draft.with_schema(with_struct(draft.schema, path[:-1], moved))
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        path = resolve_path(after.schema, self.path)
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
+        path = resolve_path(after.schema, named)
         return {
             "column": orjson.dumps(column_json(path, field_at(after.schema, path))).decode(),
-            "position": self.position.text(),
+            "position": position.text(),
         }
+
+    return Change("CHANGE COLUMN", apply, parameters)
 
 
 def column_json(path: Path, field: StructField) -> dict[str, object]:
@@ -284,46 +267,41 @@ def _with_statistics_columns(draft: Draft, old: Path, new: Path | None) -> Draft
     return draft.with_configuration({**draft.configuration, key: text})
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeColumn:
-    """The base of what changes one column's definition."""
+def _change_column(named: ColumnPath, apply: Callable[[Draft], Draft]) -> Change:
+    """What changes one column's definition."""
 
-    path: ColumnPath
-    operation = "CHANGE COLUMN"
-
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        path = resolve_path(after.schema, self.path)
-        around, _ = nearest_field(after.schema, path)
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
+        around, _ = nearest_field(after.schema, resolve_path(after.schema, named))
         return {"column": orjson.dumps(column_json(around, field_at(after.schema, around))).decode()}
 
-    def _changed(self, draft: Draft, change: Callable[[StructField], StructField]) -> Draft:
-        path, _ = _find(draft, self.path)
-        return draft.with_schema(with_field(draft.schema, path, change))
+    return Change("CHANGE COLUMN", apply, parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class SetComment(ChangeColumn):
+def _changed(draft: Draft, named: ColumnPath, change: Callable[[StructField], StructField]) -> Draft:
+    return draft.with_schema(with_field(draft.schema, resolve_path(draft.schema, named), change))
+
+
+def _with_note(field: StructField, key: str, text: str | None) -> StructField:
+    """The column with a text in its metadata; without it for an empty one, or None."""
+    kept = {name: value for name, value in field.metadata.items() if name != key}
+    return replace(field, metadata={**kept, key: text} if text else kept)
+
+
+def set_comment(named: ColumnPath, comment: str) -> Change:
     """The empty text removes it."""
 
-    comment: str
+    def apply(draft: Draft) -> Draft:
+        ensure_no_credential(comment, "comment of the column")
+        return _changed(draft, named, lambda field: _with_note(field, "comment", comment))
 
-    def apply(self, draft: Draft) -> Draft:
-        ensure_no_credential(self.comment, "comment of the column")
-
-        def commented(field: StructField) -> StructField:
-            kept = {key: value for key, value in field.metadata.items() if key != "comment"}
-            return replace(field, metadata={**kept, "comment": self.comment} if self.comment else kept)
-
-        return self._changed(draft, commented)
+    return _change_column(named, apply)
 
 
-@dataclass(frozen=True, slots=True)
-class SyncIdentity(ChangeColumn):
-    """Values that rows brought themselves do not come again."""
+def sync_identity(named: ColumnPath) -> Change:
+    """Values that rows brought themselves do not come again. Raises InvalidRequestError, ColumnNotFoundError."""
 
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError."""
-        path, field = _find(draft, self.path)
+    def apply(draft: Draft) -> Draft:
+        path, field = _find(draft, named)
         if len(path) > 1 or not is_identity(field):
             raise InvalidRequestError(
                 f"The column {quote_path(path)} is not an identity column",
@@ -332,108 +310,103 @@ class SyncIdentity(ChangeColumn):
             )
         return replace(draft, synced=(*draft.synced, *path))
 
+    return _change_column(named, apply)
 
-@dataclass(frozen=True, slots=True)
-class SetNotNull(ChangeColumn):
-    """Only where no row has a null in it."""
 
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError."""
-        path, field = _find(draft, self.path)
+def set_not_null(named: ColumnPath) -> Change:
+    """Only where no row has a null in it. Raises InvalidRequestError, ColumnNotFoundError."""
+
+    def apply(draft: Draft) -> Draft:
+        path, field = _find(draft, named)
         if not field.nullable:
             return draft
-        draft = self._changed(draft, lambda field: replace(field, nullable=False))
+        draft = _changed(draft, path, lambda field: replace(field, nullable=False))
         draft = draft.with_proof(not_null_proof(draft.schema, path))
         # Writers that know no NOT NULL know no invariants either.
         return replace(draft, features=draft.features | {"invariants"})
 
-
-@dataclass(frozen=True, slots=True)
-class DropNotNull(ChangeColumn):
-    def apply(self, draft: Draft) -> Draft:
-        return self._changed(draft, lambda field: replace(field, nullable=True))
+    return _change_column(named, apply)
 
 
-@dataclass(frozen=True, slots=True)
-class ChangeType(ChangeColumn):
-    """Widen a type, at any depth; files keep theirs, and the schema remembers what was (PROTOCOL, "Type Widening")."""
+def drop_not_null(named: ColumnPath) -> Change:
+    return _change_column(named, lambda draft: _changed(draft, named, lambda field: replace(field, nullable=True)))
 
-    data_type: DataType
-    lengths: tuple[DeclaredLength, ...] = ()
 
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError, UnsupportedFeatureError."""
-        path = resolve_path(draft.schema, self.path)
+def change_type(named: ColumnPath, data_type: DataType, lengths: Sequence[DeclaredLength]) -> Change:
+    """Widen a type, at any depth; files keep theirs, and the schema remembers what was (PROTOCOL, "Type Widening").
+    Raises InvalidRequestError, ColumnNotFoundError, UnsupportedFeatureError."""
+
+    def apply(draft: Draft) -> Draft:
+        path = resolve_path(draft.schema, named)
         before = type_at(draft.schema, path)
-        if before == self.data_type:
-            return self._with_lengths(draft, path)
-        self._ensure_allowed(draft, path, before)
+        if before == data_type:
+            return _with_lengths(draft, path, lengths)
+        _ensure_may_become(draft, path, before, data_type)
         around, place = nearest_field(draft.schema, path)
-        schema = with_type(draft.schema, path, lambda _: self.data_type)
+        schema = with_type(draft.schema, path, lambda _: data_type)
         return draft.with_schema(
-            with_field(schema, around, lambda f: with_type_change(f, before, self.data_type, place))  # type: ignore[arg-type]
+            with_field(schema, around, lambda f: with_type_change(f, before, data_type, place))  # type: ignore[arg-type]
         )
 
-    def _with_lengths(self, draft: Draft, path: Path) -> Draft:
-        """What texts may have in characters: files stay as they are, so only what they cannot violate."""
-        before, after = lengths_at(draft.schema, path), {length.place: length for length in self.lengths}
-        for place, length in after.items():
-            old = before.get(place)
-            if old != length and (old is None or length.kind == "char" or length.max_characters < old.max_characters):
+    return _change_column(named, apply)
+
+
+def _with_lengths(draft: Draft, path: Path, lengths: Sequence[DeclaredLength]) -> Draft:
+    """What texts may have in characters: files stay as they are, so only what they cannot violate."""
+    before, after = lengths_at(draft.schema, path), {length.place: length for length in lengths}
+    for place, length in after.items():
+        old = before.get(place)
+        if old != length and (old is None or length.kind == "char" or length.max_characters < old.max_characters):
+            raise InvalidRequestError(
+                f"Column {quote_path((*path, *place))} cannot go from {old or 'string'} to {length}",
+                cause="Rows of the table may hold longer texts, or texts that are not filled up. A char(n) or "
+                "varchar(n) may become a varchar of as many characters or more, or a string",
+                remedy="Add a column of the new type",
+                column=".".join((*path, *place)),
+            )
+    return draft if before == after else draft.with_schema(with_lengths_at(draft.schema, path, lengths))
+
+
+def _ensure_may_become(draft: Draft, path: Path, before: DataType, data_type: DataType) -> None:
+    name = quote_path(path)
+    if not is_widening(before, data_type):
+        raise InvalidRequestError(
+            f"Column {name} cannot go from {before} to {data_type}",
+            cause="Types may only become wider: byte, short, int, long; float, double; int or less to double; "
+            "date to timestamp_ntz; decimals in digits before the point and after it; integers to decimals",
+            remedy="Add a column of the new type, or overwrite the table with schema_mode='overwrite'",
+            column=".".join(path),
+        )
+    if not draft.table.properties.enable_type_widening:
+        raise UnsupportedFeatureError(
+            f"Column {name} cannot become {data_type}: type widening is off",
+            cause="Readers must know that files hold the column in an older type",
+            remedy="Set delta.enableTypeWidening to true first, or in the same alteration",
+            features=["typeWidening"],
+        )
+    ensure_may_widen(draft.table, path, before, data_type)
+
+
+def set_default(named: ColumnPath, expression: str | None) -> Change:
+    """What a row gets in the column where the data does not bring it; None removes the default. Raises
+    InvalidRequestError, InvalidExpressionError, ColumnNotFoundError."""
+
+    def apply(draft: Draft) -> Draft:
+        path, field = _find(draft, named)
+        text = None
+        if expression is not None:
+            if len(path) > 1:
                 raise InvalidRequestError(
-                    f"Column {quote_path((*path, *place))} cannot go from {old or 'string'} to {length}",
-                    cause="Rows of the table may hold longer texts, or texts that are not filled up. A char(n) or "
-                    "varchar(n) may become a varchar of as many characters or more, or a string",
-                    remedy="Add a column of the new type",
-                    column=".".join((*path, *place)),
+                    f"{quote_path(path)} is not a top-level column and cannot have a default of its own",
+                    remedy=f"Set the default of {quote_path(path[:1])}",
                 )
-        return draft if before == after else draft.with_schema(with_lengths_at(draft.schema, path, self.lengths))
+            if is_generated(field) or is_identity(field):
+                raise InvalidRequestError(
+                    f"Column {quote_path(path)} cannot have a default", cause="Its values are made another way"
+                )
+            ensure_no_credential(expression, f"default of column {field.name}")
+            text = ensure_default(field.name, expression)
+            ensure_default_fits(field, text)
+        return _changed(draft, path, lambda f: _with_note(f, CURRENT_DEFAULT, text))
 
-    def _ensure_allowed(self, draft: Draft, path: Path, before: DataType) -> None:
-        name = quote_path(path)
-        if not is_widening(before, self.data_type):
-            raise InvalidRequestError(
-                f"Column {name} cannot go from {before} to {self.data_type}",
-                cause="Types may only become wider: byte, short, int, long; float, double; int or less to double; "
-                "date to timestamp_ntz; decimals in digits before the point and after it; integers to decimals",
-                remedy="Add a column of the new type, or overwrite the table with schema_mode='overwrite'",
-                column=".".join(path),
-            )
-        if not draft.table.properties.enable_type_widening:
-            raise UnsupportedFeatureError(
-                f"Column {name} cannot become {self.data_type}: type widening is off",
-                cause="Readers must know that files hold the column in an older type",
-                remedy="Set delta.enableTypeWidening to true first, or in the same alteration",
-                features=["typeWidening"],
-            )
-        ensure_may_widen(draft.table, path, before, self.data_type)
-
-
-@dataclass(frozen=True, slots=True)
-class SetDefault(ChangeColumn):
-    """What a row gets in the column where the data does not bring it; None removes the default."""
-
-    expression: str | None
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, InvalidExpressionError, ColumnNotFoundError."""
-        path, field = _find(draft, self.path)
-        if self.expression is None:
-            return self._changed(draft, _without_default)
-        if len(path) > 1:
-            raise InvalidRequestError(
-                f"{quote_path(path)} is not a top-level column and cannot have a default of its own",
-                remedy=f"Set the default of {quote_path(path[:1])}",
-            )
-        if is_generated(field) or is_identity(field):
-            raise InvalidRequestError(
-                f"Column {quote_path(path)} cannot have a default", cause="Its values are made another way"
-            )
-        ensure_no_credential(self.expression, f"default of column {field.name}")
-        text = ensure_default(field.name, self.expression)
-        ensure_default_fits(field, text)
-        return self._changed(draft, lambda f: replace(f, metadata={**f.metadata, CURRENT_DEFAULT: text}))
-
-
-def _without_default(field: StructField) -> StructField:
-    return replace(field, metadata={key: value for key, value in field.metadata.items() if key != CURRENT_DEFAULT})
+    return _change_column(named, apply)

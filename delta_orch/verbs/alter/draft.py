@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression, IsNull
@@ -87,18 +87,18 @@ class Draft:
         return replace(self, proofs=(*self.proofs, proof))
 
 
-class Change(Protocol):
-    """One step of an alteration."""
+class Change(NamedTuple):
+    """One step of an alteration.
 
-    @property
-    def operation(self) -> str:
-        """`commitInfo.operation`, as the reference implementation calls it."""
+    Attributes:
+        operation: `commitInfo.operation`, as the reference implementation calls it.
+        apply: The table with the change. Raises kinds of InvalidRequestError where it cannot be.
+        parameters: `commitInfo.operationParameters`, from the table before and after.
+    """
 
-    def apply(self, draft: Draft) -> Draft:
-        """The table with the change. Raises kinds of InvalidRequestError where it cannot be."""
-
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        """`commitInfo.operationParameters`."""
+    operation: str
+    apply: Callable[[Draft], Draft]
+    parameters: Callable[[Draft, Draft], dict[str, object]]
 
 
 def not_null_proof(schema: StructType, path: Path) -> RowProof:

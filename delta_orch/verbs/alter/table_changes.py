@@ -4,7 +4,8 @@ features that leave."""
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Literal
 
 import orjson
 
@@ -52,44 +53,35 @@ from delta_orch.table.protocol_upgrade import (
 )
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN
 from delta_orch.table.type_widening import without_type_changes
-from delta_orch.verbs.alter.draft import Draft, RowProof
+from delta_orch.verbs.alter.draft import Change, Draft, RowProof
 from delta_orch.verbs.alter.preparation import holds_versions_before
 
 
-@dataclass(frozen=True, slots=True)
-class SetProperties:
+def set_properties(properties: Mapping[str, str]) -> Change:
     """Set properties. `delta.feature.<name>`, `delta.minReaderVersion` and `delta.minWriterVersion` ask for a protocol
-    and are not kept."""
+    and are not kept. Raises InvalidPropertyError, UnsupportedFeatureError, InvalidRequestError."""
 
-    properties: Mapping[str, str]
-    operation = "SET TBLPROPERTIES"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidPropertyError, UnsupportedFeatureError, InvalidRequestError."""
-        asked = ensure_settable(self.properties, on_new_table=False)
+    def apply(draft: Draft) -> Draft:
+        asked = ensure_settable(properties, on_new_table=False)
         kept = {key: value for key, value in asked.items() if not is_protocol_request(key)}
         configuration = with_properties_set(draft.configuration, kept)
         protocol = upgraded_versions(draft.table.protocol, *requested_versions(asked))
         table = draft.table.after(protocol, None).with_properties(configuration)
         return replace(draft, table=table, features=draft.features | requested_features(asked))
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"properties": orjson.dumps(ensure_settable(self.properties, on_new_table=False)).decode()}
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
+        return {"properties": orjson.dumps(ensure_settable(properties, on_new_table=False)).decode()}
+
+    return Change("SET TBLPROPERTIES", apply, parameters)
 
 
-@dataclass(frozen=True, slots=True)
-class UnsetProperties:
-    """Remove properties, so that their defaults hold again."""
+def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
+    """Remove properties, so that their defaults hold again. Raises InvalidPropertyError."""
 
-    keys: tuple[str, ...]
-    if_exists: bool = False
-    operation = "UNSET TBLPROPERTIES"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidPropertyError."""
-        ensure_removable(self.keys)
+    def apply(draft: Draft) -> Draft:
+        ensure_removable(keys)
         configuration = dict(draft.configuration)
-        for key in self.keys:
+        for key in keys:
             if is_protocol_request(key):
                 raise InvalidPropertyError(
                     f"{key} is not a property that can be removed", remedy="Use drop_feature(name)", property=key
@@ -97,7 +89,7 @@ class UnsetProperties:
             found = find_property(configuration, key)
             if found is not None:
                 del configuration[found]
-            elif not self.if_exists:
+            elif not if_exists:
                 raise InvalidPropertyError(
                     f"The table has no property {key!r}",
                     remedy="Pass if_exists=True where that does not matter",
@@ -105,124 +97,98 @@ class UnsetProperties:
                 )
         return draft.with_configuration(configuration)
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"properties": orjson.dumps(self.keys).decode(), "ifExists": self.if_exists}
+    told = {"properties": orjson.dumps(keys).decode(), "ifExists": if_exists}
+    return Change("UNSET TBLPROPERTIES", apply, lambda before, after: {**told})
 
 
-@dataclass(frozen=True, slots=True)
-class SetTableTexts:
-    """The table's name or description; the empty text removes it, None leaves it."""
+def set_table_text(key: Literal["name", "description"], text: str) -> Change:
+    """The table's name or description; the empty text removes it."""
 
-    name: str | None = None
-    description: str | None = None
-    operation = "UPDATE TABLE METADATA"
-
-    def apply(self, draft: Draft) -> Draft:
+    def apply(draft: Draft) -> Draft:
+        ensure_no_credential(text, f"{key} of the table")
         metadata = draft.table.metadata
-        ensure_no_credential(self.name, "name of the table")
-        ensure_no_credential(self.description, "description of the table")
-        if self.name is not None:
-            metadata = replace(metadata, name=self.name or None)
-        if self.description is not None:
-            metadata = replace(metadata, description=self.description or None)
-        return replace(draft, table=draft.table.after(None, metadata))
+        given = replace(metadata, name=text or None) if key == "name" else replace(metadata, description=text or None)
+        return replace(draft, table=draft.table.after(None, given))
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        given = {"name": self.name, "description": self.description}
-        return {"metadata_update": orjson.dumps({k: v for k, v in given.items() if v is not None}).decode()}
+    told = {"metadata_update": orjson.dumps({key: text}).decode()}
+    return Change("UPDATE TABLE METADATA", apply, lambda before, after: {**told})
 
 
-@dataclass(frozen=True, slots=True)
-class AddFeatures:
-    """Support for table features, and for those they need."""
+def add_features(names: Sequence[str]) -> Change:
+    """Support for table features, and for those they need. Raises UnsupportedFeatureError for names nobody here knows,
+    InvalidRequestError for none."""
 
-    names: tuple[str, ...]
-    operation = "UPGRADE PROTOCOL"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises UnsupportedFeatureError for names nobody here knows, InvalidRequestError for none."""
-        if not self.names:
+    def apply(draft: Draft) -> Draft:
+        if not names:
             raise InvalidRequestError("No table feature is named", remedy="Name at least one feature")
-        names = {resolve_feature(name).name for name in self.names}
-        return replace(draft, features=draft.features | with_dependencies(names))
+        known = {resolve_feature(name).name for name in names}
+        return replace(draft, features=draft.features | with_dependencies(known))
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"newProtocol": orjson.dumps(body_to_json(after.table.protocol)).decode()}
+    return Change("UPGRADE PROTOCOL", apply, _new_protocol)
 
 
-@dataclass(frozen=True, slots=True)
-class UpgradeProtocol:
-    """Versions of at least these; never lower ones than the table has."""
+def _new_protocol(before: Draft, after: Draft) -> dict[str, object]:
+    return {"newProtocol": orjson.dumps(body_to_json(after.table.protocol)).decode()}
 
-    min_reader_version: int | None = None
-    min_writer_version: int | None = None
-    operation = "UPGRADE PROTOCOL"
 
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError."""
-        protocol = upgraded_versions(draft.table.protocol, self.min_reader_version, self.min_writer_version)
+def upgrade_protocol(min_reader_version: int | None, min_writer_version: int | None) -> Change:
+    """Versions of at least these; never lower ones than the table has. Raises InvalidRequestError."""
+
+    def apply(draft: Draft) -> Draft:
+        protocol = upgraded_versions(draft.table.protocol, min_reader_version, min_writer_version)
         return replace(draft, table=draft.table.after(protocol, None))
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"newProtocol": orjson.dumps(body_to_json(after.table.protocol)).decode()}
+    return Change("UPGRADE PROTOCOL", apply, _new_protocol)
 
 
-@dataclass(frozen=True, slots=True)
-class AddConstraint:
-    """A predicate that must be true for every row, old and new; null is a violation."""
+def add_constraint(name: str, expression: str) -> Change:
+    """A predicate that must be true for every row, old and new; null is a violation. Raises InvalidRequestError,
+    InvalidExpressionError, ColumnNotFoundError."""
 
-    name: str
-    expression: str
-    operation = "ADD CONSTRAINT"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, InvalidExpressionError, ColumnNotFoundError."""
-        if not self.name.strip():
+    def apply(draft: Draft) -> Draft:
+        if not name.strip():
             raise InvalidRequestError("A constraint needs a name", remedy="Pass one, such as 'positive_amount'")
-        if _find_constraint(draft, self.name) is not None:
+        if _find_constraint(draft, name) is not None:
             raise InvalidRequestError(
-                f"There is a constraint {self.name!r} already",
+                f"There is a constraint {name!r} already",
                 remedy="Take another name, or drop that one first",
-                constraint=self.name,
+                constraint=name,
             )
-        ensure_no_credential(self.expression, f"constraint {self.name}")
-        ensure_no_column_in_double_quotes(self.expression, draft.schema)
-        checked = check_expression(self.expression, f"CHECK constraint {self.name}", columns=draft.schema.names)
+        ensure_no_credential(expression, f"constraint {name}")
+        ensure_no_column_in_double_quotes(expression, draft.schema)
+        checked = check_expression(expression, f"CHECK constraint {name}", columns=draft.schema.names)
         condition = resolve_predicate(checked.sql, draft.schema)
-        key = f"{CONSTRAINT_PREFIX}{self.name.lower()}"
-        proof = RowProof(f"CHECK constraint {self.name}", self.expression, is_not_true(condition))
-        return draft.with_configuration({**draft.configuration, key: self.expression}).with_proof(proof)
+        proof = RowProof(f"CHECK constraint {name}", expression, is_not_true(condition))
+        configuration = {**draft.configuration, f"{CONSTRAINT_PREFIX}{name.lower()}": expression}
+        return draft.with_configuration(configuration).with_proof(proof)
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"name": self.name, "expr": self.expression}
+    return Change("ADD CONSTRAINT", apply, lambda before, after: {"name": name, "expr": expression})
 
 
-@dataclass(frozen=True, slots=True)
-class DropConstraint:
-    name: str
-    if_exists: bool = False
-    operation = "DROP CONSTRAINT"
+def drop_constraint(name: str, if_exists: bool) -> Change:
+    """Raises InvalidRequestError."""
 
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError."""
-        key = _find_constraint(draft, self.name)
+    def apply(draft: Draft) -> Draft:
+        key = _find_constraint(draft, name)
         if key is None:
-            if self.if_exists:
+            if if_exists:
                 return draft
             known = ", ".join(sorted(constraints_of(draft.configuration))) or "none"
             raise InvalidRequestError(
-                f"There is no constraint {self.name!r}",
+                f"There is no constraint {name!r}",
                 cause=f"The table's constraints: {known}",
                 remedy="Pass if_exists=True where that does not matter",
-                constraint=self.name,
+                constraint=name,
             )
         return draft.with_configuration({k: v for k, v in draft.configuration.items() if k != key})
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        key = _find_constraint(before, self.name)
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
+        key = _find_constraint(before, name)
         if key is None:
-            return {"name": self.name, "existed": False}
-        return {"name": self.name, "expr": before.configuration[key], "existed": True}
+            return {"name": name, "existed": False}
+        return {"name": name, "expr": before.configuration[key], "existed": True}
+
+    return Change("DROP CONSTRAINT", apply, parameters)
 
 
 def _find_constraint(draft: Draft, name: str) -> str | None:
@@ -230,17 +196,12 @@ def _find_constraint(draft: Draft, name: str) -> str | None:
     return next((key for key in draft.configuration if key.lower() == wanted), None)
 
 
-@dataclass(frozen=True, slots=True)
-class ClusterBy:
-    """Cluster by these columns from now on; by none, the table stays as it lies."""
+def cluster_by(named: Sequence[ColumnPath]) -> Change:
+    """Cluster by these columns from now on; by none, the table stays as it lies. Raises InvalidRequestError,
+    ColumnNotFoundError."""
 
-    columns: Sequence[ColumnPath]
-    operation = "CLUSTER BY"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises InvalidRequestError, ColumnNotFoundError."""
-        paths = [resolve_path(draft.schema, column) for column in self.columns]
-        columns = physical_columns(draft.schema, paths)
+    def apply(draft: Draft) -> Draft:
+        columns = physical_columns(draft.schema, [resolve_path(draft.schema, column) for column in named])
         if not columns and draft.clustering is None:
             ensure_not_partitioned(draft.table)
             return draft
@@ -253,11 +214,13 @@ class ClusterBy:
             relies_on_files=draft.relies_on_files or bool(columns),
         )
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
         return {
             "oldClusteringColumns": _listed(before, before.clustering),
             "newClusteringColumns": _listed(after, after.clustering),
         }
+
+    return Change("CLUSTER BY", apply, parameters)
 
 
 def _listed(draft: Draft, columns: Sequence[Path] | None) -> str:
@@ -267,20 +230,16 @@ def _listed(draft: Draft, columns: Sequence[Path] | None) -> str:
 _ONLY_WITH_MAPPING = frozenset(" ,;{}()\n\t=")
 
 
-@dataclass(frozen=True, slots=True)
-class DropFeature:
+def drop_feature(asked: str, truncate_history: bool) -> Change:
     """A feature that nothing uses any more; see `table.protocol_upgrade` for what must be gone first.
 
     With `truncate_history` nothing takes its place: older versions that hold traces of it are cleaned up before.
+
+    Raises UnsupportedFeatureError, InvalidRequestError.
     """
 
-    name: str
-    truncate_history: bool = False
-    operation = "DROP FEATURE"
-
-    def apply(self, draft: Draft) -> Draft:
-        """Raises UnsupportedFeatureError, InvalidRequestError."""
-        name = resolve_feature(self.name).name
+    def apply(draft: Draft) -> Draft:
+        name = resolve_feature(asked).name
         supported = draft.table.features
         if name not in supported:
             raise InvalidRequestError(
@@ -293,12 +252,12 @@ class DropFeature:
             raise UnsupportedFeatureError(
                 f"The feature {name} cannot be dropped", cause=KEPT.get(name, "It has no way out"), features=[name]
             )
-        blockers = list(_blockers(draft, name, removal, self.truncate_history))
+        blockers = list(_blockers(draft, name, removal, truncate_history))
         if blockers:
             raise InvalidRequestError(
                 f"The feature {name} is still in use", remedy="; ".join(blockers), features=[name], blockers=blockers
             )
-        if not self.truncate_history:
+        if not truncate_history:
             return _without(draft, name, removal)
         if not removal.history_needs_it and name != "checkpointProtection":
             raise InvalidRequestError(
@@ -309,8 +268,10 @@ class DropFeature:
             )
         return replace(_without(draft, name, removal, is_protected=False), truncates=draft.truncates | {name})
 
-    def parameters(self, before: Draft, after: Draft) -> dict[str, object]:
-        return {"featureName": resolve_feature(self.name).name, "truncateHistory": self.truncate_history}
+    def parameters(before: Draft, after: Draft) -> dict[str, object]:
+        return {"featureName": resolve_feature(asked).name, "truncateHistory": truncate_history}
+
+    return Change("DROP FEATURE", apply, parameters)
 
 
 def _blockers(draft: Draft, name: str, removal: Removal, truncates: bool) -> Iterator[str]:
