@@ -263,7 +263,8 @@ class _Kind:
     def _remedy(self, value: object) -> str | None:
         if self._error is InvalidExpressionError:
             return "Write it as text in Spark SQL, for example \"day = '2013-01-01'\""
-        return f"Write [{_shown(value)}]" if isinstance(value, str) and "Sequence[" in str(self._annotation) else None
+        is_list = "Sequence[" in str(self._annotation) and "Mapping[" not in str(self._annotation)
+        return f"Write [{_shown(value)}]" if isinstance(value, str) and is_list else None
 
     def _takes(self, value: object) -> bool:
         if type(value) in self._plain:

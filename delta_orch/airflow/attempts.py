@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from delta_orch.airflow.run_context import TaskRun
+    from delta_orch.table_snapshot import TableSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -145,6 +146,16 @@ class Attempts:
         """The marker, if it is about this transaction: a task whose identity has changed is about another."""
         return self.marker if self.marker is not None and self.marker.app_id in ("", app_id) else None
 
+    def has_added(self, table: TableSnapshot, own: int) -> bool:
+        """Whether the attempt that this one repeats has made its commit, whatever it was called.
+
+        Args:
+            own: As `Marker.clearing`.
+        """
+        marker = self.marker
+        is_repeated = marker is not None and marker.clearing(self._run, own) is Clearing.NONE
+        return is_repeated and marker is not None and table.txn_version(marker.app_id) == marker.version
+
     def begin_or_continue(self, version: int, table_version: int) -> None:
         """As `begin`, for a task that may make several commits: an attempt that was never acknowledged stands at the
         start of them."""
@@ -199,6 +210,27 @@ def recreated() -> InvalidRequestError:
         "A run of the same name and time has added these rows before, and it is not this run",
         cause="The DAG, or its run, was deleted and created again; adding the rows again would double them",
         remedy="Clear the task to add them again, or pass idempotency='partition' to leave what is there",
+    )
+
+
+def renamed(name: str) -> InvalidRequestError:
+    """The error for rows that an attempt added under an identity which this one does not have."""
+    return InvalidRequestError(
+        f"{name} has another identity than the attempt before it, which has added the rows",
+        cause="The template of identity has another value in each try; adding the rows again would double them",
+        remedy="Use a value that all tries have, such as {{ run_id }} or the mapped argument. Mark this task as a "
+        "success to leave what is there, or clear it to add the rows a second time",
+    )
+
+
+def handed_on(name: str, identity: str) -> InvalidRequestError:
+    """The error for rows that another index of a mapped task has added, which had this one's identity then."""
+    return InvalidRequestError(
+        f"{name} has found rows that another mapped task of this run has added under the identity {identity!r}",
+        cause="The list that the task is mapped over has changed; whether Airflow has heard of that one's success "
+        "cannot be told, and adding the rows again could double them",
+        remedy="Mark the task as a success to leave what is there, or clear it again to add the rows a second time; "
+        "idempotency='partition' adds them once",
     )
 
 

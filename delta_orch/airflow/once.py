@@ -9,7 +9,17 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.attempts import Attempts, Clearing, Marker, Verdict, judge, lived_on, recreated
+from delta_orch.airflow.attempts import (
+    Attempts,
+    Clearing,
+    Marker,
+    Verdict,
+    handed_on,
+    judge,
+    lived_on,
+    recreated,
+    renamed,
+)
 from delta_orch.airflow.neighbors import Neighbors
 from delta_orch.airflow.rebuilds import ensure_in_time, newer_rebuilds, newer_removals, overtaken
 from delta_orch.airflow.siblings import ensure_own_name, ensure_spared, has_to_spare
@@ -138,6 +148,8 @@ class OnceWriter:
         recorded = None if before is None else before.txn_version(txns[-1].app_id)
         if recorded is not None and recorded < 0:
             recorded = None  # A restore has undone it.
+        if self.adds and marker is None and before is not None and attempts.has_added(before, txns[-1].version):
+            raise renamed(step.name)
         if self.adds and marker is not None and not self._is_heard_of(txns[-1].app_id, marker, recorded):
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)
@@ -164,6 +176,8 @@ class OnceWriter:
         if self.adds and verdict is Verdict.WRITE:
             if _is_late(recorded, marker):
                 raise lived_on(step.name)
+            if self.name is not None and marker is None and self._is_siblings(txns[-1].app_id, recorded):
+                raise handed_on(step.name, self.name)
             # An attempt that was cleared, and lives on, may commit while this one works.
             txns = (*txns[:-1], replace(txns[-1], follows=-1 if recorded is None else recorded))
         rebuilds, removals = self._newer(before, step.mode)
@@ -206,6 +220,11 @@ class OnceWriter:
         """Raise, if another mapped task of the run has recorded the identifier; the table has it."""
         if self.tasks.run.map_index >= 0 and self.name is not None and self.idempotency != "partition":
             ensure_own_name(self.tasks, self.table, unit.app_id, self.name)
+
+    def _is_siblings(self, app_id: str, recorded: int | None) -> bool:
+        """Whether another index of this task has recorded the identifier in this run."""
+        found = None if recorded is None else find_txn_commit(self.table, app_id, recorded)
+        return found is not None and self.tasks.run.is_of_sibling(found.commit_info or {})
 
     def _work(self) -> str:
         """What an index stands for, where no name says it."""

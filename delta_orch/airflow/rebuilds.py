@@ -61,7 +61,8 @@ def ensure_not_newer(tasks: Neighbors, name: str, table: DeltaTable, read: Table
                 f"Task {tasks.run.task_id} would read rows of a newer run in {name}",
                 cause=f"Task {task} replaces that table in each run, and the table is the newest run's",
                 remedy=f"Let {task} write in each run, by idempotency='off', and read what it has written: "
-                f"tables={{'{name}': {task}.output}}. Then clear both",
+                f"tables={{'{name}': {task}.output}}. Then clear both. "
+                "If it is the newest rows that are wanted, read them in a python_callable",
             )
 
 

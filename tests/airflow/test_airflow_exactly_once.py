@@ -253,6 +253,21 @@ def test_mapped_tasks_that_replace_the_same_rows_side_by_side_are_refused(
     assert content(tmp_path / "t") == ["other"]
 
 
+@needs_state
+@pytest.mark.parametrize("idempotency", ["run", "partition"])
+def test_a_retry_with_another_identity_does_not_add_the_rows_again(
+    runs: Runs, tmp_path: Path, idempotency: str
+) -> None:
+    dag = dag_of(
+        "identity_of_a_try", tmp_path / "t", written, identity="{{ ti.try_number }}", idempotency=idempotency,
+        retries=1, retry_delay=timedelta(0), post_execute=die_once,
+    )  # fmt: skip
+    run = runs.run(dag, DAY_5)
+    assert (runs.state(run, "load"), len(content(tmp_path / "t"))) == ("failed", 1)
+    runs.clear(dag, run, "load")
+    assert (runs.state(run, "load"), len(content(tmp_path / "t"))) == ("success", 2)
+
+
 @pytest.mark.parametrize("identity", ["{{ params.none }}", "{{ '' }}"])
 def test_identity_without_a_value_is_refused(runs: Runs, tmp_path: Path, identity: str) -> None:
     dag = dag_of("no_identity", tmp_path / "t", written, identity=identity, params={"none": None})

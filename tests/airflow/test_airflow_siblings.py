@@ -165,6 +165,12 @@ def content_of(uri: Path) -> list[str]:
     return sorted(DeltaTable(uri).snapshot().scan().to_arrow()["v"].to_pylist())
 
 
+def die_once(context: Any, result: Any) -> None:
+    """After the commit, before Airflow hears of it."""
+    if context["ti"].try_number == 1:
+        raise RuntimeError("killed after the commit")
+
+
 def mapped(name: str, uri: Path, listed: Callable[[], list[dict[str, str]]], **arguments: Any) -> DAG:
     with DAG(name, schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
 
@@ -279,3 +285,32 @@ def test_what_a_write_leaves_of_a_file_is_not_its_own(runs: Runs, tmp_path: Path
             )  # fmt: skip
     assert str(runs.run(dag, datetime(2024, 1, 5, tzinfo=UTC)).state) == "success"
     assert table.snapshot().scan().to_arrow().sort_by("v").to_pydict() == {"v": ["a", "b"], "try": [1, 1]}
+
+
+@pytest.mark.slow
+@needs_state
+@pytest.mark.parametrize("is_heard_of", [True, False])
+def test_under_airflow_a_list_that_has_changed_adds_no_rows_of_another_index_again(
+    runs: Runs, tmp_path: Path, is_heard_of: bool
+) -> None:
+    listed, uri = ["a", "b"], tmp_path / "t"
+    kept = {} if is_heard_of else {"post_execute": die_once, "retries": 0}
+    with DAG(f"siblings_added_{is_heard_of}", schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+
+        @task
+        def names() -> list[str]:
+            return listed
+
+        @task.delta(table_uri=uri, identity="{{ task.op_kwargs['name'] }}", **kept)
+        def load(name: str) -> pa.Table:
+            return rows(name)
+
+        load.expand(name=names())
+    run = runs.run(dag)
+    listed[:] = ["c", "a"]
+    runs.clear(dag, run, "names", "load")
+    assert [runs.state(run, "load", index) for index in (0, 1)] == ["success", "failed"]
+    assert content_of(uri) == ["a", "b", "c"]
+    # As the error says.
+    runs.clear(dag, run, "load", map_index=1)
+    assert content_of(uri) == ["a", "a", "b", "c"]
