@@ -54,20 +54,25 @@ class PartitionSelection:
             ensure_one_to_one(definition, field, dimension.text_format, self.known_keys)
 
     def windows(self, schema: StructType, *, every: bool = False) -> dict[str, str]:
-        """The table property of each column of texts or numbers: the schedule of the windows that they stand for, or
-        `keys`. Dates and timestamps lie in windows of any length.
+        """The table property of each column of texts or numbers: the schedule of the windows that they stand for and
+        the format that they are written in, or `keys`. Dates and timestamps lie in windows of any length.
 
         Args:
             every: Where a key counts as written, its rows are those that it meant then. So it is told of dates and
                 timestamps, too, and how keys are spelled: their format and time zone, and the place of the dimension.
         """
-        return {
-            WINDOWS + field.name: "; ".join(
-                [_schedule(made), *(_spelling(made, index if len(self.definitions) > 1 else None) if every else ())]
-            )
-            for index, (made, field) in enumerate(zip(self.definitions, self._fields(schema), strict=False))
-            if every or _holds_texts(field)
-        }
+        told: dict[str, str] = {}
+        of_column = zip(self.definitions, self.dimensions, self._fields(schema), strict=False)
+        for number, (made, dimension, field) in enumerate(of_column, 1):
+            said = ["keys"]
+            if isinstance(made, dg.TimeWindowPartitionsDefinition):
+                texts = [_written_format(made, dimension.text_format, field)] if _holds_texts(field) else []
+                said = [made.cron_schedule, *texts, *((made.fmt, made.timezone) if every else ())]
+            if every and len(self.definitions) > 1:
+                said.append(f"dimension {number}")
+            if every or _holds_texts(field):
+                told[WINDOWS + field.name] = "; ".join(said)
+        return told
 
     def ensure_same_windows(self, snapshot: Snapshot, *, every: bool = False) -> None:
         """Check that the texts and numbers of a partition column stand for windows of this definition: by the property
@@ -173,13 +178,13 @@ class PartitionSelection:
         return fields
 
 
-def _schedule(made: dg.PartitionsDefinition[str]) -> str:
-    return made.cron_schedule if isinstance(made, dg.TimeWindowPartitionsDefinition) else "keys"
-
-
-def _spelling(made: dg.PartitionsDefinition[str], place: int | None) -> tuple[str, ...]:
-    spelled = (made.fmt, made.timezone) if isinstance(made, dg.TimeWindowPartitionsDefinition) else ()
-    return spelled if place is None else (*spelled, f"dimension {place + 1}")
+def _written_format(made: dg.TimeWindowPartitionsDefinition, text_format: str | None, field: StructField) -> str:
+    """The format of the texts or numbers of a column; with the zone, where it writes that."""
+    written = text_format or made.fmt
+    if text_format is None and str(field.data_type) != "string":
+        # Daily keys are kept as the number 20130105.
+        written = written.replace("%Y-%m-%d", "%Y%m%d")
+    return f"{written} {made.timezone}" if "%z" in written.lower() else written
 
 
 def _holds_texts(field: StructField) -> bool:

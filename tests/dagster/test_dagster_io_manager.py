@@ -752,7 +752,7 @@ def test_table_properties_are_kept(tmp_path: Path) -> None:
     assert lake.table("events").snapshot().metadata.configuration == {
         "delta.logRetentionDuration": "interval 7 days",
         "delta_orch.owner": "asset events",
-        "delta_orch.partitions.day": "0 0 * * *",
+        "delta_orch.partitions.day": "0 0 * * *; %Y-%m-%d",
     }
 
 
@@ -896,7 +896,7 @@ def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     assert lake.table("public", "events").snapshot().metadata.configuration == {
         **configuration,
         "delta_orch.owner": "asset events",
-        "delta_orch.partitions.day": "0 0 * * *",
+        "delta_orch.partitions.day": "0 0 * * *; %Y-%m-%d",
     }
     assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2
 

@@ -194,10 +194,51 @@ def test_keys_that_are_spelled_alike(tmp_path: Path, old: str, new: str) -> None
     assert "holds other partitions" in str(lake.fails(events(after), partition=after_key))
     assert [row["day"] for row in lake.rows("events")] == [before_key]
     lake.table("events").delete()
-    said = after.cron_schedule if isinstance(after, dg.TimeWindowPartitionsDefinition) else "keys"
+    said = f"{after.cron_schedule}; {after.fmt}" if isinstance(after, dg.TimeWindowPartitionsDefinition) else "keys"
     lake.table("events").alter().set_properties({f"{WINDOWS}day": said}).commit()
     lake.run(events(after), partition=after_key)
     assert [row["day"] for row in lake.rows("events")] == [after_key]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ({"fmt": "%Y-%m-%d"}, {"fmt": "%Y%m%d"}),
+        ({"written": "%Y-%m-%d"}, {"written": "%Y/%m/%d"}),
+        ({"written": "%Y%m%d", "number": True}, {"written": "%y%m%d", "number": True}),
+        ({"written": "%Y-%m-%d %z"}, {"written": "%Y-%m-%d %z", "timezone": "Europe/Berlin"}),
+        # These mean the same rows.
+        ({"written": "%Y-%m-%d"}, {"timezone": "Europe/Berlin"}),
+        ({"number": True}, {"fmt": "%Y%m%d", "number": True}),
+    ],
+)
+def test_texts_are_written_in_another_format(tmp_path: Path, old: dict[str, Any], new: dict[str, Any]) -> None:
+    """The rows of a day would stay beside those that are written in the new format."""
+    lake = Lake(tmp_path)
+
+    def run(
+        fmt: str = "%Y-%m-%d", written: str | None = None, timezone: str = "UTC", number: bool = False
+    ) -> tuple[Any, str]:
+        days = dg.DailyPartitionsDefinition(datetime(2013, 1, 1), fmt=fmt, timezone=timezone)
+        said = {"partition_format": written} if written else {}
+
+        @dg.asset(partitions_def=days, metadata={"partition_expr": "day", "partition_by": [], **said})
+        def events(context: dg.AssetExecutionContext) -> pa.Table:
+            text = context.partition_time_window.start.strftime(written or fmt)
+            return pa.table({"day": [int(text.replace("-", "")) if number else text]})
+
+        return events, datetime(2013, 1, 2).strftime(fmt)
+
+    asset, key = run(**old)
+    lake.run(asset, partition=key)
+    before = lake.rows("events")
+    asset, key = run(**new)
+    if "written" in new or ("fmt" in new and "number" not in new):
+        assert "holds other partitions" in str(lake.fails(asset, partition=key))
+    else:
+        lake.run(asset, partition=key)
+    assert lake.rows("events") == before
 
 
 def _multi(**dimensions: str) -> dg.MultiPartitionsDefinition:
@@ -268,7 +309,7 @@ def test_the_windows_of_a_table_from_before_it_had_partitions(tmp_path: Path) ->
     days, weeks = dg.DailyPartitionsDefinition("2013-01-01"), dg.WeeklyPartitionsDefinition("2013-01-01", day_offset=2)
     assert lake.run(events(None)).success
     assert lake.run(events(days), partition="2013-01-01").success
-    assert lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"] == "0 0 * * *"
+    assert lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"] == "0 0 * * *; %Y%m%d"
     # A week's rows are not those of its first day.
     assert "holds other partitions" in str(lake.fails(events(weeks), partition="2013-01-01"))
     version = lake.table("events").version()
@@ -292,6 +333,6 @@ def test_a_table_of_others_that_an_asset_takes_for_its_own(tmp_path: Path) -> No
     lake.run(events(days, mode="append"), partition=key)
     assert f"{WINDOWS}day" not in lake.table("events").snapshot().metadata.configuration
     lake.run(events(days), partition=key)
-    assert lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"] == "0 0 * * *"
+    assert lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"] == "0 0 * * *; %Y-%m-%d"
     assert "holds other partitions" in str(lake.fails(events(months), partition=key))
     assert lake.rows("events") == [{"day": "2013-01-31", "n": 0}, {"day": key, "n": 1}]
