@@ -166,7 +166,9 @@ def serialize_footer_statistics(
     is_nan_counted = (metadata.created_by or "").startswith("parquet-mr")
     chunks = _chunks_by_path(metadata)
     row_groups = [metadata.row_group(group) for group in (range(metadata.num_row_groups) if groups is None else groups)]
-    of_lists = _null_counts_of_lists(metadata, columns, chunks) if groups is None else {}
+    asked = [chunks.get(column.path) for column in columns if isinstance(column.data_type, (ArrayType, MapType))]
+    lists = {chunk.index: chunk.null_levels for chunk in asked if chunk is not None and groups is None}
+    of_lists = null_counts_of_lists(metadata, lists) if lists else {}
     min_values: dict[str, Statistic] = {}
     max_values: dict[str, Statistic] = {}
     null_counts: dict[str, Statistic] = {}
@@ -254,16 +256,6 @@ def _chunks_by_path(metadata: pq.FileMetaData) -> Mapping[ColumnPath, _Chunk]:
         walk(field, (field.name,), 0)
     # A leaf order that does not match would pair columns with each other's bounds.
     return chunks if index == metadata.num_columns else {}
-
-
-def _null_counts_of_lists(
-    metadata: pq.FileMetaData, columns: Sequence[StatisticsColumn], chunks: Mapping[ColumnPath, _Chunk]
-) -> Mapping[int, int]:
-    asked = (chunks.get(c.path) for c in columns if isinstance(c.data_type, (ArrayType, MapType)))
-    lists = {chunk.index: chunk.null_levels for chunk in asked if chunk is not None}
-    if not lists:
-        return {}
-    return null_counts_of_lists(metadata, lists)
 
 
 @dataclass(slots=True)
@@ -439,10 +431,7 @@ def null_counts_of_lists(metadata: pq.FileMetaData, lists: Mapping[int, int]) ->
     file = sink.getvalue().to_pybytes()
     counts = dict.fromkeys(lists, 0)
     walk = ThriftWalk(file[-8 - int.from_bytes(file[-8:-4], "little") : -8])
-    for field in walk.fields():
-        if field != _ROW_GROUPS or walk.kind not in LISTS:
-            walk.skip()
-            continue
+    for _ in walk.only(_ROW_GROUPS, LISTS):
         for _ in range(walk.list_size()):
             levels = _levels_of_row_group(walk, lists)
             for leaf in list(counts):
@@ -455,30 +444,13 @@ def null_counts_of_lists(metadata: pq.FileMetaData, lists: Mapping[int, int]) ->
 
 def _levels_of_row_group(walk: ThriftWalk, lists: Mapping[int, int]) -> dict[int, list[int]]:
     found: dict[int, list[int]] = {}
-    for field in walk.fields():
-        if field != _COLUMNS or walk.kind not in LISTS:
-            walk.skip()
-            continue
+    for _ in walk.only(_COLUMNS, LISTS):
         for leaf in range(walk.list_size()):
-            levels = _levels_of_chunk(walk)
+            levels: list[int] = []
+            for _ in walk.only(_CHUNK_METADATA, (STRUCT,)):
+                for _ in walk.only(_CHUNK_SIZES, (STRUCT,)):
+                    for _ in walk.only(_DEFINITION_LEVELS, LISTS):
+                        levels = [walk.integer() for _ in range(walk.list_size())]
             if leaf in lists and len(levels) >= lists[leaf]:
                 found[leaf] = levels
     return found
-
-
-def _levels_of_chunk(walk: ThriftWalk) -> list[int]:
-    levels: list[int] = []
-    for field in walk.fields():
-        if field != _CHUNK_METADATA or walk.kind != STRUCT:
-            walk.skip()
-            continue
-        for inner in walk.fields():
-            if inner != _CHUNK_SIZES or walk.kind != STRUCT:
-                walk.skip()
-                continue
-            for part in walk.fields():
-                if part == _DEFINITION_LEVELS and walk.kind in LISTS:
-                    levels = [walk.integer() for _ in range(walk.list_size())]
-                else:
-                    walk.skip()
-    return levels

@@ -130,11 +130,7 @@ class ParquetFooter:
     def _row_groups_at(self) -> int:
         """Where the list of row groups begins in the footer; 0 without one."""
         walk = ThriftWalk(_footer_of(self.tail))
-        for field in walk.fields():
-            if field == _ROW_GROUPS and walk.kind in LISTS:
-                return walk.at
-            walk.skip()
-        return 0
+        return next((walk.at for _ in walk.only(_ROW_GROUPS, LISTS)), 0)
 
     def ensure_few_row_groups(self) -> None:
         """Raises pyarrow.ArrowInvalid where the file has more row groups than are read. Arrow is not asked."""
@@ -166,10 +162,7 @@ class ParquetFooter:
             if not walk.at or _check_where_named(walk, walk.list_size(), columns, leaves):
                 return
             walk.at = 0
-        for field in walk.fields():
-            if field != _ROW_GROUPS or walk.kind not in LISTS:
-                walk.skip()
-                continue
+        for _ in walk.only(_ROW_GROUPS, LISTS):
             for _ in range(walk.list_size()):
                 _ensure_sound_row_group(walk, columns)
 
@@ -222,10 +215,7 @@ def _footer_of(tail: bytes) -> bytes:
 
 def _ensure_not_too_deep(footer: bytes) -> None:
     walk = ThriftWalk(footer)
-    for field in walk.fields():
-        if field != _SCHEMA or walk.kind not in LISTS:
-            walk.skip()
-            continue
+    for _ in walk.only(_SCHEMA, LISTS):
         count = walk.list_size()
         if count > _MOST_LEVELS:
             _ensure_depth(walk, count)
@@ -236,11 +226,8 @@ def _ensure_depth(walk: ThriftWalk, count: int) -> None:
     pending: list[int] = []
     for _ in range(count):
         children = 0
-        for field in walk.fields():
-            if field == _CHILDREN and walk.kind in INTEGERS:
-                children = walk.integer()
-            else:
-                walk.skip()
+        for _ in walk.only(_CHILDREN, INTEGERS):
+            children = walk.integer()
         if pending:
             pending[-1] -= 1
         pending.append(children)
@@ -299,21 +286,16 @@ def _metadata_begin(footer: bytes, before: int, path: int) -> int | None:
 
 
 def _ensure_sound_row_group(walk: ThriftWalk, columns: Sequence[_Leaf]) -> None:
-    for field in walk.fields():
-        if field != _COLUMNS or walk.kind not in LISTS:
-            walk.skip()
-            continue
+    for _ in walk.only(_COLUMNS, LISTS):
         walk.list_size()
         for leaf in columns:
             _ensure_sound_chunk(walk, leaf)
 
 
 def _ensure_sound_chunk(walk: ThriftWalk, leaf: _Leaf) -> None:
-    for field in walk.fields():
-        if field == _CHUNK_METADATA and walk.kind == STRUCT:
-            _ensure_sound_metadata(walk, leaf)
-            return
-        walk.skip()
+    for _ in walk.only(_CHUNK_METADATA, (STRUCT,)):
+        _ensure_sound_metadata(walk, leaf)
+        return
     raise pa.ArrowInvalid("A column chunk has no metadata")
 
 
@@ -408,6 +390,14 @@ class ThriftWalk:
                 yield number
         finally:
             self._depth -= 1
+
+    def only(self, number: int, kinds: Sequence[int]) -> Iterator[None]:
+        """Stop at each field of this number, and of one of these types, in the structure here; pass over the others."""
+        for field in self.fields():
+            if field == number and self.kind in kinds:
+                yield
+            else:
+                self.skip()
 
     def skip(self) -> None:
         """Pass over the value of the field."""

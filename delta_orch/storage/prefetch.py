@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -85,5 +86,28 @@ def map_ahead(work: Callable[[Task], Result], tasks: Iterable[Task], threads: in
         while pending:
             pending.extend(pool.begin(work, task) for task in islice(remaining, 2 * threads - len(pending)))
             yield pending.popleft().result()
+    finally:
+        pool.end()
+
+
+@contextmanager
+def ahead(items: Iterable[Result]) -> Iterator[Iterator[Result]]:
+    """Iterate on a thread of its own, one item ahead of the consumer. What the items raise is raised to the consumer.
+
+    Leaving the block ends the thread, wherever the consumer is.
+    """
+    pool, remaining = Threads(1), iter(items)
+
+    def one_more() -> list[Result]:
+        return list(islice(remaining, 1))
+
+    def results() -> Iterator[Result]:
+        pending = pool.begin(one_more)
+        while found := pending.result():
+            pending = pool.begin(one_more)
+            yield from found
+
+    try:
+        yield results()
     finally:
         pool.end()

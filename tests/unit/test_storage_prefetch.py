@@ -5,11 +5,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from delta_orch.storage.prefetch import Threads, map_ahead
+from delta_orch.storage.prefetch import Threads, ahead, map_ahead
 
 OUTLIVES = """
 import atexit, sys, threading, time
@@ -98,3 +99,27 @@ def test_no_thread_is_left_when_the_consumer_gives_up() -> None:
     assert threading.active_count() > before
     results.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
+
+
+def test_ahead_works_on_one_item_more_and_ends_with_the_block() -> None:
+    begun: list[int] = []
+
+    def items() -> Iterator[int]:
+        for number in range(10):
+            begun.append(threading.get_ident())
+            if number == 3:
+                raise ValueError("the fourth")
+            yield number
+
+    taken = []
+    with pytest.raises(ValueError, match="the fourth"), ahead(items()) as numbers:
+        for number in numbers:
+            taken.append(number)
+    assert taken == [0, 1, 2]
+    assert set(begun).isdisjoint({threading.get_ident()}) and len(set(begun)) == 1
+
+    begun.clear()
+    with ahead(items()) as numbers:
+        assert next(numbers) == 0
+    assert len(begun) <= 2
+    assert not any(thread.name.startswith("delta-orch") and thread.ident in begun for thread in threading.enumerate())

@@ -32,7 +32,6 @@ from delta_orch.log.upkeep.checkpoint_columns import (
 from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
 from delta_orch.log.upkeep.checkpoint_rows import (
     FileRows,
-    ahead,
     file_rows,
     oldest_tombstone_ms,
     parquet_writer,
@@ -44,11 +43,12 @@ from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, checkpoint_path, parse_log_path
+from delta_orch.storage.prefetch import ahead
 
 if TYPE_CHECKING:
     from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
-    from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.base import FileMeta, LogStore
 
 CheckpointPolicy = Literal["classic", "v2"]
 
