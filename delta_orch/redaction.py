@@ -107,7 +107,7 @@ def public(value: Any) -> Any:
         return redacted(value)
     if type(value) is dict:
         return {
-            key: _HIDDEN if isinstance(item, str) and _names_secret(str(key)) else public(item)
+            public(key): _HIDDEN if isinstance(item, str) and _names_secret(str(key)) else public(item)
             for key, item in value.items()
         }
     return type(value)(map(public, value)) if type(value) in (list, tuple) else value

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Unpack
 
 from delta_orch.cli import arguments as take
@@ -157,6 +158,7 @@ def _print_table(at: Target, rows: pa.Table) -> None:
     from delta_orch.cli.row_commands import json_value, text_value
     from delta_orch.protocol.arrow_types import schema_from_arrow
 
+    of_table = re.match(r"\s*(?:DESC|SHOW)", at.uri, re.IGNORECASE) is None
     # Arrow's milliseconds and other types of answers that are no table's.
     fields = schema_from_arrow(rows.schema).fields
     found = rows.to_pylist()
@@ -165,11 +167,13 @@ def _print_table(at: Target, rows: pa.Table) -> None:
             {
                 "columns": [{"name": f.name, "type": str(f.data_type)} for f in fields],
                 "rows": [{f.name: json_value(row[f.name], f.data_type) for f in fields} for row in found],
-            }
+            },
+            of_table=of_table,
         )
         return
     out.print_rows(
         [f"{out.one_line(f.name)}\n{out.one_line(str(f.data_type))}" for f in fields],
         [[text_value(row[f.name], f.data_type) for f in fields] for row in found],
+        of_table=of_table,
     )
     out.print_line(f"{len(found)} rows")

@@ -9,6 +9,8 @@ from contextlib import contextmanager
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
+from delta_orch.redaction import public, redacted
+
 if TYPE_CHECKING:
     from delta_orch.log.write.commit_options import CommitPreview, CommitResult
     from delta_orch.verbs.vacuum import VacuumResult
@@ -19,12 +21,16 @@ Branch = tuple[str, "list[Branch]"]
 _NARROWEST_COLUMN = 8
 
 
-def print_json(value: object) -> None:
-    """One JSON value on stdout. Dataclasses become objects; values JSON does not know become text."""
+def print_json(value: object, *, of_table: bool = False) -> None:
+    """One JSON value on stdout. Dataclasses become objects; values JSON does not know become text. Secrets are cut out,
+    but not of rows of a table."""
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
-    sys.stdout.write(orjson.dumps(value, default=_plain, option=options).decode() + "\n")
+    text = orjson.dumps(value, default=_plain, option=options)
+    if not of_table:
+        text = orjson.dumps(public(orjson.loads(text)), option=options)
+    sys.stdout.write(text.decode() + "\n")
 
 
 def _plain(value: object) -> object:
@@ -53,7 +59,7 @@ def print_line(text: str) -> None:
 
 def print_name(text: str) -> None:
     """What a table calls something, as a line of its own on stdout: a line break in it is escaped, too."""
-    _write(one_line(text))
+    _write(one_line(redacted(text)))
 
 
 def one_line(text: str) -> str:
@@ -75,12 +81,14 @@ def _shown(text: str, *, keeps_lines: bool = True) -> str:
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
     """Names and values, one a line; those without a value are left out."""
     _write(_emphasized(_cell(title)))
-    _print_table([(name, _cell(value)) for name, value in fields.items() if value not in (None, "", {}, [])])
+    _print_table([(name, _cell(public(value))) for name, value in fields.items() if value not in (None, "", {}, [])])
 
 
-def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """A table with a header, whose cells may have lines: `one_line` is for names in them."""
-    _print_table([tuple(map(_shown, columns)), *(tuple(map(_cell, row)) for row in rows)], has_header=True)
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, of_table: bool = False) -> None:
+    """A table with a header, whose cells may have lines: `one_line` is for names in them. Secrets are cut out, but not
+    of rows of a table."""
+    shown = rows if of_table else (map(public, row) for row in rows)
+    _print_table([tuple(map(_shown, columns)), *(tuple(map(_cell, row)) for row in shown)], has_header=True)
 
 
 def print_tree(root: Branch) -> None:

@@ -54,11 +54,12 @@ def show(
                 "columns": [{"name": f.name, "type": str(f.data_type), "nullable": f.nullable} for f in fields],
                 "rows": [{f.name: json_value(row[f.name], f.data_type) for f in fields} for row in shown],
                 "has_more": has_more,
-            }
+            },
+            of_table=True,
         )
         return
     header = [f"{one_line(f.name)}\n{one_line(str(f.data_type))}" for f in fields]
-    print_rows(header, [[text_value(row[f.name], f.data_type) for f in fields] for row in shown])
+    print_rows(header, [[text_value(row[f.name], f.data_type) for f in fields] for row in shown], of_table=True)
     print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
+import orjson
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -375,3 +376,63 @@ def test_a_signed_address_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None
             assert SECRET not in "".join(traceback.format_exception(caught.value))
     delta_orch.configure(retry_seconds=None)
     assert SECRET not in caplog.text
+
+
+_READS = [
+    "snapshot", "snapshot --files", "schema", "files", "history", "txn list", "domain list", "fsck --check", "explain",
+    "vacuum --dry-run --retention-hours 0 --force", "restore --dry-run --version 0", "sql DESCRIBE EXTENDED",
+    "sql DESCRIBE DETAIL", "sql DESCRIBE HISTORY", "sql SHOW TBLPROPERTIES", "sql SHOW CREATE TABLE",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("command", _READS)
+@pytest.mark.parametrize("as_json", [[], ["--json"]])
+def test_the_command_line_does_not_repeat_what_a_stranger_left_in_a_table(
+    tmp_path: Path, command: str, as_json: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    left = f"s3://AKIA:{SECRET}@b/x.parquet https://h.invalid/x?sig={SECRET}"
+    root = tmp_path / "t"
+    table = DeltaTable(root)
+    table.append(ONE, properties={"delta.feature.domainMetadata": "supported"})
+    table.append(ONE)
+    table.wait_for_upkeep()
+    for checksum in (root / "_delta_log").glob("*.crc"):
+        checksum.unlink()
+    first, second = sorted((root / "_delta_log").glob("*.json"))
+    lines = [orjson.loads(line) for line in first.read_bytes().splitlines()]
+    for line in lines:
+        if "metaData" in line:
+            line["metaData"] |= {"name": left, "description": left, "configuration": {"a": left}}
+            line["metaData"]["schemaString"] = line["metaData"]["schemaString"].replace(
+                '"metadata":{}', f'"metadata":{{"comment":"{left}"}}'
+            )
+        if "commitInfo" in line:
+            told = {"operation": left, "operationParameters": {left: left}, "userMetadata": left, "engineInfo": left}
+            line["commitInfo"] |= told
+    lines += [{"txn": {"appId": left, "version": 1}}]
+    lines += [{"domainMetadata": {"domain": left, "configuration": left, "removed": False}}]
+    first.write_bytes(b"\n".join(map(orjson.dumps, lines)))
+    paths = [f"s3://AKIA:{SECRET}@b/x.parquet", f"https://h.invalid/x?sig={SECRET}"]
+    adds = [
+        {"path": path, "partitionValues": {}, "size": 1, "modificationTime": 1, "dataChange": True} for path in paths
+    ]
+    second.write_bytes(second.read_bytes() + b"\n" + b"\n".join(orjson.dumps({"add": add}) for add in adds))
+    name, *rest = command.split(" ")
+    given = [name, f"{' '.join(rest)} delta.`{root}`"] if name == "sql" else [name, str(root), *rest]
+    if rest == ["list"]:
+        given = [name, "list", str(root)]
+    with pytest.raises(SystemExit):
+        run([*given, *as_json])
+    shown = capsys.readouterr()
+    assert shown.out
+    assert SECRET not in shown.out + shown.err
+
+
+def test_the_command_line_shows_rows_as_they_are(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    value = "https://h.invalid/x?sig=0123456789"
+    DeltaTable(tmp_path / "t").append(pa.table({"url": [value]}))
+    for command in (["show", str(tmp_path / "t")], ["sql", f"SELECT url FROM delta.`{tmp_path / 't'}`"]):
+        for as_json in ([], ["--json"]):
+            with pytest.raises(SystemExit):
+                run([*command, *as_json])
+            assert value in capsys.readouterr().out
