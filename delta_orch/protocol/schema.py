@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -43,7 +44,7 @@ them up, as Spark does. They go by their places below a column: names of fields,
 the column itself."""
 _MOST_CHARACTERS = 65_535
 
-_DECIMAL = r"decimal\(\s*(\d+)\s*,\s*(-?\d+)\s*\)"
+_DECIMAL = r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)"
 # Spark stores char and varchar as string and keeps the declared type in the field's metadata.
 _STRING_LIKE = r"(?:var)?char\(\d+\)|string collate .+"
 # Types are walked by recursion, here and wherever they are used.
@@ -143,7 +144,7 @@ def _struct_from_json(obj: JsonValue, depth: int) -> StructType:
     fields = tuple(_field_from_json(f, depth) for f in obj["fields"])
     names = {field.name for field in fields}
     if len(names) < len(fields):
-        twice = next(name for name in names if sum(field.name == name for field in fields) > 1)
+        [(twice, _)] = Counter(field.name for field in fields).most_common(1)
         raise ProtocolViolationError(
             f"The table's schema has two columns of the name {twice!r}",
             remedy="Restore the commit that wrote the metadata from a backup",

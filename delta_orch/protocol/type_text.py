@@ -226,12 +226,12 @@ class _Parser:
                 return self.decimal()
             case "char" | "character" | "varchar":
                 self.take("(")
-                length = self.take()
-                if not length.isdigit() or not int(length):
+                length = self.number()
+                if not length:
                     raise self.refused()
                 self.take(")")
                 kind = "varchar" if name == "varchar" else "char"
-                self.lengths.append(DeclaredLength(tuple(self.place), kind, int(length)))
+                self.lengths.append(DeclaredLength(tuple(self.place), kind, length))
                 return STRING
         found = PRIMITIVE_TYPES.get(_NAMES.get(name, name))
         if found is None:
@@ -273,18 +273,22 @@ class _Parser:
         self.take(">")
         return StructType(tuple(fields))
 
+    def number(self) -> int:
+        digits = self.take()
+        # Python reads no number of thousands of digits, and takes more for digits than it reads.
+        if re.fullmatch("[0-9]{1,9}", digits) is None:
+            raise self.refused()
+        return int(digits)
+
     def decimal(self) -> DecimalType:
         if self.peek() != "(":
             return DecimalType(10, 0)
         self.take("(")
-        numbers = [self.take()]
+        precision, scale = self.number(), 0
         if self.peek() == ",":
             self.take()
-            numbers.append(self.take())
+            scale = self.number()
         self.take(")")
-        if not all(n.isdigit() for n in numbers):
-            raise self.refused()
-        precision, scale = int(numbers[0]), int(numbers[1]) if len(numbers) > 1 else 0
         if not (1 <= precision <= 38 and scale <= precision):
             raise self.refused()
         return DecimalType(precision, scale)

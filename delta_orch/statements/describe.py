@@ -11,9 +11,6 @@ from delta_orch.expressions.spark_literals import quote_identifier, quote_string
 from delta_orch.protocol.schema import (
     CURRENT_DEFAULT,
     GENERATION_EXPRESSION,
-    IDENTITY_ALLOW_EXPLICIT_INSERT,
-    IDENTITY_START,
-    IDENTITY_STEP,
 )
 from delta_orch.protocol.table_properties import INTERNAL_PROPERTIES, OWNER
 from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
@@ -217,18 +214,16 @@ def properties_of_definition(snapshot: TableSnapshot) -> dict[str, str]:
 def _definition(table: DeltaTable) -> str:
     """A CREATE TABLE that `sql` reads. Raises UnsupportedExpressionError for columns that it has no words for."""
     snapshot = table.snapshot()
+    details = {column.path: column for column in snapshot.columns}
     columns = []
     for field in snapshot.schema:
         metadata = field.metadata
         declared = metadata.get(CHAR_VARCHAR_TYPE)
         lengths = {} if declared is None else {one.place: str(one).upper() for one in declared_lengths(str(declared))}
         parts = [quote_identifier(field.name), _type_text(field.data_type, (), lengths)]
-        if IDENTITY_START in metadata:
-            always = "BY DEFAULT" if metadata.get(IDENTITY_ALLOW_EXPLICIT_INSERT) else "ALWAYS"
-            parts.append(
-                f"GENERATED {always} AS IDENTITY (START WITH {metadata[IDENTITY_START]} "
-                f"INCREMENT BY {metadata[IDENTITY_STEP]})"
-            )
+        if (identity := details[(field.name,)].identity) is not None:
+            always = "BY DEFAULT" if identity.allow_explicit_insert else "ALWAYS"
+            parts.append(f"GENERATED {always} AS IDENTITY (START WITH {identity.start} INCREMENT BY {identity.step})")
         if GENERATION_EXPRESSION in metadata:
             parts.append(f"GENERATED ALWAYS AS ({metadata[GENERATION_EXPRESSION]})")
         if not field.nullable:

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyroaring import BitMap64
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, sql
 from delta_orch.errors import (
     ConcurrentDeleteReadError,
     CorruptDeletionVectorError,
@@ -29,6 +29,7 @@ from delta_orch.errors import (
     TableError,
 )
 from delta_orch.protocol.deletion_vector import DeletionVector
+from delta_orch.protocol.schema import parse_schema
 from delta_orch.storage import parquet_footer
 from delta_orch.storage.parquet_footer import LISTS, ThriftWalk
 
@@ -295,6 +296,60 @@ def test_a_physical_name_that_no_file_can_hold(tmp_path: Path) -> None:
     for act in (lambda t: t.append(ROWS), lambda t: t.snapshot().scan().to_arrow(), lambda t: t.update({"p": "'z'"})):
         with pytest.raises(ProtocolViolationError, match="NUL"):
             act(DeltaTable(table.uri))
+
+
+NINES = "9" * 5000
+"""More than Python reads as a number."""
+
+
+@pytest.mark.parametrize("digits", [NINES, "²", "١"])
+@pytest.mark.parametrize(
+    "kind", ["decimal({},1)", "decimal(1,{})", "varchar({})", "char({})", "struct<a:decimal({},1)>"]
+)
+def test_types_whose_numbers_are_none(tmp_path: Path, kind: str, digits: str) -> None:
+    table = _table(tmp_path / "t")
+    declared = kind.format(digits)
+    is_text = kind[0] != "d"
+
+    def declare(metadata: Any) -> None:
+        schema = json.loads(metadata["schemaString"])
+        if is_text:
+            schema["fields"][1]["metadata"] = {"__CHAR_VARCHAR_TYPE_STRING": declared}
+        else:
+            schema["fields"][1]["type"] = declared
+        metadata["schemaString"] = json.dumps(schema)
+
+    _edit(tmp_path / "t", "metaData", declare)
+    for act in (
+        lambda t: t.snapshot().scan().to_arrow(), lambda t: t.append(ROWS),
+        lambda t: sql("DESCRIBE EXTENDED t", tables={"t": t}), lambda t: sql("SHOW CREATE TABLE t", tables={"t": t}),
+    ):  # fmt: skip
+        try:
+            act(DeltaTable(table.uri))
+        except DeltaError:
+            continue
+        assert is_text
+
+
+def test_an_identity_column_without_a_step(tmp_path: Path) -> None:
+    table = _table(tmp_path / "t")
+    told = '"name":"id","type":"long","nullable":true,"metadata":{'
+
+    def begin(metadata: Any) -> None:
+        metadata["schemaString"] = metadata["schemaString"].replace(told, f'{told}"delta.identity.start":1')
+
+    _edit(tmp_path / "t", "metaData", begin)
+    with pytest.raises(ProtocolViolationError, match="start and step"):
+        sql("SHOW CREATE TABLE t", tables={"t": DeltaTable(table.uri)})
+
+
+def test_a_name_twice_among_many_is_found_at_once() -> None:
+    field = '{"name":"c%d","type":"long","nullable":true,"metadata":{}}'
+    fields = ",".join(field % min(i, 19_998) for i in range(20_000))
+    started = time.process_time()
+    with pytest.raises(ProtocolViolationError, match="c19998"):
+        parse_schema(f'{{"type":"struct","fields":[{fields}]}}')
+    assert time.process_time() - started < 5
 
 
 @pytest.mark.parametrize("name", [".", "..", ".x", "[0]", ".x.y", "a.b"])
