@@ -13,11 +13,12 @@ from datetime import date, datetime
 from typing import TYPE_CHECKING, ClassVar
 
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
-from delta_orch.pipeline.version_watch import LOOKS_UNTIL_VERIFIED
+from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.protocol.types import StructField
 
 OPERATORS = ("=", "!=", "<", "<=", ">", ">=")
@@ -194,21 +195,8 @@ def condition_from_json(value: Mapping[str, object]) -> Condition:
     return kind(**arguments)  # type: ignore[arg-type]  # as it was written
 
 
-@dataclass(frozen=True, slots=True)
-class ConditionFound:
-    """The snapshot that fulfills a condition, and what the condition says of it."""
-
-    version: int
-    timestamp_ms: int
-    details: Mapping[str, object]
-
-    def report(self, table_uri: str) -> dict[str, object]:
-        found = {"table_uri": table_uri, "version": self.version, "timestamp_ms": self.timestamp_ms}
-        return {**found, **self.details}
-
-
-class ConditionWatch:
-    """Polls one table for a condition: one metadata request a look, as long as there is no new version.
+class ConditionWatch(VersionWatch):
+    """Polls one table for a condition: as `VersionWatch`, and the condition is asked only where there is a new version.
 
     Args:
         table: There need not be a table yet.
@@ -217,40 +205,13 @@ class ConditionWatch:
     """
 
     def __init__(self, table: DeltaTable, condition: Condition, seen_version: int | None = None) -> None:
+        super().__init__(table.log, WatchGoal(), seen_version)
         self._table = table
         self._condition = condition
-        self._looks = 0
-        self._seen_id = ""
-        self.seen_version = seen_version
 
-    def check(self) -> ConditionFound | None:
-        """The newest version, if it fulfills the condition.
-
-        Raises:
-            DeltaError: The table cannot be read, or the condition does not fit it.
-        """
-        if self.seen_version is not None and not self._has_moved(self.seen_version):
-            return None
-        if not self._table.exists():
-            self.seen_version = -1
-            return None
+    def _reported(self) -> tuple[Snapshot, Mapping[str, object] | None]:
         snapshot = self._table.snapshot()
-        details = self._condition.met_by(self._table, snapshot)
-        if details is not None:
-            return ConditionFound(snapshot.version, snapshot.timestamp_ms, details)
-        self._seen_id, self.seen_version = snapshot.metadata.id, snapshot.version
-        return None
-
-    def _has_moved(self, seen: int) -> bool:
-        from delta_orch.pipeline.tail import current_cursor
-
-        if self._table.log.has_version(seen + 1):
-            return True
-        self._looks += 1
-        # A table that was dropped and created again may have no more versions than the old one.
-        if self._looks % LOOKS_UNTIL_VERIFIED:
-            return False
-        return str(current_cursor(self._table.log)) != f"{self._seen_id}:{seen}"
+        return snapshot, None if self._is_seen(snapshot) else self._condition.met_by(self._table, snapshot)
 
 
 def has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
@@ -10,6 +11,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.epoch import micros_since_epoch
 
 if TYPE_CHECKING:
+    from delta_orch.log.read.snapshot import Snapshot
     from delta_orch.log.read.table_log import TableLog
 
 LOOKS_UNTIL_VERIFIED = 10
@@ -55,13 +57,15 @@ class WatchGoal:
 
 @dataclass(frozen=True, slots=True)
 class FoundVersion:
-    """The newest version when the goal was found to be met, and its commit time in milliseconds since the epoch."""
+    """The newest version when the goal was found to be met, its commit time in milliseconds since the epoch, and what
+    else there is to say of it."""
 
     version: int
     timestamp_ms: int
+    details: Mapping[str, object]
 
     def report(self, table_uri: str) -> dict[str, object]:
-        return {"table_uri": table_uri, "version": self.version, "timestamp_ms": self.timestamp_ms}
+        return {"table_uri": table_uri, "version": self.version, "timestamp_ms": self.timestamp_ms, **self.details}
 
 
 class VersionWatch:
@@ -82,6 +86,7 @@ class VersionWatch:
         self._log = log
         self._goal = goal
         self._checks = 0
+        self._seen_id = ""
         self.seen_version = seen_version
 
     def check(self) -> FoundVersion | None:
@@ -111,11 +116,19 @@ class VersionWatch:
             # Whoever creates the table writes version 0.
             self.seen_version = -1
             return None
-        snapshot = self._log.snapshot()
-        if self._goal.is_met_by(snapshot.version, snapshot.timestamp_ms):
-            return FoundVersion(snapshot.version, snapshot.timestamp_ms)
-        self.seen_version = snapshot.version
+        snapshot, details = self._reported()
+        if details is not None:
+            return FoundVersion(snapshot.version, snapshot.timestamp_ms, details)
+        self._seen_id, self.seen_version = snapshot.metadata.id, snapshot.version
         return None
+
+    def _is_seen(self, snapshot: Snapshot) -> bool:
+        return (snapshot.metadata.id, snapshot.version) == (self._seen_id, self.seen_version)
+
+    def _reported(self) -> tuple[Snapshot, Mapping[str, object] | None]:
+        """The newest version, and what there is to report of one that meets the goal, else None."""
+        snapshot = self._log.snapshot()
+        return snapshot, {} if self._goal.is_met_by(snapshot.version, snapshot.timestamp_ms) else None
 
 
 def whole_number(value: Any) -> int | None:

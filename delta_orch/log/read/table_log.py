@@ -45,7 +45,7 @@ class TableLog:
         store: The table's store. Nothing is touched before a method is called.
         snapshot_class: What `snapshot` and `advance` make; a subclass of `Snapshot` with the same constructor.
         observer: Is told of every commit this object makes, once the commit stands: the log, the snapshot the commit
-            started from, and the commit (`log.write.commit_result.Committed`). It must not raise.
+            started from, and the commit (`log.write.commit_options.Committed`). It must not raise.
             `log.upkeep.after_commit` keeps the log short; None does nothing.
     """
 
