@@ -89,7 +89,7 @@ def apply_scd2(
         Otherwise as `DeltaTable.merge`.
     """
     from delta_orch.engines.select import select_engine
-    from delta_orch.verbs.merge.sources import settled
+    from delta_orch.verbs.merge.sides import settled
     from delta_orch.writing.sources import open_source
 
     chosen = select_engine(data, engine)

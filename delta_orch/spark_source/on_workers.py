@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.protocol.actions import JsonValue
-    from delta_orch.scan.tasks import ScanTask
+    from delta_orch.scan.scan import ScanTask
 
 
 def ensure_package() -> None:

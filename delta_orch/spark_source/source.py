@@ -29,7 +29,7 @@ from delta_orch.errors import InvalidRequestError, SchemaMismatchError, Unsuppor
 from delta_orch.log.read.time_travel import split_version
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, StructType
-from delta_orch.scan.tasks import ScanTask, split_scan
+from delta_orch.scan.scan import ScanTask, split_scan
 from delta_orch.spark_source.on_workers import RowReader, RowStreamReader, SourceOnWorkers, TaskPartition
 from delta_orch.spark_source.options import ReadOptions, is_of_stream, parse_options, parse_stream_options
 

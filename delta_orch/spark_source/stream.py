@@ -41,8 +41,7 @@ from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.arrow_building import int64_array, string_array
 from delta_orch.protocol.paths import commit_path
 from delta_orch.protocol.types import StructType
-from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
-from delta_orch.scan.tasks import ScanTask, split_scan
+from delta_orch.scan.scan import SCAN_COLUMNS, ScanTask, scan_of_files, split_scan
 from delta_orch.spark_source.options import StreamOptions
 from delta_orch.table.column_mapping import physical_name
 

@@ -9,7 +9,6 @@ from delta_orch.delta_table import TableSnapshot as Snapshot
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.scan.scan import Scan
-from delta_orch.scan.tasks import ScanTask
+from delta_orch.scan.scan import Scan, ScanTask
 
 __all__ = ["Commit", "CommitResult", "Scan", "ScanTask", "Snapshot", "Transaction"]

@@ -84,23 +84,18 @@ def convert_sql(value: str, source: DataType, target: DataType, depth: int = 0) 
             return f"CAST({value} AS {type_sql(target)})"
 
 
-def conformed_sql(schema: StructType, name: str, target: DataType) -> str:
-    """SQL for a column of rows of a schema in another type; null where the rows do not have it."""
+def conformed_sql(schema: StructType, name: str, target: DataType, struct: str = "", depth: int = 0) -> str:
+    """SQL for a column of rows of a schema, or for a field of `struct`, in another type; null where it is not there."""
     found = schema.find(name)
     if found is None:
         return f"CAST(NULL AS {type_sql(target)})"
-    return convert_sql(quote_identifier(found.name), found.data_type, target)
+    return convert_sql(f"{struct}{quote_identifier(found.name)}", found.data_type, target, depth)
 
 
 def _convert_struct(value: str, source: StructType, target: StructType, depth: int) -> str:
-    fields = []
-    for f in target:
-        found = source.find(f.name)
-        if found is None:
-            converted = f"CAST(NULL AS {type_sql(f.data_type)})"
-        else:
-            converted = convert_sql(f"{value}.{quote_identifier(found.name)}", found.data_type, f.data_type, depth)
-        fields.append(f"{quote_string(f.name)}, {converted}")
+    fields = (
+        f"{quote_string(f.name)}, {conformed_sql(source, f.name, f.data_type, f'{value}.', depth)}" for f in target
+    )
     return f"CASE WHEN {value} IS NOT NULL THEN named_struct({', '.join(fields)}) END"
 
 

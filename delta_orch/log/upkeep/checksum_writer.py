@@ -41,7 +41,6 @@ if TYPE_CHECKING:
 
 # Beyond that a checksum would cost each commit more than it tells anybody.
 _MAX_SMALL_ACTIONS = 100
-_FEW_FILES = 32
 _NO_BINS = (0,) * len(FILE_SIZE_BOUNDARIES)
 _EMPTY = VersionChecksum(
     table_size_bytes=0,
@@ -165,7 +164,7 @@ def derive_checksum(before: VersionChecksum | None, commit: Committed) -> Versio
         in_commit_timestamp_ms=commit.in_commit_timestamp_ms,
         txns=_derive_txns(before.txns, commit),
         domain_metadata=_derive_domains(before.domain_metadata, commit),
-        file_size_histogram=_derive_histogram(before.file_size_histogram, added, removed),
+        file_size_histogram=_derive_histogram(before.file_size_histogram, added.tolist(), removed.tolist()),
     )
     return _with_vectors(derived, before, commit.table.protocol, adds, removes)
 
@@ -209,27 +208,19 @@ def _unless_many(actions: tuple[Small, ...]) -> tuple[Small, ...] | None:
     return actions if len(actions) <= _MAX_SMALL_ACTIONS else None
 
 
-def _derive_histogram(before: FileSizeHistogram | None, added: Numbers, removed: Numbers) -> FileSizeHistogram | None:
+def _derive_histogram(
+    before: FileSizeHistogram | None, added: list[int], removed: list[int]
+) -> FileSizeHistogram | None:
+    """File by file: most commits add one, and whole arrays would cost more to make."""
     if before is None:
         return None
-    boundaries = before.sorted_bin_boundaries
-    if len(added) + len(removed) <= _FEW_FILES:
-        return _move_few(before, added.tolist(), removed.tolist())
-    plus, minus = (file_size_histogram(sizes, boundaries) for sizes in (added, removed))
-    counts = _combined(before.file_counts, plus.file_counts, minus.file_counts)
-    sizes = _combined(before.total_bytes, plus.total_bytes, minus.total_bytes)
-    # The writer before us may have counted otherwise.
-    return None if min(counts) < 0 or min(sizes) < 0 else FileSizeHistogram(boundaries, counts, sizes)
-
-
-def _move_few(before: FileSizeHistogram, added: list[int], removed: list[int]) -> FileSizeHistogram | None:
-    """As whole arrays would, without what it costs to make some: most commits add one file."""
     counts, sizes = list(before.file_counts), list(before.total_bytes)
     for sign, moved in ((1, added), (-1, removed)):
         for size in moved:
             place = max(bisect_right(before.sorted_bin_boundaries, size) - 1, 0)
             counts[place] += sign
             sizes[place] += sign * size
+    # The writer before us may have counted otherwise.
     if min(counts) < 0 or min(sizes) < 0:
         return None
     return FileSizeHistogram(before.sorted_bin_boundaries, tuple(counts), tuple(sizes))

@@ -41,13 +41,13 @@ from delta_orch.verbs.merge.classification import (
     Clauses,
     classify,
     condition_columns,
+    marked,
     needed_columns,
+    with_keys,
 )
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
 from delta_orch.verbs.merge.new_rows import clause_rows, rows_by_kind, value_types
-from delta_orch.verbs.merge.replaced import marked, with_keys
-from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up
-from delta_orch.verbs.merge.sources import settled
+from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up, settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
 from delta_orch.verbs.merge.unique_keys import ensure_unique, key_fields
 from delta_orch.writing.plan import Write, WritePlan, run_plan

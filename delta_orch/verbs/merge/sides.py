@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
+import pyarrow as pa
+
+from delta_orch.change_feed.change_feed import ChangeFeed, LatestChanges
 from delta_orch.engines.base import ComputedColumn, Engine, Relation, join_schema
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.nodes import Cast, Column, Expression, Literal, Opaque
@@ -18,8 +22,11 @@ from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import with_columns
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, STRING, StructType
+from delta_orch.scan.scan import Scan
 
 TARGET, SOURCE = "target", "source"
 """How resolved expressions call the two sides, whatever their aliases are."""
@@ -207,3 +214,29 @@ def _text(column: Column) -> str:
 def _listed(schema: StructType) -> str:
     names = ", ".join(schema.names[:20])
     return f"{names}, …" if len(schema) > 20 else names or "no columns"
+
+
+# What a merge takes its rows from, as a relation that gives the same rows however often it is read.
+
+
+_SETTLED = {"pandas.DataFrame", "polars.DataFrame"}
+
+
+@contextmanager
+def settled(engine: Engine, source: object, rows: Relation) -> Iterator[Relation]:
+    """The source's rows, evaluated once where they might not be the same a second time: a stream, a query of DuckDB, a
+    lazy frame, a DataFrame of Spark, which may read files that change or hold `rand()`."""
+    if _is_settled(source):
+        yield rows
+        return
+    with engine.evaluated(rows) as evaluated:
+        yield evaluated
+
+
+def _is_settled(source: object) -> bool:
+    if isinstance(getattr(source, "log", None), TableLog):
+        return True
+    if isinstance(source, pa.Table | pa.RecordBatch | Snapshot | Scan | ChangeFeed | LatestChanges):
+        return True
+    names = {f"{kind.__module__.split('.')[0]}.{kind.__name__}" for kind in type(source).__mro__}
+    return not names.isdisjoint(_SETTLED)
