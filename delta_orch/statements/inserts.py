@@ -89,7 +89,7 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
     if matched is not None and matched.on is not None and not isinstance(rows, Query):
         raise unsupported("REPLACE ON before VALUES", "Write (SELECT …) AS s")
     if evolves and (overwrite or fixed or replace_where is not None or matched is not None or not by_name):
-        raise unsupported("INSERT WITH SCHEMA EVOLUTION but INTO t BY NAME", "Use append or overwrite with schema_mode")
+        raise unsupported("INSERT WITH SCHEMA EVOLUTION but INTO t BY NAME", "Leave it out, or write BY NAME")
     if by_name and not isinstance(rows, Query):
         raise InvalidRequestError("VALUES have no names", remedy="List the columns, or write SELECT … AS name")
 
@@ -321,7 +321,7 @@ def _placed(have: DataType, want: DataType, path: str) -> DataType:
                 raise SchemaMismatchError(
                     f"The struct {path} has the fields {', '.join(have.names)}, the table's {', '.join(want.names)}",
                     cause="INSERT takes structs with the same fields in the same order",
-                    remedy="Name them in the query with named_struct(…), or use append",
+                    remedy="Name them in the query with named_struct(…)",
                     column=path,
                 )
             placed = (

@@ -109,7 +109,7 @@ def clone(
     if before is not None and not replace_target:
         raise TableExistsError(
             f"A table exists at {target.store.uri}",
-            remedy="Clone to another location, or pass replace=True",
+            remedy="Clone to another location, or replace the table: replace=True, in SQL OR REPLACE",
             uri=target.store.uri,
         )
     table = _cloned(source, before, overrides)

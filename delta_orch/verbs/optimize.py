@@ -155,7 +155,7 @@ def rewrite_along_curve(
             raise InvalidRequestError(
                 "A clustered table has an order of its own",
                 cause=f"It is clustered by {', '.join(map(quote_path, clustering))}",
-                remedy="Leave zorder_by out, or cluster by other columns: table.alter().cluster_by(…)",
+                remedy="Leave out the columns, or cluster the table by them",
             )
         paths: Sequence[Path] = _zorder_columns(snapshot, zorder_by)
     else:
@@ -197,7 +197,7 @@ def _zorder_columns(snapshot: Snapshot, names: Sequence[str]) -> list[Path]:
             raise InvalidRequestError(
                 f"{quote_path(path)} is a partition column",
                 cause="All rows of a partition have one value of it",
-                remedy="Leave it out of zorder_by",
+                remedy="Leave it out",
                 column=".".join(path),
             )
         ensure_bounded(path, type_at(snapshot.schema, path))

@@ -374,7 +374,7 @@ def _ensure_may_become(draft: Draft, path: Path, before: DataType, data_type: Da
             f"Column {name} cannot go from {before} to {data_type}",
             cause="Types may only become wider: byte, short, int, long; float, double; int or less to double; "
             "date to timestamp_ntz; decimals in digits before the point and after it; integers to decimals",
-            remedy="Add a column of the new type, or overwrite the table with schema_mode='overwrite'",
+            remedy="Add a column of the new type, or replace the table: schema_mode='overwrite', in SQL OR REPLACE",
             column=".".join(path),
         )
     if not draft.table.properties.enable_type_widening:

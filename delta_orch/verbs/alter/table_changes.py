@@ -84,7 +84,7 @@ def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
         for key in keys:
             if is_protocol_request(key):
                 raise InvalidPropertyError(
-                    f"{key} is not a property that can be removed", remedy="Use drop_feature(name)", property=key
+                    f"{key} is not a property that can be removed", remedy="Drop the feature", property=key
                 )
             found = find_property(configuration, key)
             if found is not None:
@@ -92,7 +92,7 @@ def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
             elif not if_exists:
                 raise InvalidPropertyError(
                     f"The table has no property {key!r}",
-                    remedy="Pass if_exists=True where that does not matter",
+                    remedy="Where that does not matter, pass if_exists=True, in SQL IF EXISTS",
                     property=key,
                 )
         return draft.with_configuration(configuration)
@@ -177,7 +177,7 @@ def drop_constraint(name: str, if_exists: bool) -> Change:
             raise InvalidRequestError(
                 f"There is no constraint {name!r}",
                 cause=f"The table's constraints: {known}",
-                remedy="Pass if_exists=True where that does not matter",
+                remedy="Where that does not matter, pass if_exists=True, in SQL IF EXISTS",
                 constraint=name,
             )
         return draft.with_configuration({k: v for k, v in draft.configuration.items() if k != key})

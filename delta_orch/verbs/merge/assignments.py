@@ -135,7 +135,8 @@ class _Resolver:
             raise SchemaMismatchError(
                 f"The source lacks columns that the clause {self.clause.title} takes from it",
                 cause=f"It has no {', '.join(missing)}",
-                remedy='Name the columns to assign, list these as except_columns, or use schema_mode="merge"',
+                remedy="Name the columns to assign, or let these keep what they have: except_columns or "
+                'schema_mode="merge", in SQL WITH SCHEMA EVOLUTION',
                 columns=missing,
             )
 
