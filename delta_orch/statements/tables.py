@@ -231,8 +231,9 @@ def _clone(cursor: Cursor, name: TableName, *, replaces: bool, must_exist: bool,
     cursor.expect("CLONE")
     source = table_name(cursor)
     version = timestamp = None
-    if cursor.token.kind != "end":
+    if cursor.token.kind != "end" and not cursor.at("TBLPROPERTIES"):
         version, timestamp = time_travel(cursor)
+    properties = _property_list(cursor) if cursor.take("TBLPROPERTIES") else None
     cursor.end()
 
     def make(session: Session, target: DeltaTable) -> CommitResult:
@@ -240,7 +241,7 @@ def _clone(cursor: Cursor, name: TableName, *, replaces: bool, must_exist: bool,
             target.version()
         stored = session.storage_options
         return session.target(source).clone(
-            target.uri, shallow, version, timestamp, replaces, storage_options=stored, **session.options
+            target.uri, shallow, version, timestamp, replaces, properties, storage_options=stored, **session.options
         )
 
     if if_not_exists:

@@ -648,8 +648,9 @@ def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Pa
     assert rows(deep) == []
     with pytest.raises(TableExistsError):
         sql(f"CREATE TABLE delta.`{tmp_path}/deep` DEEP CLONE t", t=table)
-    sql(f"REPLACE TABLE delta.`{tmp_path}/deep` DEEP CLONE t", t=table)
+    sql(f"REPLACE TABLE delta.`{tmp_path}/deep` DEEP CLONE t TBLPROPERTIES ('owner' = 'ops')", t=table)
     assert rows(deep) == before
+    assert deep.snapshot().metadata.configuration["owner"] == "ops"
     with pytest.raises(TableNotFoundError):
         sql(f"REPLACE TABLE delta.`{tmp_path}/nowhere` SHALLOW CLONE t", t=table)
     assert all("://" not in path and not path.startswith("/") for path in deep.snapshot().files()["path"].to_pylist())
