@@ -233,6 +233,7 @@ def short(value: Typed) -> str:
 def minus(scalars: Scalars, child: Expression) -> Typed:
     """`-` before a value."""
     value = scalars.scalar(child)
+    value = widen(value, DOUBLE) if value.data_type == VOID else value
     if value.data_type in (FLOAT, DOUBLE) or isinstance(value.data_type, DecimalType):
         return Typed(f"(-{short(value)})", value.data_type)
     if value.data_type in INTEGRAL_RANGES:

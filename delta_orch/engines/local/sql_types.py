@@ -196,9 +196,11 @@ def ensure_computable(left: Typed, right: Typed, what: str) -> None:
 
 
 def arithmetic_type(left: Typed, right: Typed, what: str) -> DataType:
-    """What Spark computes in: text beside a number becomes one. Raises UnsupportedExpressionError."""
+    """What Spark computes in: text beside a number becomes one, nulls alone doubles. Raises
+    UnsupportedExpressionError."""
     ensure_computable(left, right, what)
     kind = common_type(left.data_type, right.data_type)
+    kind = DOUBLE if kind == VOID else kind
     if not is_number(kind):
         raise unsupported(f"{what}: arithmetic on {kind}")
     return kind
