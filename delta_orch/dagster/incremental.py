@@ -311,10 +311,12 @@ def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
     return shares_folder(first, second)
 
 
-def step_of(out: DeltaOut, table: DeltaTable, engine: EngineName, audits: Sequence[Audit] = ()) -> Step:
-    """The step that writes to a table. Its name is filled in by `process`."""
+def step_of(
+    out: DeltaOut, table: DeltaTable, engine: EngineName, audits: Sequence[Audit] = (), *, name: str = ""
+) -> Step:
+    """The step that writes to a table. `process` fills in its name."""
     return Step(
-        "",
+        name,
         table,
         MODES[out.write],
         merge_keys=tuple(out.merge_keys or ()),

@@ -93,8 +93,8 @@ def delta_multi_asset(
                 place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in batches.items())
                 if place not in results:
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
-                    for out in outs.values():
-                        step = step_of(out, table_of(context, out.table), engine)
+                    for other, out in outs.items():
+                        step = step_of(out, table_of(context, out.table), engine, name=keys[other].to_user_string())
                         batches = {n: step.guarded(batch) for n, batch in batches.items()}
                     results[place] = called(context, batches.get("", batches), arguments), batches
                 returned, handed = results[place]

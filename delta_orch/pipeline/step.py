@@ -165,6 +165,8 @@ class Step:
         if done is not None:
             return done
         self._ensure_owner(snapshot_or_none(self.table))
+        if self.mode == "overwrite_partitions":
+            self._replaced_partitions()
         return self._commit(rows())
 
     def already_done(self) -> StepReport | None:
@@ -274,9 +276,18 @@ class Step:
             return replace(batch, is_whole=True)
         if self.mode != "overwrite_partitions":
             return replace(batch, recomputes=self.mode == "overwrite_touched")
+        return replace(batch, replaces=(*batch.replaces, self._replaced_partitions()))
+
+    def _replaced_partitions(self) -> tuple[str, ...]:
+        """The columns of the partitions that `overwrite_partitions` replaces."""
         before = snapshot_or_none(self.table)
         columns = (self.options.get("partition_by") or ()) if before is None else before.partition_columns
-        return replace(batch, replaces=(*batch.replaces, tuple(columns)))
+        if not columns:
+            raise InvalidRequestError(
+                f"{self.name} replaces the partitions that its rows lie in, and the table has no partitions",
+                remedy="Give a new table partition_by; or append, merge, or overwrite all rows",
+            )
+        return tuple(columns)
 
     def _found_done(self, before: TableSnapshot) -> StepReport | None:
         """The report of a step that has nothing to compute. The commit looks at the identifiers once more."""

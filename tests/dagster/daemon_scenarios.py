@@ -1,8 +1,9 @@
 """Backfills by the real daemon, against what its runs say: `python -m tests.dagster.daemon_scenarios`.
 
-Backfills overlap, one run a partition and one run for all; steps are killed on either side of their commits, and the
-daemon retries them; backfills are canceled; a sensor fills another table. Every row names the root run that wrote it. A
-run that is green has written, exactly once. The newest of the runs of a partition has its rows.
+Backfills overlap, one run a partition and one run for all; steps are killed on either side of their commits, or the
+worker of their run is, while they go on and write beside the retry; the daemon retries them; backfills are canceled; a
+sensor fills another table. Every row names the root run that wrote it. A run that is green has written, exactly once.
+The newest of the runs of a partition has its rows.
 """
 
 # No postponed annotations in this file: Dagster reads them as they are.
@@ -57,17 +58,21 @@ telemetry: {enabled: false}
 
 
 class KilledIOManager(DeltaLakeIOManager):
-    """Ends the process on one side of a commit, once an asset and first partition, as the seed says."""
+    """Ends the process on one side of a commit, or the run's worker before it, once an asset and first partition, as
+    the seed says."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         name = f"{os.environ['DELTA_SCENARIO_SEED']}.{context.step_key}.{context.asset_partition_keys[0]}"
         marker = Path(os.environ[LAKE]) / "faults" / str(crc32(name.encode()))
-        side = crc32(name.encode()) % 4
-        is_first = side < 2 and not marker.exists()
+        side = crc32(name.encode()) % 5
+        is_first = side < 3 and not marker.exists()
         marker.parent.mkdir(exist_ok=True)
         marker.touch()
         if is_first and side == 0:
             os._exit(9)
+        if is_first and side == 2:
+            os.kill(os.getppid(), signal.SIGKILL)
+            time.sleep(crc32(name.encode()) % 15)
         super().handle_output(context, obj)
         if is_first:
             os._exit(9)

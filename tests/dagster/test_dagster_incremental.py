@@ -255,6 +255,16 @@ def test_touched_partitions_need_a_partitioned_source(tmp_path: Path) -> None:
     assert pipeline.silver() == [("a", 2)]
 
 
+def test_partitions_are_not_replaced_in_a_table_without_any(tmp_path: Path) -> None:
+    """The way to write that is the default. It is refused in the words of the asset, and before any work."""
+    pipeline = Pipeline(tmp_path, partition_by=None)
+    pipeline.source.append(rows("a"))
+    with pytest.raises(InvalidRequestError, match=r"the table has no partitions. Give a new table partition_by"):
+        pipeline.run()
+    assert not pipeline.batches
+    assert not pipeline.target.exists()
+
+
 def test_one_batch_a_run(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, bootstrap="changes", max_versions=1)
     for day in "abc":

@@ -744,6 +744,12 @@ def test_dynamic_overwrite_of_an_unpartitioned_asset(tmp_path: Path) -> None:
         [{"day": "a", "run": first}, {"day": "b", "run": second}, {"day": "c", "run": second}], key=repr
     )
 
+    @dg.asset
+    def whole() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    assert "whole replaces the partitions that its rows lie in" in str(lake.fails(whole))
+
 
 def test_table_properties_are_kept(tmp_path: Path) -> None:
     lake = Lake(tmp_path, table_properties={"delta.logRetentionDuration": "interval 7 days"})
