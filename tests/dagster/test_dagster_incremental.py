@@ -347,6 +347,7 @@ def test_the_function_must_return_rows(tmp_path: Path) -> None:
     @delta_asset(
         incremental_from=DeltaTableResource(table_uri=source.uri),
         table=DeltaTableResource(table_uri=str(tmp_path / "silver")),
+        write="append",
     )
     def silver(context, batch: ChangeBatch) -> Any: ...  # type: ignore[no-untyped-def]
 
