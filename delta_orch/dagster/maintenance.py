@@ -12,7 +12,7 @@ from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Materialized, Metadata, data_version
 from delta_orch.dagster.output_place import parse_key, shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.run import read_run
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
@@ -80,7 +80,7 @@ def build_delta_maintenance_assets(
         pool: A concurrency pool, so that maintenance does not crowd out the pipeline; None for none.
         automation_condition: When `health` is measured. If it is given, each of the other assets runs automatically
             when a measurement finds it due.
-        retry_policy: By default three retries.
+        retry_policy: By default three retries of retryable errors, and none of others.
 
     Raises:
         InvalidRequestError: `deps` or `consumers` names a table that is not in `tables`, a name has an empty part, two
@@ -122,8 +122,8 @@ def build_delta_maintenance_assets(
                 kinds={"deltalake"},
                 description=_DESCRIPTIONS[step],
                 automation_condition=condition,
-                retry_policy=retry_policy or dg.RetryPolicy(max_retries=3, delay=1),
-            )(_compute(resource, key, is_due, jobs[step]))
+                retry_policy=retry_policy,
+            )(_compute(resource, key, is_due, jobs[step], DEFAULT_CONFLICT_RETRIES if retry_policy is None else 0))
             assets.append(asset)
             upstream = [key]
     return assets
@@ -296,7 +296,7 @@ def _vacuum_metadata(what: str, result: VacuumResult) -> Metadata:
 
 
 def _compute(
-    resource: DeltaTableResource, key: dg.AssetKey, is_due: Callable[[TableHealth], bool], job: Job
+    resource: DeltaTableResource, key: dg.AssetKey, is_due: Callable[[TableHealth], bool], job: Job, max_retries: int
 ) -> Callable[..., Materialized]:
     def maintain(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> Materialized:
         table = resource.table()
@@ -323,7 +323,7 @@ def _compute(
         "config": MaintenanceConfig,
         "return": dg.MaterializeResult,
     }
-    return maintain
+    return retry_conflicts(max_retries)(maintain)
 
 
 def _as_list(deps: dg.AssetsDefinition | dg.AssetKey | str | Deps | None) -> Deps:

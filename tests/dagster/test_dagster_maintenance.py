@@ -21,7 +21,7 @@ from delta_orch.dagster import (
 )
 from delta_orch.dagster.all_tables import tables_of
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import ConflictError, DeltaError, InvalidPropertyError, InvalidRequestError
 from delta_orch.pipeline.maintenance import ALWAYS
 
 STEPS = ("compaction", "purge", "checkpoint", "vacuum", "log_cleanup")
@@ -59,6 +59,25 @@ def named(assets: list[dg.AssetsDefinition], step: str) -> dg.AssetsDefinition:
 
 def data_files(table: DeltaTable) -> int:
     return len(list(Path(table.uri.removeprefix("file://")).rglob("day=a/*.parquet")))
+
+
+@pytest.mark.parametrize(("error", "retries"), [(ConflictError, 1), (InvalidPropertyError, 0)])
+def test_only_errors_that_pass_are_tried_again(
+    table: DeltaTable, monkeypatch: pytest.MonkeyPatch, error: type[DeltaError], retries: int
+) -> None:
+    optimize = DeltaTable.optimize
+    failed: list[bool] = []
+
+    def fail_once(self: DeltaTable, *arguments: Any, **options: Any) -> Any:
+        if failed:
+            return optimize(self, *arguments, **options)
+        failed.append(True)
+        raise error("It failed")
+
+    monkeypatch.setattr(DeltaTable, "optimize", fail_once)
+    result = dg.materialize(build(table, policy=ALWAYS), raise_on_error=False)
+    events = [event.event_type_value for event in result.events_for_node("maintenance__flights__compaction")]
+    assert (events.count("STEP_RESTARTED"), result.success) == (retries, retries > 0)
 
 
 def test_everything_there_is_to_do(table: DeltaTable) -> None:
