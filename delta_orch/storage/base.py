@@ -21,7 +21,7 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.logger import Logger
-from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, is_absolute, without_file_scheme
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY, decode_path, is_absolute, without_file_scheme
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -396,20 +396,20 @@ def ensure_regular_file(path: str) -> None:
         )
 
 
-LARGEST_LOG_FILE = 2 << 30
-"""No file of a log is larger: it is read as a whole."""
+LARGEST_LOG_FILE, LARGEST_HINT = 2 << 30, 64 << 20
+"""No file of a log is larger, as it is read as a whole; `_last_checkpoint`, which every read begins with, even less."""
 
 
 def ensure_log_file_size(path: str, size: int) -> None:
     """Check the size of a file before all of it is read.
 
     Raises:
-        CorruptLogError: It is larger than `LARGEST_LOG_FILE`. Nothing was read.
+        CorruptLogError: It is larger than `LARGEST_LOG_FILE`, or `LARGEST_HINT`. Nothing was read.
     """
-    if size > LARGEST_LOG_FILE:
+    if size > (most := LARGEST_HINT if path.endswith(LAST_CHECKPOINT_PATH) else LARGEST_LOG_FILE):
         raise CorruptLogError(
             f"Log file {path.rpartition('/')[2]} cannot be read",
-            cause=f"It has {size} bytes: no file of a log that is read as a whole has more than {LARGEST_LOG_FILE}",
+            cause=f"It has {size} bytes: no file of a log that is read as a whole has more than {most}",
             remedy="Restore the file from a backup",
             path=path,
             size_bytes=size,

@@ -26,7 +26,7 @@ from delta_orch.errors import (
 from delta_orch.protocol.paths import LOG_DIRECTORY, is_absolute, parse_log_path
 from delta_orch.storage import local_sync
 from delta_orch.storage.base import (
-    LARGEST_LOG_FILE,
+    LARGEST_HINT,
     NO_HARD_LINKS,
     FileMeta,
     LogStore,
@@ -364,7 +364,7 @@ def _read(full: str) -> bytes:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
             ensure_regular_file(full)
-        if status.st_size > LARGEST_LOG_FILE:
+        if status.st_size > LARGEST_HINT:
             ensure_log_file_size(full, status.st_size)
         # One byte more than there should be: that it is missing is the end of the file.
         data = os.read(descriptor, status.st_size + 1)

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.errors import CorruptLogError
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs sparse files and limits of memory")
 
@@ -93,3 +94,13 @@ def test_they_end_at_once(tmp_path: Path) -> None:
     )  # fmt: skip
     shutil.rmtree(tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+def test_a_hint_of_gigabytes_is_passed_over(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path)
+    table.append(pa.table({"id": [1, 2, 3]}))
+    with _log(tmp_path, "_last_checkpoint").open("wb") as file:
+        file.truncate((2 << 30) - 1)
+    with pytest.raises(CorruptLogError, match="bytes"):
+        table.store.read_bytes("_delta_log/_last_checkpoint")
+    assert DeltaTable(tmp_path).snapshot().scan().count() == 3
