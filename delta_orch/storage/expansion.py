@@ -81,7 +81,7 @@ def _most_bytes() -> int:
 def _ensure(total: int, most: int, path: str) -> None:
     if total > most:
         raise TableError(
-            f"The rows of the data file {path} take {total} bytes of memory, more than {most}",
+            f"The rows of the file {path} take {total} bytes of memory, more than {most}",
             cause="The file repeats few values very often, by accident or to exhaust the reader's memory",
             remedy=f"Read fewer columns, or set {BYTES_VARIABLE} to the bytes that a file's rows may take",
             path=path,

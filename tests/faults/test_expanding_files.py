@@ -13,9 +13,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.local import expansion
-from delta_orch.engines.local.expansion import BYTES_VARIABLE, ensure_bounded
-from delta_orch.errors import TableError
+from delta_orch.errors import CorruptLogError, TableError
+from delta_orch.storage import expansion
+from delta_orch.storage.expansion import BYTES_VARIABLE, ensure_bounded
 from delta_orch.storage.parquet_footer import read_footer
 
 NUM_ROWS = 20_000
@@ -106,7 +106,7 @@ def test_rows_without_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     table = _table(tmp_path / "t", values, pa.array([], pa.int64()))
     assert table.snapshot().scan().to_arrow().num_rows == 1_000_000
     monkeypatch.setenv(BYTES_VARIABLE, "1000000")
-    monkeypatch.setattr("delta_orch.engines.local.expansion._MOST_TIMES", 1000)
+    monkeypatch.setattr("delta_orch.storage.expansion._MOST_TIMES", 1000)
     with pytest.raises(TableError, match="more than"):
         table.snapshot().scan().to_arrow()
 
@@ -131,7 +131,7 @@ def test_rows_of_honest_writers_are_read(tmp_path: Path, monkeypatch: pytest.Mon
         ensure_bounded(source, footer, [0], path="f")
         # What it says is what Arrow then takes.
         monkeypatch.setenv(BYTES_VARIABLE, "1")
-        monkeypatch.setattr("delta_orch.engines.local.expansion._MOST_TIMES", 0)
+        monkeypatch.setattr("delta_orch.storage.expansion._MOST_TIMES", 0)
         with pytest.raises(TableError) as caught:
             ensure_bounded(source, footer, [0], path="f")
     told = int(str(caught.value).split("take ")[1].split()[0])
@@ -150,3 +150,45 @@ def test_a_dictionary_behind_rows_without_one(tmp_path: Path) -> None:
         pages += path.read_bytes()[start : start + chunk.total_compressed_size]
     both = SimpleNamespace(data_page_offset=0, dictionary_page_offset=None, total_compressed_size=len(pages))
     assert expansion._longest_value(pa.BufferReader(pages), both) == 1000
+
+
+@pytest.mark.parametrize("name", ["stats", "path", "tags"])
+def test_a_checkpoint_that_takes_far_more_than_its_size(tmp_path: Path, name: str) -> None:
+    """Its memory is bounded before a batch is decoded."""
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1]}))
+    table.checkpoint()
+    log = tmp_path / "t/_delta_log"
+    [checkpoint] = log.glob("*.checkpoint.parquet")
+    for checksum in log.glob("*.crc"):
+        checksum.unlink()
+    honest = pq.read_table(checkpoint)
+    count, long = 100_000, LONG * 4
+
+    def many(value: Any, kind: pa.DataType) -> pa.Array:
+        return pa.DictionaryArray.from_arrays(pa.array([0] * count, pa.int32()), pa.array([value], kind))
+
+    kinds = {field.name: field.type for field in honest.schema.field("add").type}
+    columns = {
+        "path": many(long if name == "path" else "x", pa.string()),
+        "size": pa.array([1] * count, pa.int64()),
+        "stats": many(long if name == "stats" else "{}", pa.string()),
+    }
+    if name == "tags":
+        keys = pa.array(["k"] * count)
+        columns["tags"] = pa.MapArray.from_arrays(pa.array(range(count + 1), pa.int32()), keys, many(long, pa.string()))
+    columns |= {other: pa.nulls(count, kind) for other, kind in kinds.items() if other not in columns}
+    adds = pa.StructArray.from_arrays(list(columns.values()), list(columns))
+    others = [field for field in honest.schema if field.name != "add"]
+    schema = pa.schema([pa.field("add", adds.type), *others])
+    with pq.ParquetWriter(checkpoint, schema, compression="zstd") as writer:
+        writer.write_table(pa.table([adds, *(pa.nulls(count, field.type) for field in others)], schema=schema))
+        rest = [honest[field.name] for field in others]
+        writer.write_table(pa.table([pa.nulls(honest.num_rows, adds.type), *rest], schema=schema))
+    for act in (
+        lambda t: t.snapshot().files(), lambda t: list(t.snapshot().iter_files()),
+        lambda t: t.delete("id = 1"),
+    ):  # fmt: skip
+        with pytest.raises(CorruptLogError, match="bytes of memory"):
+            act(DeltaTable(table.uri))
+    assert not DeltaTable(table.uri).fsck().ok

@@ -354,7 +354,7 @@ def _read_footer(path: str) -> ParquetFooter:
         footer = read_footer(source)
         if not footer.may_expand:
             return footer
-        from delta_orch.engines.local.expansion import ensure_bounded
+        from delta_orch.storage.expansion import ensure_bounded
 
         try:
             ensure_bounded(source, footer, range(footer.metadata.num_row_groups), path=path)

@@ -124,7 +124,7 @@ class FileReader:
         with reading(task.path), self._open(task.path) as (file, footer, source):
             names, groups = self._names_in(file, task), self._groups_of(file, footer, task)
             if footer.may_expand:
-                from delta_orch.engines.local.expansion import ensure_bounded
+                from delta_orch.storage.expansion import ensure_bounded
 
                 ensure_bounded(source, footer, groups, names, path=task.path, is_near=self._is_local)
             if not names:

@@ -23,6 +23,7 @@ from delta_orch.errors import (
     IncompleteCheckpointError,
     ProtocolViolationError,
     StorageError,
+    TableError,
 )
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
@@ -68,6 +69,11 @@ class CheckpointFooter(ParquetFooter):
         return set()
 
     @cached_property
+    def bounded_columns(self) -> set[str]:
+        """The dotted columns that are known to take no more memory than they may."""
+        return set()
+
+    @cached_property
     def few_actions(self) -> dict[tuple[int, tuple[str, ...]], list[dict[str, JsonValue]]]:
         """What `RowGroup.read_actions` has read of a file that is all here."""
         return {}
@@ -93,13 +99,13 @@ class ParquetPart:
     @cached_property
     def footer(self) -> CheckpointFooter:
         """Read once; what follows from the same bytes is shared with whoever read them before."""
-        with _readable(self.path):
+        with readable(self.path):
             return _remembered(read_footer(self.store.open_input(self.path)))
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
         """The footer as Arrow has it."""
-        with _readable(self.path):
+        with readable(self.path):
             return self.footer.metadata
 
     @cached_property
@@ -115,22 +121,41 @@ class ParquetPart:
     @property
     def leaves(self) -> tuple[str, ...]:
         """Dotted paths of all leaf columns, in the file's order."""
-        with _readable(self.path):
+        with readable(self.path):
             return self.footer.leaves
 
     def ensure_sound(self, columns: Iterable[str]) -> None:
         """Check the chunks of top-level columns: Arrow must not be asked for others. Raises CorruptLogError."""
         unknown = {*columns} - self.footer.sound_columns
         if unknown:
-            with _readable(self.path):
+            with readable(self.path):
                 self.footer.ensure_sound_chunks(self.footer.leaves_below(unknown))
             self.footer.sound_columns.update(unknown)
 
+    def ensure_bounded(self, columns: Iterable[str]) -> None:
+        """Check that dotted columns take no more memory than a file of this size may. Raises CorruptLogError."""
+        unknown = {*columns} - self.footer.bounded_columns
+        if not unknown or self.metadata.num_rows <= _BATCH_ROWS:
+            return  # Arrow itself holds no more than 2 GiB of a column's texts in a batch.
+        from delta_orch.storage.expansion import ensure_bounded
+
+        groups = range(self.metadata.num_row_groups)
+        with readable(self.path):
+            try:
+                ensure_bounded(
+                    self._source(), self.footer, groups, sorted(unknown), path=self.path, is_near=self.store.is_near
+                )
+            except TableError as e:
+                raise CorruptLogError(e.problem, cause=e.cause, remedy=e.remedy, path=self.path) from None
+        self.footer.bounded_columns.update(unknown)
+
+    def _source(self) -> pa.NativeFile:
+        footer = self.footer
+        return pa.BufferReader(footer.tail) if footer.is_whole_file else self.store.open_input(self.path)
+
     def open(self) -> pq.ParquetFile:
         """Raises pyarrow.ArrowException, OSError."""
-        footer = self.footer
-        source = pa.BufferReader(footer.tail) if footer.is_whole_file else self.store.open_input(self.path)
-        return pq.ParquetFile(source, metadata=footer.metadata, buffer_size=_BUFFER_BYTES)
+        return pq.ParquetFile(self._source(), metadata=self.footer.metadata, buffer_size=_BUFFER_BYTES)
 
     def row_groups(self, action: str) -> list[RowGroup]:
         """The row groups that may hold such actions, going by the footer's null counts."""
@@ -194,13 +219,14 @@ class RowGroup:
         if not wanted:
             return dict.fromkeys(fields)
         batches = list(self.iter_structs(action, wanted, use_threads))
-        found = {name: pa.chunked_array([plain(child_of(struct, name)) for struct in batches]) for name in wanted}
+        with readable(self.part.path):
+            found = {name: pa.chunked_array([plain(child_of(struct, name)) for struct in batches]) for name in wanted}
         return {name: found.get(name) for name in fields}
 
     def iter_field(self, action: str, field: str) -> Iterator[pa.Array]:
         """One field of one action that the group has, some ten thousand rows at a time. Raises as `read`."""
         for struct in self.iter_structs(action, [field], use_threads=False):
-            with _readable(self.part.path):
+            with readable(self.part.path):
                 values = plain(child_of(struct, field))
             yield values
 
@@ -212,10 +238,10 @@ class RowGroup:
         rows: list[dict[str, JsonValue]] = []
         for batch in self._iter_batches(names, use_threads=False):
             for name, structs in zip(batch.schema.names, batch.columns, strict=True):
-                with _readable(self.part.path):
+                with readable(self.part.path):
                     probe = child_of(structs, PROBE_LEAF[name])
                 for start, stop in valid_runs(probe):
-                    with _readable(self.part.path):
+                    with readable(self.part.path):
                         values = plain(structs.slice(start, stop - start)).to_pylist(maps_as_pydicts="strict")
                     rows += [{name: value} for value in values]
         if footer.is_whole_file:
@@ -228,18 +254,19 @@ class RowGroup:
         """The structs of one action with only some fields (dotted paths; None for all), some ten thousand rows at a
         time. Raises as `read`."""
         columns = [action] if fields is None else [f"{action}.{name}" for name in fields]
-        with _readable(self.part.path):
+        with readable(self.part.path):
             calendar = self.part.footer.calendar
         for batch in self._iter_batches(columns, use_threads):
             structs = batch.column(0)
             # Dates and times are among the parsed partition values and statistics.
-            with _readable(self.part.path):
+            with readable(self.part.path):
                 yield structs if calendar is None else calendar.rebase(structs)
 
     def _iter_batches(self, columns: Sequence[str], use_threads: bool) -> Iterator[pa.RecordBatch]:
         self.part.ensure_sound(column.partition(".")[0] for column in columns)
+        self.part.ensure_bounded(columns)
         left = self.num_rows
-        with _readable(self.part.path):
+        with readable(self.part.path):
             for batch in self.part.open().iter_batches(
                 _BATCH_ROWS,
                 row_groups=[self.index],
@@ -271,7 +298,7 @@ class Checkpoint:
         path = self.files.files[0].path
         if not path.endswith(".json"):
             return None
-        with _readable(path):
+        with readable(path):
             data = self.store.read_bytes(path)
         return parse_log_files([LogFile(path, self.version, data)])
 
@@ -451,7 +478,7 @@ def _sidecar_path(sidecar: Sidecar) -> str:
     return f"{SIDECAR_DIRECTORY}/{path}"
 
 
-class _readable:
+class readable:
     """Turns what a damaged or missing checkpoint file raises into our own errors."""
 
     def __init__(self, path: str) -> None:

@@ -17,7 +17,7 @@ from delta_orch.log.read.checkpoint_decoding import (
     needs_parsed_statistics,
     with_parsed_statistics,
 )
-from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, child_of
+from delta_orch.log.read.checkpoint_reader import Checkpoint, RowGroup, child_of, readable
 from delta_orch.log.read.reconcile import TouchedFiles, file_keys
 from delta_orch.protocol.action_json import STATS_PARSED
 from delta_orch.protocol.arrow_building import one_chunk, plain
@@ -53,7 +53,8 @@ def iter_live_rows(group: RowGroup, action: str, names: Sequence[str], touched: 
         leaves.add(STATS_PARSED)
     present = sorted(leaf for leaf in leaves if group.has(f"{action}.{leaf}"))
     for struct in group.iter_structs(action, present, use_threads=True):
-        raw = {leaf: plain(child_of(struct, leaf)) for leaf in present}
+        with readable(group.part.path):
+            raw = {leaf: plain(child_of(struct, leaf)) for leaf in present}
         keep = live_mask(raw["path"], raw.get(_DELETION_VECTOR) if has_vectors else None, touched)
         if not keep.true_count:
             continue

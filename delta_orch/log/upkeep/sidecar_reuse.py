@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import delta_orch.arrow_compute as pc
 from delta_orch.log.read.checkpoint_decoding import has_deletion_vectors
-from delta_orch.log.read.checkpoint_reader import Checkpoint, ParquetPart, RowGroup, child_of, run_parallel
+from delta_orch.log.read.checkpoint_reader import Checkpoint, ParquetPart, RowGroup, child_of, readable, run_parallel
 from delta_orch.log.read.checkpoint_stream import live_mask
 from delta_orch.log.read.reconcile import TouchedFiles
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns
@@ -141,8 +141,9 @@ def _count_untouched(group: RowGroup, action: str, touched: TouchedFiles) -> int
     names = ["path", "deletionVector"] if vectors_matter and group.has(f"{action}.deletionVector") else ["path"]
     count = 0
     for struct in group.iter_structs(action, names):
-        paths = plain(child_of(struct, "path"))
-        vectors = plain(child_of(struct, "deletionVector")) if len(names) > 1 else None
+        with readable(group.part.path):
+            paths = plain(child_of(struct, "path"))
+            vectors = plain(child_of(struct, "deletionVector")) if len(names) > 1 else None
         present = pc.sum(pc.is_valid(paths)).as_py() or 0
         if live_mask(paths, vectors, touched).true_count != present:
             return None
