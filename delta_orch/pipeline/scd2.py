@@ -11,19 +11,26 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
+from delta_orch.engines.base import Engine, Relation
+from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
-
-if TYPE_CHECKING:
-    from delta_orch.engines.base import Engine, Relation
-    from delta_orch.engines.select import EngineChoice
-    from delta_orch.expressions.nodes import Expression
-    from delta_orch.log.read.table_log import TableLog
-    from delta_orch.log.write.commit_options import CommitResult
-    from delta_orch.protocol.types import StructField, StructType
-    from delta_orch.table_snapshot import TableSnapshot
-    from delta_orch.writing.target import WriteOptions
+from delta_orch.expressions.column_names import resolve_column_names
+from delta_orch.expressions.nodes import Column, Expression, IsNull
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult
+from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.types import BOOLEAN, VARIANT, MapType, StructField, StructType, types_of
+from delta_orch.table_snapshot import TableSnapshot
+from delta_orch.verbs.merge.clauses import Action, Clause, Kind
+from delta_orch.verbs.merge.run import MergeRequest, merge
+from delta_orch.verbs.merge.sides import settled
+from delta_orch.verbs.overwrite import overwrite
+from delta_orch.writing.sources import open_source
+from delta_orch.writing.target import WriteOptions
 
 VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 OWN_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
@@ -88,10 +95,6 @@ def apply_scd2(
         ConflictError: Another commit changed rows of these keys.
         Otherwise as `DeltaTable.merge`.
     """
-    from delta_orch.engines.select import select_engine
-    from delta_orch.verbs.merge.sides import settled
-    from delta_orch.writing.sources import open_source
-
     chosen = select_engine(data, engine)
     opened = open_source(chosen, data)
     with chosen.statement(), settled(chosen, data, opened) as rows, ExitStack() as kept:
@@ -113,9 +116,6 @@ class _Versions:
         deletes: Deletes,
         kept: ExitStack,
     ) -> None:
-        from delta_orch.expressions.column_names import resolve_column_names
-        from delta_orch.expressions.resolve import resolve_predicate
-
         self._engine, self._before, self._deletes = engine, before, deletes
         schema = engine.schema(rows)
         if clash := [name for name in schema.names if name.lower() in OWN_COLUMNS]:
@@ -143,7 +143,7 @@ class _Versions:
             "present": self._present(),
             "history": self._scan([*self._keys, VALID_FROM, VALID_TO], None),
         }
-        batch = self._batch(None if marker is None else _quote(marker.name))
+        batch = self._batch(None if marker is None else quote_identifier(marker.name))
         if deletes.full_snapshot:
             batch = self._with_missing(kept.enter_context(engine.evaluated(batch)))
         if deletes.full_snapshot or marker is not None:
@@ -152,8 +152,6 @@ class _Versions:
         self._relations["batch"] = batch
 
     def _looks_at(self) -> set[str]:
-        from delta_orch.expressions.tree import columns_of
-
         names = {column.path[0] for one in self._within for column in columns_of(one)}
         if not names <= set(self._keys) and names != {self._sequence}:
             raise InvalidRequestError(
@@ -168,25 +166,26 @@ class _Versions:
         """The rows, and whether they end their key."""
         gone = "false" if marker is None else f"coalesce({marker}, false)"
         # What a row that ends a key says beside the key and the sequence is nobody's concern.
-        said = [n if marker is None else f"CASE WHEN {gone} THEN NULL ELSE {n} END AS {n}" for n in _each(self._others)]
+        said = [
+            n if marker is None else f"CASE WHEN {gone} THEN NULL ELSE {n} END AS {n}"
+            for n in map(quote_identifier, self._others)
+        ]
         columns = ", ".join([_list(*self._keys, self._sequence), *said, f"{gone} AS {_GONE}"])
         return self._engine.sql(f"SELECT {columns} FROM given", self._relations)
 
     def _with_missing(self, batch: Relation) -> Relation:
         """Beside the rows of a snapshot the ends of the keys that it leaves out."""
-        from delta_orch.expressions.tree import any_of
-
-        keys, at = _list(*self._keys), _quote(self._sequence)
-        others = "".join(f", b.{n}" for n in _each(self._others))
+        keys, at = _list(*self._keys), quote_identifier(self._sequence)
+        others = "".join(f", b.{n}" for n in map(quote_identifier, self._others))
         owned = any_of(self._within) if self._within and self._is_about_keys else None
         every = {"batch": batch, "open": self._present([*self._keys], owned)}
         return self._engine.sql(
             f"""
 WITH every_key AS (SELECT {keys} FROM open UNION SELECT {keys} FROM batch),
 places AS (SELECT k.*, s.{at} FROM every_key k CROSS JOIN (SELECT DISTINCT {at} FROM batch) s)
-SELECT {keys}, {at}{"".join(f", {n}" for n in _each(self._others))}, {_GONE} FROM batch
+SELECT {keys}, {at}{"".join(f", {n}" for n in map(quote_identifier, self._others))}, {_GONE} FROM batch
 UNION ALL
-SELECT {", ".join(f"p.{n}" for n in _each(self._keys))}, p.{at}{others}, true AS {_GONE} FROM places p
+SELECT {", ".join(f"p.{n}" for n in map(quote_identifier, self._keys))}, p.{at}{others}, true AS {_GONE} FROM places p
 LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{_GONE} IS NULL
 """,
             every,
@@ -194,18 +193,11 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
 
     def _scan(self, columns: Sequence[str] | None, where: Expression | None) -> Relation:
         if self._before is None:
-            from delta_orch.protocol.arrow_types import schema_to_arrow
-
             empty = schema_to_arrow(scd2_schema(self._schema, self._sequence)).empty_table()
             return self._engine.relation(empty if columns is None else empty.select(list(columns)))
-        from delta_orch.writing.sources import open_source
-
         return open_source(self._engine, self._before.scan(columns, where))
 
     def _present(self, columns: Sequence[str] | None = None, where: Expression | None = None) -> Relation:
-        from delta_orch.expressions.nodes import Column, IsNull
-        from delta_orch.expressions.tree import conjunction
-
         return self._scan(columns, conjunction(IsNull(Column((VALID_TO,))), where))
 
     # Rows that cannot be
@@ -213,10 +205,10 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
     def ensure_in_order(self) -> None:
         """Raises ConstraintViolationError: See `apply_scd2`."""
         keys, sequence = self._keys, self._sequence
-        columns, at = _list(*keys, sequence), _quote(sequence)
+        columns, at = _list(*keys, sequence), quote_identifier(sequence)
         self._ensure_within(columns)
-        some_null = " OR ".join(f"{_quote(name)} IS NULL" for name in (*keys, sequence))
-        of_batch = ", ".join(f"b.{_quote(name)}" for name in (*keys, sequence))
+        some_null = " OR ".join(f"{quote_identifier(name)} IS NULL" for name in (*keys, sequence))
+        of_batch = ", ".join(f"b.{quote_identifier(name)}" for name in (*keys, sequence))
         # The first of them that there is, is told.
         self._refuse(
             {
@@ -238,8 +230,6 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
 
     def _ensure_within(self, columns: str) -> None:
         """Rows lie where they must, and a snapshot says of when it is."""
-        from delta_orch.expressions.tree import any_of, is_not_true
-
         engine, given = self._engine, self._relations["given"]
         if self._within:
             outside = engine.filter(given, is_not_true(any_of(self._within)))
@@ -248,7 +238,7 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
             )
         if not self._deletes.full_snapshot:
             return
-        at = _quote(self._sequence)
+        at = quote_identifier(self._sequence)
         for one in (None,) if self._is_about_keys else self._within:
             part = given if one is None else engine.filter(given, one)
             found = engine.to_arrow(engine.sql(f"SELECT DISTINCT {at} FROM part", {"part": part}), limit=2)
@@ -280,16 +270,10 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         # Spark's relation is a value that it takes; the local one's is not.
         source = changes if self._engine.name == "spark" else self._engine.to_reader(changes)
         if self._before is None:
-            from delta_orch.verbs.overwrite import overwrite
-
             return overwrite(log, None, source, None, "static", None, self._engine, options)
         return self._merge(log, self._before, source, options)
 
     def _merge(self, log: TableLog, before: TableSnapshot, source: object, options: WriteOptions) -> CommitResult:
-        from delta_orch.log.write.commit_options import CommitOptions
-        from delta_orch.verbs.merge.clauses import Action, Clause, Kind
-        from delta_orch.verbs.merge.run import MergeRequest, merge
-
         # Another writer's version of the key must conflict, wherever it begins: `coalesce` keeps the time out of what
         # the merge is known to have read.
         same_start = f"coalesce(t.{VALID_FROM} = s.{VALID_FROM}, false)"
@@ -300,7 +284,11 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         closes = {VALID_TO: f"s.{VALID_TO}", IS_CURRENT: "false"}
         clauses = (
             Clause(Kind.MATCHED, Action.UPDATE, f"t.{VALID_TO} IS NULL", closes),
-            Clause(Kind.NOT_MATCHED, Action.INSERT, values={_quote(name): f"s.{_quote(name)}" for name in names}),
+            Clause(
+                Kind.NOT_MATCHED,
+                Action.INSERT,
+                values={quote_identifier(name): f"s.{quote_identifier(name)}" for name in names},
+            ),
         )
         try:
             return merge(log, before, request, clauses, about)
@@ -311,14 +299,14 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
     def _query(self) -> str:
         """What becomes of the versions: those that are closed, and new ones, with where they end. Of a row that is
         there twice the second changes nothing."""
-        keys, at, columns = self._keys, _quote(self._sequence), self._schema.names
-        of = {alias: ", ".join(f"{alias}.{_quote(name)}" for name in columns) for alias in "bc"}
+        keys, at, columns = self._keys, quote_identifier(self._sequence), self._schema.names
+        of = {alias: ", ".join(f"{alias}.{quote_identifier(name)}" for name in columns) for alias in "bc"}
         in_line = f"OVER (PARTITION BY {_list(*keys)} ORDER BY {VALID_FROM})"
         # A key has at most one row at a place: what is there twice, or otherwise, is refused.
-        before = {name: _quote(_BEFORE.format(number)) for number, name in enumerate(self._others)}
-        gone_before = _quote(_BEFORE.format("gone"))
-        looked_at = "".join(f", lag({_quote(name)}) {in_line} AS {label}" for name, label in before.items())
-        same = " AND ".join(f"{_quote(name)} <=> {label}" for name, label in before.items()) or "true"
+        before = {name: quote_identifier(_BEFORE.format(number)) for number, name in enumerate(self._others)}
+        gone_before = quote_identifier(_BEFORE.format("gone"))
+        looked_at = "".join(f", lag({quote_identifier(name)}) {in_line} AS {label}" for name, label in before.items())
+        same = " AND ".join(f"{quote_identifier(name)} <=> {label}" for name, label in before.items()) or "true"
         return f"""
 WITH fresh AS (
   SELECT {of["b"]}, b.{at} AS {VALID_FROM}, b.{_GONE} FROM batch b
@@ -341,14 +329,12 @@ WHERE NOT {_GONE} AND (NOT {_KNOWN} OR {VALID_TO} IS NOT NULL)
 """
 
     def _same(self, one: str, other: str) -> str:
-        tests = [f"{one}.{_quote(name)} <=> {other}.{_quote(name)}" for name in self._others]
+        tests = [f"{one}.{quote_identifier(name)} <=> {other}.{quote_identifier(name)}" for name in self._others]
         return " AND ".join(tests) or "true"
 
 
 def scd2_schema(schema: StructType, sequence_by: str) -> StructType:
     """The columns of a table that this mode fills, from those of the rows."""
-    from delta_orch.protocol.types import BOOLEAN, StructField
-
     sequence = schema.find(sequence_by)
     assert sequence is not None
     kind = sequence.data_type
@@ -370,8 +356,6 @@ def _without_marker(schema: StructType, marker: str | None) -> tuple[StructType,
 
 
 def _ensure_comparable(schema: StructType) -> None:
-    from delta_orch.protocol.types import VARIANT, MapType, types_of
-
     for field in schema:
         if any(isinstance(part, MapType) or part == VARIANT for part in types_of(field.data_type)):
             raise SchemaMismatchError(
@@ -401,17 +385,9 @@ def _ensure_same_columns(given: Sequence[str], wanted: Sequence[str]) -> None:
         )
 
 
-def _each(names: Sequence[str]) -> list[str]:
-    return [_quote(name) for name in names]
-
-
-def _quote(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
 def _list(*names: str) -> str:
-    return ", ".join(map(_quote, names))
+    return ", ".join(map(quote_identifier, names))
 
 
 def _equal(one: str, other: str, names: Sequence[str]) -> str:
-    return " AND ".join(f"{one}.{_quote(name)} = {other}.{_quote(name)}" for name in names)
+    return " AND ".join(f"{one}.{quote_identifier(name)} = {other}.{quote_identifier(name)}" for name in names)

@@ -130,12 +130,13 @@ def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def longs_to_numpy(values: pa.Int64Array) -> npt.NDArray[np.int64]:
-    """The same numbers, none of them null, not copied."""
-    assert not values.null_count
-    buffer = values.buffers()[1]
-    if buffer is None:
-        return np.zeros(0, dtype=np.int64)
-    return np.frombuffer(buffer, dtype=np.int64, offset=values.offset * 8, count=len(values))
+    """The same numbers, 0 for nulls; not copied where there are none."""
+    # `to_numpy` and `pa.scalar` would look for pandas first.
+    data = values.buffers()[1]
+    numbers: npt.NDArray[np.int64] = (
+        np.frombuffer(data, np.int64, len(values), values.offset * 8) if data else np.zeros(len(values), np.int64)
+    )
+    return np.where(valid_mask(values), numbers, 0) if values.null_count else numbers
 
 
 def all_booleans(value: bool, count: int) -> pa.BooleanArray:
@@ -176,16 +177,7 @@ def valid_runs(column: pa.Array) -> list[tuple[int, int]]:
 
 def int64_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """An int64 column as numbers, 0 for nulls."""
-    return np.concatenate([np.zeros(0, np.int64), *map(_chunk_numbers, column.chunks)])
-
-
-def _chunk_numbers(chunk: pa.Int64Array) -> npt.NDArray[np.int64]:
-    # `to_numpy` and `pa.scalar` would look for pandas first.
-    data = chunk.buffers()[1]
-    numbers: npt.NDArray[np.int64] = (
-        np.frombuffer(data, np.int64, len(chunk), chunk.offset * 8) if data else np.zeros(len(chunk), np.int64)
-    )
-    return np.where(valid_mask(chunk), numbers, 0) if chunk.null_count else numbers
+    return np.concatenate([np.zeros(0, np.int64), *map(longs_to_numpy, column.chunks)])
 
 
 def plain_type(t: pa.DataType) -> pa.DataType:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 import zlib
+from base64 import b85decode, b85encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
@@ -30,37 +31,25 @@ _HEADER_BYTES = 4
 _CHECKSUM_BYTES = 4
 _UUID_CHARS = 20
 
-# Z85 (ZeroMQ RFC 32): the base85 the protocol means.
+# Z85 (ZeroMQ RFC 32), the base85 the protocol means: as Python's, with another alphabet.
 _Z85 = b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
-_NO_DIGIT = 255
+_B85 = b"0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%&()*+-;<=>?@^_`{|}~"
+_NO_Z85 = bytes(set(range(256)).difference(_Z85))
 
 
 def z85_encode(data: bytes) -> str:
     """Encode bytes, whose number must be a multiple of four, as text of 5/4 the length."""
-    import numpy as np
-
     if len(data) % 4:
         raise ValueError(f"{len(data)} bytes are not a multiple of four")
-    numbers = np.frombuffer(data, dtype=">u4").astype(np.uint64)
-    digits = np.stack([numbers // 85**power % 85 for power in (4, 3, 2, 1, 0)], axis=1)
-    return np.frombuffer(_Z85, dtype=np.uint8)[digits].tobytes().decode()
+    return b85encode(data).translate(bytes.maketrans(_B85, _Z85)).decode()
 
 
 def z85_decode(text: str) -> bytes:
     """Undo `z85_encode`. Raises ValueError where the text is no such encoding."""
-    import numpy as np
-
     if len(text) % 5 or not text.isascii():
         raise ValueError(f"{len(text)} characters are not a multiple of five, or not all of them ASCII")
-    values = np.full(256, _NO_DIGIT, dtype=np.uint64)
-    values[np.frombuffer(_Z85, dtype=np.uint8)] = np.arange(85)
-    digits = values[np.frombuffer(text.encode(), dtype=np.uint8)].reshape(-1, 5)
-    if (digits == _NO_DIGIT).any():
-        raise ValueError("it holds a character outside the alphabet")
-    numbers = digits @ np.array([85**power for power in (4, 3, 2, 1, 0)], dtype=np.uint64)
-    if (numbers > 0xFFFFFFFF).any():
-        raise ValueError("five of its characters say more than four bytes hold")
-    return numbers.astype(">u4").tobytes()
+    # What is no character of Z85 becomes one of no alphabet.
+    return b85decode(text.encode().translate(bytes.maketrans(_NO_Z85 + _Z85, b" " * len(_NO_Z85) + _B85)))
 
 
 def relative_path(descriptor: DeletionVectorDescriptor) -> str:

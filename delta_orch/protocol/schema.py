@@ -9,7 +9,6 @@ import re
 import reprlib
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 
 import orjson
 
@@ -238,11 +237,6 @@ def below(places: Places, name: str) -> Places:
 
 def without_char(schema: StructType) -> StructType:
     """The schema with which texts are read as they are stored."""
-    return StructType(
-        tuple(
-            replace(field, metadata={key: value for key, value in field.metadata.items() if key != CHAR_VARCHAR_TYPE})
-            if field.metadata
-            else field
-            for field in schema
-        )
-    )
+    from delta_orch.protocol.schema_edit import without_metadata
+
+    return without_metadata(schema, lambda key: key == CHAR_VARCHAR_TYPE)
