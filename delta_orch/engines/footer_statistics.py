@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -23,7 +23,17 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.errors import MissingFileError, StorageError
 from delta_orch.protocol.arrow_building import int64_array, string_array
-from delta_orch.protocol.types import VARIANT, ArrayType, DataType, DecimalType, MapType, PrimitiveType, StructType
+from delta_orch.protocol.types import (
+    VARIANT,
+    ArrayType,
+    DataType,
+    DecimalType,
+    MapType,
+    PrimitiveType,
+    StructType,
+    indexed_leaves,
+    leaves_of,
+)
 from delta_orch.storage.parquet_footer import LISTS, STRUCT, ThriftWalk
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_path
@@ -64,16 +74,9 @@ def statistics_columns(schema: StructType, policy: StatisticsPolicy) -> tuple[St
 
     An array, a map and a variant count as one leaf each, as in Delta on Spark.
     """
-    leaves = list(_leaves(schema, ()))
-    limit = len(leaves) if policy.num_indexed_columns < 0 else policy.num_indexed_columns
-    counted = () if policy.columns is not None else leaves[:limit]
-    wanted = [tuple(part.lower() for part in path) for path in (*(policy.columns or ()), *policy.also)]
-    if not wanted:
-        return tuple(counted)
-    folded = [(tuple(part.lower() for part in leaf.path), leaf) for leaf in leaves]
-    named = {leaf.path for path, leaf in folded if any(path[: len(prefix)] == prefix for prefix in wanted)}
-    named.update(leaf.path for leaf in counted)
-    return tuple(leaf for leaf in leaves if leaf.path in named)
+    wanted = dict(indexed_leaves(schema, policy.columns, policy.num_indexed_columns))
+    wanted |= indexed_leaves(schema, policy.also)
+    return tuple(StatisticsColumn(path, data_type) for path, data_type in leaves_of(schema) if path in wanted)
 
 
 def statistics_of_files(spec: WriteSpec) -> tuple[StatisticsColumn, ...]:
@@ -84,15 +87,6 @@ def statistics_of_files(spec: WriteSpec) -> tuple[StatisticsColumn, ...]:
     if spec.column_mapping is ColumnMappingMode.NONE:
         return columns
     return tuple(column._replace(path=physical_path(spec.schema, column.path)) for column in columns)
-
-
-def _leaves(struct: StructType, parent: ColumnPath) -> Iterator[StatisticsColumn]:
-    for field in struct:
-        path = (*parent, field.name)
-        if isinstance(field.data_type, StructType):
-            yield from _leaves(field.data_type, path)
-        else:
-            yield StatisticsColumn(path, field.data_type)
 
 
 def read_footer_statistics(

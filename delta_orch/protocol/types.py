@@ -6,8 +6,9 @@ Values of these classes are immutable and compare by value. JSON spelling lives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 
 from delta_orch.protocol.actions import JsonObject
 
@@ -221,6 +222,32 @@ def fields_of(data_type: DataType) -> Iterator[StructField]:
     else:
         for _, inner in parts_of(data_type):
             yield from fields_of(inner)
+
+
+def leaves_of(struct: StructType, parent: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], DataType]]:
+    """The columns of a schema, and in place of a struct the fields inside it, by their paths. Arrays and maps are
+    leaves."""
+    for f in struct:
+        path = (*parent, f.name)
+        if isinstance(f.data_type, StructType):
+            yield from leaves_of(f.data_type, path)
+        else:
+            yield path, f.data_type
+
+
+def indexed_leaves(
+    struct: StructType, chosen: Iterable[tuple[str, ...]] | None, count: int = 0
+) -> Iterator[tuple[tuple[str, ...], DataType]]:
+    """The leaves that statistics are collected for: those at or below the chosen paths, whatever their case; without a
+    choice the first ones, all where `count` is negative."""
+    leaves = leaves_of(struct)
+    if chosen is None:
+        yield from leaves if count < 0 else islice(leaves, count)
+        return
+    wanted = [tuple(map(str.lower, path)) for path in chosen]
+    for path, data_type in leaves:
+        if any(tuple(map(str.lower, path[: len(one)])) == one for one in wanted):
+            yield path, data_type
 
 
 def types_of(data_type: DataType) -> Iterator[DataType]:

@@ -22,6 +22,7 @@ from delta_orch.protocol.types import (
     DataType,
     MapType,
     StructType,
+    indexed_leaves,
 )
 from delta_orch.table.column_mapping import physical_name, physical_path
 from delta_orch.table.configuration import TableConfiguration
@@ -138,25 +139,10 @@ def ensure_bounded(path: Path, data_type: DataType) -> None:
 
 def indexed_columns(schema: StructType, properties: TableProperties) -> Iterator[Path]:
     """The logical paths of the columns that statistics are collected for, partition columns not considered."""
-    leaves = list(_leaves(schema, ()))
-    if (chosen := properties.data_skipping_stats_columns) is not None:
-        folded = [tuple(name.lower() for name in path) for path in chosen]
-        for path in leaves:
-            if any(tuple(name.lower() for name in path[: len(c)]) == c for c in folded):
-                yield path
-        return
-    count = properties.data_skipping_num_indexed_cols
-    yield from leaves if count < 0 else leaves[:count]
+    chosen, count = properties.data_skipping_stats_columns, properties.data_skipping_num_indexed_cols
+    return (path for path, _ in indexed_leaves(schema, chosen, count))
 
 
 def physical_columns(schema: StructType, paths: Sequence[Path]) -> tuple[Path, ...]:
     """The physical paths of logical ones."""
     return tuple(physical_path(schema, path) for path in paths)
-
-
-def _leaves(schema: StructType, prefix: Path) -> Iterator[Path]:
-    for field in schema:
-        if isinstance(field.data_type, StructType):
-            yield from _leaves(field.data_type, (*prefix, field.name))
-        else:
-            yield (*prefix, field.name)

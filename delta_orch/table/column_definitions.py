@@ -211,7 +211,7 @@ def expressions_of(configuration: TableConfiguration) -> Iterator[NamedExpressio
         if (generation := generation_expression(field)) is not None:
             yield NamedExpression(f"the generated column {field.name}", generation)
         if (stored := field.metadata.get(INVARIANTS)) is not None:
-            yield NamedExpression(f"the invariant of column {field.name}", _invariant_text(str(stored)))
+            yield NamedExpression(f"the invariant of column {field.name}", invariant_text(stored) or str(stored))
 
 
 def ensure_not_depended_on(configuration: TableConfiguration, path: Path, change: str) -> None:
@@ -277,9 +277,14 @@ def _overlap(one: Path, other: Path) -> bool:
     return [n.lower() for n in one[:length]] == [n.lower() for n in other[:length]]
 
 
-def _invariant_text(stored: str) -> str:
+def invariant_text(stored: object) -> str | None:
+    """The text of an invariant: `{"expression": {"expression": "x > 3"}}`, or in old tables the expression itself. None
+    where there is none in it."""
     try:
-        return str(orjson.loads(stored)["expression"]["expression"])
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        # Old tables hold the expression itself.
-        return stored
+        parsed = orjson.loads(stored) if isinstance(stored, str) else stored
+    except orjson.JSONDecodeError:
+        return str(stored)
+    for _ in range(2):
+        if isinstance(parsed, dict):
+            parsed = parsed.get("expression")
+    return parsed if isinstance(parsed, str) else None

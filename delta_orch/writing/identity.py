@@ -7,7 +7,7 @@ same values cannot both commit: the second finds the metadata changed, and begin
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 from operator import getitem
 
@@ -28,23 +28,14 @@ from delta_orch.protocol.schema import (
 )
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.column_details import IdentityDetails
 from delta_orch.table.column_mapping import physical_name, physical_path
 from delta_orch.writing.target import WriteTarget
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 
 
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """The definition of an identity column, and the last value it has used."""
-
-    start: int
-    step: int
-    high_water_mark: int | None
-    allow_explicit_insert: bool
-
-
-def identity_of(field: StructField) -> Identity | None:
+def identity_of(field: StructField) -> IdentityDetails | None:
     """The definition of an identity column; None for any other column.
 
     Raises:
@@ -61,10 +52,10 @@ def identity_of(field: StructField) -> Identity | None:
             cause=f"start {start!r}, step {step!r}, high-water mark {mark!r}",
             column=field.name,
         )
-    return Identity(start, step, mark, field.metadata.get(IDENTITY_ALLOW_EXPLICIT_INSERT) is True)
+    return IdentityDetails(start, step, mark, field.metadata.get(IDENTITY_ALLOW_EXPLICIT_INSERT) is True)
 
 
-def next_values(name: str, identity: Identity) -> IdentityValues:
+def next_values(name: str, identity: IdentityDetails) -> IdentityValues:
     """The values behind the high-water mark that are `start + k * step`.
 
     Raises:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
 
-import orjson
-
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck
 from delta_orch.errors import (
     ColumnNotFoundError,
@@ -36,6 +34,7 @@ from delta_orch.protocol.schema_check import ensure_schema_fits, no_identity_par
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import declared_lengths, place_of_text
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField, StructType, fields_of, parts_of
+from delta_orch.table.column_definitions import constraints_of, invariant_text
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.writing.assignments import as_default, cast_to, is_atomic
 from delta_orch.writing.identity import identity_of, next_values
@@ -110,12 +109,15 @@ def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
     if table.supports("invariants"):
         for field in fields_of(schema):
             if INVARIANTS in field.metadata:
-                text = _invariant_text(field)
-                what = f"the invariant of column {field.name}"
+                stored, what = field.metadata[INVARIANTS], f"the invariant of column {field.name}"
+                if (text := invariant_text(stored)) is None:
+                    raise ProtocolViolationError(
+                        f"The invariant of column {field.name} cannot be read",
+                        cause=str(stored)[:200],
+                        column=field.name,
+                    )
                 yield RowCheck(what, condition_of(text, schema, what))
     if table.supports("checkConstraints"):
-        from delta_orch.table.column_definitions import constraints_of
-
         for name, text in constraints_of(table.configuration).items():
             yield RowCheck(f"CHECK constraint {name}", condition_of(text, schema, f"CHECK constraint {name}"))
 
@@ -205,23 +207,6 @@ def _about_missing_column(what: str, sql: str, problem: str) -> ProtocolViolatio
     return ProtocolViolationError(
         f"{what[:1].upper()}{what[1:]} is about a column that is not there", cause=f"{sql[:200]}: {problem}", rule=what
     )
-
-
-def _invariant_text(field: StructField) -> str:
-    """`{"expression": {"expression": "x > 3"}}`, or in old tables the expression itself."""
-    value = field.metadata[INVARIANTS]
-    try:
-        parsed = orjson.loads(value) if isinstance(value, str) else value
-    except orjson.JSONDecodeError:
-        return str(value)
-    for _ in range(2):
-        if isinstance(parsed, dict):
-            parsed = parsed.get("expression")
-    if not isinstance(parsed, str):
-        raise ProtocolViolationError(
-            f"The invariant of column {field.name} cannot be read", cause=str(value)[:200], column=field.name
-        )
-    return parsed
 
 
 def _text(field: StructField, key: str) -> str | None:
