@@ -12,7 +12,17 @@ import pyarrow as pa
 from tests.harness.sequences.cases import COMPUTED, SOURCE, TABLE, VERSION, Statement
 from tests.harness.sequences.run import SQL_TYPES
 from tests.harness.sequences.words import ON, PREDICATES, VALUES, assigned, predicate
-from tests.harness.statements.expressions import condition, constant, expression, kind_of, leaves, quoted
+from tests.harness.statements.expressions import (
+    CLONE,
+    CONVERTED,
+    PARQUET,
+    condition,
+    constant,
+    expression,
+    kind_of,
+    leaves,
+    quoted,
+)
 from tests.harness.statements.queries import query
 
 POOL = {
@@ -105,13 +115,16 @@ def statement(rng: random.Random, shape: Shape) -> Statement:
     """The next statement. A query begins with SELECT or WITH."""
     kinds = {
         _query: 9, _values: 1.5, _select: 1.5, _overwrite: 1, _update: 2.5, _delete: 2, _merge: 3.5, _alter: 3,
-        _maintain: 1.2, _restore: 0.7, _define: 0.5, _describe: 0.8,
+        _maintain: 1.2, _restore: 0.7, _define: 0.5, _describe: 0.8, _beside: 1.5,
     }  # fmt: skip
     return rng.choices(list(kinds), list(kinds.values()))[0](rng, shape)
 
 
 def _query(rng: random.Random, shape: Shape) -> Statement:
-    text = query(rng, shape.schema, shape.source)
+    return _at(rng, shape, query(rng, shape.schema, shape.source))
+
+
+def _at(rng: random.Random, shape: Shape, text: str) -> Statement:
     return Statement(text, restores=rng.randint(-1, shape.steps - 1) if VERSION in text else None)
 
 
@@ -279,6 +292,23 @@ def _maintain(rng: random.Random, shape: Shape) -> Statement:
     return Statement(rng.choice([
         f"OPTIMIZE {TABLE}{part}", f"OPTIMIZE {TABLE} ZORDER BY ({column})", f"REORG TABLE {TABLE} APPLY (PURGE)",
         f"VACUUM {TABLE} RETAIN 168 HOURS DRY RUN", f"TRUNCATE TABLE {TABLE}", f"COMMENT ON TABLE {TABLE} IS 'said'",
+    ]))  # fmt: skip
+
+
+def _beside(rng: random.Random, shape: Shape) -> Statement:
+    """Clones of the table, Parquet files that become a table, and what happens to both; a table that is there."""
+    clone = f"{CLONE} SHALLOW CLONE {TABLE}"
+    u = rng.randint(0, 9)
+    return _at(rng, shape, rng.choice([
+        f"CREATE TABLE {clone}", f"CREATE TABLE IF NOT EXISTS {clone}", f"CREATE OR REPLACE TABLE {clone}",
+        f"CREATE OR REPLACE TABLE {clone} VERSION AS OF {VERSION}", f"CREATE TABLE {clone} VERSION AS OF {VERSION}",
+        f"CREATE TABLE {clone} TBLPROPERTIES ('some.key' = 'said')", f"SELECT * FROM {CLONE}",
+        f"SELECT * FROM {CLONE}", f"DELETE FROM {CLONE} WHERE u > {u}", f"DESCRIBE DETAIL {CLONE}",
+        f"INSERT INTO {CLONE} SELECT * FROM {TABLE}", f"INSERT INTO {TABLE} SELECT * FROM {CLONE} WHERE u > {u}",
+        f"CONVERT TO DELTA {PARQUET} PARTITIONED BY (p STRING)", f"CONVERT TO DELTA {PARQUET}",
+        f"SELECT * FROM {CONVERTED}", f"UPDATE {CONVERTED} SET s = 'x', p = 'c' WHERE u > {u}",
+        f"CREATE TABLE IF NOT EXISTS {TABLE} (u BIGINT) USING delta", f"CREATE TABLE {TABLE} (u BIGINT) USING delta",
+        f"CREATE TABLE IF NOT EXISTS {TABLE} USING delta AS SELECT 1 AS q", f"DESCRIBE DETAIL {CONVERTED}",
     ]))  # fmt: skip
 
 

@@ -11,6 +11,9 @@ import pyarrow as pa
 
 from delta_orch.protocol.arrow_types import schema_from_arrow
 
+CLONE, PATH, PARQUET, CONVERTED = "{clone}", "{path}", "{parquet}", "{converted}"
+"""Beside the table: a clone of it, where the table lies, and files that become a table, before and after."""
+
 
 @dataclass(frozen=True)
 class Leaf:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tests.harness.sequences.cases import SOURCE, TABLE, VERSION
-from tests.harness.statements.expressions import Leaf, condition, expression, kind_of, leaves, quoted
+from tests.harness.statements.expressions import PATH, Leaf, condition, expression, kind_of, leaves, quoted
 
 _KINDS = ("int", "dec", "flt", "str", "date", "ts", "ntz", "bool", "bin", "ints", "strs", "any", "any", "num")
 _AGGREGATES = (
@@ -36,7 +36,8 @@ _WINDOWS = (
 
 def query(rng: random.Random, schema: pa.Schema, source: pa.Schema) -> str:
     """A query. What its rows are does not depend on the order in which anybody meets them."""
-    makers = (_plain, _plain, _plain, _grouped, _grouped, _joined, _nested, _windowed, _combined, _exploded, _named)
+    some = (_joined, _nested, _windowed, _combined, _exploded, _named, _past)
+    makers = (_plain, _plain, _plain, _grouped, _grouped, *some)
     return rng.choice(makers)(rng, schema, source)
 
 
@@ -137,6 +138,20 @@ def _exploded(rng: random.Random, schema: pa.Schema, source: pa.Schema) -> str:
     return (
         f"SELECT u, e.* FROM {TABLE} LATERAL VIEW {rng.choice(['', 'OUTER '])}{how.removesuffix('_outer')}({value}) e"
     )
+
+
+def _past(rng: random.Random, schema: pa.Schema, source: pa.Schema) -> str:
+    name = quoted(
+        rng.choice([field.name for field in schema if kind_of(field.type) in ("int", "str", "date", "bool")] or ["u"])
+    )
+    counted = "sum(if(_change_type IN ('insert', 'update_postimage'), 1, -1)) AS n"
+    changes = f"table_changes_by_path('{PATH}', {VERSION}) WHERE _commit_version > {VERSION}"
+    return rng.choice([
+        f"SELECT t.{name}, o.u AS w FROM {TABLE} AS t FULL JOIN {TABLE} VERSION AS OF {VERSION} AS o ON t.u = o.u",
+        f"SELECT {name} FROM {TABLE} EXCEPT ALL SELECT {name} FROM {TABLE} VERSION AS OF {VERSION}",
+        f"SELECT u, {name} AS k, {counted} FROM {changes} GROUP BY ALL HAVING n <> 0",
+        f"SELECT {name} FROM {TABLE} WHERE u IN (SELECT u FROM {TABLE} VERSION AS OF {VERSION})",
+    ])  # fmt: skip
 
 
 def _named(rng: random.Random, schema: pa.Schema, source: pa.Schema) -> str:

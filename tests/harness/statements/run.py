@@ -3,6 +3,7 @@ answers of queries with their types, rows and schemas of the tables as both side
 
 from __future__ import annotations
 
+import datetime as dt
 import math
 import random
 import re
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
@@ -36,6 +38,7 @@ from tests.harness.sequences.run import (
     tells,
 )  # fmt: skip
 from tests.harness.statements.cases import Shape, create_texts, fill_text, statement, told
+from tests.harness.statements.expressions import PARQUET, PATH
 from tests.interop.reference_client import Reference, ReferenceError
 
 _SPARK_SCHEMA = b"org.apache.spark.sql.parquet.row.metadata"
@@ -72,6 +75,7 @@ def check_case(seed: int, directory: Path, reference: Reference, engines: Mappin
         if any(refusals.values()):
             _judge(texts[-1], {REFERENCE: None, **refusals}, found)
             return found
+        _write_files(copies)
         copies.versions = {path: [DeltaTable(path).version()] for path in copies.paths.values()}
         shape = _shape(copies, source)
         texts[0] = fill_text(rng, shape, "{source}", 3, 6)
@@ -99,8 +103,18 @@ def _shape(copies: Copies, source: Path) -> Shape:
 
 
 def _placed(text: str, table: Path, source: Path, version: object = "") -> str:
-    places = {"{table}": f"delta.`{table}`", "{source}": f"delta.`{source}`", "{version}": str(version)}
-    return re.sub(r"\{(table|source|version)\}", lambda match: places[match[0]], text)
+    lies = {"{table}": table, "{source}": source, "{clone}": f"{table}-clone", "{converted}": f"{table}-files"}
+    places = {name: f"delta.`{path}`" for name, path in lies.items()}
+    places |= {"{version}": str(version), PATH: str(table), PARQUET: f"parquet.`{table}-files`"}
+    return re.sub(r"\{[a-z]+\}", lambda match: places.get(match[0], match[0]), text)
+
+
+def _write_files(copies: Copies) -> None:
+    """Parquet files that a statement may make a table of."""
+    days = pa.array([dt.date(2024, 2, day) for day in (1, 2, 3, 4)])
+    rows = pa.table({"u": [1, 2, 6, None], "s": ["a", None, "", "b"], "day": days, "p": ["a", "b", "a", None]})
+    for path in copies.paths.values():
+        pq.write_to_dataset(rows, f"{path}-files", partition_cols=["p"])
 
 
 def _step(chosen: Statement, copies: Copies, source: Path, reference: Reference, found: Found) -> bool:
@@ -248,7 +262,10 @@ def _compare_told(who: str, answer: list[dict[str, Any]], wanted: list[dict[str,
 
 
 def _sorted(value: Any) -> Any:
-    return sorted(dict(value).items()) if isinstance(value, dict) or (value and isinstance(value[0], tuple)) else value
+    """Of properties, without names that everybody makes up."""
+    if isinstance(value, dict) or (value and isinstance(value[0], tuple)):
+        return sorted(item for item in dict(value).items() if ".materialized" not in item[0])
+    return value
 
 
 def _plain_type(data_type: pa.DataType) -> str:
