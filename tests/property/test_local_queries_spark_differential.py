@@ -145,6 +145,8 @@ SCALARS: dict[str, list[str]] = {
         "extract(YEAR FROM day)", "extract(WEEK FROM ts)", "extract(DOW FROM day)", "extract(MINUTE FROM n)",
         "extract(QUARTER FROM day)", "extract(DOY FROM day)", "datediff(DAY, ts, n)", "timestampdiff(HOUR, ts, day)",
         "timestampdiff(SECOND, n, TIMESTAMP'2020-02-29 12:00:00.5Z')", "date_diff(WEEK, day, ts)",
+        "timestampadd(HOUR, b, if(year(ts) BETWEEN 2 AND 9000, ts, NULL))", "dateadd(DAY, -3, DATE '2024-03-01')",
+        "date_add(MONTH, 1, if(year(n) BETWEEN 2 AND 9000, n, NULL))", "timestampadd(WEEK, 1, '2024-02-28 01:00:00')",
         "timediff(MINUTE, '2024-03-31 01:59:59', ts)", "datediff(DAY, n, ts)",
     ],
     "[]": ["split(S, 'b')[0]", "split(concat(`we``ird`, ',x'), ',')[1]", "element_at(split(S, 'b'), 1)", "st['a']",

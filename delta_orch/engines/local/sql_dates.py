@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from delta_orch.engines.local.sql_arguments import Scalars, constant, long_sql, moment
+from delta_orch.engines.local.sql_arguments import Scalars, constant, integer_sql, long_sql, moment
 from delta_orch.engines.local.sql_casts import cast, error, in_years, whole_seconds, widen
 from delta_orch.engines.local.sql_types import MOMENTS, Typed, unsupported
 from delta_orch.expressions.nodes import Expression, Literal, Operation
@@ -143,6 +143,17 @@ def units_between(scalars: Scalars, unit: str, arguments: Sequence[Expression]) 
         raise unsupported("a difference of values that are not points in time")
     start, end = (f"epoch_us({cast(value, TIMESTAMP).sql})" for value in values)
     return Typed(f"((({end}) - ({start})) // {micros})", LONG)
+
+
+def units_added(scalars: Scalars, unit: str, arguments: Sequence[Expression]) -> Typed:
+    """`timestampadd(unit, count, moment)`, of a date as well, which becomes a timestamp."""
+    if re.fullmatch("(?i)DAY|WEEK|MONTH|YEAR|HOUR|MINUTE|SECOND", unit) is None or len(arguments) != 2:
+        raise unsupported(f"a sum in units of {unit[:40]}")
+    value = scalars.scalar(arguments[1])
+    kind = TIMESTAMP_NTZ if value.data_type == TIMESTAMP_NTZ else TIMESTAMP
+    count = f"to_{unit.lower()}s({integer_sql(scalars, arguments[0])})"
+    added = f"CAST({cast(cast(value, kind), TIMESTAMP_NTZ).sql} + {count} AS TIMESTAMP)"
+    return cast(Typed(added, TIMESTAMP_NTZ), kind)
 
 
 def day_part(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:

@@ -449,6 +449,10 @@ _WITH_WORD: dict[str, Callable[[Scalars, Call], Typed]] = {
     "extract": lambda scalars, call: sql_dates.date_part(scalars, call.detail, call.arguments[0]),
     "trim": sql_text.trimmed_of,
     **dict.fromkeys(
+        ("timestampadd", "date_add"),
+        lambda scalars, call: sql_dates.units_added(scalars, call.detail, call.arguments),
+    ),
+    **dict.fromkeys(
         ("datediff", "timestampdiff", "timediff"),
         lambda scalars, call: sql_dates.units_between(scalars, call.detail, call.arguments),
     ),
