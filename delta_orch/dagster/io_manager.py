@@ -29,6 +29,7 @@ from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import (
     DEFAULT_CONFLICT_RETRIES,
     DagsterRun,
+    ensure_not_added,
     ensure_same_config,
     is_in_run,
     read_run,
@@ -283,8 +284,11 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             audits=settings.audits,
             owner=asset_owner(context.asset_key.path) if context.has_asset_key else OPS,
         )
-        if before is not None and is_once and settings.mode == "append":
-            ensure_one_location([name for name, at in before.txns.items() if at >= 0], step.txns)
+        if before is not None and context.has_asset_key and settings.mode == "append":
+            if is_once:
+                ensure_one_location([name for name, at in before.txns.items() if at >= 0], step.txns)
+            if run is not None:
+                ensure_not_added(context, run, table, before, step.txns)
         return step, scopes
 
     def _txns(

@@ -7,14 +7,20 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.recorded import find_txn_commit, said_by
+from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, said_by
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, RunIdentity, dagster_version, dagster_writer
 from delta_orch.pipeline.step import StepReport
 from delta_orch.storage.storage_options import public_uri
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.log.files.commit_reader import Commit
+    from delta_orch.log.files.txn import TxnId
 
 NO_LOCATION = "local"
 """The code location of runs that were started without one: `dg.materialize`, the command line."""
@@ -24,6 +30,7 @@ WEBSERVER_VARIABLE = "DELTA_ORCH_WEBSERVER_BASE_URL"
 
 DEFAULT_CONFLICT_RETRIES = 3
 _PAUSE_S = 1.0
+_CLOCKS_DIFFER_S = 3600
 
 StepContext = dg.OutputContext | dg.InputContext | dg.AssetExecutionContext | dg.OpExecutionContext
 
@@ -144,7 +151,7 @@ def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, st
         raise InvalidRequestError(
             "The write does not happen inside a Dagster run",
             cause="The run is the identity that makes a write happen once",
-            remedy="Run it through dg.materialize, or set idempotency='off'",
+            remedy="Run it through dg.materialize; an IO manager with idempotency='off' writes without a run",
         ) from error
 
 
@@ -190,6 +197,48 @@ def ensure_same_config(context: StepContext, report: StepReport) -> None:
                 run_id=run.run_id,
                 committed_by=earlier.run_id,
             )
+
+
+def ensure_not_added(
+    context: dg.OutputContext, run: DagsterRun, table: DeltaTable, before: TableSnapshot, txns: Sequence[TxnId]
+) -> None:
+    """Check that no earlier attempt of a step has written its rows under another identity: the definition may change
+    between two attempts.
+
+    Args:
+        context: Of the step, which adds rows.
+        before: The table.
+        txns: Who writes now; none for a step that always writes.
+
+    Raises:
+        InvalidRequestError: One has, and adding them again would double them.
+    """
+    if not txns or (run.run_id == run.root_run_id and not context.step_context.previous_attempt_count):
+        return
+    about = {"root_run_id": run.root_run_id, "asset_key": "/".join(context.asset_key.path)}
+
+    def is_of_other_identity(commit: Commit) -> bool:
+        # What a restore has undone is not recorded.
+        stands = all((before.txn_version(txn.app_id) or 0) >= txn.version for txn in commit.txns)
+        return stands and not {txn.app_id for txn in commit.txns} & {txn.app_id for txn in txns}
+
+    since = run.root_run_created.timestamp() - _CLOCKS_DIFFER_S
+    found = find_commit_after(
+        table,
+        -1,
+        lambda info: about.items() <= said_by(info).items(),
+        since_ms=since * 1000,
+        also=is_of_other_identity,
+    )
+    if found is not None:
+        raise InvalidRequestError(
+            f"Version {found.version} of {table.uri} has the rows of run {run.root_run_id} already, which "
+            f"{run.run_id} repeats and would add again",
+            cause="The asset's mode or partitions, idempotency or code_location have changed between the two",
+            remedy="Leave the rows as they are; a new run adds new ones",
+            run_id=run.run_id,
+            root_run_id=run.root_run_id,
+        )
 
 
 def _asked_for(run: dg.DagsterRun) -> dict[str, object]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from pathlib import Path
@@ -145,3 +146,18 @@ def flights_job() -> dg.JobDefinition:
 
 def readings_job() -> dg.JobDefinition:
     return definitions().resolve_job_def("readings_job")
+
+
+def deployed_job(metadata: str, settings: str) -> dg.JobDefinition:
+    """The job of an asset as one deployment defines it, and the next one may define otherwise."""
+    said = json.loads(metadata)
+
+    @dg.asset(metadata=said, partitions_def=DAYS if "partition_expr" in said else None)
+    def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
+        return pa.table({"day": ["2013-01-01"], "run": [context.run.run_id]})
+
+    return dg.Definitions(
+        [readings],
+        jobs=[dg.define_asset_job("readings_job", executor_def=dg.in_process_executor)],
+        resources={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), **json.loads(settings))},
+    ).resolve_job_def("readings_job")

@@ -22,6 +22,7 @@ from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
+from tests.dagster import dagster_jobs
 from tests.dagster.dagster_jobs import flights_job, readings_job
 from tests.dagster.lake import Lake
 
@@ -265,6 +266,53 @@ def test_an_appended_run_is_retried_without_a_duplicate(jobs: Jobs) -> None:
     jobs.again(lost, readings_job)
     runs = table.snapshot().scan().to_arrow().column("run").to_pylist()
     assert sorted(runs) == sorted([first.run_id, lost.run_id])
+
+
+_WHOLE: dict[str, Any] = {}
+_BY_DAY: dict[str, Any] = {"partition_expr": "day"}
+_ADDED: dict[str, Any] = {"mode": "append"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("before", "before_settings", "after", "after_settings"),
+    [
+        (_WHOLE, {}, _ADDED, {}),
+        (_ADDED, {}, _ADDED, {"code_location": "elsewhere"}),
+        (_BY_DAY, {}, _BY_DAY | _ADDED, {}),
+        (_BY_DAY | _ADDED, {}, _BY_DAY | _ADDED, {"idempotency": "partition"}),
+        (_BY_DAY | _ADDED, {"idempotency": "partition"}, _BY_DAY | _ADDED, {}),
+        (_ADDED, {"idempotency": "off"}, _ADDED, {}),
+    ],
+)
+def test_a_definition_that_changes_between_two_attempts_adds_nothing_twice(
+    jobs: Jobs,
+    monkeypatch: pytest.MonkeyPatch,
+    before: dict[str, Any],
+    before_settings: dict[str, Any],
+    after: dict[str, Any],
+    after_settings: dict[str, Any],
+) -> None:
+    """Who writes has another name then, under which nothing is recorded."""
+    table = DeltaTable(jobs.root / "readings")
+    is_by_day = "partition_expr" in before
+    tags = {"dagster/partition": "2013-01-01"} if is_by_day else {}
+
+    def deployed(*said: dict[str, Any]) -> Any:
+        arguments: Any = tuple(json.dumps(one) for one in said)
+        return dg.build_reconstructable_job(dagster_jobs.__name__, "deployed_job", arguments)
+
+    monkeypatch.setenv("DELTA_TEST_FAULT", "after")
+    lost = dg.execute_job(deployed(before, before_settings), jobs.instance, tags=tags)
+    monkeypatch.setenv("DELTA_TEST_FAULT", "")
+    from_failure = dg.ReexecutionOptions.from_failure(lost.run_id, jobs.instance)
+    job = deployed(after, after_settings)
+    again = dg.execute_job(job, jobs.instance, tags=tags, reexecution_options=from_failure)
+    assert not again.success
+    assert f"has the rows of run {lost.run_id} already" in str(again.all_events)
+    assert [row["run"] for row in table.snapshot().scan().to_arrow().to_pylist()] == [lost.run_id]
+    assert dg.execute_job(job, jobs.instance, tags=tags).success
+    assert table.snapshot().scan().to_arrow().num_rows == 2
 
 
 @pytest.mark.slow
