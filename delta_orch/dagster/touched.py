@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import dagster as dg
 import pyarrow as pa
 
-from delta_orch.dagster.partition_keys import FoundKeys, keys_of_value, no_keys
+from delta_orch.dagster.partition_keys import OUTSIDE, FoundKeys, keys_of_value, no_keys
 from delta_orch.dagster.partition_selection import (
     ByDimension,
     by_dimension,
@@ -301,7 +301,7 @@ class TouchedPartitions:
         if self._names == ("",):
             return found[0]
         if any(one.where == "outside" for one in found):
-            return _OUTSIDE
+            return OUTSIDE
         combined = [dict[str, str]()]
         for name, one in zip(self._names, found, strict=True):
             if bars := [key for key in one.keys if "|" in key]:
@@ -315,7 +315,6 @@ class TouchedPartitions:
         return FoundKeys(tuple(dg.MultiPartitionKey(keys) for keys in combined), "later" if is_later else "inside")
 
 
-_OUTSIDE = FoundKeys((), "outside")
 _PASSED_OVER = FoundKeys((), "outside")
 """What the user's own mapping passes over is not worth a word."""
 

@@ -103,17 +103,18 @@ def loader_for(annotation: object, engine: str) -> Loader:
         annotation: The type. `Any` or nothing gives a Spark DataFrame where `engine` is `spark`, else an Arrow table.
         engine: The IO manager's.
     """
-    if _is_unspecific(annotation):
-        return _to_spark if engine == "spark" else _to_arrow
-    return _LOADERS[_type_name(annotation)]
+    return _LOADERS[_library_type(annotation, engine)][0]
 
 
 def empty_value(annotation: object, schema: pa.Schema, engine: str) -> object:
     """A value of the annotated type without rows, where there is no table to ask."""
-    rows = schema.empty_table()
+    return _LOADERS[_library_type(annotation, engine)][1](schema.empty_table())
+
+
+def _library_type(annotation: object, engine: str) -> str:
     if _is_unspecific(annotation):
-        return _rows_to_spark(rows) if engine == "spark" else rows
-    return _FROM_ARROW[_type_name(annotation)](rows)
+        return "pyspark.DataFrame" if engine == "spark" else "pyarrow.Table"
+    return _type_name(annotation)
 
 
 def _type_name(annotation: object) -> str:
@@ -121,51 +122,19 @@ def _type_name(annotation: object) -> str:
     return f"{library}.{getattr(annotation, '__name__', '')}"
 
 
-def _to_arrow(scan: Scan) -> pa.Table:
-    return scan.to_arrow()
-
-
-def _to_reader(scan: Scan) -> pa.RecordBatchReader:
-    return scan.to_reader()
-
-
-def _to_pandas(scan: Scan) -> object:
-    return scan.to_pandas()
-
-
-def _to_polars(scan: Scan) -> object:
-    return _rows_to_polars(scan.to_arrow())
-
-
-def _to_lazy_polars(scan: Scan) -> object:
-    return _rows_to_lazy_polars(scan.to_arrow())
-
-
-def _to_duckdb(scan: Scan) -> object:
-    return scan.to_duckdb()
-
-
-def _to_spark(scan: Scan) -> object:
-    return scan.to_spark(spark_session())
-
-
-def _rows_to_polars(rows: pa.Table) -> Any:
+def _to_polars(rows: pa.Table) -> Any:
     import polars as pl
 
     return pl.from_arrow(rows)
 
 
-def _rows_to_lazy_polars(rows: pa.Table) -> object:
-    return _rows_to_polars(rows).lazy()
-
-
-def _rows_to_duckdb(rows: pa.Table) -> object:
+def _to_duckdb(rows: pa.Table) -> object:
     import duckdb
 
     return duckdb.from_arrow(rows)
 
 
-def _rows_to_spark(rows: pa.Table) -> object:
+def _empty_on_spark(rows: pa.Table) -> object:
     from delta_orch.engines.spark.frames import spark_schema
     from delta_orch.protocol.arrow_types import schema_from_arrow
 
@@ -179,22 +148,13 @@ def spark_session() -> SparkSession:
     return SparkSession.getActiveSession() or SparkSession.builder.getOrCreate()
 
 
-_LOADERS: dict[str, Loader] = {
-    "pyarrow.Table": _to_arrow,
-    "pyarrow.RecordBatchReader": _to_reader,
-    "pandas.DataFrame": _to_pandas,
-    "polars.DataFrame": _to_polars,
-    "polars.LazyFrame": _to_lazy_polars,
-    "duckdb.DuckDBPyRelation": _to_duckdb,
-    "pyspark.DataFrame": _to_spark,
+_LOADERS: dict[str, tuple[Loader, Callable[[pa.Table], object]]] = {
+    "pyarrow.Table": (Scan.to_arrow, lambda rows: rows),
+    "pyarrow.RecordBatchReader": (Scan.to_reader, pa.Table.to_reader),
+    "pandas.DataFrame": (Scan.to_pandas, pandas_frame),
+    "polars.DataFrame": (lambda scan: _to_polars(scan.to_arrow()), _to_polars),
+    "polars.LazyFrame": (lambda scan: _to_polars(scan.to_arrow()).lazy(), lambda rows: _to_polars(rows).lazy()),
+    "duckdb.DuckDBPyRelation": (Scan.to_duckdb, _to_duckdb),
+    "pyspark.DataFrame": (lambda scan: scan.to_spark(spark_session()), _empty_on_spark),
 }
-
-_FROM_ARROW: dict[str, Callable[[pa.Table], object]] = {
-    "pyarrow.Table": lambda rows: rows,
-    "pyarrow.RecordBatchReader": lambda rows: rows.to_reader(),
-    "pandas.DataFrame": pandas_frame,
-    "polars.DataFrame": _rows_to_polars,
-    "polars.LazyFrame": _rows_to_lazy_polars,
-    "duckdb.DuckDBPyRelation": _rows_to_duckdb,
-    "pyspark.DataFrame": _rows_to_spark,
-}
+"""A type → how it is loaded by a scan, and how it is made of an Arrow table without rows."""
