@@ -12,13 +12,9 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.errors import CorruptLogError, InvalidRequestError, TimestampOutOfRangeError, VersionNotFoundError
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FileTable, record_counts
+from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FileTable, deletion_vector_array, record_counts
 from delta_orch.log.files.listing import list_log
-from delta_orch.log.read.deletion_vectors import (
-    deletion_vector_array,
-    deletion_vector_descriptors,
-    read_deletion_vectors,
-)
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import ensure_version

@@ -22,12 +22,8 @@ from delta_orch.errors import (
     TableNotFoundError,
     UnsupportedStoreError,
 )
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
-from delta_orch.log.read.deletion_vectors import (
-    deletion_vector_array,
-    deletion_vector_descriptors,
-    read_deletion_vectors,
-)
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, deletion_vector_array
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import ensure_files_fit_iceberg

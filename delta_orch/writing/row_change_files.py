@@ -15,12 +15,8 @@ from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import ConstraintViolationError, StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
-from delta_orch.log.files.file_columns import NO_FILES, FileTable, known_records, record_counts
-from delta_orch.log.read.deletion_vectors import (
-    deletion_vector_array,
-    deletion_vector_descriptors,
-    read_deletion_vectors,
-)
+from delta_orch.log.files.file_columns import NO_FILES, FileTable, deletion_vector_array, known_records, record_counts
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.arrow_building import int64_array
 from delta_orch.protocol.deletion_vector import DeletionVector, marks_inside
 from delta_orch.protocol.types import LONG, STRING, StructType

@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.protocol.action_json import ADD_FIELDS, CDC_FIELDS, REMOVE_FIELDS, parse_deletion_vector
-from delta_orch.protocol.actions import JsonValue
+from delta_orch.protocol.actions import DeletionVectorDescriptor, JsonValue
 from delta_orch.protocol.arrow_building import (
     STRING_MAP,
     bool_array,
@@ -153,17 +153,20 @@ def _vector_columns(values: Sequence[JsonValue]) -> dict[str, pa.Array]:
     if values.count(None) == n:
         return {"deletion_vector": pa.nulls(n, DELETION_VECTOR_TYPE), "dv_id": pa.nulls(n, pa.string())}
     vectors = [parse_deletion_vector(v) for v in values]
+    ids = string_array([v.unique_id if v else None for v in vectors])
+    return {"deletion_vector": deletion_vector_array(vectors), "dv_id": ids}
+
+
+def deletion_vector_array(descriptors: Sequence[DeletionVectorDescriptor | None]) -> pa.StructArray:
+    """Descriptors as a column of `DELETION_VECTOR_TYPE`; None stays null."""
     children = [
-        string_array([v.storage_type if v else None for v in vectors]),
-        string_array([v.path_or_inline_dv if v else None for v in vectors]),
-        int32_array([v.offset if v else None for v in vectors]),
-        int32_array([v.size_in_bytes if v else None for v in vectors]),
-        int64_array([v.cardinality if v else None for v in vectors]),
+        string_array([None if d is None else d.storage_type for d in descriptors]),
+        string_array([None if d is None else d.path_or_inline_dv for d in descriptors]),
+        int32_array([None if d is None else d.offset for d in descriptors]),
+        int32_array([None if d is None else d.size_in_bytes for d in descriptors]),
+        int64_array([None if d is None else d.cardinality for d in descriptors]),
     ]
-    return {
-        "deletion_vector": struct_array(DELETION_VECTOR_TYPE, children, validity_bitmap(vectors)),
-        "dv_id": string_array([v.unique_id if v else None for v in vectors]),
-    }
+    return struct_array(DELETION_VECTOR_TYPE, children, validity_bitmap(descriptors))
 
 
 def _strings(values: Sequence[JsonValue]) -> pa.Array:

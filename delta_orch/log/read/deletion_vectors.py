@@ -13,9 +13,8 @@ from delta_orch.errors import (
     MissingFileError,
     StorageError,
 )
-from delta_orch.log.files.file_columns import DELETION_VECTOR_TYPE, FileTable
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.arrow_building import int32_array, int64_array, string_array, struct_array, validity_bitmap
 from delta_orch.protocol.deletion_vector import (
     FIRST_OFFSET,
     DeletionVector,
@@ -41,18 +40,6 @@ def deletion_vector_descriptors(files: pa.Table) -> list[DeletionVectorDescripto
     if column.null_count == len(column):
         return [None] * files.num_rows
     return [None if row is None else _descriptor(row) for row in column.to_pylist()]
-
-
-def deletion_vector_array(descriptors: Sequence[DeletionVectorDescriptor | None]) -> pa.StructArray:
-    """Descriptors as a column of `file_columns.DELETION_VECTOR_TYPE`; None stays null."""
-    children = [
-        string_array([None if d is None else d.storage_type for d in descriptors]),
-        string_array([None if d is None else d.path_or_inline_dv for d in descriptors]),
-        int32_array([None if d is None else d.offset for d in descriptors]),
-        int32_array([None if d is None else d.size_in_bytes for d in descriptors]),
-        int64_array([None if d is None else d.cardinality for d in descriptors]),
-    ]
-    return struct_array(DELETION_VECTOR_TYPE, children, validity_bitmap(descriptors))
 
 
 def read_deletion_vectors(

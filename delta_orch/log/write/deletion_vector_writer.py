@@ -14,12 +14,14 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts, with_wide_bounds
-from delta_orch.log.read.deletion_vectors import (
+from delta_orch.log.files.file_columns import (
+    ADD_SCHEMA,
+    FileTable,
     deletion_vector_array,
-    deletion_vector_descriptors,
-    read_deletion_vectors,
+    record_counts,
+    with_wide_bounds,
 )
+from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.log.write.staged_actions import StagedActions, ensure_file_table, keys_of
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.arrow_building import all_booleans, bool_array, int64_array, one_chunk, string_array
