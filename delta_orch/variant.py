@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.arrow_types import VARIANT_STORAGE
+from delta_orch.protocol.arrow_building import VARIANT_STORAGE
 from delta_orch.protocol.variant.byte_columns import byte_strings, with_validity
 from delta_orch.protocol.variant.dictionaries import Located, Names
 from delta_orch.protocol.variant.encode import encode_variant, parse_json

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from delta_orch import DeltaTable
 from delta_orch.protocol.actions import Add, AddCdcFile, Metadata, Protocol, Remove
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.schema import serialize_schema

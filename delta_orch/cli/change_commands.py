@@ -156,7 +156,7 @@ def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
 
 def _print_table(at: Target, rows: pa.Table) -> None:
     from delta_orch.cli.row_commands import json_value, text_value
-    from delta_orch.protocol.arrow_types import schema_from_arrow
+    from delta_orch.protocol.arrow_building import schema_from_arrow
 
     of_table = re.match(r"\s*(?:DESC|SHOW)", at.uri, re.IGNORECASE) is None
     # Arrow's milliseconds and other types of answers that are no table's.

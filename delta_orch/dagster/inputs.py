@@ -19,7 +19,7 @@ from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.expressions.nodes import Expression, Literal
 from delta_orch.pipeline.target_table import snapshot_or_none
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.schema import data_type_from_json
 from delta_orch.protocol.types import BOOLEAN, StructField, StructType
 

@@ -19,7 +19,7 @@ from delta_orch.dagster.partition_selection import (
 )
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, parse_cursor
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.types import STRING
 
 Values = Mapping[str, object]

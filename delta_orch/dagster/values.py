@@ -136,7 +136,7 @@ def _to_duckdb(rows: pa.Table) -> object:
 
 def _empty_on_spark(rows: pa.Table) -> object:
     from delta_orch.engines.spark.frames import spark_schema
-    from delta_orch.protocol.arrow_types import schema_from_arrow
+    from delta_orch.protocol.arrow_building import schema_from_arrow
 
     return spark_session().createDataFrame([], spark_schema(schema_from_arrow(rows.schema)))
 

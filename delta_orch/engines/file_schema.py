@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.errors import SchemaMismatchError
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import type_to_arrow
 from delta_orch.protocol.types import (
     STRING,
     VOID,

@@ -12,8 +12,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import Candidates, find_in_file
 from delta_orch.engines.read_errors import reading
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts, with_record_count
-from delta_orch.protocol.arrow_building import bool_array, one_chunk, string_array
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import bool_array, one_chunk, string_array, type_to_arrow
 from delta_orch.protocol.schema import TYPE_CHANGES
 from delta_orch.protocol.types import VARIANT, ArrayType, DataType, MapType, StructField, StructType, holds_variant
 from delta_orch.storage.base import LogStore

@@ -25,7 +25,7 @@ from delta_orch.expressions.nodes import And, Column, Comparison, Expression, In
 from delta_orch.expressions.protobuf_wire import Message, parse_message, signed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.tree import conjunction, disjunction, is_opaque
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, STRING, DataType, DecimalType, PrimitiveType, StructType
 
 _LOGGER = logging.getLogger(__name__)

@@ -22,7 +22,7 @@ from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import BOOLEAN, VARIANT, MapType, StructField, StructType, types_of
 from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind

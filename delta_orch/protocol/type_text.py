@@ -78,7 +78,7 @@ def declared_type(data_type: DataType | pa.DataType | str, path: ColumnPath) -> 
         return data_type, {}
     import pyarrow as pa
 
-    from delta_orch.protocol.arrow_types import schema_from_arrow
+    from delta_orch.protocol.arrow_building import schema_from_arrow
 
     if not isinstance(data_type, pa.DataType):
         raise SchemaMismatchError(

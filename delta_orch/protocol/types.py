@@ -1,7 +1,7 @@
 """Delta's data types (PROTOCOL, "Schema Serialization Format").
 
 Values of these classes are immutable and compare by value. JSON spelling lives in `schema.py`, Arrow's in
-`arrow_types.py`; Spark reads and writes the same JSON, so it needs no mapping of its own.
+`arrow_building.py`; Spark reads and writes the same JSON, so it needs no mapping of its own.
 """
 
 from __future__ import annotations

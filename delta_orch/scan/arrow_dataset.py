@@ -14,7 +14,7 @@ from delta_orch.errors import SchemaMismatchError, UnsupportedFeatureError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import VARIANT, DataType, StructType
 from delta_orch.scan.file_listing import bare_types

@@ -410,8 +410,7 @@ def _column(texts: Sequence[str], field: StructField) -> pa.Array:
 
     from delta_orch.engines.conform import nulls_of
     from delta_orch.expressions.spark_literals import natural_type
-    from delta_orch.protocol.arrow_building import literal_array
-    from delta_orch.protocol.arrow_types import type_to_arrow
+    from delta_orch.protocol.arrow_building import literal_array, type_to_arrow
 
     values = [_constant(text, field) for text in texts]
     kinds: list[DataType] = []

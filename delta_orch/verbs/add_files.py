@@ -28,8 +28,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult, parse_txns
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.arrow_building import string_array
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import string_array, type_to_arrow
 from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
 from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, local_path_in_log
 from delta_orch.protocol.types import (

@@ -23,7 +23,7 @@ from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, parse_txns
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.schema import (
     CURRENT_DEFAULT,
     GENERATION_EXPRESSION,

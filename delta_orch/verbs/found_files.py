@@ -22,8 +22,13 @@ from delta_orch.errors import (
     StorageError,
 )
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array, string_map_array
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import (
+    bool_array,
+    int64_array,
+    schema_from_arrow,
+    string_array,
+    string_map_array,
+)
 from delta_orch.protocol.partition_values import HIVE_NULL, parse_partition_value, serialize_partition_value
 from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import (

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,

@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError, UnsupportedFeatureError
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import StructField, StructType, fields_of
 from delta_orch.table.column_mapping import field_id, physical_name

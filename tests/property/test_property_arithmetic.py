@@ -14,7 +14,7 @@ from delta_orch.engines.local.projection import Arithmetic
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Cast, Expression
 from delta_orch.expressions.parse import parse_expression
-from delta_orch.protocol.arrow_types import schema_from_arrow, type_to_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow, type_to_arrow
 from delta_orch.protocol.types import BYTE, DOUBLE, INTEGER, LONG
 from tests.share import examples
 

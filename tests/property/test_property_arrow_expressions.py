@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from delta_orch import DeltaTable
 from delta_orch.expressions.from_arrow import translate_arrow_expression
 from delta_orch.expressions.to_arrow import arrow_predicate
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from tests.share import examples
 
 SCHEMA = pa.schema(

@@ -25,7 +25,7 @@ from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.protocol.types import DOUBLE, INTEGER, LONG, DecimalType, StructField, StructType
 from delta_orch.storage.open import open_store

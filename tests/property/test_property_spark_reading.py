@@ -20,7 +20,7 @@ from delta_orch.engines.select import spark_engine
 from delta_orch.engines.spark.frames import is_connect
 from delta_orch.engines.spark.pushed_filters import PushedFilters
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
     DATE,

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from delta_orch.engines.base import Engine, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.storage.open import open_store
 from tests.share import examples
 

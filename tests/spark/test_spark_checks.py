@@ -12,7 +12,7 @@ from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
 from tests.spark.spark_files import Files, rows_of
 

@@ -17,7 +17,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import type_to_arrow
 from delta_orch.protocol.types import (
     DOUBLE,
     LONG,

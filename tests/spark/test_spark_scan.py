@@ -17,7 +17,7 @@ from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ColumnNotFoundError, SchemaMismatchError, UnsupportedStoreError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.partition_values import serialize_partition_value
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import StructType

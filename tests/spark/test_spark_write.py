@@ -17,7 +17,7 @@ from delta_orch.engines.base import StatisticsPolicy, WriteSpec
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, write_settings
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, StorageError
-from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow, schema_to_arrow
 from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from tests.harness.row_multiset import ensure_same_rows

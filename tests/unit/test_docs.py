@@ -10,7 +10,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.protocol import types
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import type_to_arrow
 from delta_orch.protocol.table_properties import _PROPERTIES, TableProperties
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.spark_source import options

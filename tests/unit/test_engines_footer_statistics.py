@@ -25,7 +25,7 @@ from delta_orch.engines.footer_statistics import (
     statistics_columns,
 )
 from delta_orch.errors import MissingFileError, StorageError
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 
 UTC = pa.timestamp("us", "UTC")
 
@@ -273,7 +273,7 @@ def test_reading_footers_does_not_import_pandas(tmp_path: Path) -> None:
 import sys, pyarrow as pa, pyarrow.fs as pafs
 from delta_orch.engines.base import StatisticsPolicy
 from delta_orch.engines.footer_statistics import read_footer_statistics, statistics_columns
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 schema = schema_from_arrow(pa.schema([("s", pa.string()), ("ts", pa.timestamp("us", "UTC"))]))
 read_footer_statistics(pafs.LocalFileSystem(), [{str(path)!r}], statistics_columns(schema, StatisticsPolicy()))
 sys.exit("pandas" in sys.modules)

@@ -14,8 +14,7 @@ from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.to_arrow import arrow_predicate
-from delta_orch.protocol.arrow_building import literal_array
-from delta_orch.protocol.arrow_types import schema_from_arrow, type_to_arrow
+from delta_orch.protocol.arrow_building import literal_array, schema_from_arrow, type_to_arrow
 from delta_orch.protocol.types import DOUBLE, LONG, PRIMITIVE_TYPES, STRING, DecimalType
 
 ROWS = pa.table(

@@ -27,8 +27,7 @@ from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.action_json import parse_action
 from delta_orch.protocol.actions import Add, CommitInfo, DeletionVectorDescriptor, Metadata
-from delta_orch.protocol.arrow_building import STRING_MAP, valid_runs
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import STRING_MAP, schema_to_arrow, valid_runs
 from delta_orch.protocol.deletion_vector import stored_bitmap_bytes
 from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import LONG, STRING, VARIANT, ArrayType, MapType, StructField, StructType

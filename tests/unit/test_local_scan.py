@@ -18,7 +18,7 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import MissingFileError, ProtocolViolationError, TableError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import (
     BYTE,

@@ -28,7 +28,7 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.types import (
     LONG,
     STRING,

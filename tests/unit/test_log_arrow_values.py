@@ -29,8 +29,8 @@ from delta_orch.protocol.arrow_building import (
     plain,
     string_array,
     string_map_array,
+    type_to_arrow,
 )
-from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,

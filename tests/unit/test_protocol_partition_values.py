@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.protocol import types as t
-from delta_orch.protocol.arrow_building import string_array
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import string_array, type_to_arrow
 from delta_orch.protocol.partition_values import (
     parse_partition_value,
     partition_column_from_arrow,

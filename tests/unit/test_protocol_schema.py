@@ -17,8 +17,7 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
 )
 from delta_orch.protocol import types as t
-from delta_orch.protocol.arrow_building import string_array
-from delta_orch.protocol.arrow_types import schema_from_arrow, schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow, schema_to_arrow, string_array
 from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits, ensure_valid_table_schema
 from delta_orch.protocol.types import StructType

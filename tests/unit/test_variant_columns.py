@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.errors import InvalidRequestError, InvalidVariantError, SchemaMismatchError
-from delta_orch.protocol.arrow_types import VARIANT_STORAGE
+from delta_orch.protocol.arrow_building import VARIANT_STORAGE
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, MapType, StructField, StructType, holds_variant
 from delta_orch.protocol.variant.encode import (
     EMPTY_METADATA,

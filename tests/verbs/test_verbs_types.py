@@ -26,7 +26,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import SchemaMismatchError
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,

@@ -18,8 +18,7 @@ from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.spark_literals import natural_type
-from delta_orch.protocol.arrow_building import literal_array
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import literal_array, type_to_arrow
 from delta_orch.protocol.types import STRING, DataType, StructType
 
 Filler = Callable[[pa.RecordBatch], pa.RecordBatch]

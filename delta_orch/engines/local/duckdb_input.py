@@ -15,8 +15,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.logger import Logger
-from delta_orch.protocol.arrow_building import children_of, int64_range
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import children_of, int64_range, schema_to_arrow
 from delta_orch.protocol.types import STRING, StructType
 
 if TYPE_CHECKING:

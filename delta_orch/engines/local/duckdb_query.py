@@ -20,7 +20,7 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError, TableError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.logger import Logger
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, PrimitiveType, StructField, StructType
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from delta_orch.engines.footer_statistics import (
 )
 from delta_orch.errors import InvalidPropertyError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
-from delta_orch.protocol.arrow_building import bool_array, int64_array, string_array, string_map_array
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import bool_array, int64_array, schema_to_arrow, string_array, string_map_array
 from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.paths import encode_path
 from delta_orch.storage.base import storage_error

@@ -20,8 +20,7 @@ from delta_orch.errors import DeltaError
 from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with_columns
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
-from delta_orch.protocol.arrow_building import string_array
-from delta_orch.protocol.arrow_types import ensure_sound, field_to_arrow
+from delta_orch.protocol.arrow_building import ensure_sound, field_to_arrow, string_array
 from delta_orch.protocol.schema import Places, char_columns
 from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
 from delta_orch.storage.base import ensure_regular_file

@@ -20,8 +20,7 @@ from delta_orch.expressions.nodes import Cast, Column, Expression, Literal, Opaq
 from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
-from delta_orch.protocol.arrow_building import literal_scalar
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import literal_scalar, type_to_arrow
 from delta_orch.protocol.types import BYTE, DOUBLE, INTEGER, LONG, SHORT, VOID, DataType, StructField, StructType
 
 

@@ -33,7 +33,7 @@ from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import partition_strings
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead, thread_count

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
-from delta_orch.protocol.arrow_types import ensure_sound, schema_from_arrow
+from delta_orch.protocol.arrow_building import ensure_sound, schema_from_arrow
 
 Data = Any
 """Rows as a user hands them in: of pandas, Polars, or anything that exports an Arrow stream."""

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import DeltaError, StorageError
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 
 MEMORY_BYTES = 64 * 1024 * 1024
 """Rows up to this size stay in memory."""

@@ -26,7 +26,7 @@ from delta_orch.engines.local.file_writer import FileLayout, FileWriter, Partiti
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.partition_values import partition_column_from_arrow
 from delta_orch.protocol.types import BINARY, STRING, VARIANT, StructType, holds_variant, not_null_places
 from delta_orch.storage.prefetch import FAR_THREADS, Threads, thread_count

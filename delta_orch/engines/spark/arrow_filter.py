@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from delta_orch.engines.spark.frames import BatchFunction, is_connect, map_in_arrow
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:

@@ -36,7 +36,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression, Opaque
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import columns_of
-from delta_orch.protocol.arrow_types import ensure_sound, schema_to_arrow
+from delta_orch.protocol.arrow_building import ensure_sound, schema_to_arrow
 from delta_orch.protocol.schema_edit import type_at
 from delta_orch.protocol.types import StructType, holds_variant
 

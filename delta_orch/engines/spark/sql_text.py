@@ -16,7 +16,7 @@ from delta_orch.expressions.nodes import Coerced, Comparison, Expression
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, conjuncts, ensure_few_terms
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.schema_edit import with_fields, without_metadata
 from delta_orch.protocol.types import BINARY, VARIANT, ArrayType, DataType, MapType, StructField, StructType, with_parts
 

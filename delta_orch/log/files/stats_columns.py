@@ -11,8 +11,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.log.files.file_columns import members_of
 from delta_orch.log.files.stats_json import read_stats_json
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.protocol.arrow_building import one_chunk, string_array, struct_array
-from delta_orch.protocol.arrow_types import type_to_arrow
+from delta_orch.protocol.arrow_building import one_chunk, string_array, struct_array, type_to_arrow
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import (
     BINARY,

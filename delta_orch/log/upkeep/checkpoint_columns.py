@@ -33,9 +33,9 @@ from delta_orch.protocol.arrow_building import (
     string_array,
     string_map_array,
     struct_array,
+    type_to_arrow,
     validity_bitmap,
 )
-from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructType
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_paths, parse_clustering

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from delta_orch.protocol.arrow_building import longs_from_numpy, valid_mask
-from delta_orch.protocol.arrow_types import VARIANT_STORAGE
+from delta_orch.protocol.arrow_building import VARIANT_STORAGE, longs_from_numpy, valid_mask
 from delta_orch.protocol.variant.byte_columns import ByteColumn, Ints, Mask, join, with_validity
 from delta_orch.protocol.variant.convert import (
     OnMismatch,
@@ -59,8 +58,8 @@ def variant_get(
         on_mismatch: What to do with a value that cannot have that type: `raise`, or make it `null`.
 
     Returns:
-        An array of `arrow_type`, or of `arrow_types.VARIANT_STORAGE`. Null where the row is null, where nothing stands
-        at the path, and, except among variants, where a variant null does.
+        An array of `arrow_type`, or of `arrow_building.VARIANT_STORAGE`. Null where the row is null, where nothing
+        stands at the path, and, except among variants, where a variant null does.
 
     Raises:
         InvalidVariantError: The columns, or values on the way, break the rules.

@@ -14,8 +14,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
-from delta_orch.protocol.arrow_building import booleans_from_numpy, longs_from_numpy, valid_mask
-from delta_orch.protocol.arrow_types import VARIANT_STORAGE
+from delta_orch.protocol.arrow_building import VARIANT_STORAGE, booleans_from_numpy, longs_from_numpy, valid_mask
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, holds_variant
 from delta_orch.protocol.variant.byte_columns import (
     ByteColumn,
@@ -65,7 +64,7 @@ def reconstruct_variant(array: pa.Array | pa.ChunkedArray) -> pa.StructArray | p
             back chunked.
 
     Returns:
-        Arrow type `arrow_types.VARIANT_STORAGE`.
+        Arrow type `arrow_building.VARIANT_STORAGE`.
 
     Raises:
         InvalidVariantError: The columns, or the values in them, break the rules: a `value` beside a `typed_value` that

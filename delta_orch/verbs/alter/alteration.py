@@ -36,7 +36,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import ensure_files_fit_iceberg
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult, ensure_options, parse_txns, provenance_only
 from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.type_text import with_declared_types
 from delta_orch.scan.scan import SCAN_COLUMNS

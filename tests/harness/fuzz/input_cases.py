@@ -20,7 +20,7 @@ from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.log.files.commit_reader import LogFile, parse_log_files
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.deletion_vector import (
     DeletionVector,
     inline_bitmap_bytes,

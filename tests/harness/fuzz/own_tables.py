@@ -29,7 +29,7 @@ from delta_orch.protocol.actions import (
     Remove,
     Txn,
 )
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.deletion_vector import DeletionVector, z85_encode
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.storage.local import LocalStore

@@ -15,7 +15,7 @@ from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine
 from delta_orch.engines.select import spark_engine
 from delta_orch.errors import DeltaError
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import StructType, types_of
 from delta_orch.testing import open_table
 from delta_orch.variant import variant_to_json

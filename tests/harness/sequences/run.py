@@ -19,7 +19,7 @@ import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import DeltaError, UnsupportedFeatureError
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from tests.harness.sequences.cases import COLUMNS, COMPUTED, IDENTITIES, SCHEMA, Sequence, Statement, random_sequence
 from tests.interop.reference_client import Reference, ReferenceError
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from delta_orch.protocol.arrow_types import schema_from_arrow
+from delta_orch.protocol.arrow_building import schema_from_arrow
 
 CLONE, PATH, PARQUET, CONVERTED = "{clone}", "{path}", "{parquet}", "{converted}"
 """Beside the table: a clone of it, where the table lies, and files that become a table, before and after."""

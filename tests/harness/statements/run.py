@@ -22,7 +22,7 @@ from pyspark.errors import PySparkException
 import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.errors import DeltaError, UnsupportedExpressionError
-from delta_orch.protocol.arrow_types import schema_to_arrow
+from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.schema import GENERATION_EXPRESSION, IDENTITY_START, parse_schema
 from delta_orch.protocol.types import StructType
 from tests.harness.sequences.cases import Statement

@@ -25,8 +25,8 @@ from delta_orch.protocol.arrow_building import (
     int64_array,
     one_chunk,
     string_array,
+    type_to_arrow,
 )
-from delta_orch.protocol.arrow_types import type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
     DATE,
