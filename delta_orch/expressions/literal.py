@@ -8,6 +8,7 @@ from typing import Protocol, runtime_checkable
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Constant, Expression, Literal
 from delta_orch.expressions.spark_literals import natural_type, quote_string, spark_literal
+from delta_orch.expressions.tree import too_deep
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType
 
 
@@ -46,7 +47,11 @@ def constant_for(value: object, data_type: DataType | None) -> Expression:
     if isinstance(value, list | tuple | dict):
         from delta_orch.expressions.parse import parse_row_value
 
-        return parse_row_value(_sql_of(value, data_type))
+        try:
+            text = _sql_of(value, data_type)
+        except RecursionError:
+            raise too_deep() from None  # It may hold itself.
+        return parse_row_value(text)
     return _atomic(value)
 
 

@@ -8,12 +8,13 @@ import pickle
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, literal
 from delta_orch.engines.spark.sql_text import bounded_sql
 from delta_orch.errors import DeltaError, InvalidExpressionError
 from delta_orch.expressions.nodes import (
@@ -322,6 +323,19 @@ def test_a_list_of_a_million_values_is_a_set(table: DeltaTable, where: object) -
     for one in tries(2):
         with one.timed():
             assert count(table, where) == 500
+
+
+def test_a_list_that_holds_itself_is_no_constant() -> None:
+    cyclic: list[Any] = []
+    cyclic.append(cyclic)
+    deep: list[Any] = []
+    for _ in range(100_000):
+        deep = [deep]
+    for value in (cyclic, deep):
+        with pytest.raises(InvalidExpressionError, match="too deeply"):
+            literal(value)
+    while deep:
+        deep = deep[0]
 
 
 def test_lists_of_plain_values_are_like_lists_of_literals() -> None:
