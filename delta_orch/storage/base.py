@@ -397,7 +397,7 @@ def ensure_regular_file(path: str) -> None:
 
 
 LARGEST_LOG_FILE, LARGEST_HINT = 2 << 30, 64 << 20
-"""No file of a log is larger, as it is read as a whole; `_last_checkpoint`, which every read begins with, even less."""
+"""No file of a log is larger, as it is read as a whole; nor what readers can do without, which many begin with."""
 
 
 def ensure_log_file_size(path: str, size: int) -> None:
@@ -406,7 +406,7 @@ def ensure_log_file_size(path: str, size: int) -> None:
     Raises:
         CorruptLogError: It is larger than `LARGEST_LOG_FILE`, or `LARGEST_HINT`. Nothing was read.
     """
-    if size > (most := LARGEST_HINT if path.endswith(LAST_CHECKPOINT_PATH) else LARGEST_LOG_FILE):
+    if size > (most := LARGEST_HINT if path.endswith((LAST_CHECKPOINT_PATH, ".crc")) else LARGEST_LOG_FILE):
         raise CorruptLogError(
             f"Log file {path.rpartition('/')[2]} cannot be read",
             cause=f"It has {size} bytes: no file of a log that is read as a whole has more than {most}",

@@ -96,11 +96,15 @@ def test_they_end_at_once(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr[-2000:]
 
 
-def test_a_hint_of_gigabytes_is_passed_over(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["_last_checkpoint", f"{0:020d}.crc"])
+def test_what_readers_can_do_without_is_passed_over_where_it_has_gigabytes(tmp_path: Path, name: str) -> None:
     table = DeltaTable(tmp_path)
     table.append(pa.table({"id": [1, 2, 3]}))
-    with _log(tmp_path, "_last_checkpoint").open("wb") as file:
+    table.checkpoint()
+    with _log(tmp_path, name).open("wb") as file:
         file.truncate((2 << 30) - 1)
     with pytest.raises(CorruptLogError, match="bytes"):
-        table.store.read_bytes("_delta_log/_last_checkpoint")
+        table.store.read_bytes(f"_delta_log/{name}")
     assert DeltaTable(tmp_path).snapshot().scan().count() == 3
+    DeltaTable(tmp_path).append(pa.table({"id": [4]}))
+    assert DeltaTable(tmp_path).snapshot().scan().to_arrow().num_rows == 4

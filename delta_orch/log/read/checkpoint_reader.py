@@ -440,7 +440,7 @@ def _recorded(store: LogStore, version: int) -> tuple[int | None, str | None]:
     """What the checksum of a version says of the number of files and the table's id; None where it does not tell."""
     try:
         checksum = orjson.loads(store.read_bytes(checksum_path(version)))
-    except (ValueError, StorageError) as e:
+    except (ValueError, CorruptLogError, StorageError) as e:
         _LOGGER.info("Passing over the version checksum of version %d of %s: %s", version, store.uri, e)
         return None, None
     checksum = checksum if isinstance(checksum, dict) else {}
