@@ -30,7 +30,8 @@ WEBSERVER_VARIABLE = "DELTA_ORCH_WEBSERVER_BASE_URL"
 
 DEFAULT_CONFLICT_RETRIES = 3
 _PAUSE_S = 1.0
-_CLOCKS_DIFFER_S = 3600
+_CLOCKS_DIFFER_S = 600
+"""By so much the clock of a machine that commits may be behind that of Dagster's database."""
 
 StepContext = dg.OutputContext | dg.InputContext | dg.AssetExecutionContext | dg.OpExecutionContext
 
@@ -218,7 +219,7 @@ def ensure_not_added(
     about = {"root_run_id": run.root_run_id, "asset_key": "/".join(context.asset_key.path)}
 
     def is_of_other_identity(commit: Commit) -> bool:
-        # What a restore has undone is not recorded.
+        # A restore takes the marks of partitions back with their rows.
         stands = all((before.txn_version(txn.app_id) or 0) >= txn.version for txn in commit.txns)
         return stands and not {txn.app_id for txn in commit.txns} & {txn.app_id for txn in txns}
 

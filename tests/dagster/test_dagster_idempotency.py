@@ -268,6 +268,12 @@ def test_an_appended_run_is_retried_without_a_duplicate(jobs: Jobs) -> None:
     assert sorted(runs) == sorted([first.run_id, lost.run_id])
 
 
+def deployed(*said: dict[str, Any]) -> Any:
+    """The job of metadata and settings of the IO manager."""
+    arguments: Any = tuple(json.dumps(one) for one in said)
+    return dg.build_reconstructable_job(dagster_jobs.__name__, "deployed_job", arguments)
+
+
 _WHOLE: dict[str, Any] = {}
 _BY_DAY: dict[str, Any] = {"partition_expr": "day"}
 _ADDED: dict[str, Any] = {"mode": "append"}
@@ -298,10 +304,6 @@ def test_a_definition_that_changes_between_two_attempts_adds_nothing_twice(
     is_by_day = "partition_expr" in before
     tags = {"dagster/partition": "2013-01-01"} if is_by_day else {}
 
-    def deployed(*said: dict[str, Any]) -> Any:
-        arguments: Any = tuple(json.dumps(one) for one in said)
-        return dg.build_reconstructable_job(dagster_jobs.__name__, "deployed_job", arguments)
-
     monkeypatch.setenv("DELTA_TEST_FAULT", "after")
     lost = dg.execute_job(deployed(before, before_settings), jobs.instance, tags=tags)
     monkeypatch.setenv("DELTA_TEST_FAULT", "")
@@ -313,6 +315,22 @@ def test_a_definition_that_changes_between_two_attempts_adds_nothing_twice(
     assert [row["run"] for row in table.snapshot().scan().to_arrow().to_pylist()] == [lost.run_id]
     assert dg.execute_job(job, jobs.instance, tags=tags).success
     assert table.snapshot().scan().to_arrow().num_rows == 2
+
+
+@pytest.mark.slow
+def test_what_a_restore_has_undone_is_added(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = DeltaTable(jobs.root / "readings")
+    table.append(pa.table({"day": ["2012-12-31"], "run": ["other"]}), partition_by=["day"])
+    tags, added = {"dagster/partition": "2013-01-01"}, _BY_DAY | _ADDED
+    monkeypatch.setenv("DELTA_TEST_FAULT", "after")
+    lost = dg.execute_job(deployed(added, {"idempotency": "partition"}), jobs.instance, tags=tags)
+    # It takes back the marks of partitions, which say that they are written.
+    table.restore(version=0)
+    monkeypatch.setenv("DELTA_TEST_FAULT", "")
+    from_failure = dg.ReexecutionOptions.from_failure(lost.run_id, jobs.instance)
+    again = dg.execute_job(deployed(added, {}), jobs.instance, tags=tags, reexecution_options=from_failure)
+    assert again.success
+    assert sorted(table.snapshot().scan().to_arrow()["run"].to_pylist()) == sorted(["other", again.run_id])
 
 
 @pytest.mark.slow
