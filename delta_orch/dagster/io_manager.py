@@ -284,10 +284,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             audits=settings.audits,
             owner=asset_owner(context.asset_key.path) if context.has_asset_key else OPS,
         )
-        if before is not None and context.has_asset_key and settings.mode == "append":
+        if before is not None and settings.mode == "append":
             if is_once:
                 ensure_one_location([name for name, at in before.txns.items() if at >= 0], step.txns)
-            if run is not None:
+            if run is not None and context.has_asset_key:
                 ensure_not_added(context, run, table, before, step.txns)
         return step, scopes
 

@@ -164,9 +164,10 @@ class Step:
         done = self.already_done()
         if done is not None:
             return done
-        self._ensure_owner(snapshot_or_none(self.table))
+        before = snapshot_or_none(self.table)
+        self._ensure_owner(before)
         if self.mode == "overwrite_partitions":
-            self._replaced_partitions()
+            self._replaced_partitions(before)
         return self._commit(rows())
 
     def already_done(self) -> StepReport | None:
@@ -276,11 +277,10 @@ class Step:
             return replace(batch, is_whole=True)
         if self.mode != "overwrite_partitions":
             return replace(batch, recomputes=self.mode == "overwrite_touched")
-        return replace(batch, replaces=(*batch.replaces, self._replaced_partitions()))
+        return replace(batch, replaces=(*batch.replaces, self._replaced_partitions(snapshot_or_none(self.table))))
 
-    def _replaced_partitions(self) -> tuple[str, ...]:
-        """The columns of the partitions that `overwrite_partitions` replaces."""
-        before = snapshot_or_none(self.table)
+    def _replaced_partitions(self, before: TableSnapshot | None) -> tuple[str, ...]:
+        """The columns of the partitions that `overwrite_partitions` replaces. Raises InvalidRequestError: None."""
         columns = (self.options.get("partition_by") or ()) if before is None else before.partition_columns
         if not columns:
             raise InvalidRequestError(
