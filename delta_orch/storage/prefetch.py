@@ -42,7 +42,7 @@ class Threads:
         except RuntimeError:
             # The first import is refused then, too.
             return
-        self._pool = ThreadPoolExecutor(count, thread_name_prefix="delta-orch")
+        self._pool = ThreadPoolExecutor(count, thread_name_prefix="delta-orch-ahead")
 
     def begin(self, work: Callable[..., Result], *arguments: object) -> Future[Result]:
         """Do some work. Raises RuntimeError: No thread can be started."""

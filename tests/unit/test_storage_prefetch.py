@@ -122,4 +122,6 @@ def test_ahead_works_on_one_item_more_and_ends_with_the_block() -> None:
     with ahead(items()) as numbers:
         assert next(numbers) == 0
     assert len(begun) <= 2
-    assert not any(thread.name.startswith("delta-orch") and thread.ident in begun for thread in threading.enumerate())
+    assert not any(
+        thread.name.startswith("delta-orch-ahead") and thread.ident in begun for thread in threading.enumerate()
+    )
