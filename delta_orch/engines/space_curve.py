@@ -7,13 +7,13 @@ enough: no row is lost or changed by a bad one.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.protocol.arrow_building import longs_from_numpy
 
 if TYPE_CHECKING:
     import numpy as np
@@ -37,9 +37,9 @@ class CurveGrid(NamedTuple):
 
     bounds: tuple[pa.Array, ...]
     bits: int
-    places: npt.NDArray[np.int64]
+    places: npt.NDArray[np.uint16]
 
-    def places_of(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.int64]:
+    def places_of(self, columns: Sequence[pa.Array]) -> npt.NDArray[np.uint16]:
         """The place of each row on the curve, from its values in the columns."""
         import numpy as np
 
@@ -57,13 +57,16 @@ def grid_of(sample: pa.Table, curve: Curve) -> CurveGrid:
     return CurveGrid(bounds, bits, curve_places(count, bits, curve))
 
 
-def curve_places(count: int, bits: int, curve: Curve) -> npt.NDArray[np.int64]:
-    """The place on a curve of every cell of a grid of `count` dimensions with `1 << bits` ranges each."""
+def curve_places(count: int, bits: int, curve: Curve) -> npt.NDArray[np.uint16]:
+    """The place on a curve of every cell of a grid of `count` dimensions with `1 << bits` ranges each.
+
+    There are as many places as cells, 65,536 at most: NumPy sorts such numbers by radix.
+    """
     import numpy as np
 
     cells = np.arange(1 << (count * bits), dtype=np.int64)
     if count == 1:
-        return cells
+        return cells.astype(np.uint16)
     mask = (1 << bits) - 1
     axes = [(cells >> (bits * (count - 1 - i))) & mask for i in range(count)]
     if curve == "hilbert":
@@ -72,7 +75,7 @@ def curve_places(count: int, bits: int, curve: Curve) -> npt.NDArray[np.int64]:
     for bit in range(bits - 1, -1, -1):
         for axis in axes:
             places = (places << 1) | ((axis >> bit) & 1)
-    return places
+    return places.astype(np.uint16)
 
 
 def _transposed(axes: list[npt.NDArray[np.int64]], bits: int) -> list[npt.NDArray[np.int64]]:
@@ -129,9 +132,12 @@ def _ranges(values: pa.Array, bounds: pa.Array) -> npt.NDArray[np.int64]:
         known, found = bounds.view(width), values.view(width)
     else:
         encoded = pc.dictionary_encode(values)
-        ordered = bounds.to_pylist()
-        of_distinct = [1 + bisect_right(ordered, value) for value in encoded.dictionary.to_pylist()]
-        numbers = pc.take(pa.array(of_distinct, pa.int64()), encoded.indices)
+        # Equal values stay in their order: a bound comes before a value like it.
+        order = np.asarray(pc.sort_indices(pa.concat_arrays([bounds, encoded.dictionary])))
+        is_bound = order < len(bounds)
+        of_distinct = np.empty(len(encoded.dictionary), np.int64)
+        of_distinct[order[~is_bound] - len(bounds)] = 1 + np.cumsum(is_bound)[~is_bound]
+        numbers = pc.take(longs_from_numpy(of_distinct), encoded.indices)
         return np.asarray(pc.fill_null(numbers, 0).to_numpy(zero_copy_only=False), np.int64)
     numbers = 1 + np.searchsorted(
         known.to_numpy(zero_copy_only=False), pc.fill_null(found, 0).to_numpy(zero_copy_only=False), side="right"

@@ -112,7 +112,7 @@ def int64_range(start: int, stop: int) -> pa.Int64Array:
     return longs_from_numpy(np.arange(start, stop, dtype=np.int64))
 
 
-def longs_from_numpy(values: npt.NDArray[np.int64]) -> pa.Int64Array:
+def longs_from_numpy(values: npt.NDArray[np.integer]) -> pa.Int64Array:
     """The same numbers, not copied where they lie together."""
     return pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(np.ascontiguousarray(values, np.int64))])
 

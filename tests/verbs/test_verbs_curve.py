@@ -238,6 +238,6 @@ def test_ranges_ascend_with_values() -> None:
         grid = grid_of(pa.table({"0": column.slice(0, 500)}), "zorder")
         ordered = data.sort_by(name).column(name).combine_chunks()
         places = grid.places_of([ordered])
-        values = places[: len(ordered) - ordered.null_count]
+        values = places[: len(ordered) - ordered.null_count].astype(np.int64)
         assert (np.diff(values) >= 0).all()
         assert set(places[len(ordered) - ordered.null_count :].tolist()) == {0}

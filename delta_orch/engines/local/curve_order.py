@@ -38,9 +38,7 @@ def along_curve(
     def batches() -> Iterator[pa.RecordBatch]:
         sample = _sample(relation, paths)
         grid = grid_of(sample, curve)
-        for rows in _ordered(relation, paths, grid, sample):
-            for start in range(0, rows.num_rows, most):
-                yield rows.slice(start, most)
+        yield from _ordered(relation, paths, grid, sample, most)
 
     return LocalRelation(relation.schema, batches)
 
@@ -92,7 +90,7 @@ def _only(relation: LocalRelation, paths: Sequence[tuple[str, ...]]) -> LocalRel
 
 
 def _ordered(
-    relation: LocalRelation, paths: Sequence[tuple[str, ...]], grid: CurveGrid, sample: pa.Table
+    relation: LocalRelation, paths: Sequence[tuple[str, ...]], grid: CurveGrid, sample: pa.Table, most: int
 ) -> Iterator[pa.RecordBatch]:
     held: list[pa.RecordBatch] = []
     size = 0
@@ -109,10 +107,10 @@ def _ordered(
                     buckets = _Buckets(Path(directory), batch.schema, grid.places_of(_columns(sample, _flat(paths))))
                     stack.callback(buckets.close)
                 buckets.add(*_sorted(held, paths, grid))
-                held, size = [], 0
+                size = 0
         if buckets is None:
             if held:
-                yield from _sorted(held, paths, grid)[0].to_batches()
+                yield from _in_order(*_sorted(held, paths, grid)[:2], most)
             return
         if held:
             buckets.add(*_sorted(held, paths, grid))
@@ -120,9 +118,10 @@ def _ordered(
             with pa.OSFile(str(path), "rb") as source, pa.ipc.open_stream(source) as reader:
                 if num_bytes > 2 * MEMORY_BYTES:
                     # Nearly all of it is in one cell: there is no order to bring it into.
-                    yield from reader
+                    for batch in reader:
+                        yield from (batch.slice(start, most) for start in range(0, batch.num_rows, most))
                 else:
-                    yield from _sorted(list(reader), paths, grid)[0].to_batches()
+                    yield from _in_order(*_sorted(list(reader), paths, grid)[:2], most)
 
 
 def _flat(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
@@ -131,22 +130,35 @@ def _flat(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 def _sorted(
     batches: list[pa.RecordBatch], paths: Sequence[tuple[str, ...]], grid: CurveGrid
-) -> tuple[pa.Table, npt.NDArray[np.int64]]:
-    """The rows in order, and their places. Those of one column are sorted by its values."""
-    rows = pa.Table.from_batches(batches)
-    columns = _columns(rows, paths)
-    if len(columns) == 1:
-        rows = pc.take(rows, pc.sort_indices(columns[0]))
-        columns = _columns(rows, paths)
-    places = grid.places_of(columns)
-    order = np.argsort(places, kind="stable")
-    return pc.take(rows, longs_from_numpy(order)), places[order]
+) -> tuple[pa.Table, npt.NDArray[np.integer], npt.NDArray[np.uint16]]:
+    """The rows, their order, and their places in that order. Those of one column are sorted by its values.
+
+    The list is empty then: of each column, there are only the chunks or the whole in memory, never both of all columns.
+    """
+    places = np.concatenate([grid.places_of(_columns(batch, paths)) for batch in batches])
+    columns, schema = list(pa.Table.from_batches(batches).columns), batches[0].schema
+    batches.clear()
+    for number in range(len(columns)):
+        columns[number] = columns[number].combine_chunks()
+    rows = pa.Table.from_arrays(columns, schema=schema)
+    if len(paths) == 1:
+        by_value = np.asarray(pc.sort_indices(_columns(rows, paths)[0]))
+        order = by_value[np.argsort(places[by_value], kind="stable")]
+    else:
+        order = np.argsort(places, kind="stable")
+    return rows, order, places[order]
+
+
+def _in_order(rows: pa.Table, order: npt.NDArray[np.integer], most: int) -> Iterator[pa.RecordBatch]:
+    """The rows a batch at a time: the memory of one batch serves the next."""
+    for start in range(0, len(order), most):
+        yield from pc.take(rows, longs_from_numpy(order[start : start + most])).to_batches()
 
 
 class _Buckets:
     """Files of rows whose places lie between two cuts."""
 
-    def __init__(self, directory: Path, schema: pa.Schema, sampled: npt.NDArray[np.int64]) -> None:
+    def __init__(self, directory: Path, schema: pa.Schema, sampled: npt.NDArray[np.uint16]) -> None:
         ordered = np.sort(sampled)
         every = max(1, len(ordered) // _BUCKETS)
         self._cuts = np.unique(ordered[every::every])
@@ -155,13 +167,13 @@ class _Buckets:
         self._writers: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         self._schema = schema
 
-    def add(self, rows: pa.Table, places: npt.NDArray[np.int64]) -> None:
-        """Sorted rows: each file gets a slice."""
+    def add(self, rows: pa.Table, order: npt.NDArray[np.integer], places: npt.NDArray[np.uint16]) -> None:
+        """Sorted rows: each file gets those between two of its cuts."""
         edges = [0, *np.searchsorted(places, self._cuts, side="left").tolist(), rows.num_rows]
         for number, (start, stop) in enumerate(pairwise(edges)):
             if start == stop:
                 continue
-            part = rows.slice(start, stop - start)
+            part = pc.take(rows, longs_from_numpy(order[start:stop]))
             with spilling():
                 if number not in self._writers:
                     options = pa.ipc.IpcWriteOptions(compression="lz4")

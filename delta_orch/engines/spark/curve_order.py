@@ -46,7 +46,9 @@ def along_curve(
             texts = [to_spark_sql(Literal(value, data_type)) for value in bounds.to_pylist()]
             cell = f"(shiftleft({cell}, {grid.bits}) | {_range(name, texts)})"
         number, place = (free_name(f"_delta_orch_{name}", frame.columns) for name in ("cell", "place"))
-        table = pa.Table.from_arrays([int64_range(0, len(grid.places)), pa.array(grid.places)], [number, place])
+        table = pa.Table.from_arrays(
+            [int64_range(0, len(grid.places)), pa.array(grid.places, pa.int64())], [number, place]
+        )
         places = value_to_frame(frame.sparkSession, table).hint("broadcast")
         numbered = frame.selectExpr("*", f"{cell} AS {number}").join(places, number)
         ordered = numbered.repartitionByRange(num_files, place).sortWithinPartitions(place)
