@@ -73,6 +73,16 @@ def to_checked_sql(expression: Expression) -> str:
     return _Printer(_spark_column, literal, _spark_starts_with, None).print(expression)
 
 
+def to_shown_sql(expression: Expression) -> str:
+    """The predicate for a reader: as `to_spark_sql`, but numbers stand without the casts that tell their types."""
+
+    def literal(value: Constant, data_type: DataType | None) -> str:
+        is_number = isinstance(value, int | float | Decimal) and not isinstance(value, bool)
+        return str(value) if is_number else spark_literal(value, data_type)
+
+    return _Printer(_spark_column, literal, _spark_starts_with, None).print(expression)
+
+
 def print_duckdb(
     expression: Expression,
     column: Callable[[Column], str],

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pyarrow.compute as pc
 
 from delta_orch.expressions.nodes import And, Coerced, Column, Expression, Not, Opaque, Or
-from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.to_sql import to_shown_sql
 from delta_orch.expressions.tree import columns_of, conjuncts
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import data_columns, match_files
@@ -127,7 +127,7 @@ def explain_scan(snapshot: Snapshot, where: Expression | None, arrow_filter: pc.
 def _part(snapshot: Snapshot, part: Expression, total: FileCount) -> PredicatePart:
     used = _used(snapshot, part)
     left = snapshot.files(["size"], part).num_rows if used else total.num_files
-    return PredicatePart(kept(to_spark_sql(part)), used, total.num_files - left)
+    return PredicatePart(kept(to_shown_sql(part)), used, total.num_files - left)
 
 
 def _used(snapshot: Snapshot, part: Expression) -> tuple[str, ...]:

@@ -348,6 +348,7 @@ def test_row_checks_count_null_as_a_violation(store: LogStore, text: str) -> Non
         with pytest.raises(ConstraintViolationError, match="replace_where") as caught:
             write(store, wrong, checks=(check,))
         assert caught.value.context == {"constraint": "replace_where", "row": {"id": bad, "p": "a"}}
+        assert "id" in str(caught.value) and "CAST" not in str(caught.value)
 
 
 def test_a_check_that_cannot_be_evaluated_is_refused_before_anything_is_written(store: LogStore) -> None:

@@ -10,7 +10,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import LengthCheck, RowCheck
 from delta_orch.errors import ConstraintViolationError, InvalidVariantError, SchemaMismatchError
 from delta_orch.expressions.to_arrow import arrow_predicate
-from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.expressions.to_sql import to_shown_sql
 from delta_orch.expressions.tree import columns_of, is_opaque
 from delta_orch.protocol.arrow_building import literal_array, map_entries
 from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType, holds_variant, not_null_places
@@ -165,7 +165,7 @@ def _row_check(check: RowCheck, schema: StructType) -> BatchCheck:
     def verify(batch: pa.RecordBatch) -> None:
         offending = violations(batch)
         if offending.num_rows:
-            _refuse(check.name, f"It must satisfy {to_spark_sql(check.condition)}", offending, read)
+            _refuse(check.name, f"It must satisfy {to_shown_sql(check.condition)}", offending, read)
 
     return verify
 
