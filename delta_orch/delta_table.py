@@ -11,9 +11,8 @@ from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.redaction import redacted
 from delta_orch.storage.open import open_store
-from delta_orch.table_snapshot import TableSnapshot
+from delta_orch.table_snapshot import TableSnapshot, after_commit
 from delta_orch.table_verbs import TableVerbs
-from delta_orch.table_writes import after_commit
 
 if TYPE_CHECKING:
     import pyarrow.compute as pc

@@ -142,7 +142,7 @@ class StagedWrite:
         """
         from delta_orch.engines.select import select_engine
         from delta_orch.log.write.held_transaction import ResumedTransaction
-        from delta_orch.writing.found_rows import first_file_with
+        from delta_orch.writing.selection import first_file_with
 
         held = self._load()
         base = self._base(held)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.time_travel import Timestamp, ensure_version
-from delta_orch.table_writes import TableWrites
+from delta_orch.table_snapshot import TableWrites
 
 if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
@@ -348,7 +348,7 @@ class TableVerbs(TableWrites):
 
     def repair(self, **options: Unpack[CommitOptions]) -> CommitResult:
         """Remove data files that are gone from the table, so that the others can be read again. Their rows are lost.
-        Run it with `dry_run=True` first: `preview.removes` names the files. See `verbs.repair.repair`.
+        Run it with `dry_run=True` first: `preview.removes` names the files. See `verbs.fsck.repair`.
 
         Returns: `skipped` where no file is gone.
 
@@ -357,7 +357,7 @@ class TableVerbs(TableWrites):
             AppendOnlyError: The table keeps its rows.
             ConflictError: Another commit removed one of the files.
         """
-        from delta_orch.verbs.repair import repair
+        from delta_orch.verbs.fsck import repair
 
         return repair(*self._target(options), options)
 

@@ -191,8 +191,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
             return
         from delta_orch.expressions.nodes import Expression
         from delta_orch.expressions.parse import parse_row_value
-        from delta_orch.verbs.merge.builder import Merge
-        from delta_orch.verbs.merge.clauses import ensure_reachable
+        from delta_orch.verbs.merge.clauses import Merge, ensure_reachable
 
         merge: Any = Merge(cast("Any", ensure_reachable), cast("Any", ensure_reachable))
         for clause in self.clauses:

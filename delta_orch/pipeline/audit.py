@@ -217,7 +217,7 @@ def ensure_unique_keys(staged: TableSnapshot, keys: Sequence[str]) -> None:
 
     Raises ConstraintViolationError: Two rows have the same keys.
     """
-    from delta_orch.verbs.merge.unique_keys import same_keys
+    from delta_orch.verbs.merge.new_rows import same_keys
 
     if shown := repeated_keys(staged, keys)[2]:
         raise same_keys(shown)

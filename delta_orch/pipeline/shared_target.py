@@ -135,7 +135,7 @@ def _looking(
     from delta_orch.engines.select import local_engine
     from delta_orch.expressions.resolve import resolve_predicate
     from delta_orch.protocol.arrow_building import string_array
-    from delta_orch.writing.found_rows import first_file_with
+    from delta_orch.writing.selection import first_file_with
 
     files = snapshot.files(ADD_SCHEMA.names)
     predicate = resolve_predicate(where, snapshot.schema)

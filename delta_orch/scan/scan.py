@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from delta_orch.engines.base import Engine, Relation
     from delta_orch.scan.explain import ScanExplanation
     from delta_orch.scan.projection import Projection
+    from delta_orch.table.configuration import TableConfiguration
 
 # What an engine needs to open a file; statistics are only for planning.
 SCAN_COLUMNS = ("path", "dv_id", "partition_values", "size", "modification_time", "deletion_vector")
@@ -75,7 +76,7 @@ class Scan:
         self._row_tracking: RowTracking | None = None
         self._schema = snapshot.schema
         if row_tracking:
-            from delta_orch.scan.row_tracking import resolve_row_tracking, with_row_tracking_columns
+            from delta_orch.scan.projection import resolve_row_tracking, with_row_tracking_columns
 
             self._row_tracking = resolve_row_tracking(snapshot)
             self._schema = with_row_tracking_columns(snapshot.schema, self._row_tracking)
@@ -104,8 +105,16 @@ class Scan:
         return self._plan_of(lambda columns: self._snapshot.files(columns, self._predicate.where))
 
     def _plan_of(self, files: Callable[[Sequence[str]], pa.Table]) -> ScanPlan:
+        """The scan of some files, which `files` gives with the columns that it is asked for."""
+        names = SCAN_COLUMNS if self._row_tracking is None else SCAN_COLUMNS + ROW_TRACKING_COLUMNS
         columns = None if self._projection is None else self._projection.columns
-        plan = _plan(self._snapshot, self._schema, columns, self._predicate, self._row_tracking, files)
+        plan = replace(
+            scan_of_files(self._snapshot, files(names), columns, self.where),
+            schema=self._schema,
+            row_tracking=self._row_tracking,
+            arrow_filter=self._predicate.arrow_filter,
+            prune=SnapshotPruning.of(self._snapshot),
+        )
         if self._projection is None or not self._projection.is_nested:
             return plan
         return replace(plan, schema=self._pruned_schema(self._projection), output=self._projection.output)
@@ -164,7 +173,7 @@ class Scan:
 
         Raises ProtocolViolationError: The log names a file twice.
         """
-        from delta_orch.scan.counting import count_rows
+        from delta_orch.scan.file_listing import count_rows
 
         return count_rows(self._snapshot, self.plan())
 
@@ -239,8 +248,7 @@ class Scan:
         """
         engine = spark_engine(spark)
         from delta_orch.engines.spark.engine import SparkEngine
-        from delta_orch.scan.following import FollowedScan
-        from delta_orch.scan.large_scan import LargeScan, is_large
+        from delta_orch.scan.replanned import FollowedScan, LargeScan, is_large
 
         if not follow and is_large(self._snapshot) and not (self._projection and self._projection.is_nested):
             prunings = functools.lru_cache(_REMEMBERED)(functools.partial(SnapshotPruning, self._snapshot))
@@ -262,42 +270,22 @@ class Scan:
 
 
 def scan_of_files(
-    snapshot: Snapshot, files: pa.Table, columns: tuple[str, ...] | None = None, where: Expression | None = None
+    snapshot: Snapshot,
+    files: pa.Table,
+    columns: tuple[str, ...] | None = None,
+    where: Expression | None = None,
+    table: TableConfiguration | None = None,
 ) -> ScanPlan:
-    """The scan of some of a snapshot's files."""
+    """The scan of some of a snapshot's files; `table` is what their rows are read as, None for the snapshot's."""
+    table = snapshot.configuration if table is None else table
     return ScanPlan(
         store=snapshot.store,
-        schema=snapshot.schema,
-        partition_columns=snapshot.partition_columns,
+        schema=table.schema,
+        partition_columns=table.partition_columns,
         files=files,
         columns=columns,
         where=where,
-        column_mapping=snapshot.configuration.column_mapping,
-        each_once=True,
-    )
-
-
-def _plan(
-    snapshot: Snapshot,
-    schema: StructType,
-    columns: tuple[str, ...] | None,
-    predicate: ScanPredicate,
-    row_tracking: RowTracking | None,
-    files: Callable[[Sequence[str]], pa.Table],
-) -> ScanPlan:
-    """The scan of some files, which `files` gives with the columns that it is asked for."""
-    names = SCAN_COLUMNS if row_tracking is None else SCAN_COLUMNS + ROW_TRACKING_COLUMNS
-    return ScanPlan(
-        store=snapshot.store,
-        schema=schema,
-        partition_columns=snapshot.partition_columns,
-        files=files(names),
-        columns=columns,
-        where=predicate.where,
-        column_mapping=snapshot.configuration.column_mapping,
-        row_tracking=row_tracking,
-        arrow_filter=predicate.arrow_filter,
-        prune=SnapshotPruning.of(snapshot),
+        column_mapping=table.column_mapping,
         each_once=True,
     )
 

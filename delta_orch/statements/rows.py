@@ -19,7 +19,7 @@ from delta_orch.statements.session import Session, table_name, unsupported
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.scan.explain import ScanExplanation
-    from delta_orch.verbs.merge.builder import Merge
+    from delta_orch.verbs.merge.clauses import Merge
 
 _COMPUTED = (CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START)
 

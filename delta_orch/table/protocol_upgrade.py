@@ -382,3 +382,29 @@ def without_features(protocol: Protocol, names: Iterable[str]) -> Protocol:
     if reader:
         return Protocol(3, MAX_WRITER_VERSION, tuple(sorted(reader)), tuple(sorted(rest)), protocol.extra)
     return Protocol(1, MAX_WRITER_VERSION, None, tuple(sorted(rest)), protocol.extra)
+
+
+# What goes with a definition that one version or table takes over from another, and what is a fact of its own log.
+
+_SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
+
+
+def united_protocol(kept: Protocol, taken: Protocol) -> Protocol:
+    """`kept`, grown by what another protocol supports; never lowered. Both are of tables this release can write."""
+    return with_features(kept, canonical_features(taken))
+
+
+def with_own_commit_times(
+    properties: Mapping[str, str], taken: TableConfiguration, own: TableConfiguration | None
+) -> dict[str, str]:
+    """Properties that are taken over, with what the log itself says of since when its commits carry their time.
+
+    Args:
+        taken: The table that the properties are of.
+        own: The newest version of the table that gets them; None where it is new.
+    """
+    if own is not None and not (taken.enables("inCommitTimestamp") and own.enables("inCommitTimestamp")):
+        return dict(properties)
+    kept = {key: value for key, value in properties.items() if key not in _SINCE}
+    now = {} if own is None else own.configuration
+    return kept | {key: now[key] for key in _SINCE if key in now}

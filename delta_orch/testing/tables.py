@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.table_writes import after_commit
+from delta_orch.table_snapshot import after_commit
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -26,7 +26,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions, CommitResult, parse_txns
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult, ensure_unscoped
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import string_array, type_to_arrow
 from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
@@ -68,8 +68,7 @@ def add_files(
 
     Raises as `DeltaTable.add_files`.
     """
-    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
-        raise InvalidRequestError("Files are added to the whole table", remedy="Pass transaction ids without scope")
+    ensure_unscoped(options, "Files are added to the whole table")
     transaction = Transaction(
         log, snapshot, operation="ADD FILES", operation_parameters={"numFiles": len(paths)}, **options
     )

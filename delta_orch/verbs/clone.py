@@ -27,7 +27,7 @@ from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, re
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import ensure_files_fit_iceberg
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, parse_txns
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, ensure_unscoped
 from delta_orch.log.write.deletion_vector_writer import write_deletion_vectors
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
@@ -41,10 +41,15 @@ from delta_orch.storage.external_paths import is_one_table
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, is_protocol_request, requested_features
+from delta_orch.table.protocol_upgrade import (
+    PROTECTED_BEFORE,
+    is_protocol_request,
+    requested_features,
+    united_protocol,
+    with_own_commit_times,
+)
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from delta_orch.table.table_rules import settle
-from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
 from delta_orch.verbs.restore import ensure_files_there
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.target import ensure_alone
@@ -81,8 +86,7 @@ def clone(
 
     Raises as `DeltaTable.clone`.
     """
-    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
-        raise InvalidRequestError("A clone copies the whole table", remedy="Pass transaction ids without scope")
+    ensure_unscoped(options, "A clone copies the whole table")
     if is_one_table(target.store.uri, source.store.uri):
         raise InvalidRequestError(
             "A table cannot be cloned onto itself", remedy="To go back to an older version, use restore"

@@ -16,7 +16,7 @@ from delta_orch.errors import (
 )
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, parse_txns
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, ensure_unscoped
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
 from delta_orch.protocol.type_text import parse_declared_type
@@ -58,8 +58,7 @@ def convert(
     definition, commit = split_options(options)
     if definition.get("partition_by") is not None:
         raise InvalidRequestError("convert takes partition_schema, not partition_by", remedy="Give names with types")
-    if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
-        raise InvalidRequestError("A conversion is for the whole table", remedy="Pass transaction ids without scope")
+    ensure_unscoped(commit, "A conversion is for the whole table")
     partition_columns = parse_partition_schema(partition_schema)
     # Whatever is asked for: two conversions of one directory must not both add its files.
     commit = {**commit, "isolation_level": SERIALIZABLE}

@@ -20,7 +20,7 @@ from delta_orch.log.files.txn import gone_with_rows
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, parse_txns
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, ensure_unscoped, parse_txns
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import schema_from_arrow
@@ -35,9 +35,14 @@ from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.type_text import parse_columns
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.table.iceberg import ensure_same_partitioning
-from delta_orch.table.protocol_upgrade import PROTECTED_BEFORE, requested_versions, upgraded_versions
+from delta_orch.table.protocol_upgrade import (
+    PROTECTED_BEFORE,
+    requested_versions,
+    united_protocol,
+    upgraded_versions,
+    with_own_commit_times,
+)
 from delta_orch.table.schema_evolution import SchemaMode
-from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Source, Write, WritePlan, run_plan
 from delta_orch.writing.target import (
     TableDefinition,
@@ -95,7 +100,7 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     """
     struct = parse_schema_argument(schema)
     definition, commit = split_options(options)
-    _ensure_whole(commit)
+    ensure_unscoped(commit, "A whole table is replaced")
     # Whatever is asked for: whoever adds rows meanwhile adds them to the table that leaves.
     commit = {**commit, "isolation_level": SERIALIZABLE}
     before = None if snapshot is None else existing_target(snapshot)
@@ -127,7 +132,7 @@ def create_or_replace_as(
 ) -> CommitResult:
     """As `create_or_replace`, with the columns and the rows of `data`. The data may come from the table itself."""
     definition, commit = split_options(options)
-    _ensure_whole(commit)
+    ensure_unscoped(commit, "A whole table is replaced")
     given: WriteOptions = {**options, "isolation_level": SERIALIZABLE}
     parameters = _parameters(definition.get("partition_by"), definition.get("properties"), definition)
 
@@ -154,15 +159,10 @@ def _new_target(
 ) -> WriteTarget:
     target = new_target(log.store, schema, definition, replaced)
     if any(field.metadata for field in schema):
-        from delta_orch.writing.defined_values import ensure_own_values_fit
+        from delta_orch.writing.row_rules import ensure_own_values_fit
 
         ensure_own_values_fit(target.schema)
     return target
-
-
-def _ensure_whole(commit: CommitOptions) -> None:
-    if any(txn.scope is not None for txn in parse_txns(commit.get("txn"))):
-        raise InvalidRequestError("A whole table is replaced", remedy="Pass transaction ids without scope")
 
 
 def _in_place_of(before: WriteTarget, target: WriteTarget, definition: TableDefinition) -> WriteTarget:

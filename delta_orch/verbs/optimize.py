@@ -27,7 +27,7 @@ from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.storage.prefetch import FAR_THREADS, FAR_WAIT_BYTES, map_ahead
 from delta_orch.table.clustering import ensure_bounded, indexed_columns, logical_paths
-from delta_orch.verbs.file_bins import candidates, compaction_metrics, cut_bins
+from delta_orch.verbs.compaction import candidates, compaction_metrics, cut_bins
 from delta_orch.writing.moved_rows import RowCopies, stage_moved
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target

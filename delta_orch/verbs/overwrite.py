@@ -83,7 +83,7 @@ def overwrite(
             if write.omitted is not None:
                 raise _schema_overwrite_refused("Some of the txn scopes are recorded already, and their rows stay")
             if "generatedColumns" in write.target.table.features:
-                from delta_orch.writing.defined_values import ensure_own_values_fit
+                from delta_orch.writing.row_rules import ensure_own_values_fit
 
                 # A column that keeps its type may be computed from one that has another now.
                 ensure_own_values_fit(write.target.schema)

@@ -20,7 +20,7 @@ from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.protocol.arrow_building import int64_array, one_chunk
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
-from delta_orch.verbs.file_bins import compaction_metrics, cut_bins
+from delta_orch.verbs.compaction import compaction_metrics, cut_bins
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
 

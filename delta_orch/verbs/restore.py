@@ -14,7 +14,7 @@ from delta_orch.log.files.txn import gone_with_rows
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
-from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, parse_txns
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitOptions, CommitResult, ensure_unscoped
 from delta_orch.log.write.staged_actions import keys_of
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import Metadata
@@ -22,8 +22,8 @@ from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.table.clustering import CLUSTERING_DOMAIN, serialize_clustering
 from delta_orch.table.column_mapping import MAX_COLUMN_ID
 from delta_orch.table.configuration import TableConfiguration
+from delta_orch.table.protocol_upgrade import united_protocol, with_own_commit_times
 from delta_orch.table.row_tracking import ROW_TRACKING_DOMAIN, parse_high_water_mark, serialize_high_water_mark
-from delta_orch.verbs.carried_metadata import united_protocol, with_own_commit_times
 from delta_orch.verbs.fsck import FILE_CHECK_COLUMNS, check_data_files, check_deletion_vectors
 from delta_orch.verbs.vacuum import ensure_none_runs
 from delta_orch.writing.identity import with_marks_kept
@@ -53,8 +53,7 @@ def restore(
 
     Raises as `DeltaTable.restore`.
     """
-    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
-        raise InvalidRequestError("A restore applies to the whole table", remedy="Pass transaction ids without scope")
+    ensure_unscoped(options, "A restore applies to the whole table")
     if version is not None:
         ensure_version(version)
     text = None if timestamp is None else str(timestamp)

@@ -52,6 +52,7 @@ from delta_orch.writing.target import (
     new_target,
     no_definition,
     split_options,
+    write_clustered,
 )
 
 if TYPE_CHECKING:
@@ -251,7 +252,7 @@ class Write:
             transaction.look_by(self._first_with_row)
 
     def _first_with_row(self, files: pa.Table, where: Expression) -> str | None:
-        from delta_orch.writing.found_rows import first_file_with
+        from delta_orch.writing.selection import first_file_with
 
         assert self.snapshot is not None
         return first_file_with(self.engine, self.snapshot, files, where)
@@ -385,8 +386,6 @@ class Write:
         spec = self._shape.applied_to(self.target.write_spec([*checks, *self.bounds()]))
         spec = replace(spec, change_type=change_type)
         if clustering := self.target.clustering_of_writes():
-            from delta_orch.writing.clustered_rows import write_clustered
-
             adds = write_clustered(self.engine, self._rows, clustering, spec)
         else:
             adds = self.engine.write(self._rows, spec)
@@ -425,9 +424,10 @@ class Write:
         from delta_orch.writing.moved_rows import RowCopies
 
         # Read as this write leaves the table: a column it adds is null in rows that were there before.
-        plan = scan_of_files(self.snapshot, selection.partial, where=is_not_true(selection.leaving))
+        staying = is_not_true(selection.leaving)
+        plan = scan_of_files(self.snapshot, selection.partial, where=staying, table=self.target.table)
         copies = RowCopies(self.snapshot)
-        rows = self.engine.scan(copies.plan(replace(plan, schema=self.target.schema)))
+        rows = self.engine.scan(copies.plan(plan))
         kept = self.engine.write(rows, copies.spec(self.target.write_spec()))
         self.transaction.add_files(kept, just_written=True)
         copies.note_in(self.transaction)
@@ -449,9 +449,9 @@ class Write:
         assert self.snapshot is not None and selection.leaving is not None
         from delta_orch.scan.scan import scan_of_files
 
-        plan = scan_of_files(self.snapshot, selection.files, where=selection.leaving)
+        plan = scan_of_files(self.snapshot, selection.files, where=selection.leaving, table=self.target.table)
         spec = replace(self.target.write_spec(), change_type=DELETE, directory=CHANGE_DATA_DIRECTORY)
-        told = self.engine.write(self.engine.scan(replace(plan, schema=self.target.schema)), spec)
+        told = self.engine.write(self.engine.scan(plan), spec)
         self.transaction.add_change_files(told, just_written=True)
         return selection if told.num_rows else selection._replace(partial=selection.partial.slice(0, 0))
 

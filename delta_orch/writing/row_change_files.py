@@ -250,7 +250,7 @@ class ChangedFiles:
         vectors = [DeletionVector(rows).inline_descriptor() if rows else None for rows in hidden]
         index = files.schema.get_field_index("deletion_vector")
         files = files.set_column(index, "deletion_vector", deletion_vector_array(vectors))
-        return replace(scan_of_files(self._snapshot, files), schema=self._write.target.schema)
+        return scan_of_files(self._snapshot, files, table=self._write.target.table)
 
     def _tell_leaving(self) -> list[pa.Table]:
         """Change data of the rows that are deleted, and of those that are updated as they were."""
@@ -259,7 +259,7 @@ class ChangedFiles:
             self._tell(DELETE, self._only([(file, file.deleted) for file in self._touched if file.deleted])),
         ]
         if self._whole.num_rows:
-            whole = replace(scan_of_files(self._snapshot, self._whole), schema=self._write.target.schema)
+            whole = scan_of_files(self._snapshot, self._whole, table=self._write.target.table)
             told.append(self._tell(DELETE, whole))
         return [files for files in told if files.num_rows]
 

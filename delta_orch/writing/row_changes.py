@@ -100,10 +100,9 @@ class RowChanges:
         return engine.project(rows, as_they_are(wanted))
 
     def _address_plan(self, where: Expression | None, columns: Sequence[str] | None) -> ScanPlan:
-        plan = scan_of_files(self._snapshot, self._files, where=where)
-        plan = replace(plan, schema=self._write.target.schema, opened=self._opened)
-        if columns is not None:
-            plan = replace(plan, columns=tuple(columns))
+        names = None if columns is None else tuple(columns)
+        plan = scan_of_files(self._snapshot, self._files, names, where, self._write.target.table)
+        plan = replace(plan, opened=self._opened)
         if self.tracks_rows:
             plan = self._copies.plan(plan, (ADDRESS.row_id, ADDRESS.row_commit_version))
             if plan.columns is not None:

@@ -8,6 +8,7 @@ does not load this module, nor the parser of expressions.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator
+from dataclasses import replace
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, LengthCheck, RowCheck
 from delta_orch.errors import (
@@ -16,6 +17,7 @@ from delta_orch.errors import (
     InvalidRequestError,
     ProtocolViolationError,
     SchemaMismatchError,
+    UnsupportedExpressionError,
 )
 from delta_orch.expressions.checked import CheckedExpression, check_expression
 from delta_orch.expressions.fit_comparison import literal_type
@@ -33,8 +35,21 @@ from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, I
 from delta_orch.protocol.schema_check import ensure_schema_fits, no_identity_partition
 from delta_orch.protocol.schema_edit import Path
 from delta_orch.protocol.type_text import declared_lengths, place_of_text
-from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, DataType, StructField, StructType, fields_of, parts_of
-from delta_orch.table.column_definitions import constraints_of, invariant_text
+from delta_orch.protocol.types import (
+    BOOLEAN,
+    CHAR_VARCHAR_TYPE,
+    STRING,
+    VARIANT,
+    VOID,
+    DataType,
+    StructField,
+    StructType,
+    fields_of,
+    may_be_null,
+    parts_beside,
+    parts_of,
+)
+from delta_orch.table.column_definitions import constraints_of, generation_expression, invariant_text
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.writing.assignments import as_default, cast_to, is_atomic
 from delta_orch.writing.identity import identity_of, next_values
@@ -247,3 +262,77 @@ def _lengths_of(field: StructField, declared: str, path: Path) -> Iterator[Lengt
         place = place_of_text(field.data_type, length.place)
         if place is not None:
             yield LengthCheck((*path, *place), str(length), length.max_characters)
+
+
+# Whether the defaults and the generated values that a table defines are of their columns' types.
+
+
+def ensure_own_values_fit(schema: StructType) -> None:
+    """Check the columns that have a default or a generation expression.
+
+    Raises:
+        SchemaMismatchError: A default is no value of its column's type, or a generation expression has another type,
+            as far as the local engine knows it.
+        InvalidExpressionError: An expression cannot be evaluated.
+    """
+    for field in schema:
+        if (default := field.metadata.get(CURRENT_DEFAULT)) is not None:
+            ensure_default_fits(field, str(default))
+        if (text := generation_expression(field)) is not None:
+            _ensure_same(field, text, _type_of(generated_value(field, text, schema), schema))
+
+
+def ensure_default_fits(field: StructField, text: str) -> None:
+    """Check a default, which Spark casts to its column's type, but for truth and numbers. Raises as
+    `ensure_own_values_fit`."""
+    default_value(field, text)
+    have, want = _type_of(given_default(field, text), StructType(())), field.data_type
+    if have is not None and (
+        not _has_shape(have, want) or (have not in (VOID, want) and BOOLEAN in (have, want) and want != STRING)
+    ):
+        raise SchemaMismatchError(
+            f"The default of column {field.name} is not a value of its type",
+            cause=f"{text[:200]!r} is of type {have}, the column of type {want}",
+            remedy=f"Give a value of type {want}",
+            column=field.name,
+        )
+
+
+def _has_shape(have: DataType, want: DataType) -> bool:
+    """Whether a cast is possible but for atomic types: it takes fields by their place."""
+    if have in (VOID, want):
+        return True
+    if isinstance(have, StructType) and isinstance(want, StructType):
+        return len(have) == len(want) and all(
+            _has_shape(a.data_type, b.data_type) for a, b in zip(have, want, strict=True)
+        )
+    if parts := parts_beside(have, want):
+        return all(_has_shape(a, b) for _, a, b in parts)
+    return is_atomic(have) and (is_atomic(want) or want == VARIANT)
+
+
+def _type_of(value: Expression, schema: StructType) -> DataType | None:
+    """The type of a value over the columns of a table, None where only Spark knows it."""
+    from delta_orch.engines.local.sql_scalars import Scalars
+    from delta_orch.engines.local.sql_types import Source
+
+    known = StructType(tuple(f for f in schema if f.data_type != VOID))
+    try:
+        return Scalars(Source("rows", known)).value(value).data_type
+    except UnsupportedExpressionError:
+        return None
+
+
+def _ensure_same(field: StructField, text: str, found: DataType | None) -> None:
+    if found is not None and _bare(found) != _bare(field.data_type):
+        raise SchemaMismatchError(
+            f"The generated column {field.name} has another type than its expression",
+            cause=f"{text[:200]!r} is of type {found}, the column of type {field.data_type}",
+            remedy=f"Write CAST(… AS {field.data_type}) around the expression, or declare the column {found}",
+            column=field.name,
+        )
+
+
+def _bare(data_type: DataType) -> DataType:
+    """Without NOT NULL and metadata."""
+    return may_be_null(data_type, lambda field: replace(field, metadata={}))

@@ -1,13 +1,15 @@
-"""`Selection`: the files out of which a write takes rows."""
+"""The files out of which a write takes rows, and whether some files have rows that are looked for."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import pyarrow as pa
 
-if TYPE_CHECKING:
-    from delta_orch.expressions.nodes import Expression
+from delta_orch.engines.base import Engine
+from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.read.snapshot import Snapshot
 
 
 class Selection(NamedTuple):
@@ -26,3 +28,22 @@ class Selection(NamedTuple):
     @property
     def files(self) -> pa.Table:
         return pa.concat_tables([self.whole, self.partial])
+
+
+def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> str | None:
+    """The path of a file that has a row for which a predicate is true, as the log spells it; None where none has.
+
+    Args:
+        snapshot: What the files' rows are read as: the table, not necessarily with these files.
+        files: Columns of `file_columns.ADD_SCHEMA`.
+        where: Resolved against the snapshot's schema.
+
+    Raises as `Engine.scan`.
+    """
+    from delta_orch.engines.scan_plan import with_row_addresses
+    from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
+    from delta_orch.writing.row_address import ADDRESS
+
+    plan = scan_of_files(snapshot, files.select(SCAN_COLUMNS).combine_chunks(), columns=(), where=where)
+    found = engine.to_arrow(engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)), limit=1)
+    return FileTable(files).path[found.column(ADDRESS.file_number)[0].as_py()].as_py() if found.num_rows else None

@@ -19,7 +19,7 @@ from delta_orch.log.write.deletion_vector_writer import with_deletion_vectors, w
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.deletion_vector import DeletionVector
 from delta_orch.scan.scan import scan_of_files
-from delta_orch.writing.found_rows import first_file_with
+from delta_orch.writing.selection import first_file_with
 from tests.harness.results import Snapshot, Transaction
 from tests.harness.table_builder import begin
 

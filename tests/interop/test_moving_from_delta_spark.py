@@ -13,7 +13,7 @@ import pytest
 
 import delta_orch
 from delta_orch import DeltaTable, column, identity_column, literal
-from delta_orch.verbs.merge.builder import Merge
+from delta_orch.verbs.merge.clauses import Merge
 
 PAGE = (Path(__file__).parents[2] / "docs" / "delta_spark_migration.md").read_text()
 CALL = re.compile(r"`((?:table\.|other\.|DeltaTable\.|delta_orch\.sql|\.when|identity_column)[^`]*\))`")

@@ -12,7 +12,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import host_for
-from delta_orch.scan import large_scan
+from delta_orch.scan import replanned
 from tests.handmade import HandmadeTable, inline_vector
 
 pytestmark = pytest.mark.spark
@@ -239,16 +239,16 @@ def test_a_large_table_lists_the_files_that_a_query_needs(
             rows = pa.table({"id": range(10 * number, 10 * number + 10), "p": pa.array([p] * 10, pa.string())})
             table.append(rows, partition_by=["p"]) if not number else table.append(rows)
     small = table.snapshot().scan().to_spark(spark)
-    monkeypatch.setattr(large_scan, "LARGE", 3)
+    monkeypatch.setattr(replanned, "LARGE", 3)
     listed: list[int] = []
-    plan_of = large_scan.LargeScan.plan_of
+    plan_of = replanned.LargeScan.plan_of
 
-    def counted(scan: large_scan.LargeScan, filters: Any) -> Any:
+    def counted(scan: replanned.LargeScan, filters: Any) -> Any:
         plan = plan_of(scan, filters)
         listed.append(plan.files.num_rows)
         return plan
 
-    monkeypatch.setattr(large_scan.LargeScan, "plan_of", counted)
+    monkeypatch.setattr(replanned.LargeScan, "plan_of", counted)
     large = table.snapshot().scan().to_spark(spark)
     assert not listed
     for where, most in {

@@ -11,14 +11,14 @@ import pytest
 from deltalake import DeltaTable as Peer
 
 from delta_orch import DeltaTable, TxnId
-from delta_orch.verbs import auto_compaction
+from delta_orch.verbs import compaction
 
 ON = {"delta.autoOptimize.autoCompact": "true"}
 
 
 @pytest.fixture(autouse=True)
 def _few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(auto_compaction, "MIN_FILES", 3)
+    monkeypatch.setattr(compaction, "MIN_FILES", 3)
 
 
 def rows(*ids: int | None, p: str = "a") -> pa.Table:
@@ -112,7 +112,7 @@ def test_a_failure_leaves_the_write_as_it_is(
 
     table = made(tmp_path)
     with monkeypatch.context() as patch, caplog.at_level(logging.WARNING):
-        patch.setattr(auto_compaction, "run_plan", fail)
+        patch.setattr(compaction, "run_plan", fail)
         for i in range(4):
             table.append(rows(i))
     assert "Could not compact" in caplog.text

@@ -29,7 +29,7 @@ from delta_orch.errors import (
 from delta_orch.protocol.actions import DeletionVectorDescriptor
 from delta_orch.protocol.paths import commit_path
 from delta_orch.testing import FailingStore, StoreCall, open_table
-from delta_orch.verbs.file_bins import pack_bins
+from delta_orch.verbs.compaction import pack_bins
 from delta_orch.verbs.removed_files import vector_paths
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.table_builder import FILE_SCHEMA

@@ -27,7 +27,7 @@ from delta_orch.errors import (
     InvalidRequestError,
     SchemaMismatchError,
 )
-from delta_orch.verbs.merge.builder import Merge
+from delta_orch.verbs.merge.clauses import Merge
 from tests.certain import directory
 
 Row = dict[str, Any]

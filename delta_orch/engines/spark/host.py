@@ -158,7 +158,7 @@ def read_options(files: ScanFiles) -> dict[str, str]:
 
 
 class Followed(Protocol):
-    """A scan that can be made again of newer versions; `scan.following.FollowedScan`."""
+    """A scan that can be made again of newer versions; `scan.replanned.FollowedScan`."""
 
     uri: str
     plan: ScanPlan
@@ -171,7 +171,7 @@ class Followed(Protocol):
 
 
 class LargeScan(Protocol):
-    """A scan of so many files that each query lists only those that it needs; `scan.large_scan.LargeScan`."""
+    """A scan of so many files that each query lists only those that it needs; `scan.replanned.LargeScan`."""
 
     @property
     def schema(self) -> StructType:

@@ -153,6 +153,12 @@ def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:
     return txns
 
 
+def ensure_unscoped(options: CommitOptions, problem: str) -> None:
+    """Raises InvalidRequestError: An identifier has a scope, and the operation concerns the whole table."""
+    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
+        raise InvalidRequestError(problem, remedy="Pass transaction ids without scope")
+
+
 def _parse_txn(txn: object) -> TxnId:
     if isinstance(txn, tuple) and len(txn) == 2:
         parsed = TxnId(txn[0], txn[1])

@@ -14,7 +14,6 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import Engine, Measure
-from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import (
     ColumnNotFoundError,
@@ -34,12 +33,18 @@ from delta_orch.log.files.stats_columns import parse_stats
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_checks import ensure_files_fit_iceberg
-from delta_orch.log.write.commit_options import CommitOptions, CommitResult, ensure_options, parse_txns, provenance_only
+from delta_orch.log.write.commit_options import (
+    CommitOptions,
+    CommitResult,
+    ensure_options,
+    ensure_unscoped,
+    provenance_only,
+)
 from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
 from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.type_text import with_declared_types
-from delta_orch.scan.scan import SCAN_COLUMNS
+from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
 from delta_orch.table.clustering import ensure_can_cluster
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.table_rules import settle, with_column_mapping
@@ -86,8 +91,7 @@ def alter(
     if not changes:
         raise InvalidRequestError("There is nothing to alter", remedy="Call one of its methods before commit()")
     ensure_options(options, CommitOptions)
-    if any(txn.scope is not None for txn in parse_txns(options.get("txn"))):
-        raise InvalidRequestError("An alteration is of the whole table", remedy="Pass transaction ids without scope")
+    ensure_unscoped(options, "An alteration is of the whole table")
     is_dry_run = options.get("dry_run", False)
     rewriter = FileRewriter(lambda: select_engine(None, engine), dry_run=is_dry_run)
     for attempt in range(_MAX_RESTARTS):
@@ -233,14 +237,8 @@ def with_synced_identities(engine: Engine, draft: Draft) -> Draft:
     """The draft with the high-water marks of `synced` moved to the values of the rows. Only these columns are read."""
     snapshot, table = draft.snapshot, draft.table
     fields = [field for name in draft.synced if (field := table.schema.find(name)) is not None]
-    plan = ScanPlan(
-        store=snapshot.store,
-        schema=table.schema,
-        partition_columns=table.partition_columns,
-        files=snapshot.files(SCAN_COLUMNS),
-        columns=tuple(field.name for field in fields),
-        column_mapping=table.column_mapping,
-    )
+    columns = tuple(field.name for field in fields)
+    plan = scan_of_files(snapshot, snapshot.files(SCAN_COLUMNS), columns, table=table)
     identities = {field.name: identity_of(field) for field in fields}
     measures = [
         Measure(name, "min" if identity is not None and identity.step < 0 else "max", Column((name,)))
@@ -268,15 +266,7 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfigur
         if is_opaque(proof.violation):
             _ensure_condition(engine, table, proof)
         return
-    plan = ScanPlan(
-        store=snapshot.store,
-        schema=table.schema,
-        partition_columns=table.partition_columns,
-        files=files,
-        where=proof.violation,
-        column_mapping=table.column_mapping,
-    )
-    found = engine.to_arrow(engine.scan(plan), limit=1)
+    found = engine.to_arrow(engine.scan(scan_of_files(snapshot, files, where=proof.violation, table=table)), limit=1)
     if found.num_rows:
         row = {key: _shorten(value) for key, value in found.slice(0, 1).to_pylist()[0].items()}
         shown = ", ".join(f"{key}={value!r}" for key, value in row.items())

@@ -33,7 +33,7 @@ from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.table_rules import ensure_may_widen
 from delta_orch.table.type_widening import is_widening, with_type_change
 from delta_orch.verbs.alter.draft import Change, Draft, not_null_proof
-from delta_orch.writing.defined_values import ensure_default_fits
+from delta_orch.writing.row_rules import ensure_default_fits
 
 _STATS_COLUMNS = "delta.dataSkippingStatsColumns"
 

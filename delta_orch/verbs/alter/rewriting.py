@@ -5,6 +5,7 @@ shredded variants. The rows stay what they are, and so do their ids; the commit 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -21,11 +22,12 @@ from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import all_booleans, bool_array, int64_array, one_chunk
 from delta_orch.protocol.deletion_vector import marks_inside
 from delta_orch.protocol.types import StructType, fields_of, holds_variant
+from delta_orch.scan.scan import scan_of_files
 from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode, physical_name
 from delta_orch.table.protocol_upgrade import FileTrait
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.alter.draft import Draft
-from delta_orch.verbs.file_bins import compaction_metrics
+from delta_orch.verbs.compaction import compaction_metrics
 from delta_orch.verbs.removed_files import vector_paths
 from delta_orch.writing.moved_rows import RowCopies, stage_moved, unsplit
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
@@ -124,13 +126,8 @@ def _as_read(draft: Draft) -> tuple[StructType, ColumnMappingMode]:
 
 
 def _plan(draft: Draft, basis: _Basis, files: pa.Table) -> ScanPlan:
-    return ScanPlan(
-        store=draft.snapshot.store,
-        schema=basis.schema,
-        partition_columns=draft.table.partition_columns,
-        files=files,
-        column_mapping=basis.mode,
-    )
+    plan = scan_of_files(draft.snapshot, files, table=draft.table)
+    return replace(plan, schema=basis.schema, column_mapping=basis.mode)
 
 
 def _unwanted_files(draft: Draft) -> pa.Table:

@@ -32,8 +32,15 @@ from delta_orch.protocol.types import INTEGER, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
 from delta_orch.verbs.merge.assignments import evolution, left_to_table, resolve_clauses, with_defaults
-from delta_orch.verbs.merge.bounds import inside_one, moved_row
-from delta_orch.verbs.merge.candidates import Candidates, equalities, find_candidates, knows, on_target
+from delta_orch.verbs.merge.candidates import (
+    Candidates,
+    equalities,
+    find_candidates,
+    inside_one,
+    knows,
+    moved_row,
+    on_target,
+)
 from delta_orch.verbs.merge.classification import (
     CLAUSE,
     NO_CLAUSE,
@@ -46,10 +53,9 @@ from delta_orch.verbs.merge.classification import (
     with_keys,
 )
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
-from delta_orch.verbs.merge.new_rows import clause_rows, rows_by_kind, value_types
+from delta_orch.verbs.merge.new_rows import clause_rows, ensure_unique, key_fields, rows_by_kind, value_types
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up, settled
 from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
-from delta_orch.verbs.merge.unique_keys import ensure_unique, key_fields
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, RowChanges
 from delta_orch.writing.sources import open_source
@@ -68,7 +74,7 @@ class MergeRequest(NamedTuple):
     Attributes:
         bounds: Where the merge may write. Predicates on columns of the table, of which no two are true for a row. Every
             new row must satisfy one, and a row of the table that a source row matches the same one.
-        unique: Columns of both sides that identify a row: see `unique_keys.ensure_unique`.
+        unique: Columns of both sides that identify a row: see `new_rows.ensure_unique`.
         lossless: The source has no column that the table lacks, and no value that its column would change, as for an
             append. Otherwise columns are left out and values are cast, as an assignment of SQL has it.
     """
@@ -186,7 +192,7 @@ class _Run:
         source = self._prepare()
         with settled(self._engine, self._request.source, source) as rows:
             wanted, where, files = self._select(self._candidates(rows))
-        plan = replace(scan_of_files(snapshot, files, where=where), schema=self._write.target.schema)
+        plan = scan_of_files(snapshot, files, where=where, table=self._write.target.table)
         return replace(explain_scan(snapshot, wanted, None), row_groups=count_row_groups(plan))
 
     def _prepare(self) -> Relation:

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from delta_orch.errors import UnsupportedExpressionError
-from delta_orch.verbs import auto_compaction
+from delta_orch.verbs import compaction
 from tests.harness.lake.checks import check_table
 from tests.harness.lake.model import Wrong, bag, ensure_same
 from tests.harness.lake.upkeep import WholeLake
@@ -23,7 +23,7 @@ Referee = Callable[[Path], pa.Table | None]
 
 def check_lake(seed: int, folder: Path, engine: Any = "local", referees: Any = (), steps: int = STEPS) -> list[str]:
     """Returns what became of each statement. Raises Wrong, with the statements so far."""
-    with patch.object(auto_compaction, "MIN_FILES", 3):
+    with patch.object(compaction, "MIN_FILES", 3):
         return _checked(seed, folder, engine, referees, steps)
 
 
