@@ -10,8 +10,8 @@ from delta_orch.airflow.checked import ensure_choice, ensure_predicate
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
-from delta_orch.pipeline.declared_columns import column_drift, declared_columns
-from delta_orch.pipeline.version_watch import whole_number
+from delta_orch.pipeline.audit import column_drift, declared_columns
+from delta_orch.pipeline.conditions import FreshnessCondition, RowCondition, has_rows, whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -132,8 +132,6 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.ensure_reference(self.reference)
         self.ensure_takes_one(self.python_callable)
         if self.max_age is not None:
-            from delta_orch.pipeline.conditions import FreshnessCondition
-
             FreshnessCondition(_seconds(self.max_age))
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
@@ -167,7 +165,6 @@ class DeltaCheckOperator(DeltaTableOperator):
         return [f"column {difference}" for difference in drift]
 
     def _state(self, table: DeltaTable, snapshot: TableSnapshot) -> list[str]:
-        from delta_orch.pipeline.conditions import FreshnessCondition
         from delta_orch.pipeline.maintenance import read_table_health
 
         problems = []
@@ -185,7 +182,6 @@ class DeltaCheckOperator(DeltaTableOperator):
     def _rows(self, snapshot: TableSnapshot) -> list[str]:
         from delta_orch.expressions.resolve import resolve_predicate
         from delta_orch.expressions.tree import conjunction, is_not_true
-        from delta_orch.pipeline.conditions import RowCondition, has_rows
 
         problems = []
         wanted = self._number("min_rows", 1)

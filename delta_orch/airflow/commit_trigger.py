@@ -18,7 +18,7 @@ from delta_orch.airflow.locations import location_text
 from delta_orch.airflow.triggers import ensure_interval
 from delta_orch.airflow.versions import keeps_state, needs_newer
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.version_watch import LOOKS_UNTIL_VERIFIED
+from delta_orch.pipeline.conditions import LOOKS_UNTIL_VERIFIED
 
 if TYPE_CHECKING:
     from airflow.triggers.shared_stream import SharedStreamProducer

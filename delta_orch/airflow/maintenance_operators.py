@@ -111,7 +111,7 @@ class DeltaVacuumOperator(DeltaTableOperator):
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         hours = None if self.retention_hours is None else _parse_hours(self.retention_hours)
         if self.respect_consumers:
-            from delta_orch.pipeline.consumers import retention_hours_for
+            from delta_orch.pipeline.maintenance import retention_hours_for
 
             consumers = [self.hook.table(consumer) for consumer in self.respect_consumers]
             hours = retention_hours_for(table, consumers, hours)

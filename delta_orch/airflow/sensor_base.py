@@ -23,7 +23,7 @@ from delta_orch.airflow.versions import (
     conf,
 )
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.version_watch import LOOKS_UNTIL_VERIFIED
+from delta_orch.pipeline.conditions import LOOKS_UNTIL_VERIFIED
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

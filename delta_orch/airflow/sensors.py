@@ -12,7 +12,16 @@ from delta_orch.airflow.sensor_base import DeltaSensor, Watch
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger, WatchTrigger
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal, whole_number
+from delta_orch.pipeline.conditions import (
+    ConditionWatch,
+    FreshnessCondition,
+    PartitionCondition,
+    RowCondition,
+    TxnCondition,
+    VersionWatch,
+    WatchGoal,
+    whole_number,
+)
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
@@ -79,8 +88,6 @@ class DeltaConditionSensor(DeltaSensor):
         raise NotImplementedError
 
     def watch(self, table: DeltaTable, seen_version: int | None) -> Watch:
-        from delta_orch.pipeline.conditions import ConditionWatch
-
         return ConditionWatch(table, self.condition(), seen_version)
 
     def trigger(self, seen_version: int | None) -> WatchTrigger:
@@ -123,8 +130,6 @@ class DeltaPartitionSensor(DeltaConditionSensor):
         self._check(partitions, partition_operator)
 
     def condition(self) -> Condition:
-        from delta_orch.pipeline.conditions import PartitionCondition
-
         return PartitionCondition(self.partitions, self.partition_operator)
 
 
@@ -147,8 +152,6 @@ class DeltaRowSensor(DeltaConditionSensor):
         self._check(where, min_rows)
 
     def condition(self) -> Condition:
-        from delta_orch.pipeline.conditions import RowCondition
-
         return RowCondition(self.where, _integer("min_rows", self.min_rows))
 
 
@@ -170,8 +173,6 @@ class DeltaTxnSensor(DeltaConditionSensor):
         self._check(app_id, min_version)
 
     def condition(self) -> Condition:
-        from delta_orch.pipeline.conditions import TxnCondition
-
         return TxnCondition(self.app_id, _integer("min_version", self.min_version))
 
 
@@ -189,8 +190,6 @@ class DeltaFreshnessSensor(DeltaConditionSensor):
         self._check()
 
     def condition(self) -> Condition:
-        from delta_orch.pipeline.conditions import FreshnessCondition
-
         age = self.max_age.total_seconds() if isinstance(self.max_age, timedelta) else self.max_age
         return FreshnessCondition(age)
 

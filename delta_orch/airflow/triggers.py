@@ -14,7 +14,7 @@ from airflow.triggers.base import BaseTrigger, TriggerEvent
 from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
+from delta_orch.pipeline.conditions import ConditionWatch, VersionWatch, WatchGoal, condition_from_json
 
 if TYPE_CHECKING:
     from delta_orch.airflow.sensor_base import Found, Watch
@@ -207,11 +207,7 @@ class DeltaConditionTrigger(WatchTrigger):
     ) -> None:
         super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s, end_time_ms)
         self.condition = condition
-        from delta_orch.pipeline.conditions import condition_from_json
-
         condition_from_json(condition)
 
     def watch(self, table: DeltaTable) -> Watch:
-        from delta_orch.pipeline.conditions import ConditionWatch, condition_from_json
-
         return ConditionWatch(table, condition_from_json(self.condition), self.seen_version)

@@ -10,7 +10,7 @@ from delta_orch.airflow.locations import checked_location, is_same_table, is_tem
 from delta_orch.airflow.neighbors import Neighbors
 from delta_orch.airflow.once import OnceWriter, work_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
-from delta_orch.pipeline.version_watch import whole_number
+from delta_orch.pipeline.conditions import whole_number
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

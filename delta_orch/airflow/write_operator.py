@@ -104,9 +104,10 @@ class DeltaRowsOperator(DeltaOnceOperator, DeltaStepOperator):
                 raise self.refusal(
                     "has engine='spark', but no spark_conf, no spark_conn_id and no running Spark session"
                 )
-        from delta_orch.engines.select import local_engine, spark_engine
+        from delta_orch.engines.local.engine import LocalEngine
+        from delta_orch.engines.select import spark_engine
 
-        return local_engine() if spark is None else spark_engine(spark)
+        return LocalEngine() if spark is None else spark_engine(spark)
 
 
 class DeltaWriteOperator(DeltaRowsOperator):

@@ -224,10 +224,11 @@ def open_engine(name: str) -> Engine:
         InvalidRequestError: There is no such engine.
         MissingDependencyError: Its packages are not installed.
     """
-    from delta_orch.engines.select import local_engine, spark_engine
+    from delta_orch.engines.local.engine import LocalEngine
+    from delta_orch.engines.select import spark_engine
 
     if name == "local":
-        return local_engine()
+        return LocalEngine()
     if name != "spark":
         raise InvalidRequestError(f"There is no engine {name!r}", remedy="Use local or spark")
     try:

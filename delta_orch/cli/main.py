@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from delta_orch.cli.arguments import PROGRAM, UsageError
 from delta_orch.cli.output import print_error, print_line
 from delta_orch.errors import DeltaError, MissingDependencyError
-from delta_orch.redaction import kept, redacted
+from delta_orch.redaction import hide, kept, redacted
 
 if TYPE_CHECKING:
     from delta_orch.cli.arguments import Command, Commands
@@ -75,8 +75,6 @@ def run(arguments: Sequence[str] | None = None) -> None:
 
 def _hide_options(arguments: list[str]) -> None:
     """What is given as a storage option is not repeated by any message, also where the command line is wrong."""
-    from delta_orch.redaction import hide
-
     for before, text in zip(["", *arguments], arguments, strict=False):
         is_option = before in ("-o", "--storage-option") or text.startswith(("-o", "--storage-option="))
         if is_option:

@@ -16,8 +16,13 @@ from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_con
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
-from delta_orch.pipeline.consumers import log_cut_off_for, retention_hours_for
-from delta_orch.pipeline.maintenance import MaintenancePolicy, TableHealth, read_table_health
+from delta_orch.pipeline.maintenance import (
+    MaintenancePolicy,
+    TableHealth,
+    log_cut_off_for,
+    read_table_health,
+    retention_hours_for,
+)
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.verbs.vacuum import VacuumResult
 

@@ -15,7 +15,7 @@ from delta_orch.dagster.touched import TouchedPartitions, dynamic_keys
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.recorded import newest_first
-from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, live_partitions, parse_cursor, poll
+from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, parse_cursor, poll
 
 
 @checked
@@ -97,7 +97,7 @@ def _observe_partitions(
         last = _last_observed(context.instance, key)
         gone: set[str] = set()
         if last == NO_TABLE:
-            cursor, partitions = TailCursor(snapshot.metadata.id, snapshot.version), live_partitions(snapshot)
+            cursor, partitions = TailCursor(snapshot.metadata.id, snapshot.version), snapshot.partitions()
         else:
             batch = poll(table.log, last, verify=True, max_versions=None)
             if batch is None or not batch.data_changed:
@@ -209,7 +209,7 @@ def report_existing_partitions(
         InvalidRequestError: The table is not partitioned, or a value maps to no key. Nothing was reported.
     """
     snapshot = table.snapshot()
-    partitions = live_partitions(snapshot)
+    partitions = snapshot.partitions()
     if not partitions.column_names:
         raise _not_partitioned(snapshot)
     found = TouchedPartitions(partitions_def, partition_expr, partition_format).find(partitions, instance)

@@ -16,9 +16,9 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
-from delta_orch.pipeline.tail import live_partitions
 from delta_orch.protocol.table_properties import WINDOWS
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.scan.file_listing import list_partitions
 
 ByDimension = str | Mapping[str, str] | None
 
@@ -105,7 +105,7 @@ class PartitionSelection:
                 continue
             if field.name not in snapshot.partition_columns:
                 continue
-            found = {value for value in live_partitions(snapshot)[field.name].to_pylist() if value is not None}
+            found = {value for value in list_partitions(snapshot)[field.name].to_pylist() if value is not None}
             values = sorted(found, key=str)
             place = bisect_left(
                 values, min(str(partitions[index].key) for partitions in self.partitions.values()), key=str

@@ -21,7 +21,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsN
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix, default_consumer
-from delta_orch.pipeline.tail import changes_data, live_partitions
+from delta_orch.pipeline.tail import changes_data
 from delta_orch.protocol.types import BOOLEAN, StructField, StructType
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ class ChangeBatch:
         """
         if self.feed is not None and self.snapshot.partition_columns:
             return self.feed.partitions()
-        return live_partitions(self.snapshot)
+        return self.snapshot.partitions()
 
     def partition_predicate(self) -> Expression | None:
         """True for exactly the rows in `partitions()`; None, meaning all rows, where the source is not partitioned."""

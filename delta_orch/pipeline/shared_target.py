@@ -132,7 +132,7 @@ def _looking(
     snapshot: TableSnapshot, where: str | Expression
 ) -> Callable[[Set[str], Callable[[Expression], Expression]], bool]:
     """`have` for one version and predicate."""
-    from delta_orch.engines.select import local_engine
+    from delta_orch.engines.local.engine import LocalEngine
     from delta_orch.expressions.resolve import resolve_predicate
     from delta_orch.protocol.arrow_building import string_array
     from delta_orch.writing.selection import first_file_with
@@ -142,7 +142,7 @@ def _looking(
 
     def look(paths: Set[str], what: Callable[[Expression], Expression]) -> bool:
         these = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
-        return first_file_with(local_engine(), snapshot, these, what(predicate)) is not None
+        return first_file_with(LocalEngine(), snapshot, these, what(predicate)) is not None
 
     return look
 

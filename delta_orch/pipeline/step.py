@@ -15,9 +15,8 @@ from typing import Literal as OneOf
 
 from delta_orch.errors import AuditFailedError, ConflictError, InvalidRequestError, TableExistsError
 from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.pipeline.frame_rows import fit_frame
 from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
-from delta_orch.pipeline.target_table import first_upsert, may_follow, publish_now, snapshot_or_none
+from delta_orch.pipeline.target_table import first_upsert, fit_frame, may_follow, publish_now, snapshot_or_none
 from delta_orch.protocol.table_properties import OWNER
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""Following a table's log from commit to commit, for a sensor that starts runs; `version_watch` is for one that waits.
+"""Following a table's log from commit to commit, for a sensor that starts runs; `conditions` is for one that waits.
 
 Asking "anything new?" costs one HEAD of the next commit's name while there is nothing new, and never a listing then.
 Only what is new is read. The state between two polls is a short text, `{table id}:{version}`.
@@ -19,6 +19,7 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.scan.file_listing import list_partitions
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +172,7 @@ def _whole_table(
         ending_version=latest.version,
         data_changed=True,
         operations=(),
-        partitions=live_partitions(latest),
+        partitions=list_partitions(latest),
         timestamp_ms=latest.recorded_timestamp_ms,
         recreated=recreated,
         missed=missed,
@@ -185,22 +186,16 @@ def changes_data(commit: Commit) -> bool:
     )
 
 
-def live_partitions(snapshot: Snapshot) -> pa.Table:
-    """The distinct partitions that hold files: one typed column a partition column, no columns without partitioning."""
-    if not snapshot.partition_columns:
-        return pa.table({})
-    return _distinct(snapshot.files(["partition_values"]), snapshot)
-
-
 def _touched_partitions(log: TableLog, latest: Snapshot, commits: Sequence[Commit]) -> pa.Table:
     if not latest.partition_columns:
         return pa.table({})
     files = [read_changed_files(log, latest, commit).select(["partition_values"]) for commit in commits]
     try:
-        return _distinct(pa.concat_tables(files) if files else _no_files(latest), latest)
+        touched = pa.concat_tables(files) if files else latest.files(["partition_values"]).slice(0, 0)
+        return distinct_rows(typed_partitions(touched, latest.schema, latest.partition_columns))
     except ProtocolViolationError:
         # The partition column had another type, and what was removed then has no value of this one.
-        return live_partitions(latest)
+        return list_partitions(latest)
 
 
 def partitions_of_versions(log: TableLog, first: int, last: int) -> pa.Table:
@@ -211,14 +206,6 @@ def partitions_of_versions(log: TableLog, first: int, last: int) -> pa.Table:
     """
     changing = [commit for commit in log.commits(first, last) if changes_data(commit)]
     return _touched_partitions(log, log.snapshot(version=last), changing)
-
-
-def _no_files(snapshot: Snapshot) -> pa.Table:
-    return snapshot.files(["partition_values"]).slice(0, 0)
-
-
-def _distinct(files: pa.Table, snapshot: Snapshot) -> pa.Table:
-    return distinct_rows(typed_partitions(files, snapshot.schema, snapshot.partition_columns))
 
 
 def _operations(commits: Sequence[Commit]) -> tuple[str, ...]:

@@ -8,7 +8,6 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.engines.select import local_engine
 from delta_orch.errors import CorruptDataError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.tree import columns_of
@@ -119,11 +118,15 @@ def _counted(snapshot: Snapshot, plan: ScanPlan, counts: pa.Array) -> int:
     if plan.where is not None:
         # Each file stands for its rows: their partition values are the same.
         values = typed_partitions(plan.files, snapshot.schema, plan.partition_columns).append_column(_COUNT, counts)
-        engine = local_engine()
+        from delta_orch.engines.local.engine import LocalEngine
+
+        engine = LocalEngine()
         counts = one_chunk(engine.to_arrow(engine.filter(engine.relation(values), plan.where)).column(_COUNT))
     return int(pc.sum(counts).as_py() or 0)
 
 
 def _read(plan: ScanPlan) -> int:
-    engine = local_engine()
+    from delta_orch.engines.local.engine import LocalEngine
+
+    engine = LocalEngine()
     return sum(batch.num_rows for batch in engine.to_reader(engine.scan(replace(plan, columns=(), output=None))))

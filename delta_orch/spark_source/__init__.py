@@ -4,6 +4,6 @@ Spark finds the format where this package is installed next to the driver (or th
 top-level packages named `pyspark_*`, and `pyspark_delta_orch` is one. In an editable install, which has no such
 directory, register it with `spark.dataSource.register(DeltaOrchSource)`.
 
-`options.py` and `write_options.py` parse the options. Spark calls `source.py` on the driver, `on_workers.py` elsewhere.
+`options.py` parses the options. Spark calls `source.py` on the driver, `on_workers.py` elsewhere.
 `stream.py` plans the batches of a stream, `writer.py` plans and commits writes, `batches.py` is for `foreachBatch`.
 """

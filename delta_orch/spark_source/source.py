@@ -31,7 +31,13 @@ from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, StructType
 from delta_orch.scan.scan import ScanTask, split_scan
 from delta_orch.spark_source.on_workers import RowReader, RowStreamReader, SourceOnWorkers, TaskPartition
-from delta_orch.spark_source.options import ReadOptions, is_of_stream, parse_options, parse_stream_options
+from delta_orch.spark_source.options import (
+    ReadOptions,
+    is_of_stream,
+    parse_options,
+    parse_stream_options,
+    parse_write_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType as SparkStructType
@@ -49,7 +55,7 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
     `DeltaTable(…).append(df)` and `scan().to_spark(spark)` are faster, as Spark reads and writes the files itself. This
     format is for SQL (`CREATE TEMPORARY VIEW … USING delta_orch OPTIONS (path '…')`), for streams, and for code that
-    knows only the name of a format. Options: `spark_source.options`, `spark_source.write_options`.
+    knows only the name of a format. Options: `spark_source.options`.
 
     A DataFrame of a classic session stays at the version that was loaded. Spark Connect loads the table again for each
     query; the option `versionAsOf` keeps the version.
@@ -98,7 +104,6 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
 
     def writer(self, schema: SparkStructType, overwrite: bool) -> DataSourceWriter:
         """The writer of a batch write, planned now: what cannot be written is refused before a task starts."""
-        from delta_orch.spark_source.write_options import parse_write_options
         from delta_orch.spark_source.writer import row_writer
 
         return row_writer(parse_write_options(self.options), schema_of_rows(schema), overwrite)
@@ -107,7 +112,6 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         """The writer of a stream's batches. Its commits carry `txn(query id, batch id)`: each happens once."""
         from pyspark.sql import datasource
 
-        from delta_orch.spark_source.write_options import parse_write_options
         from delta_orch.spark_source.writer import batch_writer
 
         if not hasattr(datasource, "DataSourceStreamArrowWriter"):

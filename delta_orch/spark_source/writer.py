@@ -25,7 +25,7 @@ from delta_orch.log.files.txn import TxnId
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.protocol.types import StructType, may_be_null
 from delta_orch.spark_source.on_workers import BatchWriter, RowWriter, Written
-from delta_orch.spark_source.write_options import WriteRequest
+from delta_orch.spark_source.options import WriteRequest
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.verbs.append import append
 from delta_orch.verbs.overwrite import overwrite

@@ -13,7 +13,7 @@ from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Call, Cast, Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.parse import parse_row_value, parse_value, syntax_of
 from delta_orch.expressions.renaming import NewName, renamed
-from delta_orch.expressions.spark_literals import type_sql
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
@@ -409,7 +409,6 @@ def _column(texts: Sequence[str], field: StructField) -> pa.Array:
     import pyarrow as pa
 
     from delta_orch.engines.conform import nulls_of
-    from delta_orch.expressions.spark_literals import natural_type
     from delta_orch.protocol.arrow_building import literal_array, type_to_arrow
 
     values = [_constant(text, field) for text in texts]
@@ -436,8 +435,6 @@ def _column(texts: Sequence[str], field: StructField) -> pa.Array:
 
 def _common_kind(kinds: set[DataType], field: StructField) -> DataType:
     """The type of the constants of a column, as Spark finds one for an inline table."""
-    from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
-
     if len(kinds) == 1:
         return next(iter(kinds))
     decimals = [kind for kind in kinds if isinstance(kind, DecimalType)]

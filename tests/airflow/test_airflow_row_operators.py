@@ -24,8 +24,8 @@ from delta_orch.airflow import (
 )
 from delta_orch.airflow.versions import counts_every_clearing
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.consumers import retention_hours_for
 from delta_orch.pipeline.incremental import IncrementalReader
+from delta_orch.pipeline.maintenance import retention_hours_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -16,7 +16,7 @@ from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaTableVersionSensor, DeltaVersionTrigger
 from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.version_watch import VersionWatch, WatchGoal
+from delta_orch.pipeline.conditions import VersionWatch, WatchGoal
 from delta_orch.storage.local import LocalStore
 from delta_orch.testing import open_table
 from tests.airflow.internals import encode_trigger

@@ -28,9 +28,9 @@ from delta_orch.pipeline.conditions import (
     PartitionCondition,
     RowCondition,
     TxnCondition,
+    VersionWatch,
     condition_from_json,
 )
-from delta_orch.pipeline.version_watch import VersionWatch
 from tests.airflow.internals import needs_state
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import pytest
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
-from delta_orch.pipeline.tail import NO_TABLE, TailCursor, current_cursor, live_partitions, parse_cursor, poll
+from delta_orch.pipeline.tail import NO_TABLE, TailCursor, current_cursor, parse_cursor, poll
 from delta_orch.storage.open import open_store
 from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
@@ -193,7 +193,7 @@ def test_a_table_without_partitions(tmp_path: Path) -> None:
     assert batch is not None
     assert batch.data_changed
     assert batch.partitions.num_columns == 0
-    assert live_partitions(table.snapshot()).num_columns == 0
+    assert table.snapshot().partitions().num_columns == 0
 
 
 def test_null_partitions(table: DeltaTable) -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.txn import TxnId
-from delta_orch.spark_source.options import parse_options
-from delta_orch.spark_source.write_options import parse_write_options
+from delta_orch.spark_source.options import parse_options, parse_write_options
 
 
 def test_rows() -> None:

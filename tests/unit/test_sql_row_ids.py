@@ -11,7 +11,7 @@ import pytest
 import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
-from delta_orch.statements.row_ids import hiding_metadata
+from delta_orch.statements.queries import hiding_metadata
 
 
 def rows_of(query: str, table: DeltaTable) -> list[dict[str, Any]]:
