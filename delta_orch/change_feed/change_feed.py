@@ -24,8 +24,9 @@ from delta_orch.change_feed.changed_files import (
     schema_differences,
 )
 from delta_orch.engines.base import ComputedColumn, Engine, JoinSide, Measure, Relation, as_they_are
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
-from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.engines.select import spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.expressions.column_names import free_name, resolve_column_names
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
@@ -47,12 +48,7 @@ from delta_orch.scan.scan import ScanPredicate, resolve_scan_predicate
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import pyarrow as pa
     from pyarrow.compute import Expression as ArrowExpression
-
-    from delta_orch.expressions.nodes import Expression
 
 CHANGE_TYPE = StructField("_change_type", STRING)
 COMMIT_VERSION = StructField("_commit_version", LONG)
@@ -128,20 +124,20 @@ class ChangeFeed:
     def to_arrow(self) -> pa.Table:
         """All changed rows in memory, with the columns of `schema`. The table's columns have the types of
         `Scan.to_arrow`, `_change_type` is string, `_commit_version` int64, `_commit_timestamp` timestamp[us, UTC]."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_arrow(self.to_relation(engine))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The changed rows as a stream in bounded memory, in the types of `to_arrow`. An error of a file is raised when
         its rows are pulled."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_reader(self.to_relation(engine))
 
     def to_spark(self, spark: object) -> object:
         """The changed rows as a lazy Spark DataFrame."""
         return self.to_relation(spark_engine(spark))
 
-    def to_relation(self, engine: Engine) -> object:
+    def to_relation(self, engine: Engine) -> Relation:
         """The changed rows as a relation of any engine.
 
         Raises:
@@ -466,12 +462,12 @@ class LatestChanges:
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory, columns of `schema`."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_arrow(self.to_relation(engine))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_reader(self.to_relation(engine))
 
     def to_spark(self, spark: object) -> object:

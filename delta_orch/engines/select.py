@@ -44,7 +44,9 @@ def select_engine(data: object = None, engine: EngineChoice = "auto") -> Engine:
             "The local engine does not take a Spark DataFrame",
             remedy="Leave engine out, or pass data.toArrow() to run without Spark",
         )
-    return local_engine()
+    from delta_orch.engines.local.engine import LocalEngine
+
+    return LocalEngine()
 
 
 def is_spark_value(data: object) -> bool:
@@ -59,21 +61,19 @@ def can_be_read_again(data: object) -> bool:
     return not names.isdisjoint(_KEPT_VALUES)
 
 
-def local_engine() -> Engine:
-    """The engine on Arrow and DuckDB."""
-    try:
-        from delta_orch.engines.local.engine import LocalEngine
-    except ImportError as e:
-        raise _missing("local", e) from e
-    return LocalEngine()
-
-
 def spark_engine(session: object) -> Engine:
     """The engine on a Spark session, classic or Connect, or on the session of a Spark DataFrame."""
     try:
         from delta_orch.engines.spark.engine import SparkEngine
+    except MissingDependencyError:
+        raise
     except ImportError as e:
-        raise _missing("spark", e) from e
+        raise MissingDependencyError(
+            "The spark engine's packages are not installed",
+            cause=str(e),
+            remedy='Run pip install "delta-orch[spark]"',
+            extra="spark",
+        ) from e
     return SparkEngine(session)
 
 
@@ -90,14 +90,3 @@ def _active_session() -> object:
             remedy="Create one with SparkSession.builder.getOrCreate(), or pass a Spark DataFrame",
         )
     return session
-
-
-def _missing(extra: str, cause: ImportError) -> ImportError:
-    if isinstance(cause, MissingDependencyError):
-        return cause
-    return MissingDependencyError(
-        f"The {extra} engine's packages are not installed",
-        cause=str(cause),
-        remedy=f'Run pip install "delta-orch[{extra}]"',
-        extra=extra,
-    )

@@ -16,13 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.scan_plan import OutputColumn, RowTracking, ScanPlan, output_columns_schema
-from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.engines.select import spark_engine
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import columns_of, conjunction
-from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS, FileTable, live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.arrow_building import int64_range
 from delta_orch.protocol.types import DataType, StructType
@@ -164,7 +165,7 @@ class Scan:
         """All rows in memory. Columns have the order and the types of `schema`: `timestamp` is timestamp[us, UTC],
         `timestamp_ntz` is timestamp[us], `decimal` is decimal128. A variant is struct<metadata: binary, value: binary>;
         `delta_orch.variant` reads it. docs/reading.md lists all types."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_arrow(engine.scan(self.plan()))
 
     def count(self) -> int:
@@ -180,7 +181,7 @@ class Scan:
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows as a stream in bounded memory, in the types of `to_arrow`. An error of a file is raised when its
         rows are pulled."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_reader(engine.scan(self.plan()))
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
@@ -228,7 +229,7 @@ class Scan:
         """
         from delta_orch.engines.local.duckdb_input import duckdb_relation
 
-        return duckdb_relation(local_engine().scan(self.plan()), connection)
+        return duckdb_relation(LocalEngine().scan(self.plan()), connection)
 
     def to_spark(self, spark: object, *, follow: bool = False) -> Relation:
         """A lazy DataFrame of `spark` that stays at this version. Spark's own Parquet reader reads the files.
@@ -248,7 +249,7 @@ class Scan:
         """
         engine = spark_engine(spark)
         from delta_orch.engines.spark.engine import SparkEngine
-        from delta_orch.scan.replanned import FollowedScan, LargeScan, is_large
+        from delta_orch.engines.spark.replanned import FollowedScan, LargeScan, is_large
 
         if not follow and is_large(self._snapshot) and not (self._projection and self._projection.is_nested):
             prunings = functools.lru_cache(_REMEMBERED)(functools.partial(SnapshotPruning, self._snapshot))
@@ -362,13 +363,10 @@ class SnapshotPruning:
         return self._snapshot.files(columns, where)
 
     def _with_row_counts(self) -> pa.Table:
-        from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS, live_row_counts
-
         files = self._files(["path", *ROW_COUNT_COLUMNS])
         return files.select(["path"]).append_column("num_rows", live_row_counts(files))
 
     def _extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
-        from delta_orch.log.files.file_columns import FileTable
         from delta_orch.log.read.skipping.exact_bounds import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
         from delta_orch.table.column_mapping import physical_path
 
@@ -418,12 +416,12 @@ class ScanTask:
 
     def to_arrow(self) -> pa.Table:
         """The task's rows in memory; as `Scan.to_arrow`, and raises as it does."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_arrow(engine.scan(self.plan))
 
     def to_reader(self) -> pa.RecordBatchReader:
         """The task's rows as a stream in bounded memory."""
-        engine = local_engine()
+        engine = LocalEngine()
         return engine.to_reader(engine.scan(self.plan))
 
     def to_relation(self, engine: Engine) -> Relation:

@@ -20,7 +20,7 @@ from delta_orch.protocol.schema import (
     INVARIANTS,
 )
 from delta_orch.protocol.schema_edit import Path, quote_path
-from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX
+from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX, ensure_no_credential
 from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
 from delta_orch.table.configuration import TableConfiguration
 
@@ -52,7 +52,6 @@ def column(
         InvalidRequestError: Both a default and a generation expression.
         InvalidPropertyError: The comment, or an expression, holds a credential.
     """
-    from delta_orch.protocol.table_properties import ensure_no_credential
     from delta_orch.protocol.type_text import declared_type
 
     for text, what in ((comment, "comment"), (default, "default"), (generated_as, "expression")):

@@ -13,7 +13,7 @@ import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.select import local_engine
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
     InvalidRequestError,
     MissingFileError,
@@ -366,7 +366,7 @@ def _ensure_rows_fit(snapshot: Snapshot, adds: pa.Table, spec: WriteSpec, shape:
 
     checks = batch_checks(spec.schema, shape.checks, shape.lengths)
     if checks:
-        engine = local_engine()
+        engine = LocalEngine()
         for batch in engine.to_reader(engine.scan(scan_of_files(snapshot, adds))):
             for check in checks:
                 check(batch)

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import StatisticsPolicy
 from delta_orch.engines.footer_statistics import StatisticsColumn, statistics_columns
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.read_errors import reading
-from delta_orch.engines.select import local_engine
 from delta_orch.errors import (
     CorruptDataError,
     CorruptLogError,
@@ -350,7 +350,7 @@ def _check_statistics(
     plan = scan_of_files(snapshot, file.select(SCAN_COLUMNS))
     # Statistics are of texts as they are stored.
     plan = replace(plan, schema=without_char(plan.schema))
-    for batch in local_engine().scan(plan).to_reader():
+    for batch in LocalEngine().scan(plan).to_reader():
         for column in columns:
             if column.path in told:
                 continue

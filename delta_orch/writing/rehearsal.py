@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.engines.base import Engine, Relation, WriteSpec
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.engines.select import local_engine
 from delta_orch.storage.open import open_store
 
 if TYPE_CHECKING:
@@ -35,13 +35,13 @@ class RehearsalEngine:
         """See `Engine.write`; the files named do not exist any more."""
         if _runs_here(self._engine):
             return _in_scratch(spec, lambda scratch: self._engine.write(relation, scratch))
-        local = local_engine()
+        local = LocalEngine()
         rows = local.relation(self._engine.to_reader(relation))
         return _in_scratch(spec, lambda scratch: local.write(rows, scratch))
 
     def rewrite(self, plans: Sequence[ScanPlan], spec: WriteSpec) -> pa.Table:
         """See `Engine.rewrite`; the files named do not exist any more."""
-        engine = self._engine if _runs_here(self._engine) else local_engine()
+        engine = self._engine if _runs_here(self._engine) else LocalEngine()
         return _in_scratch(spec, lambda scratch: engine.rewrite(plans, scratch))
 
 

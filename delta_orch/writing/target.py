@@ -36,11 +36,12 @@ from delta_orch.protocol.table_properties import (
     ensure_no_credential,
     ensure_settable,
     property_texts,
+    with_properties_set,
 )
 from delta_orch.protocol.types import DataType, StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.schema_evolution import SchemaMode
+from delta_orch.table.schema_evolution import SchemaMode, as_first_defined, merge_schemas, overwritten_schema
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -223,7 +224,6 @@ def new_target(
     from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode
     from delta_orch.table.iceberg import with_dependent_properties
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
-    from delta_orch.table.schema_evolution import as_first_defined
     from delta_orch.table.table_rules import requested_mapping, settle
 
     configuration = with_dependent_properties(ensure_settable(definition.get("properties") or {}, on_new_table=True))
@@ -310,7 +310,6 @@ def evolve_target(
     if schema_mode is None:
         return target
     from delta_orch.table.clustering import ensure_can_cluster
-    from delta_orch.table.schema_evolution import merge_schemas
     from delta_orch.table.table_rules import ensure_may_widen, settle
 
     before = target.table
@@ -331,7 +330,6 @@ def evolve_target(
 
 
 def _overwritten(target: WriteTarget, source_schema: StructType, definition: TableDefinition) -> WriteTarget:
-    from delta_orch.protocol.table_properties import with_properties_set
     from delta_orch.table.clustering import ensure_can_cluster
     from delta_orch.table.iceberg import ensure_same_partitioning
     from delta_orch.table.protocol_upgrade import (
@@ -340,7 +338,6 @@ def _overwritten(target: WriteTarget, source_schema: StructType, definition: Tab
         requested_versions,
         upgraded_versions,
     )
-    from delta_orch.table.schema_evolution import overwritten_schema
     from delta_orch.table.table_rules import settle
 
     before = target.table

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
-from delta_orch.engines.select import local_engine
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
     ConcurrentAppendError,
     ConcurrentDeleteDeleteError,
@@ -74,7 +74,7 @@ def begin_append_read(table: DeltaTable, ids: Sequence[int]) -> None:
 def a_file_of(table: DeltaTable, *ids: int) -> pa.Table:
     """A file that is written and not committed."""
     target = existing_target(table.snapshot())
-    engine = local_engine()
+    engine = LocalEngine()
     return engine.write(engine.relation(pa.table({"id": pa.array(ids or [-5], pa.int64())})), target.write_spec())
 
 

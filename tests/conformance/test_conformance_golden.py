@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.select import spark_engine
 from tests.harness.golden import GoldenCase, check_case, load_cases
 
 ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
@@ -18,7 +19,7 @@ NEEDS_GOLDEN = pytest.mark.skipif(not CASES, reason=f"the golden tables are not 
 @NEEDS_GOLDEN
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_golden(case: GoldenCase, tmp_path: Path) -> None:
-    check_case(case, tmp_path, local_engine())
+    check_case(case, tmp_path, LocalEngine())
 
 
 @pytest.mark.sampled(10, kinds=lambda case: case.features)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_orch.engines.select import local_engine
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.table.registry import FEATURES
 from tests.harness.conformance.__main__ import main
 from tests.harness.conformance.page import replaced
@@ -55,7 +55,7 @@ def collection(tmp_path: Path) -> Path:
 
 
 def test_a_case_that_differs_fails(collection: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (result,) = run_cases(load_cases(collection), {"local": local_engine()})
+    (result,) = run_cases(load_cases(collection), {"local": LocalEngine()})
     assert result.outcome is Outcome.FAILED
     assert "num_files" in result.why
     page = collection / "page.md"

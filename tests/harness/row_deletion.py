@@ -9,8 +9,8 @@ import pyarrow as pa
 from pyroaring import BitMap64
 
 from delta_orch import DeltaTable
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.scan_plan import with_row_addresses
-from delta_orch.engines.select import local_engine
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
@@ -72,7 +72,7 @@ def begin_delete_where(
     predicate = resolve_predicate(where, snapshot.schema)
     files = snapshot.files(where=predicate).combine_chunks()
     plan = with_row_addresses(scan_of_files(snapshot, files, columns=(), where=predicate), "f", "p")
-    engine = local_engine()
+    engine = LocalEngine()
     found = engine.to_arrow(engine.scan(plan))
     positions = [BitMap64() for _ in range(files.num_rows)]
     for number, position in zip(found["f"].to_pylist(), found["p"].to_pylist(), strict=True):

@@ -13,8 +13,8 @@ import pytest
 
 from delta_orch import DeltaTable, sql
 from delta_orch.engines.base import RowCheck, WriteSpec
+from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.engines.select import local_engine
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import (
     ColumnNotFoundError,
@@ -134,7 +134,7 @@ def test_physical_names_without_column_mapping(engine: SparkEngine, files: Files
         (StructField("id", LONG), StructField("p", STRING, metadata={"delta.columnMapping.physicalName": "col-1"}))
     )
     for plan in (ScanPlan(files.store, schema, ("p",), adds), ScanPlan(files.store, schema, ("p",), renamed(adds))):
-        assert engine.to_arrow(engine.scan(plan)).equals(local_engine().to_arrow(local_engine().scan(plan)))
+        assert engine.to_arrow(engine.scan(plan)).equals(LocalEngine().to_arrow(LocalEngine().scan(plan)))
 
 
 def renamed(adds: pa.Table) -> pa.Table:

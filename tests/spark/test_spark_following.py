@@ -77,7 +77,7 @@ def test_a_view_follows_and_refresh_is_obeyed(spark: Any, view: DeltaTable) -> N
 @pytest.mark.slow
 def test_a_query_reads_one_version_while_others_commit(spark: Any, view: DeltaTable) -> None:
     """Each side of a join, and each subquery, is optimized by itself."""
-    from delta_orch.scan.replanned import FollowedScan
+    from delta_orch.engines.spark.replanned import FollowedScan
 
     asked = []
     newest = FollowedScan.newest_version

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.engines.spark import replanned
 from delta_orch.engines.spark.engine import host_for
-from delta_orch.scan import replanned
 from tests.handmade import HandmadeTable, inline_vector
 
 pytestmark = pytest.mark.spark

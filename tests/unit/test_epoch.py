@@ -9,8 +9,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable, literal
+from delta_orch.pipeline.conditions import WatchGoal
 from delta_orch.pipeline.run_identity import airflow_version
-from delta_orch.pipeline.version_watch import WatchGoal
 from delta_orch.protocol.epoch import micros_since_epoch
 from delta_orch.protocol.variant.encode import encode_variant
 

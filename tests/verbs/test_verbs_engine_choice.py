@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.select import is_spark_value, local_engine, select_engine
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.select import is_spark_value, select_engine
 from delta_orch.errors import InvalidRequestError, StorageError, UnsupportedStoreError
 
 
@@ -17,7 +18,7 @@ def test_values_choose_the_local_engine(days: Any) -> None:
     for data in (days(("a", 1)), days(("a", 1)).to_pandas(), None):
         assert select_engine(data).name == "local"
         assert not is_spark_value(data)
-    engine = local_engine()
+    engine = LocalEngine()
     assert select_engine(days(), engine) is engine
     for choice in ("duck", "", "Spark "):
         with pytest.raises(InvalidRequestError, match="no engine"):

@@ -136,9 +136,9 @@ class AppendsWhileRewriting:
     name = "local"
 
     def __init__(self, table: DeltaTable, data: Any, replace_where: str | None = None) -> None:
-        from delta_orch.engines.select import local_engine
+        from delta_orch.engines.local.engine import LocalEngine
 
-        self._engine = local_engine()
+        self._engine = LocalEngine()
         self._table, self._data, self._replace_where = table, data, replace_where
 
     def __getattr__(self, name: str) -> Any:

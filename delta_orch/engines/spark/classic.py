@@ -19,7 +19,7 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.spark.frames import with_position
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, Followed, LargeScan, SparkHost, read_options
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, SparkHost, read_options
 from delta_orch.engines.spark.scan_files import NUMBER_COLUMN, ScanFiles, hadoop_root
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.arrow_building import int32_array, one_chunk, string_array
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from delta_orch.engines.scan_plan import ScanPlan
     from delta_orch.engines.spark.followed import Versions
+    from delta_orch.engines.spark.replanned import FollowedScan, LargeScan
 
 # The class moved between releases of Spark: 4.1 and later first, then 4.0.
 _SINK_PACKAGES = ("org.apache.spark.sql.execution.streaming.sinks", "org.apache.spark.sql.execution.streaming")
@@ -189,7 +190,7 @@ class ClassicHost(SparkHost):
         self._java = bridge.new_java()
         bridge.plan_by_log(session._jsparkSession)
 
-    def follow(self, followed: Followed, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
+    def follow(self, followed: FollowedScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
         from delta_orch.engines.spark.followed import FollowingFrame, NewestRows
 
         schema = scan(self, followed.plan)._jdf.schema()

@@ -25,10 +25,10 @@ from delta_orch.engines.spark.frames import (
     union_by_name,
     value_to_frame,
 )
-from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, Followed, LargeScan, SparkHost
+from delta_orch.engines.spark.host import ANALYSIS_SETTINGS, STREAM_SETTINGS, SparkHost
 from delta_orch.engines.spark.in_tasks import with_variants
 from delta_orch.engines.spark.portable import PortableHost
-from delta_orch.engines.spark.row_sets import evaluated, gather_bitmaps, row_set_query
+from delta_orch.engines.spark.requests import along_curve, evaluated, gather_bitmaps, row_set_query
 from delta_orch.engines.spark.scan import ensure_zone_does_not_matter, scan_rows
 from delta_orch.engines.spark.sql_text import bounded_sql, conformed_sql, escape_braces, joined_sql, schema_as_sent
 from delta_orch.engines.spark.write import rewrite_files, write_rows
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     from delta_orch.engines.space_curve import Curve
+    from delta_orch.engines.spark.replanned import FollowedScan, LargeScan
 
 
 logger = logging.getLogger(__name__)
@@ -123,7 +124,7 @@ class SparkEngine:
         """
         return scan_rows(self.host, plan)
 
-    def follow(self, followed: Followed) -> DataFrame:
+    def follow(self, followed: FollowedScan) -> DataFrame:
         """The rows of the newest version at each query, lazily; a scan's columns stay as they are.
 
         Raises as `scan`, and UnsupportedError: The session is one of Spark Connect.
@@ -204,8 +205,6 @@ class SparkEngine:
         self, relation: DataFrame, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
     ) -> DataFrame:
         """All rows along a curve through some columns; see `Engine.along_curve`."""
-        from delta_orch.engines.spark.curve_order import along_curve
-
         schema = self.schema(relation)
         typed = [(column.path, type_at(schema, column.path)) for column in columns]
         return self._analysed(along_curve(self._pinned(relation), typed, curve, num_rows, num_files))

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from py4j.java_gateway import JavaObject
     from pyspark.sql import DataFrame
 
-    from delta_orch.engines.spark.host import Followed, LargeScan, SparkHost
+    from delta_orch.engines.spark.host import SparkHost
+    from delta_orch.engines.spark.replanned import FollowedScan, LargeScan
 
 _KEPT_QUERIES = 256
 _LIMIT = "limit "
@@ -75,7 +76,7 @@ class NewestRows(_PlannedRows):
     def __init__(
         self,
         host: SparkHost,
-        followed: Followed,
+        followed: FollowedScan,
         scan: Callable[[SparkHost, ScanPlan], DataFrame],
         versions: Versions,
     ) -> None:

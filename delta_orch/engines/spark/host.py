@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-    from delta_orch.expressions.nodes import Expression
-    from delta_orch.protocol.types import StructType
+    from delta_orch.engines.spark.replanned import FollowedScan, LargeScan
 
 DEFAULTS: Mapping[str, str] = {
     "spark.sql.alwaysInlineCommonExpr": "false",
@@ -157,36 +156,6 @@ def read_options(files: ScanFiles) -> dict[str, str]:
     return options
 
 
-class Followed(Protocol):
-    """A scan that can be made again of newer versions; `scan.replanned.FollowedScan`."""
-
-    uri: str
-    plan: ScanPlan
-
-    def newest_version(self) -> int:
-        """The newest version."""
-
-    def plan_of(self, version: int) -> ScanPlan:
-        """The scan of a version, with the columns that it had at first."""
-
-
-class LargeScan(Protocol):
-    """A scan of so many files that each query lists only those that it needs; `scan.replanned.LargeScan`."""
-
-    @property
-    def schema(self) -> StructType:
-        """The columns that filters may name."""
-
-    def plan_of(self, filters: Expression | None) -> ScanPlan:
-        """The scan, without files of which the filters over `schema` leave no row."""
-
-    def plan_of_rows(self, count: int) -> ScanPlan:
-        """The scan of some of the files, which have so many rows together; of all where nobody knows."""
-
-    def plan_of_nothing(self) -> ScanPlan:
-        """The scan without any file."""
-
-
 class SparkHost(ABC):
     """A session. Classic and Connect differ behind this interface only."""
 
@@ -212,7 +181,7 @@ class SparkHost(ABC):
         """The rows of a scan, as `build` makes them of the plan or of fewer of its files."""
         return self.analysed(build(plan))
 
-    def follow(self, followed: Followed, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
+    def follow(self, followed: FollowedScan, scan: Callable[[SparkHost, ScanPlan], DataFrame]) -> DataFrame:
         """The rows of a table's newest version at each query, as `scan` makes them."""
         raise UnsupportedError(
             "This session cannot follow a table",

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from delta_orch.engines.file_traits import read_num_rows
 from delta_orch.engines.scan_plan import RowTracking, ScanPlan
 from delta_orch.engines.spark.arrow_filter import arrow_filtered
 from delta_orch.engines.spark.errors import DAMAGE_MARK, spark_errors
@@ -33,7 +34,6 @@ from delta_orch.engines.spark.scan_files import (
     COMMIT_VERSION,
     NUMBER_COLUMN,
     prepare_scan,
-    read_footer,
     scans_by_name,
 )
 from delta_orch.engines.spark.sql_text import bounded_sql, field_of, same_values, timestamp_ntz_sql
@@ -68,7 +68,6 @@ from delta_orch.protocol.types import (
     types_of,
 )
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -190,8 +189,7 @@ def _vector_table(store: LogStore, files: pa.Table) -> pa.Table:
     vectors = [v for v in read_deletion_vectors(store, deletion_vector_descriptors(files)) if v is not None]
     lengths = [vector.bitmap.max() + 1 if vector.bitmap else 0 for vector in vectors]
     if sum(lengths) > _LIKELY_ROWS:
-        paths = FileTable(files).path.to_pylist()
-        lengths = list(map_ahead(lambda path: int(read_footer(store, path).metadata.num_rows), paths, FAR_THREADS))
+        lengths = read_num_rows(store, FileTable(files).path.to_pylist())
     words = [_words(vector.row_indexes(length)) for length, vector in zip(lengths, vectors, strict=True)]
     offsets = np.concatenate(([0], np.cumsum([len(w) for w in words])))
     if offsets[-1] >= 1 << 31:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, record_counts
 from delta_orch.log.write.staged_actions import StagedActions
 from delta_orch.protocol.actions import DomainMetadata
 from delta_orch.protocol.arrow_building import one_chunk
@@ -197,8 +197,6 @@ def _assign(files: pa.Table, mark: int, version: int) -> tuple[pa.Table, int]:
     base_ids = _column(files, "base_row_id")
     is_new = pc.is_null(base_ids)
     if pc.any(is_new).as_py():
-        from delta_orch.log.files.file_columns import record_counts
-
         counts = pc.if_else(is_new, record_counts(files), 0)
         if counts.null_count:
             raise InvalidRequestError(

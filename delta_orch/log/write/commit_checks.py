@@ -15,7 +15,7 @@ from delta_orch.errors import (
     MetadataChangedError,
     TableExistsError,
 )
-from delta_orch.log.files.file_columns import FileTable
+from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_options import ISOLATION_LEVELS, CommitOptions
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
@@ -265,6 +265,4 @@ def _chosen(table: TableConfiguration) -> dict[str, str]:
 
 
 def _counts(files: pa.Table) -> pa.Array:
-    from delta_orch.log.files.file_columns import record_counts
-
     return record_counts(files)

@@ -38,7 +38,6 @@ from delta_orch.storage.base import LogStore
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-    from delta_orch.storage.base import LogStore
 
 INLINE_BYTES = 64
 """A vector of at most that size (some dozen rows) stands in the log itself: reading it costs no request."""

@@ -10,7 +10,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from delta_orch.engines.base import Engine
-from delta_orch.engines.select import local_engine, spark_engine
+from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.select import spark_engine
 from tests.harness.conformance.page import render_features, render_kinds, render_labels, write_page
 from tests.harness.conformance.runner import CaseResult, Outcome, run_cases
 from tests.harness.golden import ALL_KINDS, load_cases
@@ -66,7 +67,7 @@ def _closing(results: list[CaseResult], problems: list[str]) -> str:
 @contextmanager
 def _engine(name: str) -> Iterator[Engine]:
     if name == "local":
-        yield local_engine()
+        yield LocalEngine()
         return
     from pyspark.sql import SparkSession
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from delta_orch.engines.scan_plan import FilePruning
 
+
 LARGE = 500_000
 """Files. Of fewer, one list for all queries of a session is cheaper than a list for each query."""
 
