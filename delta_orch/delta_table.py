@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Unpack, cast
 from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.read.time_travel import ensure_version, parse_timestamp_ms
 from delta_orch.redaction import redacted
 from delta_orch.storage.open import open_store
 from delta_orch.table_snapshot import TableSnapshot, after_commit
@@ -155,13 +156,9 @@ class DeltaTable(TableVerbs):
         if version is not None and timestamp is not None:
             raise InvalidRequestError("Both a version and a timestamp are given", remedy="Give one of them")
         if version is not None:
-            from delta_orch.log.read.time_travel import ensure_version
-
             ensure_version(version)
             return cast(TableSnapshot, self.log.snapshot(version=version))
         if timestamp is not None:
-            from delta_orch.log.read.time_travel import parse_timestamp_ms
-
             return cast(TableSnapshot, self.log.snapshot(timestamp_ms=parse_timestamp_ms(timestamp)))
         self._newest = cast(TableSnapshot, self.log.newest(self._newest))
         return self._newest
@@ -231,7 +228,6 @@ class DeltaTable(TableVerbs):
         """
         from delta_orch.change_feed.change_feed import read_changes
         from delta_orch.change_feed.changed_files import ChangeRange
-        from delta_orch.log.read.time_travel import parse_timestamp_ms
 
         asked = ChangeRange(
             starting_version,

@@ -15,8 +15,12 @@ from delta_orch.errors import (
     TableNotFoundError,
     VersionNotFoundError,
 )
+from delta_orch.log.files.commit_reader import LogFile, parse_log_files
+from delta_orch.log.read.replay import Tail
+from delta_orch.log.read.segment import LogSegment
 from delta_orch.log.write.held_commit import HeldCommit, load_held_commit, reference_path
 from delta_orch.protocol.paths import STAGED_DIRECTORY, commit_path
+from delta_orch.storage.base import FileMeta
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table_snapshot import TableSnapshot
 
@@ -102,11 +106,7 @@ class StagedWrite:
             MetadataChangedError, VersionNotFoundError: `read_version` is no longer there.
             StorageError: A file cannot be read.
         """
-        from delta_orch.log.files.commit_reader import LogFile, parse_log_files
-        from delta_orch.log.read.replay import Tail
-        from delta_orch.log.read.segment import LogSegment
         from delta_orch.log.write.held_transaction import ResumedTransaction
-        from delta_orch.storage.base import FileMeta
 
         held = self._load()
         base = self._base(held)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, Unpack
 
 from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version
 from delta_orch.table_snapshot import TableWrites
 
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.snapshot import Snapshot
-    from delta_orch.log.read.table_log import TableLog
     from delta_orch.log.upkeep.log_cleanup import CleanupResult
     from delta_orch.log.write.commit_options import CommitOptions, CommitResult
     from delta_orch.staged_write import StagedWrite
@@ -104,7 +104,6 @@ class TableVerbs(TableWrites):
                 before. It may hold copies that no commit names; vacuum removes them.
             ConflictError: Another writer created or changed the target in the meantime.
         """
-        from delta_orch.log.read.table_log import TableLog
         from delta_orch.storage.open import open_store
         from delta_orch.verbs.clone import clone
 

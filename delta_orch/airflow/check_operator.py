@@ -10,6 +10,7 @@ from delta_orch.airflow.checked import ensure_choice, ensure_predicate
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
+from delta_orch.expressions.nodes import Column
 from delta_orch.pipeline.audit import column_drift, declared_columns
 from delta_orch.pipeline.conditions import FreshnessCondition, RowCondition, has_rows, whole_number
 
@@ -217,7 +218,6 @@ def _seconds(age: timedelta | float) -> float:
 
 def _own_rules(snapshot: TableSnapshot) -> dict[str, str]:
     """What the table itself says of its rows, by name."""
-    from delta_orch.expressions.nodes import Column
     from delta_orch.expressions.to_sql import to_spark_sql
     from delta_orch.table.column_definitions import constraints_of
 

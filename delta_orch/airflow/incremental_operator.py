@@ -11,6 +11,7 @@ from delta_orch.airflow.attempts import Attempts
 from delta_orch.airflow.locations import checked_location, is_same_table
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
+from delta_orch.pipeline.recorded import find_commit_after, newest_first
 from delta_orch.pipeline.run_identity import cdc_app_id, default_consumer
 from delta_orch.pipeline.step import Mode
 
@@ -149,7 +150,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         from delta_orch.pipeline.incremental import IncrementalReader
-        from delta_orch.pipeline.recorded import find_commit_after, newest_first
         from delta_orch.storage.external_paths import is_one_table
 
         several = isinstance(self.source, dict)
@@ -233,8 +233,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     def _ensure_own_cursor(self, run: TaskRun, reader: IncrementalReader) -> None:
         """Two tasks of one run that go by one cursor each get what the other has not read: rows are lost."""
-        from delta_orch.pipeline.recorded import find_commit_after
-
         app_id = cdc_app_id(reader.consumer, reader.source.snapshot().metadata.id)
         if reader.target.snapshot().txn_version(app_id) is None:
             return

@@ -9,6 +9,7 @@ from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.once import report_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.table_properties import parse_size_bytes
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -134,8 +135,6 @@ def parse_target_size(size: int | str) -> int:
     Raises:
         InvalidRequestError: It is not a size above 0.
     """
-    from delta_orch.protocol.table_properties import parse_size_bytes
-
     try:
         size_bytes = parse_size_bytes(str(size))
     except ValueError:

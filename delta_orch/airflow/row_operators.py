@@ -14,6 +14,7 @@ from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.airflow.write_operator import DeltaRowsOperator
+from delta_orch.expressions.nodes import Expression
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import publish_now
 
@@ -189,7 +190,6 @@ class DeltaMergeOperator(DeltaRowsOperator):
         """Refuse clauses that no merge has, or that it would never come to."""
         if not self.clauses:
             return
-        from delta_orch.expressions.nodes import Expression
         from delta_orch.expressions.parse import parse_row_value
         from delta_orch.verbs.merge.clauses import Merge, ensure_reachable
 

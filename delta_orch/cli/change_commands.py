@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Unpack
 from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
 from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine
+from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -102,8 +103,6 @@ def _source(at: Target, location: str) -> object:
         return replace(at, uri=location).table()
     import pyarrow as pa
     import pyarrow.dataset as ds
-
-    from delta_orch.errors import InvalidRequestError
 
     try:
         return ds.dataset(location, format="parquet")

@@ -14,6 +14,7 @@ from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.scan.frames import pandas_frame
 from delta_orch.scan.scan import Scan
 
@@ -136,7 +137,6 @@ def _to_duckdb(rows: pa.Table) -> object:
 
 def _empty_on_spark(rows: pa.Table) -> object:
     from delta_orch.engines.spark.frames import spark_schema
-    from delta_orch.protocol.arrow_building import schema_from_arrow
 
     return spark_session().createDataFrame([], spark_schema(schema_from_arrow(rows.schema)))
 

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field, replace
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.arrow_building import int64_range, one_chunk, string_array
 from delta_orch.protocol.types import LONG, DataType, StructField, StructType
 from delta_orch.table.column_mapping import ColumnMappingMode
 
@@ -119,8 +121,6 @@ def column_indexes(path: Sequence[str], schema: StructType) -> list[int]:
 
 def value_at(batch: pa.RecordBatch, indexes: Sequence[int]) -> pa.Array:
     """The values at the place that `column_indexes` gives, null where a struct on the way is."""
-    import delta_orch.arrow_compute as pc
-
     first, *below = indexes
     return pc.struct_field(batch.column(first), below) if below else batch.column(first)
 
@@ -226,9 +226,6 @@ class ScanPlan:
         rows."""
         if not self.each_once or not self.files.num_rows:
             return
-        import delta_orch.arrow_compute as pc
-        from delta_orch.protocol.arrow_building import one_chunk, string_array
-
         files = FileTable(self.files)
         paths = pc.binary_join_element_wise(self.store.resolve("x")[:-1], files.path, "")
         odd = pc.match_substring_regex(files.path, _MAY_BE_RESPELLED)
@@ -274,8 +271,6 @@ def with_row_addresses(plan: ScanPlan, file_number: str, row_position: str) -> S
         file_number: The name of the column with the number of the row's file in `plan.files`. No other column has it.
         row_position: The name of the column with the position of the row in its file, deleted rows counted. Likewise.
     """
-    from delta_orch.protocol.arrow_building import int64_range
-
     addresses = RowAddresses(file_number, row_position)
     return replace(
         plan,

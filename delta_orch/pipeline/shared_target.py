@@ -20,6 +20,7 @@ from delta_orch.expressions.tree import is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.pipeline.recorded import newest_first
 from delta_orch.pipeline.run_identity import WRITERS
+from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.partition_values import (
     parse_partition_value,
     partition_column_from_arrow,
@@ -134,7 +135,6 @@ def _looking(
     """`have` for one version and predicate."""
     from delta_orch.engines.local.engine import LocalEngine
     from delta_orch.expressions.resolve import resolve_predicate
-    from delta_orch.protocol.arrow_building import string_array
     from delta_orch.writing.selection import first_file_with
 
     files = snapshot.files(ADD_SCHEMA.names)

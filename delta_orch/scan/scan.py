@@ -27,6 +27,7 @@ from delta_orch.log.files.file_columns import ROW_COUNT_COLUMNS, FileTable, live
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.protocol.arrow_building import int64_range
 from delta_orch.protocol.types import DataType, StructType
+from delta_orch.table.column_mapping import physical_path
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -368,7 +369,6 @@ class SnapshotPruning:
 
     def _extremes(self, column: Column, data_type: DataType) -> pa.Table | None:
         from delta_orch.log.read.skipping.exact_bounds import EXACT_COLUMNS, EXACT_TYPES, exact_extremes
-        from delta_orch.table.column_mapping import physical_path
 
         if data_type not in EXACT_TYPES:
             return None

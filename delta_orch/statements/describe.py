@@ -8,6 +8,7 @@ from typing import Any
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.spark_literals import quote_identifier, quote_string, type_sql
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.schema import (
     CURRENT_DEFAULT,
     GENERATION_EXPRESSION,
@@ -125,8 +126,6 @@ def _history(table: DeltaTable, limit: int | None) -> object:
 
 def _detail(table: DeltaTable) -> object:
     import pyarrow as pa
-
-    from delta_orch.log.files.file_columns import FileTable
 
     snapshot = table.snapshot()
     files = snapshot.files(["path", "size"])

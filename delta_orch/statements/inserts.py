@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import ComputedColumn, Engine, Relation, as_they_are
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Call, Cast, Column, Comparison, Expression, Literal, Opaque
 from delta_orch.expressions.parse import parse_row_value, parse_value, syntax_of
@@ -16,6 +17,7 @@ from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import conjunction
+from delta_orch.protocol.arrow_building import literal_array, type_to_arrow
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_edit import quote_path
 from delta_orch.protocol.types import (
@@ -163,8 +165,6 @@ class _Matched:
             inserted: The table's columns as they are made of `rows`.
             fields: Those that the statement has values for.
         """
-        from delta_orch.expressions.column_names import resolve_column_names
-
         ours, theirs = side_names(self.target_alias, self.source_alias)
         condition: str | Expression | None = self.on
         if condition is None:
@@ -265,8 +265,6 @@ def _fields(columns: Sequence[str] | None, schema: StructType, given: _Given) ->
     apart = {field.name for field, _ in given}
     if columns is None:
         return [field for field in schema if field.name not in apart]
-    from delta_orch.expressions.column_names import resolve_column_names
-
     names = resolve_column_names(columns, schema, "The list of columns")
     if apart & set(names):
         raise InvalidRequestError(f"The column {sorted(apart & set(names))[0]} is given by PARTITION, too")
@@ -409,7 +407,6 @@ def _column(texts: Sequence[str], field: StructField) -> pa.Array:
     import pyarrow as pa
 
     from delta_orch.engines.conform import nulls_of
-    from delta_orch.protocol.arrow_building import literal_array, type_to_arrow
 
     values = [_constant(text, field) for text in texts]
     kinds: list[DataType] = []

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError, InvalidRequestError, TableExistsError
+from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.protocol.types import StructField
 from delta_orch.statements.cursor import Cursor, quoted_path
 from delta_orch.statements.describe import properties_of_definition
@@ -17,7 +18,6 @@ from delta_orch.statements.session import Session, TableName, table_name, table_
 from delta_orch.writing.assignments import column_path
 
 if TYPE_CHECKING:
-    from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.writing.target import WriteOptions
 
@@ -251,8 +251,6 @@ def _clone(cursor: Cursor, name: TableName, *, replaces: bool, must_exist: bool,
 
 def _unless_there(table: DeltaTable, make: Callable[[DeltaTable], object]) -> object:
     """IF NOT EXISTS: a table that is there, or that another writer makes meanwhile, is left as it is."""
-    from delta_orch.log.write.commit_options import CommitResult
-
     if not table.exists():
         try:
             return make(table)

@@ -19,6 +19,7 @@ from delta_orch.log.files.file_columns import NO_FILES, FileTable, deletion_vect
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.arrow_building import int64_array
 from delta_orch.protocol.deletion_vector import DeletionVector, marks_inside
+from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import LONG, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.writing.moved_rows import RowCopies
@@ -344,8 +345,6 @@ class _NewRows:
     def _ruled_shape(self, kind: str) -> RowShape:
         schema = StructType(tuple(f for name in self._names(kind) if (f := self._schema.find(name)) is not None))
         if not self._write.target.table.has_rules:
-            from delta_orch.protocol.schema_check import ensure_schema_fits
-
             ensure_schema_fits(schema, self._write.target.schema, fill_nulls=True)
             return PLAIN
         from delta_orch.writing.row_rules import shape_rows

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from delta_orch.engines.base import Engine
+from delta_orch.engines.scan_plan import with_row_addresses
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.snapshot import Snapshot
@@ -40,7 +41,6 @@ def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: 
 
     Raises as `Engine.scan`.
     """
-    from delta_orch.engines.scan_plan import with_row_addresses
     from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
     from delta_orch.writing.row_address import ADDRESS
 

@@ -40,8 +40,10 @@ from delta_orch.protocol.table_properties import (
 )
 from delta_orch.protocol.types import DataType, StructType
 from delta_orch.storage.base import LogStore
+from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.schema_evolution import SchemaMode, as_first_defined, merge_schemas, overwritten_schema
+from delta_orch.table.type_widening import changed_types
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -221,7 +223,6 @@ def new_target(
     """
     from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
     from delta_orch.table.column_definitions import generation_expression
-    from delta_orch.table.column_mapping import MAX_COLUMN_ID, ColumnMappingMode
     from delta_orch.table.iceberg import with_dependent_properties
     from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
     from delta_orch.table.table_rules import requested_mapping, settle
@@ -318,8 +319,6 @@ def evolve_target(
     may_widen = before.properties.enable_type_widening
     schema = merge_schemas(before.schema, source_schema, may_widen=may_widen, may_cast=may_cast)
     if may_widen:
-        from delta_orch.table.type_widening import changed_types
-
         for path, was, becomes in changed_types(before.schema, schema):
             ensure_may_widen(before, path, was, becomes)
     settled = settle(before, before.with_schema(schema))

@@ -27,6 +27,7 @@ from delta_orch.errors import SchemaMismatchError, TableError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.arrow_building import binary_array, int64_array, int64_range
 from delta_orch.protocol.schema import char_columns
 from delta_orch.protocol.types import (
     DATE,
@@ -237,8 +238,6 @@ class _Builder:
         if not facts and not has_vectors:
             where = _where(self._conditions_of_bounds(paths))
             return f"(SELECT {self._selected(texts)} FROM {self._read_parquet(paths)} AS {_FILES}{where})"
-        from delta_orch.protocol.arrow_building import binary_array, int64_array, int64_range
-
         columns = {"file": int64_range(0, len(files))}
         columns |= {column: pc.take(self._constants.column(name), int64_array(files)) for name, column in facts.items()}
         table = f"delta_orch_files_{next(_NUMBERS)}"
@@ -277,7 +276,6 @@ class _Builder:
     ) -> str:
         """Each file for itself, in parts if it is long: conditions on constants are applied while it is decoded."""
         from delta_orch.engines.local.duckdb_deletions import MASKS_TOGETHER
-        from delta_orch.protocol.arrow_building import binary_array, int64_range
 
         for column in facts.values():
             self._set_list(f"{table}_{column}", f"SELECT {column} AS value, file AS number FROM {table}")

@@ -15,6 +15,7 @@ from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
 from delta_orch.expressions.nodes import And, Column, Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.tree import columns_of, conjunction, is_opaque
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
@@ -175,7 +176,6 @@ class LocalEngine:
         """Each plan becomes one file a partition; larger ones are split only at `spec.target_file_size_bytes`."""
         from delta_orch.engines.local.file_writer import LateNanError, add_table
         from delta_orch.engines.local.write import write_relation
-        from delta_orch.log.files.file_columns import FileTable
         from delta_orch.storage.prefetch import FAR_THREADS, FAR_WAIT_BYTES, map_ahead
 
         def rewrite_one(plan: ScanPlan) -> list[WrittenFile]:

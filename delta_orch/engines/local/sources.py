@@ -10,6 +10,7 @@ from weakref import WeakSet
 
 import pyarrow as pa
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.arrow_building import ensure_sound, schema_from_arrow
@@ -201,8 +202,6 @@ def _is_infinite(column: pa.Array) -> bool:
         return any(map(_is_infinite, parts))
     if not (types.is_date32(column.type) or types.is_timestamp(column.type)):
         return False
-    import delta_orch.arrow_compute as pc
-
     numbers = pa.int32() if types.is_date32(column.type) else pa.int64()
     furthest = 2 ** (numbers.bit_width - 1) - 1
     return bool(pc.any(pc.is_in(column.view(numbers), pa.array([furthest, -furthest], numbers))).as_py())

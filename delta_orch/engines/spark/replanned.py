@@ -6,11 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import ColumnNotFoundError, SchemaMismatchError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.spark_literals import quote_identifier, type_sql
 from delta_orch.expressions.tree import conjunction
+from delta_orch.log.files.file_columns import ADD_SCHEMA, live_row_counts
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.protocol.types import StructType
@@ -64,9 +66,6 @@ class LargeScan:
             return self.plan_of(None)
         import pyarrow as pa
 
-        import delta_orch.arrow_compute as pc
-        from delta_orch.log.files.file_columns import live_row_counts
-
         pieces: list[pa.Table] = []
         for piece in self.snapshot.iter_files():
             rows = pc.cumulative_sum(pc.fill_null(live_row_counts(piece), 0))
@@ -80,8 +79,6 @@ class LargeScan:
 
     def plan_of_nothing(self) -> ScanPlan:
         """The scan without any file."""
-        from delta_orch.log.files.file_columns import ADD_SCHEMA
-
         return self.plan_with(lambda columns: ADD_SCHEMA.empty_table().select(list(columns)))
 
 

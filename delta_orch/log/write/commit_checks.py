@@ -19,6 +19,7 @@ from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_options import ISOLATION_LEVELS, CommitOptions
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
+from delta_orch.table.column_mapping import without_column_mapping
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 
@@ -234,8 +235,6 @@ def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
             files differ, `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written; running again finds an
             existing table.
     """
-    from delta_orch.table.column_mapping import without_column_mapping
-
     found = created.table
     logical = [without_column_mapping(table.schema) for table in (wanted, found)]
     differences = [
