@@ -1,12 +1,27 @@
-"""The commands below `delta-orch alter`: each is one change, committed as one version."""
+"""The commands below `delta-orch alter`, each of which is one change, committed as one version; and those below
+`delta-orch domain`: named texts that travel with a table."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any, Unpack
 
-from delta_orch.cli.arguments import COMMIT, ENGINE, Argument, Commands, Target, argument, flag, open_engine, pairs
-from delta_orch.cli.output import report_commit
+from delta_orch.cli.arguments import (
+    COMMIT,
+    ENGINE,
+    VERSION,
+    Argument,
+    Commands,
+    Target,
+    argument,
+    flag,
+    open_engine,
+    pairs,
+)
+from delta_orch.cli.output import print_json, print_rows, report_commit
+
+if TYPE_CHECKING:
+    from delta_orch.log.write.commit_options import CommitOptions
 
 COMMANDS = Commands()
 
@@ -49,7 +64,7 @@ def _change(
         report_commit(result, done=done, nothing=nothing, as_json=at.json)
 
     command.__doc__ = help
-    COMMANDS.add(*arguments, *([ENGINE] if reads_rows else []), *COMMIT, name=name)(command)
+    COMMANDS.add(*arguments, *([ENGINE] if reads_rows else []), *COMMIT, name=f"alter {name}")(command)
 
 
 _change(
@@ -139,3 +154,36 @@ _change(
     "Cluster the table by up to four columns, or by none any more.",
     argument("columns", "COLUMN", "None at all ends clustering.", nargs="*"),
 )
+
+
+_DOMAIN = argument("domain", "DOMAIN", "Its name, such as com.example.lineage.")
+
+
+@COMMANDS.add(*VERSION, name="domain list")
+def list_domains(at: Target) -> None:
+    """List the metadata domains of a table, those of table features included."""
+    domains = at.snapshot().domain_metadata
+    if at.json:
+        print_json([{"domain": name, "configuration": domains[name]} for name in sorted(domains)])
+    else:
+        print_rows(("domain", "configuration"), sorted(domains.items()))
+
+
+@COMMANDS.add(
+    _DOMAIN,
+    argument("configuration", "TEXT", "Its text, for example JSON."),
+    *COMMIT,
+    name="domain set",
+)
+def set_domain(at: Target, domain: str, configuration: str, **commit: Unpack[CommitOptions]) -> None:
+    """Set a metadata domain of your own, whatever it held before."""
+    result = at.table().set_domain_metadata(domain, configuration, **commit)
+    report_commit(result, done=f"Version {result.version} committed", nothing="Nothing to change", as_json=at.json)
+
+
+@COMMANDS.add(_DOMAIN, *COMMIT, name="domain remove")
+def remove_domain(at: Target, domain: str, **commit: Unpack[CommitOptions]) -> None:
+    """Remove a metadata domain of your own."""
+    result = at.table().remove_domain_metadata(domain, **commit)
+    nothing = f"Nothing to remove: version {result.version} has no domain {domain}"
+    report_commit(result, done=f"Version {result.version} committed", nothing=nothing, as_json=at.json)

@@ -30,9 +30,9 @@ _MODULES = {
     "Look at a table": ("table", "snapshot schema files history txn fsck"),
     "Read rows": ("row", "show read explain changes"),
     "Change rows": ("change", "delete update merge sql"),
-    "Change a table": ("", "alter domain"),
+    "Change a table": ("alter", "alter domain"),
     "Look after a table": ("upkeep", "optimize vacuum repair checkpoint compact-log checksum cleanup-log"),
-    "Go back, copy, convert": ("whole_table", "restore clone convert purge"),
+    "Go back, copy, convert": ("upkeep", "restore clone convert purge"),
     "See it work": ("", "demo"),
 }
 """The commands in the order of `--help`, and the modules that have them."""
@@ -47,18 +47,15 @@ _HELP = ("--help", "-h")
 
 
 def _commands(module: str) -> Commands:
+    """The commands of a module by their words: `fsck`, `alter add-column`."""
     found: Commands = import_module(f"delta_orch.cli.{module}_commands").COMMANDS
     return found
 
 
 def all_commands() -> Iterator[tuple[tuple[str, ...], Command]]:
     """Every command by its words, but `demo`, which has a command line of its own."""
-    for module, names in _MODULES.values():
-        for name in names.split():
-            if name in _GROUPS:
-                yield from (((name, inner), command) for inner, command in _commands(name).items())
-            elif module:
-                yield (name,), _commands(module)[name]
+    for module in dict.fromkeys(module for module, _ in _MODULES.values() if module):
+        yield from ((tuple(words.split()), command) for words, command in _commands(module).items())
 
 
 def run(arguments: Sequence[str] | None = None) -> None:
@@ -128,17 +125,19 @@ def _dispatch(arguments: list[str]) -> int:
         print_line(f"{PROGRAM} {__version__}")
     elif name == "demo":
         return _demo(rest)
-    elif name in _GROUPS:
-        return _dispatch_in_group(name, rest)
     else:
         known = {known: module for module, names in _MODULES.values() for known in names.split()}
         _ensure_known(name, known)
-        _commands(known[name])[name].run(name, rest)
+        commands = _commands(known[name])
+        if name in _GROUPS:
+            return _dispatch_in_group(name, commands, rest)
+        commands[name].run(name, rest)
     return 0
 
 
-def _dispatch_in_group(group: str, arguments: list[str]) -> int:
-    commands = _commands(group)
+def _dispatch_in_group(group: str, of_module: Commands, arguments: list[str]) -> int:
+    start = f"{group} "
+    commands = {words.removeprefix(start): command for words, command in of_module.items() if words.startswith(start)}
     if not arguments or arguments[0] in _HELP:
         print_line(f"usage: {PROGRAM} {group} COMMAND URI …\n\n{_GROUPS[group]}\n")
         _print_commands("Commands", {name: command.help for name, command in commands.items()})
@@ -175,9 +174,9 @@ def _ensure_known(name: str, known: Iterable[str]) -> None:
 def _print_help() -> None:
     print_line(f"usage: {PROGRAM} [--version] [--help] COMMAND …\n\nLook at and look after Delta Lake tables.\n")
     for page, (module, names) in _MODULES.items():
-        own = {name: command.help for name, command in _commands(module).items()} if module else {}
-        known = {**own, **_GROUPS, "demo": _DEMO}
-        _print_commands(page, {name: known[name] for name in names.split()})
+        own = _commands(module) if module else {}
+        told = {**_GROUPS, "demo": _DEMO}
+        _print_commands(page, {name: told.get(name) or own[name].help for name in names.split()})
     print_line(f"`{PROGRAM} COMMAND --help` shows what a command takes.")
     print_line("Ends with 0; with 1 after an error (error[CODE] on stderr); with 2 after a wrong command line.")
 

@@ -356,3 +356,17 @@ def _print_report(report: FsckReport) -> None:
         out.print_rows(("severity", "code", "problem"), [(p.severity, p.code, p.message) for p in shown])
         if len(shown) < len(report.problems):
             out.print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
+
+
+@COMMANDS.add(*take.VERSION, name="txn list")
+def txn_list(at: Target) -> None:
+    """List the application ids the table has recorded, with their last version."""
+    state = at.snapshot()
+    actions = [action for _, action in sorted(state.txn_actions.items())]
+    if at.json:
+        out.print_json([{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions])
+        return
+    out.print_rows(
+        ("application id", "version", "last updated"),
+        [(t.app_id, t.version, text_of_time(t.last_updated)) for t in actions],
+    )

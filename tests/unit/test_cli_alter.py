@@ -11,11 +11,16 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.cli.alter_commands import COMMANDS
+from delta_orch.cli import alter_commands
 from delta_orch.cli.main import run
 from delta_orch.protocol import types as t
 from delta_orch.verbs.alter.builder import Alteration
 from tests.certain import some
+
+START = "alter "
+COMMANDS = {
+    words.removeprefix(START): command for words, command in alter_commands.COMMANDS.items() if words.startswith(START)
+}
 
 Alter = Callable[..., dict[str, Any]]
 """Runs `delta-orch alter`, gives what it prints as JSON."""
