@@ -18,7 +18,7 @@ from delta_orch.errors import (
 from delta_orch.log.files.commit_reader import LogFile, parse_log_files
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import LogSegment
-from delta_orch.log.write.held_commit import HeldCommit, load_held_commit, reference_path
+from delta_orch.log.write.held_commit import HeldCommit, ResumedTransaction, load_held_commit, reference_path
 from delta_orch.protocol.paths import STAGED_DIRECTORY, commit_path
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
@@ -106,8 +106,6 @@ class StagedWrite:
             MetadataChangedError, VersionNotFoundError: `read_version` is no longer there.
             StorageError: A file cannot be read.
         """
-        from delta_orch.log.write.held_transaction import ResumedTransaction
-
         held = self._load()
         base = self._base(held)
         preview = ResumedTransaction(self._log, base, held, is_alone=True).commit().preview
@@ -141,7 +139,6 @@ class StagedWrite:
             DeltaError: As `DeltaTable.append`. After every error but the one before, the table is unchanged.
         """
         from delta_orch.engines.select import select_engine
-        from delta_orch.log.write.held_transaction import ResumedTransaction
         from delta_orch.writing.selection import first_file_with
 
         held = self._load()

@@ -12,8 +12,13 @@ from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.airflow.versions import AirflowException, BaseHook
-from delta_orch.pipeline.spark_submit import driver_settings, end_process, find_spark_submit, submit_environment
-from delta_orch.pipeline.submitted import SubmittedRun
+from delta_orch.pipeline.submitted import (
+    SubmittedRun,
+    driver_settings,
+    end_process,
+    find_spark_submit,
+    submit_environment,
+)
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

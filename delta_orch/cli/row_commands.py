@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import uuid
 from argparse import BooleanOptionalAction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.cli import arguments as take
 from delta_orch.cli.arguments import Commands, Target, open_engine, parse_columns
 from delta_orch.cli.output import attributes, one_line, print_json, print_line, print_rows, show_progress
+from delta_orch.errors import DeltaError, StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.protocol.types import DataType
+
 
 COMMANDS = Commands()
 
@@ -120,17 +123,8 @@ def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
 
 
 def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: dict[str, object]) -> None:
-    from delta_orch.engines.parquet_export import export_parquet
-
-    written = 0
-
-    def advance(rows: int) -> None:
-        nonlocal written
-        written += rows
-        show_progress(f"{written:,} rows")
-
     try:
-        num_rows = export_parquet(reader, output, advance)
+        num_rows = _write_parquet(reader, output)
     finally:
         show_progress("")
     if at.json:
@@ -138,6 +132,43 @@ def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: di
     else:
         of = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in versions.items())
         print_line(f"{num_rows:,} rows ({of}) in {output}")
+
+
+def _write_parquet(reader: pa.RecordBatchReader, path: Path) -> int:
+    """Write a stream to `path`, which appears complete or not at all; a file that is there is replaced.
+
+    Returns: The number of rows.
+
+    Raises:
+        StorageError: The file cannot be written, for example because the disk is full. `path` is as before.
+    """
+    import pyarrow.parquet as pq
+
+    from delta_orch.storage.base import storage_error
+
+    if not path.parent.is_dir():
+        raise StorageError(
+            f"Cannot write {path}",
+            cause=f"There is no directory {path.parent}",
+            remedy="Create it first",
+            path=str(path),
+        )
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    num_rows = 0
+    try:
+        with temporary.open("xb") as sink, pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
+            for batch in reader:
+                writer.write_batch(batch)
+                num_rows += batch.num_rows
+                show_progress(f"{num_rows:,} rows")
+        temporary.replace(path)
+    except OSError as e:
+        if isinstance(e, DeltaError):
+            raise
+        raise storage_error(e, "write", str(path)) from e
+    finally:
+        temporary.unlink(missing_ok=True)
+    return num_rows
 
 
 def json_value(value: Cell, data_type: DataType) -> Cell:

@@ -14,9 +14,14 @@ from delta_orch.dagster.run import DagsterRun, ensure_same_config, read_run
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
-from delta_orch.pipeline.spark_submit import driver_settings, end_process, find_spark_submit, submit_environment
 from delta_orch.pipeline.step import Step, StepReport
-from delta_orch.pipeline.submitted import SubmittedRun
+from delta_orch.pipeline.submitted import (
+    SubmittedRun,
+    driver_settings,
+    end_process,
+    find_spark_submit,
+    submit_environment,
+)
 
 if TYPE_CHECKING:
     from dagster import PipesClientCompletedInvocation as _Invocation

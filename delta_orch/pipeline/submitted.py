@@ -8,20 +8,29 @@ run's transaction:
     run.table().append(rows, **run.options)
 
 It holds no credentials: those of the store are the script's own.
+
+And what both orchestrators need to run `spark-submit`: the program, its driver's environment, and its end.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.log.files.txn import TxnId
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
+
 
 RUN_VARIABLE = "DELTA_ORCH_RUN"
 """The environment variable with the run, as JSON."""
@@ -115,8 +124,6 @@ def submitted_run(environment: Mapping[str, str] | None = None) -> SubmittedRun:
 
 
 def _from_spark() -> str | None:
-    import sys
-
     # A program that runs no Spark has no settings of it.
     if "pyspark.sql" not in sys.modules:
         return None
@@ -146,3 +153,46 @@ def _parsed(text: str) -> SubmittedRun:
             cause="It was written by another release, or by hand",
             remedy="Install the same release of delta-orch where the orchestrator runs and where the program does",
         ) from error
+
+
+_TERMINATION_S = 3.0
+_DRIVER_ENVIRONMENTS = ("spark.yarn.appMasterEnv.", "spark.kubernetes.driverEnv.")
+
+
+def find_spark_submit(name: str) -> str:
+    """The path of a program of Spark: on the PATH, or beside this interpreter.
+
+    Raises:
+        MissingDependencyError: It is in neither place.
+    """
+    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    if found is None:
+        raise MissingDependencyError(
+            f"There is no {name} on the PATH",
+            remedy="Install Spark, or delta-orch[spark], which brings it",
+            package="pyspark",
+        )
+    return found
+
+
+def driver_settings(variables: Mapping[str, str]) -> dict[str, str]:
+    """Settings that give a driver variables. In cluster mode it does not have the environment of `spark-submit`."""
+    return {prefix + name: value for prefix in _DRIVER_ENVIRONMENTS for name, value in variables.items()}
+
+
+def submit_environment(master: str, variables: Mapping[str, str]) -> dict[str, str]:
+    """The environment of `spark-submit`. What runs on this machine runs with this interpreter."""
+    environment = {**os.environ, **variables}
+    if master.startswith("local"):
+        environment.setdefault("PYSPARK_PYTHON", sys.executable)
+    return environment
+
+
+def end_process(process: subprocess.Popen[str] | subprocess.Popen[bytes]) -> None:
+    """End a process that leads a session of its own, and its children: asked first, killed three seconds later."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(_TERMINATION_S)
+            return

@@ -199,7 +199,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     options["txn"] = txns
     begin = Transaction
     if options.pop("stage", False):
-        from delta_orch.log.write.held_transaction import HeldTransaction as begin
+        from delta_orch.log.write.held_commit import HeldTransaction as begin
     transaction = begin(log, snapshot, operation=plan.operation, operation_parameters=parameters, **options)
     stale = transaction.stale_txns()
     if stale and is_wholly_stale(txns, stale):

@@ -250,7 +250,7 @@ class FileReader:
         from_file = pa.schema([self.needed.field(name) for name in names])
         named = rows
         if self.plan.column_mapping is not ColumnMappingMode.NONE:
-            from delta_orch.engines.local.logical_names import with_logical_names
+            from delta_orch.engines.local.logical_columns import with_logical_names
 
             named = with_logical_names(rows, self.plan.schema, self.plan.column_mapping)
         if holds_variant(self.plan.schema):
@@ -264,7 +264,7 @@ class FileReader:
             elif column.name not in found:
                 table = table.add_column(index, column, rows.column(marked(column.name)))
         if self._chars:
-            from delta_orch.engines.local.char_padding import filled_up
+            from delta_orch.engines.local.logical_columns import filled_up
 
             table = filled_up(table, self._chars)
         if self.filter is not None:

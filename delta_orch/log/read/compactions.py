@@ -152,7 +152,7 @@ def _count(files: TailFiles, checkpoint: Checkpoint | None) -> tuple[int, int]:
     """Number and bytes of the live files."""
     tables = [files.adds.select(["size"])]
     if checkpoint is not None:
-        from delta_orch.log.read.checkpoint_stream import iter_live
+        from delta_orch.log.read.checkpoint_decoding import iter_live
 
         tables += iter_live(checkpoint, "add", ["size"], files.touched)
     return sum(table.num_rows for table in tables), sum(FileTable(table).size_bytes for table in tables)

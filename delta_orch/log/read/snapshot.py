@@ -360,7 +360,7 @@ class LiveFiles:
     def iter_adds(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """As `adds`, in pieces; nothing of a piece is kept."""
         if self._checkpoint is not None:
-            from delta_orch.log.read.checkpoint_stream import iter_live
+            from delta_orch.log.read.checkpoint_decoding import iter_live
 
             yield from iter_live(self._checkpoint, "add", columns, self._tail.touched)
         yield self._tail.adds.select(list(columns))
@@ -368,7 +368,7 @@ class LiveFiles:
     def iter_tombstones(self, columns: Sequence[str]) -> Iterator[pa.Table]:
         """As `tombstones`, in pieces; nothing of a piece is kept."""
         if self._checkpoint is not None:
-            from delta_orch.log.read.checkpoint_stream import iter_live
+            from delta_orch.log.read.checkpoint_decoding import iter_live
 
             yield from iter_live(self._checkpoint, "remove", columns, self._tail.touched)
         yield self._tail.tombstones.select(list(columns))

@@ -21,22 +21,20 @@ import pyarrow as pa
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.log.read.checkpoint_decoding import iter_live_rows
 from delta_orch.log.read.checkpoint_reader import ParquetPart
-from delta_orch.log.read.checkpoint_stream import iter_live_rows
 from delta_orch.log.upkeep.checkpoint_columns import (
     TOMBSTONE_COLUMNS,
     CheckpointColumns,
-    small_actions,
-    v2_actions,
-)
-from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
-from delta_orch.log.upkeep.checkpoint_rows import (
     FileRows,
     file_rows,
     oldest_tombstone_ms,
     parquet_writer,
+    small_actions,
     unexpired,
+    v2_actions,
 )
+from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
 from delta_orch.log.upkeep.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, ReusePlan, plan_reuse
 from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import serialize_action

@@ -19,7 +19,7 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import FileExistsInStoreError
 from delta_orch.log.files.file_columns import FileTable
-from delta_orch.log.read.checkpoint_stream import iter_live
+from delta_orch.log.read.checkpoint_decoding import iter_live
 from delta_orch.log.read.checksum_file import file_size_histogram, histogram_counts, read_own_commit
 from delta_orch.log.write.commit_options import Committed
 from delta_orch.protocol.actions import DomainMetadata, Protocol, Txn

@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import CorruptLogError, StorageError
 from delta_orch.log.files.listing import CheckpointFiles, LogListing, build_listing
-from delta_orch.log.read.agreement import ensure_checkpoint_agrees
 from delta_orch.log.read.checkpoint_reader import Checkpoint
-from delta_orch.log.read.log_check import ensure_complete
+from delta_orch.log.read.log_check import ensure_checkpoint_agrees, ensure_complete
 from delta_orch.log.read.segment import oldest_version
 from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_writer import write_classic_copy_of

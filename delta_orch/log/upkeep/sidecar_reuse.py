@@ -19,9 +19,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
 import delta_orch.arrow_compute as pc
-from delta_orch.log.read.checkpoint_decoding import has_deletion_vectors
+from delta_orch.log.read.checkpoint_decoding import has_deletion_vectors, live_mask
 from delta_orch.log.read.checkpoint_reader import Checkpoint, ParquetPart, RowGroup, child_of, readable, run_parallel
-from delta_orch.log.read.checkpoint_stream import live_mask
 from delta_orch.log.read.reconcile import TouchedFiles
 from delta_orch.log.upkeep.checkpoint_columns import CheckpointColumns
 from delta_orch.protocol.actions import Sidecar

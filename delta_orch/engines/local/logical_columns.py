@@ -1,4 +1,5 @@
-"""Column mapping while reading: columns of a data file under the table's logical names, at every level.
+"""Columns of a data file as readers of the table see them: under their logical names at every level, and texts declared
+`char(n)` filled up with spaces.
 
 Files know a column by its physical name, and in mode `id` by its field id (PROTOCOL, "Reader Requirements for Column
 Mapping"). Renaming copies no values.
@@ -6,11 +7,14 @@ Mapping"). Renaming copies no values.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import Candidates, find_in_file
-from delta_orch.protocol.arrow_building import with_children
+from delta_orch.protocol.arrow_building import children_of, with_children
+from delta_orch.protocol.schema import Places, below
 from delta_orch.protocol.types import ArrayType, DataType, MapType, StructType, types_of
 from delta_orch.table.column_mapping import ColumnMappingMode
 
@@ -64,3 +68,25 @@ def _renamed_struct(array: pa.StructArray, struct: StructType, mode: ColumnMappi
 
 def _holds_struct(data_type: DataType) -> bool:
     return any(isinstance(inner, StructType) for inner in types_of(data_type))
+
+
+def filled_up(rows: pa.Table, columns: Mapping[str, Places]) -> pa.Table:
+    """Rows in the types of a table. A text that is longer than declared stays as it is."""
+    for index, field in enumerate(rows.schema):
+        if (places := columns.get(field.name)) is not None:
+            chunks = [_filled(chunk, places) for chunk in rows.column(index).chunks]
+            rows = rows.set_column(index, field, pa.chunked_array(chunks, field.type))
+    return rows
+
+
+def _filled(array: pa.Array, places: Places) -> pa.Array:
+    if not places:
+        return array
+    if () in places:
+        return pc.utf8_rpad(array, width=places[()], padding=" ")
+    if pa.types.is_struct(array.type):
+        names = [field.name for field in array.type]
+    else:
+        names = ["key", "value"] if pa.types.is_map(array.type) else ["element"]
+    parts = [_filled(child, below(places, name)) for child, name in zip(children_of(array), names, strict=True)]
+    return with_children(array, parts, array.type)
