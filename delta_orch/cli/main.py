@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Look at a table": ("table", "snapshot schema files history txn fsck"),
     "Read rows": ("row", "show read explain changes"),
-    "Change rows": ("change", "delete update merge sql"),
+    "Change rows": ("row", "delete update merge sql"),
     "Change a table": ("alter", "alter domain"),
     "Look after a table": ("upkeep", "optimize vacuum repair checkpoint compact-log checksum cleanup-log"),
     "Go back, copy, convert": ("upkeep", "restore clone convert purge"),

@@ -1,28 +1,32 @@
-"""Commands that read rows: `show`, `read`, `changes`, and `explain`, which says what reading would take."""
+"""Commands that read rows: `show`, `read`, `changes`, and `explain`, which says what reading would take; those that
+change rows: `delete`, `update`, `merge`; and `sql`, which runs one statement."""
 
 from __future__ import annotations
 
 import math
+import re
 import uuid
 from argparse import BooleanOptionalAction
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Unpack
 
 from delta_orch.cli import arguments as take
-from delta_orch.cli.arguments import Commands, Target, open_engine, parse_columns
-from delta_orch.cli.output import attributes, one_line, print_json, print_line, print_rows, show_progress
-from delta_orch.errors import DeltaError, StorageError
+from delta_orch.cli import output as out
+from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine, parse_columns
+from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_orch.protocol.types import DataType
-
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
+    from delta_orch.protocol.types import DataType, StructField
 
 COMMANDS = Commands()
 
 _LONGEST_TEXT = 200
 _OUTPUT = take.argument("--output", "FILE.parquet", "The Parquet file to write the rows to.", type=Path, required=True)
+_CHANGED = take.argument("--where", "SQL", "The rows, in Spark SQL. Default: all.")
 
 Cell = Any
 """A value of Arrow's `to_pylist`, or what stands for it in JSON."""
@@ -51,19 +55,18 @@ def show(
     rows = _first_rows(reads.to_reader(scan.to_relation(reads)), limit + 1)
     shown, has_more = rows[:limit], len(rows) > limit
     if at.json:
-        print_json(
+        out.print_json(
             {
                 "version": state.version,
                 "columns": [{"name": f.name, "type": str(f.data_type), "nullable": f.nullable} for f in fields],
-                "rows": [{f.name: json_value(row[f.name], f.data_type) for f in fields} for row in shown],
+                "rows": _json_rows(fields, shown),
                 "has_more": has_more,
             },
             of_table=True,
         )
         return
-    header = [f"{one_line(f.name)}\n{one_line(str(f.data_type))}" for f in fields]
-    print_rows(header, [[text_value(row[f.name], f.data_type) for f in fields] for row in shown], of_table=True)
-    print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
+    _print_rows(fields, shown, of_table=True)
+    out.print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
 
 
 @COMMANDS.add(_OUTPUT, *take.VERSION, take.COLUMNS, take.WHERE, take.ENGINE)
@@ -86,9 +89,9 @@ def explain(at: Target, where: str | None) -> None:
     """Say how many files a scan reads, and which part of the predicate leaves out how many."""
     told = at.snapshot().scan(where=where).explain()
     if at.json:
-        print_json(told.to_dict())
+        out.print_json(told.to_dict())
     else:
-        print_line(str(told))
+        out.print_line(str(told))
 
 
 @COMMANDS.add(
@@ -110,7 +113,9 @@ def changes(at: Target, output: Path, engine: str, **choice: Any) -> None:
     """Write the rows that a range of versions inserted, updated and deleted to one Parquet file."""
     feed = at.table().changes(**choice)
     reads = open_engine(engine)
-    _export(at, reads.to_reader(feed.to_relation(reads)), output, attributes(feed, "starting_version ending_version"))
+    _export(
+        at, reads.to_reader(feed.to_relation(reads)), output, out.attributes(feed, "starting_version ending_version")
+    )
 
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
@@ -126,12 +131,12 @@ def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: di
     try:
         num_rows = _write_parquet(reader, output)
     finally:
-        show_progress("")
+        out.show_progress("")
     if at.json:
-        print_json({"output": str(output), "num_rows": num_rows, **versions})
+        out.print_json({"output": str(output), "num_rows": num_rows, **versions})
     else:
         of = ", ".join(f"{name.replace('_', ' ')} {value}" for name, value in versions.items())
-        print_line(f"{num_rows:,} rows ({of}) in {output}")
+        out.print_line(f"{num_rows:,} rows ({of}) in {output}")
 
 
 def _write_parquet(reader: pa.RecordBatchReader, path: Path) -> int:
@@ -160,7 +165,7 @@ def _write_parquet(reader: pa.RecordBatchReader, path: Path) -> int:
             for batch in reader:
                 writer.write_batch(batch)
                 num_rows += batch.num_rows
-                show_progress(f"{num_rows:,} rows")
+                out.show_progress(f"{num_rows:,} rows")
         temporary.replace(path)
     except OSError as e:
         if isinstance(e, DeltaError):
@@ -169,6 +174,15 @@ def _write_parquet(reader: pa.RecordBatchReader, path: Path) -> int:
     finally:
         temporary.unlink(missing_ok=True)
     return num_rows
+
+
+def _json_rows(fields: Sequence[StructField], rows: Sequence[Row]) -> list[Row]:
+    return [{f.name: json_value(row[f.name], f.data_type) for f in fields} for row in rows]
+
+
+def _print_rows(fields: Sequence[StructField], rows: Sequence[Row], *, of_table: bool) -> None:
+    header = [f"{out.one_line(f.name)}\n{out.one_line(str(f.data_type))}" for f in fields]
+    out.print_rows(header, [[_text_value(row[f.name], f.data_type) for f in fields] for row in rows], of_table=of_table)
 
 
 def json_value(value: Cell, data_type: DataType) -> Cell:
@@ -217,7 +231,7 @@ def _json_map(items: list[tuple[Cell, Cell]]) -> Cell:
     return [{"key": key, "value": value} for key, value in items]
 
 
-def text_value(value: Cell, data_type: DataType) -> str:
+def _text_value(value: Cell, data_type: DataType) -> str:
     """A value in one line, cut off where it is long."""
     import orjson
 
@@ -227,3 +241,156 @@ def text_value(value: Cell, data_type: DataType) -> str:
     text = plain if isinstance(plain, str) else orjson.dumps(plain).decode()
     text = text.replace("\n", "\\n").replace("\r", "\\r")
     return text if len(text) <= _LONGEST_TEXT else text[: _LONGEST_TEXT - 1] + "…"
+
+
+@COMMANDS.add(_CHANGED, take.ENGINE, *take.COMMIT)
+def delete(at: Target, where: str | None, engine: str, **commit: Unpack[CommitOptions]) -> None:
+    """Delete the rows for which a predicate is true."""
+    table = at.table()
+    with out.working("Deleting rows"):
+        result = table.delete(where, engine=open_engine(engine), **commit)
+    _report(at, result)
+
+
+@COMMANDS.add(
+    take.argument(
+        "--set", "COLUMN=SQL", "A column's new value, repeatable.", action="append", dest="assigned", required=True
+    ),
+    _CHANGED,
+    take.ENGINE,
+    *take.COMMIT,
+)
+def update(at: Target, assigned: list[str], where: str | None, engine: str, **commit: Unpack[CommitOptions]) -> None:
+    """Give columns other values in the rows for which a predicate is true."""
+    from delta_orch.protocol.schema_edit import quote_path
+    from delta_orch.statements.rows import parse_assignments
+
+    values: dict[str, str] = {}
+    for text in assigned:
+        for column, value in parse_assignments(text).items():
+            if (name := quote_path(column.path)) in values:
+                raise UsageError(f"--set assigns {'.'.join(column.path)} twice")
+            values[name] = value
+    table = at.table()
+    with out.working("Updating rows"):
+        result = table.update(values, where, engine=open_engine(engine), **commit)
+    _report(at, result)
+
+
+@COMMANDS.add(
+    take.argument("source", "SOURCE", "A Delta table's location, or a Parquet file's path ending in .parquet."),
+    take.argument("--on", "SQL", "When a target row and a source row belong together: target.id = source.id"),
+    take.argument("--keys", "A,B", "Columns that are equal instead; nulls are equal to each other."),
+    take.argument(
+        "--when",
+        "CLAUSE",
+        "As in MERGE, repeatable: 'MATCHED AND source.gone THEN DELETE'. Default: update and insert all columns.",
+        action="append",
+        default=[],
+    ),
+    take.ENGINE,
+    *take.COMMIT,
+)
+def merge(
+    at: Target,
+    source: str,
+    on: str | None,
+    keys: str | None,
+    when: list[str],
+    engine: str,
+    **commit: Unpack[CommitOptions],
+) -> None:
+    """Update, delete and insert rows by those of another table or a Parquet file."""
+    from delta_orch.statements.rows import parse_merge_clause
+    from delta_orch.verbs.merge.upsert import key_condition
+
+    names = parse_columns(keys)
+    if (on is None) == (names is None):
+        raise UsageError("merge takes either --on or --keys")
+    condition = on if on is not None else key_condition(names or [])
+    clauses = [parse_merge_clause(text) for text in when or ["MATCHED THEN UPDATE SET *", "NOT MATCHED THEN INSERT *"]]
+    table = at.table()
+    assert condition is not None
+    builder = table.merge(_source(at, source), condition, engine=open_engine(engine), **commit)
+    for clause in clauses:
+        builder = clause(builder)
+    with out.working("Merging rows"):
+        result = builder.execute()
+    _report(at, result)
+
+
+def _source(at: Target, location: str) -> object:
+    from dataclasses import replace
+
+    if not location.endswith(".parquet"):
+        return replace(at, uri=location).table()
+    import pyarrow as pa
+    import pyarrow.dataset as ds
+
+    try:
+        return ds.dataset(location, format="parquet")
+    except (OSError, pa.ArrowException) as e:
+        raise InvalidRequestError(
+            f"The source {location} cannot be read", cause=str(e).splitlines()[0], remedy="Give a Parquet file"
+        ) from e
+
+
+def _report(at: Target, result: CommitResult, nothing: str = "No row to change") -> None:
+    counted = {name: int(value) for name, value in result.operation_metrics.items() if "Rows" in name}
+    told = ", ".join(f"{name} {count:,}" for name, count in counted.items() if count)
+    out.report_commit(result, done=f"Version {result.version}: {told}", nothing=nothing, as_json=at.json)
+    if result.preview is not None and told and not at.json:
+        out.print_line(told)
+
+
+@COMMANDS.add(
+    take.argument("--table", "NAME=URI", "A table by a name of its own, repeatable.", action="append", default=[]),
+    take.ENGINE,
+    take.DRY_RUN,
+    first=take.argument("uri", "STATEMENT", "One statement of Spark SQL; a table is delta.`path` or a --table."),
+)
+def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
+    """Run one statement of Spark SQL: see docs/sql.md."""
+    import pyarrow as pa
+
+    from delta_orch.log.write.commit_options import CommitResult
+    from delta_orch.statements.run import sql as run
+    from delta_orch.verbs.vacuum import VacuumResult
+
+    tables = take.pairs(table, "NAME=URI", option="--table")
+    reads = open_engine(engine)
+    with out.working("Running the statement"):
+        options: CommitOptions = {"dry_run": True} if dry_run else {}
+        result = run(at.uri, engine=reads, tables=tables, storage_options=at.options(), **options)
+        if not isinstance(result, CommitResult | pa.Table) and reads.accepts(result):
+            result = reads.to_arrow(reads.relation(result))
+    if isinstance(result, CommitResult):
+        _report(at, result, "Nothing to change")
+    elif isinstance(result, pa.Table):
+        _print_table(at, result)
+    elif isinstance(result, VacuumResult):
+        out.report_vacuum(result, as_json=at.json)
+    elif at.json:
+        out.print_json(result)
+    else:
+        out.print_line(str(result))
+
+
+def _print_table(at: Target, rows: pa.Table) -> None:
+    from delta_orch.protocol.arrow_building import schema_from_arrow
+
+    of_table = re.match(r"\s*(?:DESC|SHOW)", at.uri, re.IGNORECASE) is None
+    # Arrow's milliseconds and other types of answers that are no table's.
+    fields = schema_from_arrow(rows.schema).fields
+    found = rows.to_pylist()
+    if at.json:
+        out.print_json(
+            {
+                "columns": [{"name": f.name, "type": str(f.data_type)} for f in fields],
+                "rows": _json_rows(fields, found),
+            },
+            of_table=of_table,
+        )
+        return
+    _print_rows(fields, found, of_table=of_table)
+    out.print_line(f"{len(found)} rows")
