@@ -16,10 +16,12 @@ from delta_orch.protocol.schema import parse_schema, serialize_schema
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType, fields_of
 from delta_orch.table.column_mapping import (
+    PHYSICAL_NAME,
     ColumnMappingMode,
     ensure_distinct_columns,
     ensure_distinct_names,
     physical_partitions,
+    without_column_mapping,
 )
 from delta_orch.table.registry import (
     FEATURES_BY_NAME,
@@ -27,6 +29,7 @@ from delta_orch.table.registry import (
     ensure_readable,
     ensure_writable,
     has_check_constraints,
+    has_column_mapping,
 )
 
 
@@ -72,9 +75,12 @@ class TableConfiguration:
     def schema(self) -> StructType:
         """The columns. Raises ProtocolViolationError, UnsupportedFeatureError where they cannot be parsed, or two have
         one name but for case."""
-        schema = parse_schema(self.metadata.schema_string)
+        text = self.metadata.schema_string
+        schema = parse_schema(text)
         ensure_distinct_names(schema)
-        return schema
+        is_mapped = PHYSICAL_NAME not in text or (self.supports("columnMapping") and has_column_mapping(self))
+        # Without column mapping in force, log and files know columns by their own names, whatever the schema says.
+        return schema if is_mapped else without_column_mapping(schema)
 
     @property
     def configuration(self) -> Mapping[str, str]:

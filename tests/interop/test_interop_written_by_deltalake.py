@@ -227,3 +227,24 @@ def test_we_find_whole_decimals_beyond_64_bits(tmp_path: Path, checkpoints: bool
             rows = table.snapshot().scan(where=f"e {comparison} CAST('{value}' AS DECIMAL(38, 0))").to_arrow()
             assert sorted(rows["e"].to_pylist()) == expected
     assert table.fsck(deep=True).problems == ()
+
+
+def test_names_of_a_mapping_that_is_not_in_force_are_passed_over(tmp_path: Path) -> None:
+    """deltalake 1.6 writes mapped names and the mode, but not the feature, beside a time without a zone: its files and
+    partition values have the columns' own names."""
+    at = pa.array([0, 1, None], pa.timestamp("us"))
+    data = rows(("a", 1), ("b", 2), (None, 3)).append_column("at", at)
+    mapped = {"delta.columnMapping.mode": "name"}
+    deltalake.write_deltalake(tmp_path, data, partition_by=["day"], configuration=mapped)
+    table, theirs = DeltaTable(tmp_path), deltalake.DeltaTable(tmp_path)
+    assert "columnMapping" not in table.snapshot().features
+    assert table.snapshot().partitions().column("day").to_pylist().count(None) == 1
+    ensure_same_rows(table.snapshot().scan().to_arrow(), data)
+    table.delete("day = 'b'")
+    table.append(data.slice(1, 1))
+    theirs.update_incremental()
+    ensure_same_rows(read(theirs), data)
+    # From here on the mode is in force: the names that files have become the physical ones.
+    table.alter().set_properties({"owner": "x"}).commit()
+    table.append(data.slice(0, 1))
+    ensure_same_rows(table.snapshot().scan().to_arrow(), pa.concat_tables([data, data.slice(0, 1)]))
