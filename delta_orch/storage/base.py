@@ -6,22 +6,15 @@ from __future__ import annotations
 import errno
 import io
 import os
-import posixpath
 import stat
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Set
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
-from delta_orch.errors import (
-    CorruptLogError,
-    FileMissingInStoreError,
-    ProtocolViolationError,
-    StorageError,
-    UnsupportedStoreError,
-)
+from delta_orch.errors import CorruptLogError, FileMissingInStoreError, StorageError
 from delta_orch.logger import Logger
-from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY, decode_path, is_absolute, without_file_scheme
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -162,7 +155,16 @@ class LogStore(ABC):
 
         Raises:
             UnsupportedStoreError: The store has no exclusive create.
+            StorageError: The log is a link.
         """
+
+    def new_file(self, path: str) -> str:
+        """Where `data_filesystem()` makes a file of that path below the root.
+
+        Raises:
+            StorageError: A link on the way leads elsewhere.
+        """
+        return self._full(path)
 
     @abstractmethod
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
@@ -345,38 +347,6 @@ class _SpooledOutput(StagedOutput):
         self._file.close()
 
 
-def resolve_data_path(root: str, log_path: str) -> str:
-    """Decode `log_path` once and place it below `root`; absolute paths and URIs stay absolute.
-
-    `file:/x`, `file:///x`, `file://localhost/x` and `/x` all give `/x`.
-
-    Raises:
-        ProtocolViolationError: A relative path that leaves the table's directory, or one no file can have.
-        UnsupportedStoreError: A file on another host.
-    """
-    if log_path.startswith("file://") and not log_path.startswith(("file:///", "file://localhost/")):
-        raise in_another_store(root, log_path)
-    path = decode_path(without_file_scheme(log_path))
-    if not path or "\0" in path:
-        raise ProtocolViolationError(
-            "The log names a data file by an impossible path",
-            cause="It is empty, or has a NUL in it",
-            remedy="Restore the commit that added the file from a backup",
-            path=log_path,
-        )
-    # Whether it is absolute is decided before decoding: `a%3Ab` is a file name, not a scheme.
-    if is_absolute(log_path):
-        return path
-    if ".." in path and posixpath.normpath(path).split("/", 1)[0] == "..":
-        raise ProtocolViolationError(
-            f"The log names a data file outside the table: {log_path!r}",
-            cause="A relative path must stay below the table's directory",
-            remedy="Look at the commit that added the file before trusting the table",
-            path=log_path,
-        )
-    return f"{root}/{path}"
-
-
 def ensure_regular_file(path: str) -> None:
     """Check that what lies at a local path is a file. Nothing is said where nothing is there.
 
@@ -414,19 +384,6 @@ def ensure_log_file_size(path: str, size: int) -> None:
             path=path,
             size_bytes=size,
         )
-
-
-def in_another_store(store_uri: str, log_path: str) -> UnsupportedStoreError:
-    """The error for a data file that the table's store cannot reach."""
-    from delta_orch.storage.storage_options import public_uri
-
-    shown = public_uri(log_path)
-    return UnsupportedStoreError(
-        f"The log names a data file in another store: {shown}",
-        cause=f"The table is at {store_uri}, and its files are read through that store only",
-        remedy="Copy the files beside the table, or read it with an engine that opens every store",
-        path=shown,
-    )
 
 
 NO_HARD_LINKS = frozenset({errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EXDEV})

@@ -20,8 +20,8 @@ from delta_orch.errors import (
     UnsupportedStoreError,
 )
 from delta_orch.redaction import secrets_in
-from delta_orch.storage.base import FileMeta, LogStore, in_another_store, is_passing, resolve_data_path
-from delta_orch.storage.external_paths import lies_in, outside, place_of
+from delta_orch.storage.base import FileMeta, LogStore, is_passing
+from delta_orch.storage.external_paths import in_another_store, lies_in, outside, place_of, resolve_data_path
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, public_uri, read_only, secret_texts

@@ -23,7 +23,7 @@ from delta_orch.errors import (
     StorageOutcomeUnknownError,
     UnsupportedStoreError,
 )
-from delta_orch.protocol.paths import LOG_DIRECTORY, is_absolute, parse_log_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, is_absolute, parse_log_path
 from delta_orch.storage import local_sync
 from delta_orch.storage.base import (
     LARGEST_HINT,
@@ -34,12 +34,11 @@ from delta_orch.storage.base import (
     StagedOutput,
     ensure_log_file_size,
     ensure_regular_file,
-    in_another_store,
     may_pass,
     os_errors,
-    resolve_data_path,
     storage_error,
 )
+from delta_orch.storage.external_paths import in_another_store, lies_in, outside, resolve_data_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -161,8 +160,11 @@ class LocalStore(LogStore):
         with self.stage(os.path.dirname(path), data) as staged:
             return staged.put_if_absent(path)
 
+    def ensure_can_commit(self) -> None:
+        self.new_file(f"{LOG_DIRECTORY}/")
+
     def put_regenerable(self, path: str, data: bytes) -> FileMeta:
-        full = self._allowed(path)
+        full = self.new_file(path)
         temporary, status = _write_temporary(os.path.dirname(full), data)
         try:
             _link(temporary, full)
@@ -171,7 +173,10 @@ class LocalStore(LogStore):
         return _file_meta(path, status)
 
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
-        full = self._allowed(directory)
+        full = self.new_file(f"{directory}/").rstrip("/")
+        for path in after:
+            if not is_absolute(path):
+                self.new_file(decode_path(path))
         is_new = not os.path.isdir(full)
         temporary, status = _write_temporary(full, data)
         staged = _LocalStagedFile(self.root, temporary, status)
@@ -190,11 +195,10 @@ class LocalStore(LogStore):
         return staged
 
     def stage_output(self, directory: str) -> StagedOutput:
-        return _LocalOutput(self.root, self._allowed(directory))
+        return _LocalOutput(self.root, self.new_file(f"{directory}/").rstrip("/"))
 
     def put(self, path: str, data: bytes) -> FileMeta:
-        full = self._allowed(path)
-        self._ensure_below(path)
+        full = self.new_file(path)
         temporary, status = _write_temporary(os.path.dirname(full), data)
         try:
             os.replace(temporary, full)
@@ -204,15 +208,14 @@ class LocalStore(LogStore):
         return _file_meta(path, status)
 
     def delete(self, path: str) -> None:
-        full = self._full(path)
+        full = self.new_file(path)
         with os_errors("delete", full), suppress(FileNotFoundError):
-            self._ensure_below(path)
             os.unlink(full)
 
-    def _ensure_below(self, path: str) -> None:
-        """Check that no directory on the way is a link: what lies behind one is not this table's to change."""
+    def new_file(self, path: str) -> str:
+        # What lies behind a link is not this table's to change, its log neither.
         directory = os.path.dirname(path)
-        while directory and directory != LOG_DIRECTORY:
+        while directory:
             if os.path.islink(self._full(directory)):  # noqa: PTH114 - which raises where a name is too long
                 raise StorageError(
                     f"{self._full(path)} stays as it is",
@@ -221,6 +224,7 @@ class LocalStore(LogStore):
                     path=path,
                 )
             directory = os.path.dirname(directory)
+        return self._full(path)
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         import pyarrow.fs as pafs
@@ -245,8 +249,6 @@ class LocalStore(LogStore):
 
     def _ensure_allowed(self, path: str, log_path: str, *, is_foreign: bool) -> None:
         """Check where a path really leads, past all links: `link/..` is not where it seems to be."""
-        from delta_orch.storage.external_paths import lies_in, outside
-
         place = os.path.realpath(path)
         if lies_in(place, [os.path.realpath(self.root)]):
             return

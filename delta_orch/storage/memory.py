@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError
-from delta_orch.storage.base import FileMeta, FlatStore, resolve_data_path
+from delta_orch.storage.base import FileMeta, FlatStore
+from delta_orch.storage.external_paths import lies_in, outside, place_of, resolve_data_path
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -71,8 +72,6 @@ class MemoryStore(FlatStore):
     def resolve(self, log_path: str) -> str:
         path = resolve_data_path(self.root, log_path).removeprefix("memory://")
         if self.external_paths is not None:
-            from delta_orch.storage.external_paths import lies_in, outside, place_of
-
             place = place_of(f"memory://{path}")
             if not lies_in(place, (place_of(self.uri), *self.external_paths)):
                 raise outside(self.uri, place)

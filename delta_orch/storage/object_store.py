@@ -26,7 +26,8 @@ from delta_orch.errors import (
     StorageError,
     StorageOutcomeUnknownError,
 )
-from delta_orch.storage.base import FileMeta, FlatStore, in_another_store, resolve_data_path
+from delta_orch.storage.base import FileMeta, FlatStore
+from delta_orch.storage.external_paths import in_another_store, lies_in, outside, place_of, resolve_data_path
 from delta_orch.storage.failed_request import Failure, FailureKind, busy
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
@@ -223,8 +224,6 @@ class ObjectStore(FlatStore):
 
     def _ensure_allowed(self, full: str) -> None:
         """Check that a full path may be read: it lies in the bucket, or where the user has said."""
-        from delta_orch.storage.external_paths import lies_in, outside, place_of
-
         inside = posixpath.normpath(full)
         if self.external_paths is None:
             if lies_in(inside, [self.location.bucket]):

@@ -7,7 +7,7 @@ import json
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -430,15 +430,41 @@ def test_what_somebody_has_put_among_staged_writes(tmp_path: Path, content: byte
         table.staged(stranger.stem)
 
 
-def test_nothing_behind_a_link_is_replaced(tmp_path: Path) -> None:
-    table = _table(tmp_path / "t")
-    foreign = tmp_path / "foreign"
-    foreign.mkdir()
+@pytest.mark.parametrize(
+    ("name", "act"),
+    [
+        ("_symlink_format_manifest", lambda t: t.generate()),
+        ("_delta_log", lambda t: t.append(ROWS)),
+        ("_delta_log", lambda t: t.cleanup_log()),
+        ("_delta_log", lambda t: t.checkpoint()),
+        ("_delta_log/_sidecars", lambda t: t.checkpoint()),
+        ("_delta_orch", lambda t: t.append(ROWS, stage=True)),
+        ("_change_data", lambda t: t.update({"id": "9"}, "id = 1")),
+        ("p=a", lambda t: t.append(ROWS)),
+    ],
+)
+def test_nothing_behind_a_link_is_written_replaced_or_deleted(
+    tmp_path: Path, name: str, act: Callable[[DeltaTable], object]
+) -> None:
+    table = DeltaTable(tmp_path / "t")
+    feed = {"delta.enableChangeDataFeed": "true", "delta.logRetentionDuration": "interval 1 day"}
+    table.append(ROWS, partition_by=["p"], properties={"delta.checkpointPolicy": "v2", **feed})
+    table.append(ROWS)
+    table.checkpoint()
+    table.wait_for_upkeep()
+    for file in (tmp_path / "t/_delta_log").iterdir():
+        os.utime(file, (0, 0))
+    table.append(ROWS)
+    table.wait_for_upkeep()
+    link, foreign = tmp_path / "t" / name, tmp_path / "foreign"
+    link.rename(foreign) if link.exists() else foreign.mkdir()
     (foreign / "manifest").write_text("mine")
-    (tmp_path / "t/_symlink_format_manifest").symlink_to(foreign)
+    link.symlink_to(foreign)
+    before = {path: path.stat().st_mtime_ns for path in foreign.rglob("*")}
     with pytest.raises(StorageError, match="symbolic link"):
-        table.generate()
-    assert (foreign / "manifest").read_text() == "mine"
+        act(DeltaTable(table.uri))
+    assert {path: path.stat().st_mtime_ns for path in foreign.rglob("*")} == before
+    assert DeltaTable(table.uri).snapshot().scan().to_arrow().num_rows == 9
 
 
 def test_files_of_a_table_inside_are_not_added(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.arrow_building import bool_array, int64_array, schema_to_arrow, string_array, string_map_array
 from delta_orch.protocol.partition_values import partition_directory
 from delta_orch.protocol.paths import encode_path
-from delta_orch.storage.base import storage_error
+from delta_orch.storage.base import LogStore, storage_error
 
 if TYPE_CHECKING:
     from delta_orch.protocol.variant.shred import ShreddingPlan
@@ -82,7 +82,7 @@ class FileLayout:
     """
 
     filesystem: pafs.FileSystem
-    root: str
+    store: LogStore
     prefix_length: int | None
     directory: str
     partition_names: tuple[str, ...]
@@ -108,11 +108,10 @@ class FileLayout:
             )
         columns = columns_in_files(spec)
         statistics = statistics_of_files(spec)
-        filesystem, root = spec.store.data_filesystem()
         file_schema = arrow_file_schema(columns, spec.column_mapping)
         return FileLayout(
-            filesystem,
-            root,
+            spec.store.data_filesystem()[0],
+            spec.store,
             spec.random_prefix_length,
             spec.directory,
             spec.partition_names,
@@ -213,7 +212,7 @@ class FileWriter:
     def _start(self) -> None:
         layout = self._layout
         self._path = layout.new_path(self._partition, _SUFFIXES[layout.codec])
-        self._full_path = f"{layout.root}/{self._path}"
+        self._full_path = layout.store.new_file(self._path)
         # Of columns without bounds in the footer.
         self._seen: dict[ColumnPath, Found] = {}
         self._metadata: list[pq.FileMetaData] = []
