@@ -94,6 +94,10 @@ def test_history_with_both_clocks(builder: LogBuilder) -> None:
     assert [e.file_time_ms for e in entries] == [1000, 500, 7000, 8000]
     assert _found(builder, *(e.timestamp_ms for e in entries)) == [0, 1, 2, 3]
     assert _found(builder, 49_999, 55_000) == [1, 2]
+    builder.commit(Metadata("table", SCHEMA), CommitInfo({}))
+    _date(builder, 1000, 500, 7000, 8000, 9000)
+    assert [e.timestamp_ms for e in TableLog(builder.store).history()] == [9000, 8000, 7000, 1001, 1000]
+    assert _found(builder, 9000, 8000, 7000, 1001, 1000) == [4, 3, 2, 1, 0]
 
 
 def test_outside_the_versions_there_are(builder: LogBuilder) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import orjson
 
@@ -24,9 +24,8 @@ class HistoryEntry:
 
     Attributes:
         version: Its version.
-        timestamp_ms: When it was committed: the in-commit timestamp where the commit has one, else the file's time, at
-            least a millisecond after that of the version before. Time travel sees it so, too, unless in-commit
-            timestamps were disabled again.
+        timestamp_ms: When it was committed, as time travel sees it: the in-commit timestamp where this commit and all
+            later ones have one, else the file's time, at least a millisecond after that of the version before.
         file_time_ms: The modification time of the commit file, as it is.
         in_commit_timestamp_ms: None where the commit does not say.
         operation: None where the commit does not say.
@@ -61,18 +60,22 @@ def read_history(store: LogStore, commits: Mapping[int, FileMeta], limit: int | 
     """
     versions = sorted(commits, reverse=True)[:limit]
     times = adjusted_file_times(commits)
-    files = read_commits(store, [commits[v] for v in versions], versions)
-    return [_entry(file, commits[file.version], times[file.version]) for file in files]
+    entries, counts = [], True
+    for file in read_commits(store, [commits[v] for v in versions], versions):
+        entry = _entry(file, commits[file.version], times[file.version])
+        # Where a later commit has none, in-commit timestamps were disabled again.
+        counts = counts and entry.in_commit_timestamp_ms is not None
+        entries.append(replace(entry, timestamp_ms=entry.in_commit_timestamp_ms or 0) if counts else entry)
+    return entries
 
 
 def _entry(file: LogFile, meta: FileMeta, adjusted_ms: int) -> HistoryEntry:
     info = _commit_info(file)
-    in_commit_ms = in_commit_timestamp_ms(info)
     return HistoryEntry(
         version=file.version,
-        timestamp_ms=adjusted_ms if in_commit_ms is None else in_commit_ms,
+        timestamp_ms=adjusted_ms,
         file_time_ms=meta.modification_time_ms,
-        in_commit_timestamp_ms=in_commit_ms,
+        in_commit_timestamp_ms=in_commit_timestamp_ms(info),
         operation=info.get("operation"),
         operation_parameters=_mapping(info.get("operationParameters")),
         operation_metrics=_mapping(info.get("operationMetrics")),
