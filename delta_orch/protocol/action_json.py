@@ -69,6 +69,7 @@ _NAMES: Mapping[type[Action], str] = {
     CheckpointMetadata: "checkpointMetadata",
     Sidecar: "sidecar",
 }
+ACTION_NAMES = tuple(_NAMES.values())
 
 
 def parse_action(obj: JsonObject) -> Action | None:

@@ -21,7 +21,7 @@ from delta_orch.errors import (
     ProtocolViolationError,
     StorageError,
 )
-from delta_orch.protocol.action_json import parse_action, plain_txn
+from delta_orch.protocol.action_json import ACTION_NAMES, parse_action, plain_txn
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from delta_orch.storage.base import LARGEST_LOG_FILE, FileMeta, LogStore, ensure_log_file_size
 
@@ -32,6 +32,7 @@ _BLOCK_BYTES = 512 * 1024
 LONGEST_LINE_BYTES = 256 << 20
 _MALFORMED = (TypeError, ValueError, AttributeError, KeyError, OverflowError)
 _FLUSH_ROWS = 1_000
+_ONE_AT_MOST = "A commit and a checkpoint have one at most, and readers differ in which of two counts"
 # The years 1 to 9999.
 _FIRST_MS, _LAST_MS = -62_135_596_800_000, 253_402_300_799_999
 
@@ -161,6 +162,7 @@ class LogActions:
     _adds: FileActions = field(default_factory=lambda: FileActions("add"), repr=False)
     _removes: FileActions = field(default_factory=lambda: FileActions("remove"), repr=False)
     _cdc: FileActions = field(default_factory=lambda: FileActions("cdc"), repr=False)
+    _set_by: dict[type, str] = field(default_factory=dict, repr=False)
 
     @property
     def num_files(self) -> int:
@@ -217,6 +219,8 @@ class LogActions:
         self.num_log_files += 1
         for objects in _parse_lines(file):
             for obj in objects:
+                if len(obj) > 1 and sum(obj.get(name) is not None for name in ACTION_NAMES) > 1:
+                    raise _corrupt(file, "A line holds two actions, and readers differ in which one counts")
                 if (body := obj.get("add")) is not None:
                     self._adds.append(body, remove_order + 1, file.path)
                 elif (body := obj.get("remove")) is not None:
@@ -229,16 +233,17 @@ class LogActions:
                     self.num_superseded += txn.app_id in self.txns
                     self.txns[txn.app_id] = txn
                 else:
-                    self._read_small(obj, file)
+                    self.take(obj, file)
 
-    def _read_small(self, obj: Mapping[str, object], file: LogFile) -> None:
+    def take(self, obj: Mapping[str, object], file: LogFile) -> None:
+        """Take in one action of a file that is no file action. Raises as `read`."""
         try:
             match parse_action(obj):
                 case Protocol() as protocol:
-                    self.num_superseded += self.protocol is not None
+                    self._ensure_only_one(self.protocol, protocol, file)
                     self.protocol = protocol
                 case Metadata() as metadata:
-                    self.num_superseded += self.metadata is not None
+                    self._ensure_only_one(self.metadata, metadata, file)
                     self.metadata = metadata
                 case Txn() as txn:
                     self.num_superseded += txn.app_id in self.txns
@@ -258,6 +263,14 @@ class LogActions:
                 version=file.version,
                 **e.context,
             ) from None
+
+    def _ensure_only_one(self, known: Protocol | Metadata | None, new: Protocol | Metadata, file: LogFile) -> None:
+        """Of two in one commit that differ nobody knows which one counts."""
+        if known is not None:
+            self.num_superseded += 1
+            if self._set_by.get(type(new)) == file.path and known != new:
+                raise ProtocolViolationError(f"two {type(new).__name__.lower()} actions differ", cause=_ONE_AT_MOST)
+        self._set_by[type(new)] = file.path
 
 
 @dataclass(frozen=True)
@@ -445,7 +458,10 @@ def _parse_block(file: LogFile, block: bytes) -> list[Mapping[str, object]]:
         raise _corrupt(file, "The file is empty")
     try:
         objects: list[Mapping[str, object]] = orjson.loads(b"[" + body.replace(b"\n", b",") + b"]")
+        is_one_a_line = len(objects) - 1 == body.count(b"\n")
     except orjson.JSONDecodeError:
+        is_one_a_line = False
+    if not is_one_a_line:
         objects = [_parse_line(file, line) for line in body.split(b"\n") if line.strip()]
     if not all(isinstance(obj, dict) for obj in objects):
         raise _corrupt(file, "A line holds something that is not a JSON object")

@@ -21,15 +21,14 @@ from delta_orch.errors import (
     DeltaError,
     FileMissingInStoreError,
     IncompleteCheckpointError,
-    ProtocolViolationError,
     StorageError,
     TableError,
 )
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.logger import Logger
-from delta_orch.protocol.action_json import PROBE_LEAF, is_below, parse_action
-from delta_orch.protocol.actions import Action, DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.action_json import PROBE_LEAF, is_below
+from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
 from delta_orch.protocol.arrow_building import plain, valid_runs
 from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checksum_path, decode_path, is_absolute
 from delta_orch.storage.base import LogStore
@@ -312,41 +311,33 @@ class Checkpoint:
     @cached_property
     def protocol_and_metadata(self) -> tuple[Protocol | None, Metadata | None]:
         """Raises CorruptLogError where the checkpoint is damaged, ProtocolViolationError where an action is."""
-        if (actions := self.json_actions) is not None:
-            return actions.protocol, actions.metadata
-        found = self._read_actions("protocol", "metaData")
-        return (
-            next((a for a in found if isinstance(a, Protocol)), None),
-            next((a for a in found if isinstance(a, Metadata)), None),
-        )
+        said = self._said("protocol", "metaData")
+        return said.protocol, said.metadata
 
     @cached_property
     def txns(self) -> Mapping[str, Txn]:
         """By app id. Raises as `protocol_and_metadata`."""
-        if (actions := self.json_actions) is not None:
-            return actions.txns
-        return {a.app_id: a for a in self._read_actions("txn") if isinstance(a, Txn)}
+        return self._said("txn").txns
 
     @cached_property
     def domain_metadata(self) -> Mapping[str, DomainMetadata]:
         """By domain. Raises as `protocol_and_metadata`."""
-        if (actions := self.json_actions) is not None:
-            return actions.domain_metadata
-        return {a.domain: a for a in self._read_actions("domainMetadata") if isinstance(a, DomainMetadata)}
+        return self._said("domainMetadata").domain_metadata
 
     @cached_property
     def sidecars(self) -> tuple[Sidecar, ...]:
         """Of a V2 checkpoint. Raises as `protocol_and_metadata`."""
-        if (actions := self.json_actions) is not None:
-            return tuple(actions.sidecars)
-        return tuple(a for a in self._read_actions("sidecar") if isinstance(a, Sidecar))
+        return tuple(self._said("sidecar").sidecars)
 
     @property
     def sidecar_paths(self) -> tuple[str, ...]:
         """Where the sidecars lie, relative to the table's root. Raises as `protocol_and_metadata`."""
         return tuple(_sidecar_path(sidecar) for sidecar in self.sidecars)
 
-    def _read_actions(self, *names: str) -> list[Action | None]:
+    def _said(self, *names: str) -> LogActions:
+        """The actions of kinds that are few."""
+        if self.json_actions is not None:
+            return self.json_actions
         _prefetch_footers(self.top_level_parts)
         groups: dict[RowGroup, list[str]] = {}
         for part in self.top_level_parts:
@@ -356,18 +347,11 @@ class Checkpoint:
                     groups.setdefault(group, []).append(name)
         is_quick = sum(group.num_rows for group in groups) <= _QUICK_ROWS
         read = map if is_quick else run_parallel
-        rows = read(lambda task: task[0].read_actions(task[1]), list(groups.items()))
-        try:
-            return [parse_action(row) for found in rows for row in found]
-        except ProtocolViolationError as e:
-            path = self.files.files[0].path
-            raise ProtocolViolationError(
-                f"Checkpoint file {path.rpartition('/')[2]}: {e.problem}",
-                cause=e.cause,
-                path=path,
-                version=self.version,
-                **e.context,
-            ) from None
+        said, file = LogActions(), LogFile(self.files.files[0].path, self.version, b"")
+        for rows in read(lambda task: task[0].read_actions(task[1]), list(groups.items())):
+            for row in rows:
+                said.take(row, file)
+        return said
 
     @cached_property
     def sidecar_parts(self) -> tuple[ParquetPart, ...]:
