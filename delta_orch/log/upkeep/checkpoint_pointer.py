@@ -3,14 +3,12 @@ Checkpoint File")."""
 
 from __future__ import annotations
 
-from delta_orch.errors import CorruptLogError, FileMissingInStoreError, VersionNotFoundError
+from delta_orch.errors import VersionNotFoundError
+from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.log.read.snapshot import Snapshot
-from delta_orch.logger import Logger
-from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint, serialize_last_checkpoint
+from delta_orch.protocol.last_checkpoint import LastCheckpoint, serialize_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH
 from delta_orch.storage.base import FileMeta, LogStore
-
-_LOGGER = Logger(__name__)
 
 
 def point_at(store: LogStore, last: LastCheckpoint) -> None:
@@ -19,21 +17,11 @@ def point_at(store: LogStore, last: LastCheckpoint) -> None:
     Raises:
         StorageError: The pointer may be the old one. Readers find the checkpoint by listing.
     """
-    pointed_at = _read_pointer(store)
+    pointed_at = read_last_checkpoint(store)
     if pointed_at is not None and pointed_at.version > last.version:
         return
     if pointed_at != last:
         store.put(LAST_CHECKPOINT_PATH, serialize_last_checkpoint(last))
-
-
-def _read_pointer(store: LogStore) -> LastCheckpoint | None:
-    try:
-        return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
-    except FileMissingInStoreError:
-        return None
-    except CorruptLogError as e:
-        _LOGGER.warning("Replacing a _last_checkpoint that cannot be read: %s", e)
-        return None
 
 
 def ensure_version_present(store: LogStore, snapshot: Snapshot) -> None:
