@@ -10,6 +10,7 @@ import pyarrow.dataset as ds
 import pyarrow.fs as pafs
 
 from delta_orch.engines.read_errors import reading
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import SchemaMismatchError, UnsupportedFeatureError
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import typed_partitions
@@ -41,7 +42,9 @@ def arrow_dataset(snapshot: Snapshot) -> ds.FileSystemDataset:
     partitions = typed_partitions(files, schema, snapshot.partition_columns)
     in_files = StructType(tuple(f for f in schema if f.name not in snapshot.partition_columns))
     filesystem = snapshot.store.data_filesystem()[0]
+    ScanPlan(snapshot.store, schema, snapshot.partition_columns, files, each_once=True).ensure_each_once()
     paths = [snapshot.store.resolve(path) for path in FileTable(files).path.to_pylist()]
+    snapshot.store.ensure_regular(paths)
     for _ in map_ahead(lambda path: _ensure_plain(filesystem, path, in_files), paths, FAR_THREADS):
         pass
     parquet = ds.ParquetFileFormat()

@@ -47,6 +47,7 @@ def test_a_file_under_two_spellings(tmp_path: Path, spelling: str) -> None:
     table = DeltaTable(root)
     for act in (
         lambda: table.snapshot().scan().to_arrow(), lambda: table.snapshot().scan().count(),
+        lambda: table.snapshot().to_pyarrow_dataset(),
         lambda: table.snapshot().scan(where="id > 0").count(),
         lambda: table.snapshot().scan(where="length(CAST(id AS STRING)) = 1").to_arrow(),
         lambda: [task.to_arrow() for task in table.snapshot().scan().tasks()],

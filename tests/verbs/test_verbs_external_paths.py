@@ -157,6 +157,8 @@ def test_what_is_no_file_is_refused_at_once(rows: Any, made: HandmadeTable, kind
         odd.symlink_to("/dev/zero")
     with pytest.raises(StorageError, match="not a file"):
         rows.read(table)
+    with pytest.raises(StorageError, match="not a file"):
+        table.snapshot().to_pyarrow_dataset()
 
 
 def test_a_pipe_in_the_log_is_refused_at_once(tmp_path: Path) -> None:
