@@ -15,11 +15,11 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable, TxnId
-from delta_orch.errors import InvalidRequestError, StorageError
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, StorageError
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.upkeep import sidecar_reuse
 from delta_orch.protocol.last_checkpoint import checksum_json, parse_last_checkpoint
-from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, SIDECAR_DIRECTORY, checkpoint_path
+from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, SIDECAR_DIRECTORY, checkpoint_path, commit_path
 from delta_orch.storage.open import open_store
 from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment
@@ -95,6 +95,17 @@ def test_a_checkpoint_holds_the_whole_table(table: DeltaTable, v2_format: Any) -
     assert after.checkpoint is not None
     assert len(after.checkpoint.sidecars) == 2
     ensure_same_table(before, after)
+
+
+@pytest.mark.parametrize("v2_format", ["json", "parquet"])
+def test_a_checkpoint_of_another_version_is_none(table: DeltaTable, v2_format: Any) -> None:
+    """Somebody has copied it under the name of this version."""
+    write_checkpoint(table, busy_table(table), v2_format=v2_format)
+    path = f"_delta_log/{named(table, 'uuid')[0]}"
+    table.store.put(path.replace(f"{1:020d}", f"{2:020d}"), table.store.read_bytes(path))
+    table.store.put(commit_path(2), b'{"commitInfo":{}}')
+    with pytest.raises(ProtocolViolationError, match="of version 1"):
+        read_anew(table)
 
 
 def test_what_is_in_the_files(table: DeltaTable) -> None:

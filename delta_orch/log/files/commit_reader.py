@@ -22,7 +22,7 @@ from delta_orch.errors import (
     StorageError,
 )
 from delta_orch.protocol.action_json import ACTION_NAMES, parse_action, plain_txn
-from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.actions import CheckpointMetadata, DomainMetadata, Metadata, Protocol, Sidecar, Txn
 from delta_orch.storage.base import LARGEST_LOG_FILE, FileMeta, LogStore, ensure_log_file_size
 
 if TYPE_CHECKING:
@@ -253,6 +253,8 @@ class LogActions:
                     self.domain_metadata[domain.domain] = domain
                 case Sidecar() as sidecar:
                     self.sidecars.append(sidecar)
+                case CheckpointMetadata(version) if version != file.version:
+                    raise ProtocolViolationError(f"it is a checkpoint of version {version}")
         except ProtocolViolationError as e:
             name = file.path.rpartition("/")[2]
             raise ProtocolViolationError(

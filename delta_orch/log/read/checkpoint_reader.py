@@ -311,7 +311,7 @@ class Checkpoint:
     @cached_property
     def protocol_and_metadata(self) -> tuple[Protocol | None, Metadata | None]:
         """Raises CorruptLogError where the checkpoint is damaged, ProtocolViolationError where an action is."""
-        said = self._said("protocol", "metaData")
+        said = self._said("protocol", "metaData", "checkpointMetadata")
         return said.protocol, said.metadata
 
     @cached_property
