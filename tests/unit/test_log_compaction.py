@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import logging
 import shutil
 from pathlib import Path
@@ -303,3 +304,27 @@ def test_the_checkpoint_of_another_table_is_refused_before_vacuum_goes_by_it(tmp
         DeltaTable(tmp_path / "mine").vacuum(retention_hours=0, enforce_retention=False)
     (tmp_path / "mine/_delta_log" / checkpoint.name).unlink()
     assert DeltaTable(tmp_path / "mine").snapshot().scan().to_arrow().to_pylist() == [{"id": 1}]
+
+
+@pytest.mark.parametrize("policy", ["classic", "v2"])
+@pytest.mark.parametrize("lie", [{"numFiles": 9}, {"metadata": {"id": "another"}}])
+def test_no_checkpoint_is_written_that_readers_refuse_for_a_wrong_checksum(
+    tmp_path: Path, policy: str, lie: dict[str, Any]
+) -> None:
+    """Published tables have such checksums. Those of the next versions are derived from them."""
+    root = tmp_path / "t"
+    rows = pa.table({"id": [1]})
+    table = DeltaTable(root)
+    table.append(rows, properties={"delta.checkpointPolicy": policy, "delta.checkpointInterval": "3"})
+    checksum = root / "_delta_log" / f"{0:020d}.crc"
+    checksum.write_text(json.dumps({**json.loads(checksum.read_text()), **lie}))
+    for _ in range(4):
+        DeltaTable(root).append(rows)
+    assert DeltaTable(root).snapshot().scan().to_arrow().num_rows == 5
+    if "numFiles" in lie:
+        with pytest.raises(ChecksumMismatchError, match="has 5 files, and the checksum says 13"):
+            DeltaTable(root).checkpoint()
+        (root / "_delta_log" / f"{4:020d}.crc").unlink()
+    DeltaTable(root).checkpoint()
+    assert DeltaTable(root).snapshot().checkpoint is not None
+    assert DeltaTable(root).snapshot().scan().to_arrow().num_rows == 5

@@ -392,32 +392,30 @@ class Checkpoint:
         """
         if not self.files.has_checksum:
             return False
-        recorded, table_id = _recorded(self.store, self.version)
         _, metadata = self.protocol_and_metadata
-        if metadata is not None and table_id not in (None, metadata.id):
-            raise self._mismatch(
-                f"is of the table with the id {metadata.id}", f"is of {table_id}", metadata.id, table_id
-            )
         counts = [part.num_actions("add") for part in self.file_parts]
-        if recorded is None or None in counts:
-            return False
-        counted = sum(count or 0 for count in counts)
-        counted += 0 if self.json_actions is None else self.json_actions.adds.num_rows
-        if counted != recorded:
-            raise self._mismatch(f"has {counted} files", f"says {recorded}", counted, recorded)
-        return True
+        counts.append(0 if self.json_actions is None else self.json_actions.adds.num_rows)
+        known = [count for count in counts if count is not None]
+        num_files = sum(known) if len(known) == len(counts) else None
+        return ensure_agrees(self.store, self.version, None if metadata is None else metadata.id, num_files)
 
-    def _mismatch(self, has: str, says: str, computed: object, recorded: object) -> ChecksumMismatchError:
-        return ChecksumMismatchError(
-            f"The checkpoint of version {self.version} does not agree with its version checksum",
-            cause=f"The checkpoint {has}, and the checksum {says}",
-            remedy="Compare both with the commits: delete the checkpoint if these are all there, or the checksum "
-            f"{checksum_path(self.version)} if that is wrong, or restore the log from a backup",
-            version=self.version,
-            path=self.files.files[0].path,
-            recorded=recorded,
-            computed=computed,
-        )
+
+def ensure_agrees(store: LogStore, version: int, table_id: str | None, num_files: int | None) -> bool:
+    """As `Checkpoint.agrees_with_checksum`, of a checkpoint of such a table and with so many files, as far as known."""
+    counted, recorded_id = _recorded(store, version)
+    is_of = "is of the table with the id {}"
+    for has, is_so, said in ((is_of, table_id, recorded_id), ("has {} files", num_files, counted)):
+        if None not in (is_so, said) and is_so != said:
+            raise ChecksumMismatchError(
+                f"The checkpoint of version {version} does not agree with its version checksum",
+                cause=f"The checkpoint {has.format(is_so)}, and the checksum says {said}",
+                remedy="Compare both with the commits: delete the checkpoint if these are all there, or the checksum "
+                f"{checksum_path(version)} if that is wrong, or restore the log from a backup",
+                version=version,
+                recorded=said,
+                computed=is_so,
+            )
+    return None not in (num_files, counted)
 
 
 def _recorded(store: LogStore, version: int) -> tuple[int | None, str | None]:

@@ -22,7 +22,7 @@ from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, I
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.read.checkpoint_decoding import iter_live_rows
-from delta_orch.log.read.checkpoint_reader import ParquetPart
+from delta_orch.log.read.checkpoint_reader import ParquetPart, ensure_agrees
 from delta_orch.log.upkeep.checkpoint_columns import (
     TOMBSTONE_COLUMNS,
     CheckpointColumns,
@@ -82,6 +82,7 @@ def write_checkpoint(
         InvalidRequestError: `v2` on a table that does not support the feature v2Checkpoint.
         CorruptLogError: The files of the snapshot cannot be read.
         VersionNotFoundError: The version was deleted meanwhile. No part of a checkpoint is visible.
+        ChecksumMismatchError: The version checksum is of another state. No part of a checkpoint is visible.
         StorageError: e.g. a full disk. No part of a checkpoint is visible.
     """
     snapshot.configuration.for_writing()
@@ -129,10 +130,18 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
             for piece in pieces:
                 writer.write_table(piece.rows, row_group_size=piece.rows.num_rows)
                 counts[piece.action] += piece.rows.num_rows
-        ensure_version_present(store, snapshot)
+        _ensure_readable(store, snapshot, counts["add"])
         file = output.put_if_absent(path)
     size = small.num_rows + sum(counts.values())
     return LastCheckpoint(snapshot.version, size, size_in_bytes=file.size, num_of_add_files=counts["add"])
+
+
+def _ensure_readable(store: LogStore, snapshot: Snapshot, num_adds: int) -> None:
+    """Check that the version is still there, and that readers will not refuse its checkpoint for another writer's
+    checksum. Raises VersionNotFoundError, ChecksumMismatchError."""
+    ensure_version_present(store, snapshot)
+    if store.is_near:
+        ensure_agrees(store, snapshot.version, snapshot.metadata.id, num_adds)
 
 
 def _has_few_rows(snapshot: Snapshot) -> bool:
@@ -239,7 +248,7 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
         ),
         tuple(known.sidecar for known in sidecars),
     )
-    ensure_version_present(store, snapshot)
+    _ensure_readable(store, snapshot, num_adds)
     file = _create(store, content, _uuid_path(snapshot.version, v2_format))
     if _classic_name_is_due(store, snapshot):
         _write_classic_copy(store, content)
