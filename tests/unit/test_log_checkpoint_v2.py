@@ -6,6 +6,7 @@ import os
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -369,14 +370,16 @@ def test_every_call_of_a_checkpoint_may_fail(tmp_path: Path, small_sidecars: Non
     write_checkpoint(rehearsal, snapshot)
     writes = [n for n, call in enumerate(store.calls) if call.method in ("put_if_absent", "put")]
     assert len(writes) == 5
-    for number in range(len(store.calls)):
+    # What is read is a pointer and a checksum, which nothing depends on.
+    fails = [nullcontext if call.method == "read_bytes" else lambda: pytest.raises(StorageError) for call in store.calls]
+    for number, failing in enumerate(fails):
         for when in ("before", "after"):
             store = FaultStore(open_store(tmp_path / f"{number}-{when}"))
             table = open_table(store)
             before = busy_table(table)
             store.forget_calls()
             store.at_call(number, when, do=store.fail if when == "before" else store.lose_answer)
-            with pytest.raises(StorageError):
+            with failing():
                 write_checkpoint(table, before)
             ensure_same_table(before, read_anew(table))
             write_checkpoint(table, read_anew(table))
