@@ -222,8 +222,8 @@ class ScanPlan:
 
     def ensure_each_once(self) -> None:
         """Raises ProtocolViolationError where two files are one: their rows would count twice. Raises as the store's
-        `resolve` for a path that may be another spelling, too. One file with different deletion vectors is different
-        rows."""
+        `resolve` for a path that may be another spelling, too; and of one file with two deletion vectors, which a
+        version never has."""
         if not self.each_once or not self.files.num_rows:
             return
         files = FileTable(self.files)
@@ -234,14 +234,13 @@ class ScanPlan:
             # On a file system there is more than one way to a file; a key of an object store means itself.
             plain = [normpath(path) if path.startswith("/") else path for path in resolved]
             paths = pc.replace_with_mask(one_chunk(paths), one_chunk(odd), string_array(plain))
-        keys = pc.binary_join_element_wise(paths, files.dv_id, "\0", null_handling="replace")
-        if len(pc.unique(keys)) == len(keys):
+        if len(pc.unique(paths)) == len(paths):
             return
-        counts = pc.value_counts(keys)
-        path = pc.filter(counts, pc.greater(counts.field("counts"), 1)).field("values")[0].as_py().partition("\0")[0]
+        counts = pc.value_counts(paths)
+        path = pc.filter(counts, pc.greater(counts.field("counts"), 1)).field("values")[0].as_py()
         raise ProtocolViolationError(
             f"The log names the file {path} twice",
-            cause="A checkpoint that repeats an entry, or two spellings of one path",
+            cause="A checkpoint that repeats an entry, two spellings of one path, or two deletion vectors of one file",
             remedy="Find out with fsck(deep=True) which; delete such a checkpoint while the commits are there",
             path=path,
         )

@@ -156,7 +156,7 @@ class ChangeBatch:
             )
         if self.feed.is_empty:
             return self.snapshot.scan(columns=columns, where=FALSE)
-        others = self._changes(["_change_type"], "_change_type <> 'insert'")
+        others = self._changes(["_change_type"], "NOT _change_type <=> 'insert'")
         if any(part.num_rows for part in others.to_reader()):
             raise InvalidRequestError(
                 f"Versions {self.starting_version} to {self.ending_version} of the source do more than insert rows",

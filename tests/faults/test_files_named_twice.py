@@ -168,3 +168,7 @@ def test_a_file_with_another_deletion_vector_is_another_one(tmp_path: Path) -> N
     table.delete("id = 1")
     table.delete("id = 2")
     assert _ids(root) == [3]
+    *_, add = (json.loads(line) for line in (root / "_delta_log" / f"{1:020d}.json").read_text().splitlines())
+    _commit(root, 3, add)
+    with pytest.raises(ProtocolViolationError, match="two deletion vectors"):
+        _ids(root)

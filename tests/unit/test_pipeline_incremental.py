@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import random
 import shutil
 from collections.abc import Mapping
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.delta_table import DeltaTable
@@ -410,6 +412,25 @@ def test_a_table_that_was_replaced_is_filled_again(source: DeltaTable, target: D
     target.create_or_replace(data=rows(1), partition_by=["day"])
     run()
     assert values(target) == [(1, 1)]
+
+
+@pytest.mark.parametrize("kind", [None, "upsert", "update_postimage"])
+def test_a_change_of_no_kind_is_no_insert(tmp_path: Path, kind: str | None) -> None:
+    """A stranger has written the file with the changes."""
+    feed, target = DeltaTable(tmp_path / "feed"), DeltaTable(tmp_path / "target")
+    feed.append(rows(1), properties={"delta.enableChangeDataFeed": "true"})
+
+    def run() -> None:
+        reader = IncrementalReader(feed, target)
+        Step("A step", target, "append").process(reader, lambda batch: batch.inserted().to_arrow())
+
+    run()
+    changes = rows(2).append_column("_change_type", pa.array([kind], pa.string()))
+    pq.write_table(changes, tmp_path / "feed/c.parquet")
+    cdc = {"path": "c.parquet", "partitionValues": {}, "size": (tmp_path / "feed/c.parquet").stat().st_size}
+    (tmp_path / "feed/_delta_log" / f"{1:020d}.json").write_text(json.dumps({"cdc": {**cdc, "dataChange": False}}))
+    with pytest.raises(InvalidRequestError, match="do more than insert"):
+        run()
 
 
 class TwoConsumers:
