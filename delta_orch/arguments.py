@@ -277,17 +277,21 @@ class _Kind:
 
     def _shown(self) -> str:
         text = self._annotation if isinstance(self._annotation, str) else str(self._annotation)
-        with suppress(KeyError):
-            # The choices of an alias, such as `Mode`.
-            alias = self._scope[text] if text.isidentifier() else None
-            if get_origin(alias) is Literal:
-                text = str(alias)
-            elif isinstance(alias, UnionType):
-                text = re.sub(r"\w+\.", "", str(alias))
+        text = re.sub(r"\b[A-Z]\w+", self._spelled_out, text)
         choices = re.search(r"(?:Literal|OneOf)\[(.*?)\]", text)
         if choices is not None:
             text = f"one of {choices[1]}" + text[choices.end() :]
         return text.replace("PathLike[str]", "a path").replace("None", "nothing").replace(" | ", " or ")
+
+    def _spelled_out(self, name: re.Match[str]) -> str:
+        """What an alias such as `Mode` or `Timestamp` stands for; another name as it is."""
+        with suppress(KeyError):
+            alias = self._scope[name[0]]
+            if get_origin(alias) is Literal:
+                return str(alias)
+            if isinstance(alias, UnionType):
+                return re.sub(r"\w+\.", "", str(alias))
+        return name[0]
 
 
 def _is_of_tree(value: object, tree: ast.expr, scope: _Scope) -> bool:

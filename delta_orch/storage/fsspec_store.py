@@ -53,7 +53,7 @@ class FsspecStore(LogStore):
         self._single_writer = str(options.pop(SINGLE_WRITER_OPTION, "false")).lower() == "true"
         self._options = options
         hide_in_logs([*secret_texts(options), *secrets_in(uri)])
-        self._protocol = uri.partition("://")[0]
+        self._protocol = uri.partition(":")[0]
         # A query may hold a signature: it is part of where the table is, and not of what it is called.
         self.uri = public_uri(uri).rstrip("/")
         self.root = _filesystem_class(self._protocol)._strip_protocol(uri.rstrip("/")).rstrip("/")

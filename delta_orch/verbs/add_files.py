@@ -185,7 +185,9 @@ def _found(store: LogStore, paths: Sequence[str]) -> list[FileMeta]:
     missing = [decode_path(p) for p, i in zip(paths, infos, strict=True) if i.type != pafs.FileType.File]
     if missing:
         raise MissingFileError(
-            f"{len(missing)} of the files do not exist, or are not files", cause=", ".join(missing[:_MOST_NAMED])
+            f"{len(missing)} of the files do not exist, or are not files",
+            cause=", ".join(missing[:_MOST_NAMED]),
+            remedy="Give absolute paths, or paths relative to the table's directory",
         )
     return [FileMeta(p, i.size, (i.mtime_ns or 0) // 1_000_000) for p, i in zip(paths, infos, strict=True)]
 

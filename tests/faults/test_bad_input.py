@@ -26,6 +26,7 @@ from delta_orch.errors import (
     StorageError,
     TableNotFoundError,
     UnsupportedFeatureError,
+    UnsupportedStoreError,
     UnsupportedVersionError,
     VersionNotFoundError,
 )
@@ -213,6 +214,12 @@ def test_a_path_that_is_a_file(tmp_path: Path) -> None:
     log_is_a_file.mkdir()
     (log_is_a_file / "_delta_log").write_bytes(b"mine")
     refuses(log_is_a_file, StorageError, append, overwrite)
+
+
+@pytest.mark.parametrize("uri", ["nobody:/t", "nobody://t"])
+def test_a_scheme_that_nobody_knows(uri: str) -> None:
+    with pytest.raises(UnsupportedStoreError, match="There is no store for nobody:// locations"):
+        DeltaTable(uri)
 
 
 @pytest.mark.parametrize("uri", ["", "   ", "a\0b", None, 5])

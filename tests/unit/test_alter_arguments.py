@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import deltalake
+import duckdb
 import polars
 import pyarrow as pa
 import pytest
@@ -77,11 +78,15 @@ class Column:
         (lambda t: t.alter().add_constraint("c", Column()), "not a value of type Column. Write it as text"),
         (lambda t: t.snapshot().scan([Column(), "id"]), "Sequence.str. or nothing, not a list of Column and str"),
         (lambda t: t.alter().add_column("n", Column()), "data_type must be DataType or pa.DataType or str"),
+        (lambda t: t.snapshot(timestamp=1.5), "timestamp must be datetime or str or int or nothing, not 1.5"),
+        (lambda t: t.append([{"id": 1}], txn="x"), r"txn must be TxnId or tuple\[str, int\] or Sequence"),
+        (lambda t: t.append(duckdb.connect()), r"a DuckDB relation \(connection.sql\)"),
+        (lambda t: t.add_files(["nope.parquet"]), "nope.parquet. Give absolute paths, or paths relative"),
     ],
-    ids=["where", "value", "constraint", "columns", "type"],
+    ids=["where", "value", "constraint", "columns", "type", "time", "txn", "data", "files"],
 )
 def test_what_is_not_taken_says_what_is(table: DeltaTable, call: Callable[..., Any], message: str) -> None:
-    with pytest.raises(InvalidRequestError, match=message):
+    with pytest.raises(DeltaError, match=message):
         call(table)
     assert table.version() == 0
 

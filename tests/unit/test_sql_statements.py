@@ -1037,7 +1037,7 @@ def test_messages_of_queries_have_the_users_names(table: DeltaTable, tmp_path: P
     for text, name in (
         ("SELECT id FROM t JOIN `An Other` ON true", "It is in t, An Other"),
         ("SELECT id + FROM t VERSION AS OF 1", "FROM `t@v1` AS `t`"),
-        ("SELECT * FROM t JOIN nowhere USING (id)", "Relations: t"),
+        ("SELECT * FROM t JOIN nowhere USING (id)", "tables={'nowhere'"),
         (f"SELECT id FROM delta.`{tmp_path}/odd ``name`, delta.`{tmp_path}/odd ``name@v1`", f"{tmp_path}/odd `name@v1"),
     ):
         with pytest.raises(DeltaError, match=re.escape(name)):

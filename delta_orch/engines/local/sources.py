@@ -88,8 +88,9 @@ def relation_of(data: Data) -> LocalRelation:
         )
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
-        remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas or Polars DataFrame, "
-        "or a Spark DataFrame; of a generator pyarrow.RecordBatchReader.from_batches(schema, batches)",
+        remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas, Polars or Spark "
+        "DataFrame, or a DuckDB relation (connection.sql); of a generator "
+        "pyarrow.RecordBatchReader.from_batches(schema, batches)",
         type=type(data).__name__,
     )
 

@@ -369,7 +369,7 @@ class _Select:
         if found is None:
             raise InvalidExpressionError(
                 f"There is no relation {name!r}",
-                remedy=f"Relations: {', '.join(key for key, _ in self._context.relations.values()) or 'none'}",
+                remedy=f"Write delta.`path`, or pass it: tables={{{name!r}: DeltaTable(…)}}",
                 relation=name,
             )
         label = f"input_{len(self._context.inputs)}"

@@ -134,7 +134,7 @@ def ensure_log_exists(store: LogStore, listing: LogListing) -> None:
         raise TableNotFoundError(
             f"There is no Delta table at {store.uri}",
             cause="Its _delta_log directory is missing or holds neither a commit nor a complete checkpoint",
-            remedy="Check the location, or create the table by writing to it",
+            remedy="Check the location, create the table by writing to it, or convert its Parquet files with convert()",
             uri=store.uri,
         )
 
