@@ -271,6 +271,17 @@ def test_compression(store: LogStore, codec: str, suffix: str, name: str) -> Non
     assert pq.read_metadata(f"{store.data_filesystem()[1]}/{file}").row_group(0).column(0).compression == name
 
 
+@pytest.mark.parametrize("num_rows", [16 * 1024, 40_000, 300_000])
+def test_columns_whose_values_differ_have_no_dictionary(store: LogStore, num_rows: int) -> None:
+    """It would only repeat them: files get larger, and take twice as long to write."""
+    numbers = pa.array(range(num_rows))
+    texts = pa.array([f"name {i % 5000}" for i in range(num_rows)])
+    adds = write(store, pa.table({"id": numbers, "k": pa.array([i % 100 for i in range(num_rows)]), "s": texts}))
+    metadata = pq.read_metadata(store.data_filesystem()[1] + "/" + adds["path"][0].as_py())
+    encodings = [metadata.row_group(0).column(i).encodings for i in range(3)]
+    assert ["RLE_DICTIONARY" in e or "PLAIN_DICTIONARY" in e for e in encodings] == [False, True, True]
+
+
 def test_unknown_compression_is_refused(store: LogStore) -> None:
     with pytest.raises(InvalidPropertyError):
         write(store, pa.table({"id": [1]}), compression="brotli2")

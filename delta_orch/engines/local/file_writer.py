@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 PartitionKey = tuple[str | None, ...]
 _CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "lz4_raw": "lz4"}
-_SAMPLED_ROWS, _SAMPLE = 256 * 1024, 128
-"""From so many rows on, a row group is sampled: so many runs of so many rows."""
+_SAMPLED_ROWS, _RUNS, _GLANCE, _SAMPLE = 16 * 1024, 128, 4, 128
+"""From so many rows on, a row group is sampled: so many runs of so few rows, then of at most so many."""
 _SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "lz4": ".lz4raw"}
 
 
@@ -319,10 +319,16 @@ def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
     if rows.num_rows < _SAMPLED_ROWS or any(pa.types.is_nested(column.type) for column in rows.schema):
         return True
     # Neighbours are often equal, and so are values of the same place in a period.
-    starts = range(0, rows.num_rows - _SAMPLE, rows.num_rows // _SAMPLE)
-    sample = pa.concat_tables([rows.slice(start, _SAMPLE) for start in starts])
-    limit = sample.num_rows * 99 // 100
-    return [name for name in rows.column_names if pc.count_distinct(sample.column(name), mode="all").as_py() < limit]
+    step = rows.num_rows // _RUNS
+    samples = [
+        int64_array([start + i for start in range(0, rows.num_rows - length, step) for i in range(length)])
+        for length in (_GLANCE, min(_SAMPLE, step // 4))
+    ]
+    return [n for n in rows.column_names if not all(_differ(pc.take(rows.column(n), taken)) for taken in samples)]
+
+
+def _differ(values: pa.ChunkedArray) -> bool:
+    return int(pc.count_distinct(values, mode="all").as_py()) >= len(values) * 99 // 100
 
 
 def _without_leaves(schema: pa.Schema, leaves: Collection[ColumnPath]) -> list[str]:
