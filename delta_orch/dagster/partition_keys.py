@@ -59,6 +59,46 @@ def partition_of(partitions_def: dg.PartitionsDefinition[str], key: str) -> Part
     return Partition(key)
 
 
+_NAMED = {
+    "@hourly": "0 * * * *",
+    "@daily": "0 0 * * *",
+    "@midnight": "0 0 * * *",
+    "@weekly": "0 0 * * 0",
+    "@monthly": "0 0 1 * *",
+    "@yearly": "0 0 1 1 *",
+    "@annually": "0 0 1 1 *",
+}
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_DAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
+_FIELDS = ((0, 59, ()), (0, 23, ()), (1, 31, ()), (1, 12, _MONTHS), (0, 6, _DAYS))
+
+
+def plain_schedule(cron: str) -> str:
+    """A cron schedule in one of its spellings: numbers in order. A field that says more stays as it is."""
+    fields = _NAMED.get(cron.lower(), cron.lower()).split()
+    return " ".join(_plain_field(field, *about) for field, about in zip(fields, _FIELDS, strict=True))
+
+
+def _plain_field(field: str, low: int, high: int, names: Sequence[str]) -> str:
+    numbers = {name: str(number) for number, name in enumerate(names, low)}
+    found: set[int] = set()
+    for part in field.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = span.replace("*", f"{low}-{high}").partition("-")
+        last = last or (str(high) if step else first)
+        try:
+            values = range(int(numbers.get(first, first)), int(numbers.get(last, last)) + 1, int(step or 1))
+        except ValueError:
+            return field
+        if not values:
+            return field
+        # Sunday is 7, too.
+        found |= {value % 7 if names is _DAYS else value for value in values}
+    # With both a day of the month and one of the week it matters whether a field is a star.
+    is_all = len(found) > high - low and ("*" in field or high in (59, 23, 12))
+    return "*" if is_all else ",".join(map(str, sorted(found)))
+
+
 # From keys to values
 
 

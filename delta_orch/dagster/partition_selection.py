@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import dagster as dg
 
-from delta_orch.dagster.partition_keys import ensure_one_to_one, is_window, no_keys, partition_of
+from delta_orch.dagster.partition_keys import ensure_one_to_one, is_window, no_keys, partition_of, plain_schedule
 from delta_orch.dagster.run import is_in_run
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
@@ -67,7 +67,7 @@ class PartitionSelection:
             said = ["keys"]
             if isinstance(made, dg.TimeWindowPartitionsDefinition):
                 texts = [_written_format(made, dimension.text_format, field)] if _holds_texts(field) else []
-                said = [made.cron_schedule, *texts, *((made.fmt, made.timezone) if every else ())]
+                said = [plain_schedule(made.cron_schedule), *texts, *((made.fmt, made.timezone) if every else ())]
             if every and len(self.definitions) > 1:
                 said.append(f"dimension {number}")
             if every or _holds_texts(field):
