@@ -6,6 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from difflib import get_close_matches
+from functools import partial
 from typing import Any, cast
 
 import dagster as dg
@@ -20,6 +21,7 @@ from delta_orch.dagster.metadata import (
     data_version,
     partition_row_counts,
     report_metadata,
+    warn_of_many_files,
 )
 from delta_orch.dagster.output_place import Place, asset_place, output_parts, table_place
 from delta_orch.dagster.own_version import own_txn, repeat_conflicts
@@ -53,8 +55,8 @@ from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency, ensure_one_location
-from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
+from delta_orch.pipeline.step import Look, Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import OPS, asset_owner
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
 from delta_orch.protocol.types import StructType
@@ -67,9 +69,6 @@ _WITHIN = ("append", "merge", "scd2", "error", "ignore")
 """Modes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
 `overwrite_partitions` by the scopes of the transaction ids, which it does not go without."""
 _NO_PREDICATE = ("append", "merge", "scd2", "overwrite_partitions")
-
-MANY_FILES = 100
-"""A run that writes more files than this for one partition logs a warning."""
 
 
 class DeltaLakeIOManager(dg.ConfigurableIOManager):
@@ -167,6 +166,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             split_options({"properties": known})
         return values
 
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Raises InvalidRequestError: The run leaves steps out. See `reexecution.ensure_whole`."""
+        ensure_whole(context)
+
     # Writing
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
@@ -258,6 +261,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         of_op = "overwrite" if mode == "overwrite" and not context.has_asset_key else None
         # What an op was given is told by the mode, which may be set at run time.
         about = {"mode": mode} if not context.has_asset_key else {} if selection is None else selection.described
+        look: Look | None = None
+        marks = is_once and context.has_asset_key
+        if settings.mode == "append" and self.idempotency != "off" and run is not None and (marks or run.is_repeated):
+            look = partial(ensure_not_added, table, run if run.is_repeated else None, once=marks)
         step = Step(
             f"Step {step_name(context)}",
             table,
@@ -282,13 +289,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
             audits=settings.audits,
+            look=look,
             owner=asset_owner(context.asset_key.path) if context.has_asset_key else OPS,
         )
-        if before is not None and settings.mode == "append":
-            if is_once:
-                ensure_one_location([name for name, at in before.txns.items() if at >= 0], step.txns)
-            if run is not None and context.has_asset_key:
-                ensure_not_added(context, run, table, before, step.txns)
         return step, scopes
 
     def _txns(
@@ -380,7 +383,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)
             metadata[PASSED] = dg.JsonMetadataValue([finding.name for finding in report.findings])
-        _warn_of_many_files(context, report, len(scopes), snapshot.partition_columns)
+        warn_of_many_files(context, report, len(scopes), snapshot.partition_columns)
         if report.skipped:
             context.log.warning("Nothing was written: %s.", report.reason or "nothing to do")
         counts = partition_row_counts(snapshot, scopes)
@@ -464,20 +467,6 @@ def _report_nothing(context: dg.OutputContext, place: Place) -> None:
         )
     context.log.info("The value is None: %s stays as it is.", ".".join(place))
     context.add_output_metadata({"delta/skipped": True, "delta/skip_reason": "the value is None"})
-
-
-def _warn_of_many_files(
-    context: dg.OutputContext, report: StepReport, num_partitions: int, partition_columns: Sequence[str]
-) -> None:
-    files = report.metrics.get("numFiles")
-    if num_partitions and isinstance(files, int) and files > MANY_FILES * num_partitions:
-        context.log.warning(
-            "The run's partitions (%d) were written as %d files: each value of %s is a directory of its own. "
-            "The metadata 'partition_by' names other columns, or [] for none.",
-            num_partitions,
-            files,
-            ", ".join(partition_columns),
-        )
 
 
 def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType) -> tuple[Expression, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import dagster as dg
@@ -34,6 +34,8 @@ Materialized = dg.MaterializeResult[Any]
 
 MOST_COUNTED_PARTITIONS = 1000
 """Runs over more partitions than that report no row count for each of them."""
+MANY_FILES = 100
+"""A run that writes more files than this for one partition logs a warning."""
 
 
 def data_version(snapshot: Snapshot) -> dg.DataVersion:
@@ -161,6 +163,20 @@ def _words(metric: str) -> str:
 def _plain_name(metric: str) -> str:
     """`numOutputRows` as `delta/metrics/num_output_rows`."""
     return "delta/metrics/" + re.sub(r"(?<=[a-z0-9])([A-Z])", r"_\1", metric).lower()
+
+
+def warn_of_many_files(
+    context: dg.OutputContext, report: StepReport, num_partitions: int, partition_columns: Sequence[str]
+) -> None:
+    files = report.metrics.get("numFiles")
+    if num_partitions and isinstance(files, int) and files > MANY_FILES * num_partitions:
+        context.log.warning(
+            "The run's partitions (%d) were written as %d files: each value of %s is a directory of its own. "
+            "The metadata 'partition_by' names other columns, or [] for none.",
+            num_partitions,
+            files,
+            ", ".join(partition_columns),
+        )
 
 
 def partition_row_counts(snapshot: Snapshot, scopes: Mapping[str, Expression]) -> dict[str, int]:

@@ -9,6 +9,7 @@ import dagster as dg
 from pydantic import ConfigDict, Field, field_validator
 
 from delta_orch.change_feed.change_feed import ChangeFeed
+from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.read.history import HistoryEntry
@@ -47,6 +48,10 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
         if isinstance(value, str) and not isinstance(value, dg.EnvVar) and not value.strip():
             raise InvalidRequestError("table_uri is empty", remedy="Name the folder of the table, such as s3://lake/t")
         return value
+
+    def setup_for_execution(self, context: dg.InitResourceContext) -> None:
+        """Raises InvalidRequestError: The run leaves steps out. See `reexecution.ensure_whole`."""
+        ensure_whole(context)
 
     def table(self) -> DeltaTable:
         """The table, whether or not it exists yet."""

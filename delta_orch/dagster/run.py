@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,15 +12,22 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, said_by
-from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, RunIdentity, dagster_version, dagster_writer
+from delta_orch.pipeline.recorded import find_txn_commit, is_older, newest_first, said_by
+from delta_orch.pipeline.run_identity import (
+    ONCE_PER_PARTITION,
+    RunIdentity,
+    dagster_version,
+    dagster_writer,
+    ensure_one_location,
+)
 from delta_orch.pipeline.step import StepReport
+from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.storage.storage_options import public_uri
 
 if TYPE_CHECKING:
-    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.commit_reader import Commit
-    from delta_orch.log.files.txn import TxnId
+    from delta_orch.staged_write import StagedWrite
 
 NO_LOCATION = "local"
 """The code location of runs that were started without one: `dg.materialize`, the command line."""
@@ -33,6 +40,7 @@ _PAUSE_S = 1.0
 _CLOCKS_DIFFER_S = 600
 """By so much the clock of a machine that commits may be behind that of Dagster's database."""
 
+LookBehind = Callable[["Commit"], None]
 StepContext = dg.OutputContext | dg.InputContext | dg.AssetExecutionContext | dg.OpExecutionContext
 
 
@@ -44,6 +52,7 @@ class DagsterRun:
         root_run_id: The first run of a chain of retries and re-executions, or the run itself.
         root_run_created: When that one was created, timezone-aware.
         step_started: When the step started for the first time in that chain.
+        is_repeated: There is another run in that chain, or another attempt of the step in the run.
     """
 
     code_location: str
@@ -52,6 +61,7 @@ class DagsterRun:
     root_run_created: datetime
     step_started: datetime
     step_key: str
+    is_repeated: bool
 
     def identity(self, step: Sequence[str], *, is_op: bool = False) -> RunIdentity:
         """Who writes.
@@ -107,7 +117,7 @@ def read_run(context: StepContext, code_location: str | None = None) -> DagsterR
     Raises:
         InvalidRequestError: There is no run, or the root run is no longer in the instance.
     """
-    run, instance, step_key = _run_of(context)
+    run, instance, step = _run_of(context)
     root_run_id = run.root_run_id or run.run_id
     record = instance.get_run_record_by_id(root_run_id)
     if record is None:
@@ -119,35 +129,31 @@ def read_run(context: StepContext, code_location: str | None = None) -> DagsterR
             root_run_id=root_run_id,
         )
     origin = run.remote_job_origin
+    repeating = instance.get_run_ids(dg.RunsFilter(tags={"dagster/root_run_id": root_run_id}))
+    # Python's `execute_job` gives no such tag.
+    chain = {root_run_id, run.run_id, *repeating}
+    stats = (one for run_id in chain for one in instance.get_run_step_stats(run_id, [step.step.key]))
+    # What started later has read newer input, whichever run was created or started first.
+    starts = [one.start_time for one in stats if one.start_time is not None]
     return DagsterRun(
         code_location=code_location or (origin.location_name if origin is not None else NO_LOCATION),
         run_id=run.run_id,
         root_run_id=root_run_id,
         root_run_created=record.create_timestamp,
-        step_started=_first_start(instance, run, step_key) or record.create_timestamp,
-        step_key=step_key,
+        step_started=datetime.fromtimestamp(min(starts), UTC) if starts else record.create_timestamp,
+        step_key=step.step.key,
+        is_repeated=len(chain) > 1 or step.previous_attempt_count > 0,
     )
 
 
-def _first_start(instance: dg.DagsterInstance, run: dg.DagsterRun, step_key: str) -> datetime | None:
-    """When a step started for the first time, in a run or in one that it repeats. What started later has read newer
-    input, whichever run was created or started first."""
-    chain = [run.run_id]
-    if run.root_run_id is not None:
-        repeating = dg.RunsFilter(tags={"dagster/root_run_id": run.root_run_id})
-        chain = [run.root_run_id, *instance.get_run_ids(repeating)]
-    stats = (one for run_id in chain for one in instance.get_run_step_stats(run_id, [step_key]))
-    starts = [one.start_time for one in stats if one.start_time is not None]
-    return datetime.fromtimestamp(min(starts), UTC) if starts else None
-
-
-def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, str]:
+def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, dg.StepExecutionContext]:
     try:
         if isinstance(context, dg.OutputContext | dg.InputContext):
             step = context.step_context
-            return step.dagster_run, step.instance, step.step.key
-        op_context = context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
-        return op_context.run, op_context.instance, op_context.get_step_execution_context().step.key
+        else:
+            op_context = context.op_execution_context if isinstance(context, dg.AssetExecutionContext) else context
+            step = op_context.get_step_execution_context()
+        return step.dagster_run, step.instance, step
     except dg.DagsterError as error:
         raise InvalidRequestError(
             "The write does not happen inside a Dagster run",
@@ -200,46 +206,47 @@ def ensure_same_config(context: StepContext, report: StepReport) -> None:
             )
 
 
-def ensure_not_added(
-    context: dg.OutputContext, run: DagsterRun, table: DeltaTable, before: TableSnapshot, txns: Sequence[TxnId]
-) -> None:
-    """Check that no earlier attempt of a step has written its rows under another identity: the definition may change
-    between two attempts.
+def ensure_not_added(table: DeltaTable, run: DagsterRun | None, staged: StagedWrite, *, once: bool) -> LookBehind:
+    """Check that nobody has written the rows of a step under another identity, up to its very commit.
 
     Args:
-        context: Of the step, which adds rows.
-        before: The table.
-        txns: Who writes now; none for a step that always writes.
+        run: Of the step, if it repeats another one: the definition may have changed in between.
+        staged: What the step adds.
+        once: Each partition is written once. The asset may have another code location elsewhere.
 
     Raises:
-        InvalidRequestError: One has, and adding them again would double them.
+        InvalidRequestError: Somebody has, and adding them again would double them.
     """
-    if not txns or (run.run_id == run.root_run_id and not context.step_context.previous_attempt_count):
-        return
-    about = {"root_run_id": run.root_run_id, "asset_key": "/".join(context.asset_key.path)}
+    own = {txn.app_id for txn in staged.txns}
+    before = snapshot_or_none(table)
 
-    def is_of_other_identity(commit: Commit) -> bool:
-        # A restore takes the marks of partitions back with their rows.
-        stands = all((before.txn_version(txn.app_id) or 0) >= txn.version for txn in commit.txns)
-        return stands and not {txn.app_id for txn in commit.txns} & {txn.app_id for txn in txns}
+    def ensure(commit: Commit) -> None:
+        if once:
+            ensure_one_location((txn.app_id for txn in commit.txns), staged.txns)
+        if run is None or own & {txn.app_id for txn in commit.txns}:
+            return
+        said, to_say = said_by(commit.commit_info), said_by({"userMetadata": staged.user_metadata})
+        if all(said.get(name) == to_say[name] for name in ("root_run_id", "asset_key")):
+            raise InvalidRequestError(
+                f"Version {commit.version} of {table.uri} has the rows of run {run.root_run_id} already, which "
+                f"{run.run_id} repeats and would add again",
+                cause="The mode or partitions, idempotency or code_location have changed between the two",
+                remedy="Leave the rows as they are; a new run adds new ones",
+                run_id=run.run_id,
+                root_run_id=run.root_run_id,
+            )
 
-    since = run.root_run_created.timestamp() - _CLOCKS_DIFFER_S
-    found = find_commit_after(
-        table,
-        -1,
-        lambda info: about.items() <= said_by(info).items(),
-        since_ms=since * 1000,
-        also=is_of_other_identity,
-    )
-    if found is not None:
-        raise InvalidRequestError(
-            f"Version {found.version} of {table.uri} has the rows of run {run.root_run_id} already, which "
-            f"{run.run_id} repeats and would add again",
-            cause="The asset's mode or partitions, idempotency or code_location have changed between the two",
-            remedy="Leave the rows as they are; a new run adds new ones",
-            run_id=run.run_id,
-            root_run_id=run.root_run_id,
-        )
+    if before is not None and once:
+        ensure_one_location([name for name, at in before.txns.items() if at >= 0], staged.txns)
+    if before is not None and run is not None:
+        since = (run.root_run_created.timestamp() - _CLOCKS_DIFFER_S) * 1000
+        for commit in newest_first(table, before.version):
+            if is_older(commit, since):
+                break
+            # A restore takes the marks of partitions back with their rows.
+            if all((before.txn_version(txn.app_id) or 0) >= txn.version for txn in commit.txns):
+                ensure(commit)
+    return ensure
 
 
 def _asked_for(run: dg.DagsterRun) -> dict[str, object]:

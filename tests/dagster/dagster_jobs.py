@@ -11,7 +11,7 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from delta_orch.dagster import DeltaLakeIOManager
+from delta_orch.dagster import DeltaLakeIOManager, DeltaTableResource
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
 
@@ -67,6 +67,8 @@ def look_at(appended: pa.Table) -> None:
 
 
 IO_MANAGER = DeltaLakeIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), idempotency=dg.EnvVar("DELTA_TEST_IDEMPOTENCY"))
+
+PICKLED = dg.FilesystemIOManager(base_dir=dg.EnvVar("DAGSTER_HOME"))
 
 
 @dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER})
@@ -129,6 +131,36 @@ def split_job() -> None:
     look(collected(split().collect()))
 
 
+@dg.op(out=dg.Out(io_manager_key="pickled"))
+def pickled(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+@dg.job(executor_def=dg.in_process_executor, resource_defs={"io_manager": IO_MANAGER, "pickled": PICKLED})
+def elsewhere_job() -> None:
+    """What is left of it has no value of ours."""
+    split().map(handed_on).map(pickled).map(kept)
+
+
+@dg.op(out=dg.Out(dg.Nothing, io_manager_key="pickled"))
+def stored(rows: pa.Table, table: DeltaTableResource) -> None:
+    kept(rows)
+    table.table().append(rows)
+
+
+@dg.job(
+    executor_def=dg.in_process_executor,
+    resource_defs={
+        "io_manager": PICKLED,
+        "pickled": PICKLED,
+        "table": DeltaTableResource(table_uri=dg.EnvVar("DELTA_TEST_ROOT")),
+    },
+)
+def stored_job() -> None:
+    """No value of it is ours, but its rows are."""
+    split().map(stored)
+
+
 def definitions() -> dg.Definitions:
     return dg.Definitions(
         assets=[flights, readings],
@@ -161,3 +193,20 @@ def deployed_job(metadata: str, settings: str) -> dg.JobDefinition:
         jobs=[dg.define_asset_job("readings_job", executor_def=dg.in_process_executor)],
         resources={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), **json.loads(settings))},
     ).resolve_job_def("readings_job")
+
+
+def deployed_op_job(settings: str) -> dg.JobDefinition:
+    """The same of an op."""
+
+    @dg.op(out=dg.Out(metadata={"mode": "append"}))
+    def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
+        return pa.table({"run": [context.run.run_id]})
+
+    @dg.job(
+        executor_def=dg.in_process_executor,
+        resource_defs={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), **json.loads(settings))},
+    )
+    def readings_job() -> None:
+        readings()
+
+    return readings_job

@@ -22,6 +22,7 @@ from delta_orch.dagster import DeltaLakeIOManager
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
+from delta_orch.staged_write import StagedWrite
 from tests.dagster import dagster_jobs
 from tests.dagster.dagster_jobs import flights_job, readings_job
 from tests.dagster.lake import Lake
@@ -314,6 +315,77 @@ def test_a_definition_that_changes_between_two_attempts_adds_nothing_twice(
     assert f"has the rows of run {lost.run_id} already" in str(again.all_events)
     assert [row["run"] for row in table.snapshot().scan().to_arrow().to_pylist()] == [lost.run_id]
     assert dg.execute_job(job, jobs.instance, tags=tags).success
+    assert table.snapshot().scan().to_arrow().num_rows == 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_first", [True, False])
+def test_an_attempt_of_the_old_definition_and_one_of_the_new_one_at_once(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch, is_first: bool
+) -> None:
+    """The commits decide which of them adds the rows, and not what each has found before."""
+    table = DeltaTable(jobs.root / "readings")
+    table.append(pa.table({"day": ["2012-12-31"], "run": ["other"]}))
+    monkeypatch.setenv("DELTA_TEST_FAULT", "")
+    write, publish = DeltaLakeIOManager.handle_output, StagedWrite.publish
+    computed, may_write, written = threading.Event(), threading.Event(), threading.Event()
+
+    def wait_to_write(manager: DeltaLakeIOManager, context: dg.OutputContext, obj: Any) -> None:
+        if context.step_context.dagster_run.root_run_id is None:
+            computed.set()
+            assert may_write.wait(60)
+        write(manager, context, obj)
+
+    def write_in_between(staged: StagedWrite, **options: Any) -> Any:
+        # The new attempt has looked.
+        if is_first and not may_write.is_set():
+            may_write.set()
+            assert written.wait(60)
+        return publish(staged, **options)
+
+    monkeypatch.setattr(DeltaLakeIOManager, "handle_output", wait_to_write)
+    monkeypatch.setattr(StagedWrite, "publish", write_in_between)
+    results: list[Any] = []
+
+    def old_attempt() -> None:
+        results.append(execute_run(dg.reconstructable(readings_job), lost, jobs.instance, raise_on_error=False))
+        written.set()
+
+    lost = jobs.instance.create_run_for_job(readings_job())
+    thread = threading.Thread(target=old_attempt)
+    thread.start()
+    assert computed.wait(60)
+    # Nobody has heard of it for a while.
+    jobs.instance.report_run_failed(lost)
+    from_failure = dg.ReexecutionOptions.from_failure(lost.run_id, jobs.instance)
+    job = deployed(_ADDED, {"code_location": "elsewhere"})
+    # As the daemon and the UI launch it.
+    tags = {"dagster/root_run_id": lost.run_id}
+    again = dg.execute_job(job, jobs.instance, tags=tags, reexecution_options=from_failure)
+    may_write.set()
+    thread.join(180)
+    assert again.success == (not is_first)
+    assert f"has the rows of run {lost.run_id} already" in str((again if is_first else results[0]).all_events)
+    rows = table.snapshot().scan().to_arrow()["run"].to_pylist()
+    assert sorted(rows) == sorted(["other", lost.run_id if is_first else again.run_id])
+
+
+@pytest.mark.slow
+def test_what_an_op_has_added_is_not_added_again_under_another_name(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def op_job(**settings: Any) -> Any:
+        return dg.build_reconstructable_job(dagster_jobs.__name__, "deployed_op_job", (json.dumps(settings),))
+
+    table = DeltaTable(jobs.root / "readings_job" / "readings" / "result")
+    monkeypatch.setenv("DELTA_TEST_FAULT", "after")
+    lost = dg.execute_job(op_job(), jobs.instance)
+    monkeypatch.setenv("DELTA_TEST_FAULT", "")
+    everything = dg.ReexecutionOptions(lost.run_id)
+    again = dg.execute_job(op_job(code_location="elsewhere"), jobs.instance, reexecution_options=everything)
+    assert f"has the rows of run {lost.run_id} already" in str(again.all_events)
+    assert dg.execute_job(op_job(), jobs.instance, reexecution_options=everything).success
+    assert dg.execute_job(op_job(code_location="elsewhere"), jobs.instance).success
     assert table.snapshot().scan().to_arrow().num_rows == 2
 
 

@@ -14,7 +14,7 @@ import pytest
 
 from delta_orch.dagster import DeltaLakeIOManager, DeltaSnapshot
 from delta_orch.errors import InvalidRequestError
-from tests.dagster.dagster_jobs import appended_job, kept_job, mapped_job, split_job
+from tests.dagster.dagster_jobs import appended_job, elsewhere_job, kept_job, mapped_job, split_job, stored_job
 
 MODES = ["overwrite", "append", "merge", "scd2", "error", "ignore"]
 SETTERS = ["manager", "output", "run"]
@@ -155,6 +155,9 @@ def test_what_was_appended_is_found_again_from_failure(
         (mapped_job, "handed_on", "without handed_on[b]", "abc"),
         (mapped_job, "chosen handed_on", "without handed_on[b]", "abc"),
         (kept_job, "kept", "without kept[b]", "abc"),
+        # Where no value of ours is left, a resource of a step sees it.
+        (elsewhere_job, "kept", "without kept[b]", "abc"),
+        (stored_job, "kept", "without stored[b]", "abc"),
         # What was not yielded by choice is not missed.
         (mapped_job, "chosen collected", "", "bc"),
         # A run that is killed behind the choice has not skipped the step after it.
