@@ -10,14 +10,14 @@ import pyarrow as pa
 
 from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.dagster.own_version import own_snapshot, own_txn, written_rows
-from delta_orch.dagster.partition_selection import select_partitions
+from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
 from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.dagster.run import is_in_run, read_run
 from delta_orch.dagster.settings import AssetSettings, InputSettings, parse_input_settings
 from delta_orch.dagster.values import WantedValue, empty_value, loader_for, wanted_value
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, TableNotFoundError
-from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.expressions.nodes import Literal
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.schema import data_type_from_json
@@ -60,10 +60,15 @@ def load_value(
     if wanted.kind == "snapshot":
         return snapshot
     load = loader_for(wanted.annotation, engine)
-    scopes = _scopes(context, settings, snapshot.schema)
+    is_partitioned = context.has_asset_key and context.has_asset_partitions
+    some: PartitionSelection | None = None
+    if is_partitioned and context.asset_partition_keys:
+        some = select_partitions(context, settings.partition_expr, settings.partition_format)
     if wanted.by_partition:
-        return {key: load(snapshot.scan(columns=asked.columns, where=where)) for key, where in (scopes or {}).items()}
-    where = None if scopes is None else _predicate(context, settings, snapshot.schema)
+        scopes = {} if some is None else some.scopes(snapshot.schema)
+        return {key: load(snapshot.scan(columns=asked.columns, where=where)) for key, where in scopes.items()}
+    nothing = Literal(False, BOOLEAN) if is_partitioned else None
+    where = nothing if some is None else some.predicate(snapshot.schema)
     return load(snapshot.scan(columns=asked.columns, where=where))
 
 
@@ -139,21 +144,6 @@ def _changes(table: DeltaTable, asked: InputSettings) -> ChangeFeed:
         ending_version=asked.version,
         ending_timestamp=asked.timestamp,
     )
-
-
-def _scopes(context: dg.InputContext, settings: AssetSettings, schema: StructType) -> Mapping[str, Expression] | None:
-    """Partition key → its rows; None where all rows are asked for."""
-    if not context.has_asset_key or not context.has_asset_partitions:
-        return None
-    if not context.asset_partition_keys:
-        return {}
-    return select_partitions(context, settings.partition_expr, settings.partition_format).scopes(schema)
-
-
-def _predicate(context: dg.InputContext, settings: AssetSettings, schema: StructType) -> Expression:
-    if not context.asset_partition_keys:
-        return Literal(False, BOOLEAN)
-    return select_partitions(context, settings.partition_expr, settings.partition_format).predicate(schema)
 
 
 def _nothing_yet(context: dg.InputContext, table: DeltaTable, wanted: WantedValue, engine: str) -> object:

@@ -176,15 +176,15 @@ def step_name(context: dg.OutputContext) -> str:
 
 
 def ensure_same_config(context: StepContext, report: StepReport) -> None:
-    """Check that a commit which stands for the one that a re-execution would make was made with its run config. What
-    `execution` and `loggers` say does not matter.
+    """Check that a commit which stands for the one that a re-execution would make was made with its run config, and for
+    its partitions. What `execution` and `loggers` say does not matter.
 
     Args:
         context: Of the step.
         report: Of its write, which may have found that commit.
 
     Raises:
-        InvalidRequestError: It was made with another one: the rows are not those that the run was asked for.
+        InvalidRequestError: It was made for others: the rows are not those that the run was asked for.
     """
     skipped = [txn for txn in report.skipped_txns if txn.version != ONCE_PER_PARTITION]
     if not skipped:
@@ -197,10 +197,10 @@ def ensure_same_config(context: StepContext, report: StepReport) -> None:
         earlier = instance.get_run_by_id(str(made_by)) if made_by not in (None, run.run_id) else None
         if earlier is not None and _asked_for(earlier) != _asked_for(run):
             raise InvalidRequestError(
-                f"Run {run.run_id} repeats run {earlier.run_id}, whose rows are committed, with another run config",
-                cause="A re-execution leaves what is committed as it is: the rows would be those of the old config",
-                remedy="Launch a new run with the new config; or re-execute with the config of that run, to keep its "
-                "rows",
+                f"Run {run.run_id} repeats run {earlier.run_id}, whose rows are committed, with another run config "
+                "or for other partitions",
+                cause="A re-execution leaves what is committed as it is: the rows would be those of the old run",
+                remedy="Launch a new run; or re-execute with the config and partitions of that run, to keep its rows",
                 run_id=run.run_id,
                 committed_by=earlier.run_id,
             )
@@ -250,7 +250,9 @@ def ensure_not_added(table: DeltaTable, run: DagsterRun | None, staged: StagedWr
 
 
 def _asked_for(run: dg.DagsterRun) -> dict[str, object]:
-    return {name: said for name, said in run.run_config.items() if said and name not in ("execution", "loggers")}
+    asked = {name: said for name, said in run.run_config.items() if said and name not in ("execution", "loggers")}
+    about = ("dagster/partition", "dagster/asset_partition_range")
+    return asked | {name: said for name, said in run.tags.items() if name.startswith(about)}
 
 
 @contextmanager

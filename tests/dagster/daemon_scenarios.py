@@ -1,9 +1,10 @@
 """Backfills by the real daemon, against what its runs say: `python -m tests.dagster.daemon_scenarios`.
 
-Backfills overlap, one run a partition and one run for all; steps are killed on either side of their commits, or the
-worker of their run is, while they go on and write beside the retry; the daemon retries them; backfills are canceled; a
-sensor fills another table. Every row names the root run that wrote it. A run that is green has written, exactly once.
-The newest of the runs of a partition has its rows.
+Backfills overlap, one run a partition and one run for all, of days, of keys, and of both; steps are killed on either
+side of their commits, or the worker of their run is, while they go on and write beside the retry; the daemon retries
+them; backfills are canceled; a sensor fills another table. Some assets are graphs of mapped ops, or two of one
+function. Every row names the root run that wrote it. A run that is green has written, exactly once, all rows. The
+newest of the runs of a partition has its rows.
 """
 
 # No postponed annotations in this file: Dagster reads them as they are.
@@ -37,16 +38,27 @@ from delta_orch.delta_table import DeltaTable
 
 LAKE = "DELTA_SCENARIO_LAKE"
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-05")
-KEYS = DAYS.get_partition_keys()
+REGIONS = dg.StaticPartitionsDefinition(["north", "south/west", "ü %", "null"])
+BOTH = dg.MultiPartitionsDefinition({"day": DAYS, "region": REGIONS})
 SINGLE = dg.BackfillPolicy.single_run()
-MERGED = {"mode": "merge", "merge_keys": ["day", "id"]}
-ASSETS: Mapping[str, tuple[Mapping[str, Any], dg.BackfillPolicy | None]] = {
-    "days": ({}, None),
-    "added": ({"mode": "append"}, None),
-    "ranges": ({}, SINGLE),
-    "added_ranges": ({"mode": "append"}, SINGLE),
-    "merged": (MERGED, dg.BackfillPolicy.multi_run(2)),
+MERGED = {"mode": "merge", "merge_keys": ["key", "id"]}
+ASSETS: Mapping[str, tuple[Any, Mapping[str, Any], dg.BackfillPolicy | None]] = {
+    "days": (DAYS, {}, None),
+    "added": (DAYS, {"mode": "append"}, None),
+    "ranges": (DAYS, {}, SINGLE),
+    "added_ranges": (DAYS, {"mode": "append"}, SINGLE),
+    "merged": (DAYS, MERGED, dg.BackfillPolicy.multi_run(2)),
+    "regions": (REGIONS, {}, SINGLE),
+    "added_regions": (REGIONS, {"mode": "append"}, dg.BackfillPolicy.multi_run(3)),
+    "cells": (BOTH, {}, SINGLE),
+    "added_cells": (BOTH, {"mode": "append"}, None),
+    "mapped": (DAYS, {}, SINGLE),
+    "added_mapped": (DAYS, {"mode": "append"}, None),
+    "one": (DAYS, {}, SINGLE),
+    "other": (DAYS, {"mode": "append"}, SINGLE),
 }
+PARTS = 3
+"""Rows of a partition of an asset that is a graph of mapped ops."""
 INSTANCE = """
 run_coordinator:
   module: dagster.core.run_coordinator
@@ -58,13 +70,14 @@ telemetry: {enabled: false}
 
 
 class KilledIOManager(DeltaLakeIOManager):
-    """Ends the process on one side of a commit, or the run's worker before it, once an asset and first partition, as
+    """Ends the process on one side of a commit, or the run's worker before it, once an output and first partition, as
     the seed says."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
-        name = f"{os.environ['DELTA_SCENARIO_SEED']}.{context.step_key}.{context.asset_partition_keys[0]}"
+        first = context.step_context.partition_key_range.start
+        name = f"{os.environ['DELTA_SCENARIO_SEED']}.{context.step_key}.{context.name}.{context.mapping_key}.{first}"
         marker = Path(os.environ[LAKE]) / "faults" / str(crc32(name.encode()))
-        side = crc32(name.encode()) % 5
+        side = crc32(name.encode()) % (5 if context.has_asset_key else 15)
         is_first = side < 3 and not marker.exists()
         marker.parent.mkdir(exist_ok=True)
         marker.touch()
@@ -78,13 +91,65 @@ class KilledIOManager(DeltaLakeIOManager):
             os._exit(9)
 
 
-def written(name: str, metadata: Mapping[str, Any], policy: dg.BackfillPolicy | None) -> dg.AssetsDefinition:
-    @dg.asset(name=name, partitions_def=DAYS, metadata={"partition_expr": "day", **metadata}, backfill_policy=policy)
-    def write(context: dg.AssetExecutionContext) -> pa.Table:
-        keys, root = list(context.partition_keys), context.run.root_run_id or context.run.run_id
-        return pa.table({"day": keys, "id": [1] * len(keys), "root": [root] * len(keys)})
+def rows_of(context: Any, part: int = 0) -> pa.Table:
+    keys, root = list(map(str, context.partition_keys)), context.run.root_run_id or context.run.run_id
+    columns = {"key": keys, "id": [part] * len(keys), "root": [root] * len(keys)}
+    if "|" in keys[0]:
+        columns |= {"day": [key.split("|")[0] for key in keys], "region": [key.split("|")[1] for key in keys]}
+    return pa.table(columns)
 
-    return write
+
+def about(name: str) -> dict[str, Any]:
+    partitions_def, metadata, policy = ASSETS[name]
+    column = {"day": "day", "region": "region"} if partitions_def is BOTH else "key"
+    return {
+        "partitions_def": partitions_def,
+        "metadata": {"partition_expr": column, **metadata},
+        "backfill_policy": policy,
+    }
+
+
+def written(name: str) -> dg.AssetsDefinition:
+    def write(context: dg.AssetExecutionContext) -> pa.Table:
+        return rows_of(context)
+
+    made: dg.AssetsDefinition = dg.asset(name=name, **about(name))(write)
+    return made
+
+
+@dg.op(out=dg.DynamicOut(pa.Table))
+def split(context: dg.OpExecutionContext) -> Iterator[Any]:
+    for part in range(PARTS):
+        yield dg.DynamicOutput(rows_of(context, part), mapping_key=f"p{part}")
+
+
+@dg.op
+def hand_on(rows: pa.Table) -> pa.Table:
+    return rows
+
+
+@dg.op
+def join(parts: list[pa.Table]) -> pa.Table:
+    return pa.concat_tables(parts)
+
+
+def mapped(name: str) -> dg.AssetsDefinition:
+    @dg.graph_asset(name=name, **about(name))
+    def made() -> Any:
+        return join(split().map(hand_on).collect())
+
+    return made
+
+
+@dg.multi_asset(
+    outs={name: dg.AssetOut(is_required=False, metadata=about(name)["metadata"]) for name in ("one", "other")},
+    can_subset=True,
+    partitions_def=DAYS,
+    backfill_policy=SINGLE,
+)
+def both(context: dg.AssetExecutionContext) -> Iterator[Any]:
+    for name in sorted(context.op_execution_context.selected_output_names):
+        yield dg.Output(rows_of(context), name)
 
 
 def definitions(lake: str) -> dg.Definitions:
@@ -94,7 +159,7 @@ def definitions(lake: str) -> dg.Definitions:
         incremental_from=days,
         table=DeltaTableResource(table_uri=f"{lake}/copied"),
         write="touched_partitions",
-        partition_by=["day"],
+        partition_by=["key"],
     )
     def copied(batch: ChangeBatch) -> pa.Table:
         return batch.scan().to_arrow()
@@ -108,8 +173,10 @@ def definitions(lake: str) -> dg.Definitions:
         minimum_interval_seconds=2,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
-    assets = [written(name, *about) for name, about in ASSETS.items()]
-    return dg.Definitions([*assets, copied], sensors=[sensor], resources={"io_manager": KilledIOManager(root_uri=lake)})
+    assets = [mapped(name) if "mapped" in name else written(name) for name in ASSETS if name not in ("one", "other")]
+    return dg.Definitions(
+        [*assets, both, copied], sensors=[sensor], resources={"io_manager": KilledIOManager(root_uri=lake)}
+    )
 
 
 if LAKE in os.environ:
@@ -152,9 +219,12 @@ class Scenario:
         return f"{backfills} backfills ({len(self.canceled)} canceled), {runs} runs"
 
     def _backfill(self, instance: dg.DagsterInstance, name: str) -> None:
-        first, last = sorted(self.random.choices(range(len(KEYS)), k=2))
-        span = PartitionsSelector([PartitionRangeSelector(KEYS[first], KEYS[last])])
-        chosen = self.random.sample(sorted(ASSETS), self.random.randint(1, 2))
+        partitions_def = ASSETS[self.random.choice(sorted(ASSETS))][0]
+        keys = partitions_def.get_partition_keys()
+        first, last = sorted(self.random.choices(range(len(keys)), k=2))
+        span = PartitionsSelector([PartitionRangeSelector(keys[first], keys[min(last, first + 5)])])
+        alike = sorted(name for name, about in ASSETS.items() if about[0] is partitions_def)
+        chosen = self.random.sample(alike, self.random.randint(1, 2))
         instance.add_backfill(
             PartitionBackfill.from_partitions_by_assets(
                 backfill_id=name,
@@ -176,7 +246,7 @@ class Scenario:
     def _wait(self, instance: dg.DagsterInstance) -> None:
         """Until all backfills and runs have ended; those to be canceled are when they have runs."""
         todo = set(self.canceled)
-        deadline = time.monotonic() + 600
+        deadline = time.monotonic() + 1200
         while time.monotonic() < deadline:
             time.sleep(1)
             for name in list(todo):
@@ -198,6 +268,9 @@ class Scenario:
 
     def _check(self, instance: dg.DagsterInstance) -> int:
         runs = instance.get_runs()
+        broken = [str(found.error) for found in instance.get_backfills() if found.status == BulkActionStatus.FAILED]
+        assert runs, self.log.read_text()[-3000:]
+        assert not broken, broken
         chains: dict[str, dict[str, Any]] = {}
         for run in runs:
             chain = chains.setdefault(run.root_run_id or run.run_id, {"starts": {}, "green": False, "run": run})
@@ -206,39 +279,45 @@ class Scenario:
                 if step.start_time is not None:
                     first = chain["starts"].get(step.step_key, step.start_time)
                     chain["starts"][step.step_key] = min(first, step.start_time)
-        for name in ASSETS:
-            by_day: dict[str, list[str]] = {}
-            for day, root in self._rows(name):
-                by_day.setdefault(day, []).append(root)
-            for day in KEYS:
-                found = by_day.get(day, [])
-                about = {root: chain for root, chain in chains.items() if (name, day) in _written_by(chain["run"])}
+        for name, (partitions_def, metadata, _) in ASSETS.items():
+            by_key: dict[str, list[str]] = {}
+            for key, root in self._rows(name):
+                by_key.setdefault(key, []).append(root)
+            for key in partitions_def.get_partition_keys():
+                found = by_key.pop(key, [])
+                about = {root: chain for root, chain in chains.items() if (name, key) in _written_by(chain["run"])}
                 green = {root for root, chain in about.items() if chain["green"]}
-                told = (self.seed, name, day, found, sorted(green), sorted(about))
+                told = (self.seed, name, key, found, sorted(green), sorted(about))
                 assert set(found) <= set(about), told
-                assert len(found) == len(set(found)), told
-                if "append" in ASSETS[name][0].values():
+                assert all(found.count(root) == (PARTS if "mapped" in name else 1) for root in found), told
+                if metadata.get("mode") == "append":
                     assert green <= set(found), told
                 elif green:
-                    newest = max(about[root]["starts"][name] for root in green)
-                    assert len(found) == 1, told
-                    assert about[found[0]]["starts"][name] >= newest, told
+                    step_key = {"one": "both", "mapped": "mapped.join"}.get(name, name)
+                    newest = max(about[root]["starts"][step_key] for root in green)
+                    assert len(set(found)) == 1, told
+                    assert about[found[0]]["starts"][step_key] >= newest, told
+            assert not by_key, (self.seed, name, by_key)
         return len(runs)
 
     def _rows(self, name: str) -> list[tuple[str, str]]:
         table = DeltaTable(self.lake / name)
-        rows = table.snapshot().scan(["day", "root"]).to_arrow().to_pylist() if table.exists() else []
-        return sorted((row["day"], row["root"]) for row in rows)
+        rows = table.snapshot().scan(["key", "root"]).to_arrow().to_pylist() if table.exists() else []
+        return sorted((row["key"], row["root"]) for row in rows)
 
 
 def _written_by(run: dg.DagsterRun) -> set[tuple[str, str]]:
-    return {(key.to_user_string(), day) for key in run.asset_selection or () for day in _days(run.tags)}
+    names = [key.to_user_string() for key in run.asset_selection or ()]
+    return {(name, key) for name in names if name in ASSETS for key in _keys(ASSETS[name][0], run.tags)}
 
 
-def _days(tags: Mapping[str, str]) -> Sequence[str]:
+def _keys(partitions_def: Any, tags: Mapping[str, str]) -> Sequence[str]:
     first = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_start")
     last = tags.get("dagster/partition") or tags.get("dagster/asset_partition_range_end")
-    return [key for key in KEYS if first and last and first <= key <= last]
+    if first is None or last is None:
+        return []
+    found: Sequence[str] = partitions_def.get_partition_keys_in_range(dg.PartitionKeyRange(first, last))
+    return found
 
 
 def scenarios(cases: int, seed: int, backfills: int) -> Iterator[str]:

@@ -186,7 +186,8 @@ def deployed_job(metadata: str, settings: str) -> dg.JobDefinition:
 
     @dg.asset(metadata=said, partitions_def=DAYS if "partition_expr" in said else None)
     def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
-        return pa.table({"day": ["2013-01-01"], "run": [context.run.run_id]})
+        day = context.run.tags.get("dagster/partition", "2013-01-01")
+        return pa.table({"day": [day], "run": [context.run.run_id]})
 
     return dg.Definitions(
         [readings],

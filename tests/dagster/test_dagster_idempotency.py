@@ -122,7 +122,7 @@ def test_a_reexecution_with_another_config_does_not_pass_for_the_first_one(jobs:
 
     def refuses(config: dict[str, Any]) -> bool:
         (failure,) = [event for event in again(config).all_events if event.is_step_failure]
-        return "with another run config. A re-execution leaves" in str(failure.step_failure_data.error)
+        return "with another run config or for other partitions. A" in str(failure.step_failure_data.error)
 
     assert refuses(wanted(2))
     # How it runs and what it logs makes no other rows.
@@ -387,6 +387,25 @@ def test_what_an_op_has_added_is_not_added_again_under_another_name(
     assert dg.execute_job(op_job(), jobs.instance, reexecution_options=everything).success
     assert dg.execute_job(op_job(code_location="elsewhere"), jobs.instance).success
     assert table.snapshot().scan().to_arrow().num_rows == 2
+
+
+@pytest.mark.slow
+def test_a_reexecution_for_another_partition_does_not_pass_for_the_first_one(
+    jobs: Jobs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a step that adds rows a run has one identity, whatever its partitions."""
+    table = DeltaTable(jobs.root / "readings")
+    monkeypatch.setenv("DELTA_TEST_FAULT", "")
+    first, second = ({"dagster/partition": f"2013-01-0{day}"} for day in (1, 2))
+    job = deployed(_BY_DAY | _ADDED, {})
+    made = dg.execute_job(job, jobs.instance, tags=first)
+    everything = dg.ReexecutionOptions(made.run_id)
+    assert dg.execute_job(job, jobs.instance, tags=first, reexecution_options=everything).success
+    again = dg.execute_job(job, jobs.instance, tags=second, reexecution_options=everything)
+    assert "for other partitions" in str(again.all_events)
+    assert table.snapshot().scan().to_arrow()["day"].to_pylist() == ["2013-01-01"]
+    assert dg.execute_job(job, jobs.instance, tags=second).success
+    assert sorted(table.snapshot().scan().to_arrow()["day"].to_pylist()) == ["2013-01-01", "2013-01-02"]
 
 
 @pytest.mark.slow
