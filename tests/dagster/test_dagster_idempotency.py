@@ -29,6 +29,12 @@ from tests.dagster.lake import Lake
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
 
+# Two runs of one process wait a minute for each other's capture of output.
+INSTANCE = """
+compute_logs: {module: dagster._core.storage.noop_compute_log_manager, class: NoOpComputeLogManager}
+telemetry: {enabled: false}
+"""
+
 
 class Jobs:
     """Runs of the jobs in `dagster_jobs` on an instance on disk."""
@@ -37,6 +43,7 @@ class Jobs:
         self.monkeypatch = monkeypatch
         self.root = folder / "lake"
         (folder / "home").mkdir()
+        (folder / "home" / "dagster.yaml").write_text(INSTANCE)
         monkeypatch.setenv("DELTA_TEST_ROOT", str(self.root))
         monkeypatch.setenv("DAGSTER_HOME", str(folder / "home"))
         self.instance = dg.DagsterInstance.get()
