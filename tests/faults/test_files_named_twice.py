@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.engines.local import write
 from delta_orch.errors import DeltaError, ProtocolViolationError
 
 SPELLINGS = {
@@ -58,6 +59,20 @@ def test_a_file_under_two_spellings(tmp_path: Path, spelling: str) -> None:
         with pytest.raises(DeltaError):
             act()
     assert table.version() == 2
+
+
+def test_rows_of_a_file_under_two_spellings_go_into_no_other_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads that share the files of a large scan see one each."""
+    monkeypatch.setattr(write, "_SHARED_FILE_BYTES", 0)
+    monkeypatch.setattr(write, "thread_count", lambda: 1)
+    root = tmp_path / "t"
+    _, add = _table(root)
+    _commit(root, 2, {"add": {**add, "path": f"{root}/{add['path']}"}})
+    with pytest.raises(ProtocolViolationError, match="twice"):
+        DeltaTable(tmp_path / "u").append(DeltaTable(root).snapshot().scan())
+    assert not DeltaTable(tmp_path / "u").exists()
 
 
 @pytest.mark.parametrize("is_in_checkpoint", [False, True])

@@ -111,6 +111,7 @@ def write_shared(plan: ScanPlan, spec: WriteSpec, *, file_size_bytes: int) -> li
 
     from delta_orch.engines.local.scan import read_batches
 
+    plan.ensure_each_once()  # A plan of one file says nothing of the others.
     waiting, is_over = deque(range(plan.files.num_rows)), Event()
 
     def batches() -> Iterator[pa.RecordBatch]:
