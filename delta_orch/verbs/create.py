@@ -87,7 +87,8 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
 
 def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, options: WriteOptions) -> CommitResult:
     """Make the table an empty one of this definition: as `create` where there is none; otherwise all its files leave,
-    and schema, partitioning, clustering, properties, name and description are the given ones and nothing else.
+    and schema, partitioning, clustering, properties, name and description are the given ones and nothing else, but for
+    `_KEPT`.
 
     It is a new table in an old log, with an id of its own. Older versions stay readable. What the log has promised
     stays, too: the protocol keeps its features, and transaction ids, the user's metadata domains, given row ids and
@@ -154,9 +155,17 @@ def create_or_replace_as(
     )
 
 
+_KEPT = ("delta.enableDeletionVectors", "delta.enableRowTracking", "delta.checkpointPolicy")
+"""Properties that a table keeps where its new definition does not name them: as Delta 4 on Spark."""
+
+
 def _new_target(
     log: TableLog, schema: StructType, definition: TableDefinition, replaced: WriteTarget | None = None
 ) -> WriteTarget:
+    if replaced is not None:
+        known = replaced.table.configuration
+        kept = {key: known[key] for key in _KEPT if key in known}
+        definition = {**definition, "properties": {**kept, **(definition.get("properties") or {})}}
     target = new_target(log.store, schema, definition, replaced)
     if any(field.metadata for field in schema):
         from delta_orch.writing.row_rules import ensure_own_values_fit

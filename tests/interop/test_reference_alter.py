@@ -9,6 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+import delta_orch
 from delta_orch import DeltaTable, column, identity_column
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.protocol.types import fields_of
@@ -261,3 +262,28 @@ def test_features_dropped_by_them(turns: Turns) -> None:
     table.append(ROWS)
     table.alter().add_column("n", "int").commit()
     assert len(turns.agree()) == 3
+
+
+@pytest.mark.parametrize("query", ["(q STRING) USING delta", "USING delta AS SELECT 'a' AS q"])
+@pytest.mark.parametrize("given", [{}, {"delta.enableDeletionVectors": "false", "delta.checkpointPolicy": "classic"}])
+def test_a_table_in_place_of_another_keeps_the_same_properties(
+    turns: Turns, tmp_path: Path, query: str, given: dict[str, str]
+) -> None:
+    """Theirs is a table with a name: one at a path is another to their REPLACE."""
+    theirs = tmp_path / "theirs"
+    old = dict.fromkeys(
+        ("delta.enableDeletionVectors", "delta.enableRowTracking", "delta.enableChangeDataFeed",
+         "delta.enableTypeWidening", "delta.enableInCommitTimestamps", "some.key"), "true",
+    )  # fmt: skip
+    old |= {"delta.checkpointPolicy": "v2", "delta.checkpointInterval": "7", "delta.columnMapping.mode": "name"}
+    listed = [", ".join(f"'{key}' = '{value}'" for key, value in properties.items()) for properties in (old, given)]
+    new = query.replace("USING delta", f"USING delta TBLPROPERTIES ({listed[1]})") if given else query
+    create, replace = f"(u BIGINT) USING delta TBLPROPERTIES ({listed[0]})", f"REPLACE TABLE {{}} {new}"
+    turns.they("DROP TABLE IF EXISTS replaced")
+    turns.they(f"CREATE TABLE replaced {create.replace(' TBL', f' LOCATION {str(theirs)!r} TBL')}")
+    turns.they(replace.format("replaced"))
+    delta_orch.sql(f"CREATE TABLE t {create}", tables={"t": turns.table})
+    delta_orch.sql(replace.format("t"), tables={"t": turns.table})
+    configurations = (DeltaTable(path).snapshot().metadata.configuration for path in (turns.path, theirs))
+    found, expected = ({k: v for k, v in found.items() if "aterialized" not in k} for found in configurations)
+    assert found == expected and "delta.enableRowTracking" in found

@@ -113,6 +113,9 @@ class TestCreateOrReplace:
         assert {k for k in now.metadata.configuration if k.startswith("delta.")} == {
             "delta.columnMapping.mode",
             "delta.columnMapping.maxColumnId",
+            "delta.enableRowTracking",
+            "delta.rowTracking.materializedRowIdColumnName",
+            "delta.rowTracking.materializedRowCommitVersionColumnName",
         }
         # No column id is given twice, and nothing the log has promised is taken back.
         ids = [field.metadata["delta.columnMapping.id"] for field in now.schema]
