@@ -7,6 +7,7 @@ import re
 from calendar import monthrange
 from datetime import date, datetime, timedelta
 from decimal import Context, Decimal
+from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Expression, Literal, Operation
@@ -191,8 +192,11 @@ def _decimal(value: Decimal, data_type: DecimalType) -> Literal | None:
 #
 # Spark adds days and months in the zone of its session. Here, as everywhere in predicates, that is UTC.
 
-_INTERVAL = re.compile(r"'?\s*([+-]?\d{1,9})\s*'? (YEAR|MONTH|WEEK|DAY|HOUR|MINUTE|SECOND)S?")
-_TIMES = {"WEEK": "weeks", "DAY": "days", "HOUR": "hours", "MINUTE": "minutes", "SECOND": "seconds"}
+_PART = re.compile(r"(['\"]?)\s*([+-]?\d{1,9}(?:\.\d{1,6})?)\s*\1 (YEAR|MONTH|WEEK|DAY|HOUR|MINUTE|SECOND)S? ?")
+_MONTHS = re.compile(r"'([+-]?)(\d{1,4})-(0?\d|1[01])' YEAR TO MONTH")
+_TIME = re.compile(r"'([+-]?)(\d{1,6}) ([01]?\d|2[0-3]):([0-5]?\d):([0-5]?\d(?:\.\d{1,6})?)' DAY TO SECOND")
+_MICROS = {"WEEK": 604_800_000_000, "DAY": 86_400_000_000, "HOUR": 3_600_000_000, "MINUTE": 60_000_000,
+           "SECOND": 1_000_000}  # fmt: skip
 _DAYS: tuple[DataType | None, ...] = (None, BYTE, SHORT, INTEGER)
 
 
@@ -203,18 +207,47 @@ def days_after(start: Literal, days: Literal | None, sign: int) -> Literal | Non
     return _after(start, timedelta(days=1), days.value * sign)
 
 
+class Interval(NamedTuple):
+    """An interval of months or of microseconds. `has_time`: it has a unit shorter than a day."""
+
+    months: int
+    micros: int
+    has_time: bool
+
+
+def interval_of(text: str) -> Interval | None:
+    """An interval, as text has it without its first word. None where it is not known to mean the same everywhere."""
+    if (found := _MONTHS.fullmatch(text)) is not None:
+        months = int(found[2]) * 12 + int(found[3])
+        return Interval(-months if found[1] == "-" else months, 0, False)
+    parts = [(number, unit) for _, number, unit in _PART.findall(text)]
+    if (found := _TIME.fullmatch(text)) is not None:
+        units = ("DAY", "HOUR", "MINUTE", "SECOND")
+        parts = [(found[1] + number, unit) for number, unit in zip(found.groups()[1:], units, strict=True)]
+    elif _PART.sub("", text) or not parts:
+        return None
+    units_of = {unit for _, unit in parts}
+    if any("." in number and unit != "SECOND" for number, unit in parts):
+        return None
+    if units_of <= {"YEAR", "MONTH"}:
+        return Interval(sum(int(number) * (12 if unit == "YEAR" else 1) for number, unit in parts), 0, False)
+    if not units_of <= _MICROS.keys():
+        return None
+    micros = sum(int(Decimal(number) * _MICROS[unit]) for number, unit in parts)
+    return Interval(0, micros, not units_of <= {"DAY", "WEEK"})
+
+
 def interval_after(start: Literal, interval: str, sign: int) -> Literal | None:
-    """A date or time and an interval of one unit, as text has it without its first word. None as of `days_after`, and
-    where a date and an interval are a time."""
-    found = _INTERVAL.fullmatch(interval)
+    """A date or time and an interval, as text has it without its first word. None as of `days_after`, and where a date
+    and an interval are a time."""
+    found = interval_of(interval)
     if found is None or start.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return None
-    count, unit = int(found[1]) * sign, found[2]
-    if unit in ("YEAR", "MONTH"):
-        return months_after(start, count * (12 if unit == "YEAR" else 1))
-    if start.data_type == DATE and unit != "DAY":
+    if found.months:
+        return months_after(start, found.months * sign)
+    if start.data_type == DATE and found.has_time:
         return None
-    return _after(start, timedelta(**{_TIMES[unit]: 1}), count)
+    return _after(start, timedelta(microseconds=found.micros), sign)
 
 
 def months_after(start: Literal, months: int) -> Literal | None:

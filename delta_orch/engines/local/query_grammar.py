@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import NoReturn, TypeVar
 
 from delta_orch.engines.local.query_nodes import (
+    IGNORES_NULLS,
     From,
     Grouping,
     Item,
@@ -107,6 +108,11 @@ class _QueryReader(Reader):
         return Over("OVER", arguments, start=plain.start, end=plain.end, depth=plain.depth, window=window)
 
     def filtered(self, call: Call) -> Expression:
+        if not call.detail and self.take("IGNORE"):
+            self.expect("NULLS")
+            if self.word != "OVER":
+                self.refuse()
+            return self.over(replace(call, detail=IGNORES_NULLS))
         if not self.take("FILTER"):
             self.refuse()
         self.expect("(")

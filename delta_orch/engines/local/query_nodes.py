@@ -53,6 +53,10 @@ class OrderKey:
     nulls_first: bool
 
 
+IGNORES_NULLS = "IGNORE NULLS"
+"""Stands in `Call.detail` of a window function."""
+
+
 @dataclass(frozen=True, slots=True)
 class Window:
     """What OVER says. `frame` is empty, or as DuckDB writes it, too."""

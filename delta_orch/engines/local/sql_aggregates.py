@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 
 from delta_orch.engines.local.duckdb_query import DuckDBQuery
-from delta_orch.engines.local.query_nodes import OrderKey, Over, Select, Window, is_star
+from delta_orch.engines.local.query_nodes import IGNORES_NULLS, OrderKey, Over, Select, Window, is_star
 from delta_orch.engines.local.sql_casts import widen
 from delta_orch.engines.local.sql_operators import digits_of, rounded_quotient
 from delta_orch.engines.local.sql_scalars import Columns, QueryColumns, Scalars, describe
@@ -274,13 +274,19 @@ _RANKS: dict[str, tuple[int, DataType]] = {
     "percent_rank": (0, DOUBLE), "cume_dist": (0, DOUBLE),
 }  # fmt: skip
 _NEIGHBORS = ("lag", "lead")
-WINDOW_FUNCTIONS = frozenset({*_RANKS, *_NEIGHBORS, *AGGREGATES})
+_PICKED = {"first": "first_value", "last": "last_value", "any_value": "first_value"}
+_PICKED |= {name: name for name in ("first_value", "last_value", "nth_value")}
+WINDOW_FUNCTIONS = frozenset({*_RANKS, *_NEIGHBORS, *_PICKED, *AGGREGATES})
 
 
 def _windowed(node: Over, window: Window, scalars: Scalars) -> Typed:
     call = node.arguments[0]
     assert isinstance(call, Call)
-    if call.name not in WINDOW_FUNCTIONS or call.detail:
+    match call.arguments:
+        case [value, Literal(bool(ignores))] if call.name in _PICKED:
+            call = replace(call, arguments=(value,), detail=IGNORES_NULLS if ignores else call.detail)
+    may_ignore = call.name in (*_NEIGHBORS, *_PICKED) and call.detail == IGNORES_NULLS
+    if call.name not in WINDOW_FUNCTIONS or (call.detail and not may_ignore):
         raise unsupported(describe(node))
     is_ordered = call.name in _RANKS or call.name in _NEIGHBORS
     if is_ordered and not window.order:
@@ -290,7 +296,7 @@ def _windowed(node: Over, window: Window, scalars: Scalars) -> Typed:
     if (is_ordered and window.frame) or (window.frame.startswith("RANGE") and not window.order):
         raise unsupported(f"{window.frame} of {call.name}")
     over = f" OVER ({_window(window, scalars)})"
-    if call.name in AGGREGATES:
+    if call.name in AGGREGATES and call.name not in _PICKED:
         return _aggregate(call, scalars, over)
     values = [scalars.scalar(argument) for argument in call.arguments]
     if call.name in _RANKS:
@@ -298,10 +304,10 @@ def _windowed(node: Over, window: Window, scalars: Scalars) -> Typed:
         if len(values) != count or not all(map(_is_count, values)):
             raise unsupported(describe(node))
         return Typed(f"CAST({call.name}({''.join(value.sql for value in values)}){over} AS {duckdb_type(kind)})", kind)
-    return _neighbor(call, values, over)
+    return (_picked if call.name in _PICKED else _neighbor)(call, values, f" {call.detail}){over}")
 
 
-def _neighbor(call: Call, values: Sequence[Typed], over: str) -> Typed:
+def _neighbor(call: Call, values: Sequence[Typed], ending: str) -> Typed:
     """`lag` and `lead`."""
     first, *others = values
     if not 1 <= len(values) <= 3 or (others and not _is_count(others[0])):
@@ -310,7 +316,15 @@ def _neighbor(call: Call, values: Sequence[Typed], over: str) -> Typed:
         if common_type(first.data_type, others[1].data_type) != first.data_type:
             raise unsupported(f"{call.name} of {first.data_type} with a default of {others[1].data_type}")
         others[1] = widen(others[1], first.data_type)
-    return Typed(f"{call.name}({', '.join(value.sql for value in (first, *others))}){over}", first.data_type)
+    return Typed(f"{call.name}({', '.join(value.sql for value in (first, *others))}{ending}", first.data_type)
+
+
+def _picked(call: Call, values: Sequence[Typed], ending: str) -> Typed:
+    """`first_value`, `last_value` and `nth_value`."""
+    first, *counts = values
+    if len(counts) != (call.name == "nth_value") or not all(map(_is_count, counts)) or first.data_type == VOID:
+        raise unsupported(describe(call))
+    return Typed(f"{_PICKED[call.name]}({', '.join(value.sql for value in values)}{ending}", first.data_type)
 
 
 def _is_count(value: Typed) -> bool:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from delta_orch.engines.local.sql_arguments import Scalars, constant, integer_sql, long_sql, moment
 from delta_orch.engines.local.sql_casts import cast, error, in_years, whole_seconds, widen
 from delta_orch.engines.local.sql_types import MOMENTS, Typed, unsupported
+from delta_orch.expressions.constants import interval_of
 from delta_orch.expressions.nodes import Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import quote_duckdb_string
@@ -188,17 +189,13 @@ def date_difference(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
 
 
 def shifted(scalars: Scalars, operator: str, date: Expression, interval: Operation) -> Typed:
-    """A date or a moment and an interval of one unit."""
-    value = scalars.scalar(date)
-    found = re.fullmatch(r"(['\"]?)(-?\d{1,6})\1 (DAY|WEEK|MONTH|YEAR|HOUR|MINUTE|SECOND)S?", interval.detail)
-    if (
-        value.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ)
-        or found is None
-        or (value.data_type == DATE and found[3] in ("HOUR", "MINUTE", "SECOND"))
-    ):
+    """A date or a moment and an interval."""
+    value, found = scalars.scalar(date), interval_of(interval.detail)
+    if value.data_type not in MOMENTS or found is None or (value.data_type == DATE and found.has_time):
         raise unsupported(f"{value.data_type} and an interval of {interval.detail[:100]}")
     plain = cast(value, TIMESTAMP_NTZ).sql
-    sql = f"CAST({plain} {operator} to_{found[3].lower()}s(CAST({found[2]} AS INTEGER)) AS TIMESTAMP)"
+    step = f"to_months({found.months})" if found.months else f"to_microseconds({found.micros})"
+    sql = f"CAST({plain} {operator} {step} AS TIMESTAMP)"
     return cast(Typed(sql, TIMESTAMP_NTZ), value.data_type)
 
 

@@ -15,7 +15,7 @@ from delta_orch.engines.local.sql_arguments import (
     constant,
     double_sql,
 )
-from delta_orch.engines.local.sql_casts import bounded, cast, choose, widen
+from delta_orch.engines.local.sql_casts import bounded, cast, choose, try_cast, widen
 from delta_orch.engines.local.sql_operators import cast_target
 from delta_orch.engines.local.sql_types import (
     Typed,
@@ -40,6 +40,7 @@ from delta_orch.protocol.types import (
     LONG,
     STRING,
     TIMESTAMP,
+    TIMESTAMP_NTZ,
     VOID,
     ArrayType,
     DataType,
@@ -85,7 +86,6 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "left": (("text", "int"), _SUBSTRING % "1, {1}", STRING),
     "right": (("text", "int"), _SUBSTRING % "greatest(length({0}) - {1} + 1, 1)", STRING),
     "instr": (("text", "text"), "CAST(instr({0}, {1}) AS INTEGER)", INTEGER),
-    "locate": (("text", "text"), "CAST(instr({1}, {0}) AS INTEGER)", INTEGER),
     "sqrt": (("double",), "CASE WHEN {0} < 0 THEN CAST('nan' AS DOUBLE) ELSE sqrt({0}) END", DOUBLE),
     "degrees": (("double",), "degrees({0})", DOUBLE),
     "radians": (("double",), "radians({0})", DOUBLE),
@@ -326,7 +326,18 @@ def _operator(name: str) -> _Function:
     return lambda scalars, arguments: scalars.scalar(Operation(name, tuple(arguments)))
 
 
+def _decoded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`decode` of bytes, or of values by what stands behind those that they equal, with or without one for others."""
+    if len(arguments) == 2:
+        return sql_text.decoded(scalars, arguments)
+    value, *pairs = arguments
+    default = scalars.scalar(pairs.pop()) if len(pairs) % 2 else Typed("NULL", VOID)
+    tests = [scalars.compared("<=>", value, one).sql for one in pairs[::2]]
+    return choose(tests, [scalars.scalar(one) for one in pairs[1::2]], default)
+
+
 _MANY = 1000
+_FOUND = "list_transform(regexp_extract_all({}, {}, {}), lambda one: coalesce(one, ''))"
 _NAMED: dict[str, _Function] = {
     "abs": _taking(1, 1, _absolute),
     "array": _taking(0, _MANY, sql_nested.array),
@@ -391,6 +402,13 @@ _NAMED: dict[str, _Function] = {
     "regexp_like": _taking(2, 2, sql_text.regexp_like),
     "regexp_extract": _taking(2, 3, sql_text.regexp_extract),
     "replace": _taking(2, 3, _replaced),
+    "regexp_count": _taking(
+        2, 2, sql_text.regexp_found("CAST(length(regexp_extract_all({}, {})) AS INTEGER)", INTEGER)
+    ),
+    "regexp_extract_all": _taking(2, 3, sql_text.regexp_found(_FOUND, ArrayType(STRING))),
+    "regexp_substr": _taking(2, 2, sql_text.regexp_found("nullif(regexp_extract({}, {}), '')", STRING)),
+    "locate": _taking(2, 3, sql_text.located),
+    "overlay": _taking(3, 4, sql_text.overlaid),
     "regexp_replace": _taking(3, 3, sql_text.regexp_replace),
     "split": _taking(2, 2, sql_text.split),
     "round": _taking(1, 2, _rounded),
@@ -403,8 +421,9 @@ _NAMED: dict[str, _Function] = {
     },
     **{
         name: _taking(1, 1, sql_nested.of_array(name))
-        for name in ("array_compact", "array_distinct", "array_max", "array_min", "sort_array")
+        for name in ("array_compact", "array_distinct", "array_max", "array_min", "array_sort")
     },
+    "sort_array": _taking(1, 2, sql_nested.sort_array),
     **{
         name: _taking(2, 2, sql_nested.of_two_arrays(name))
         for name in ("array_except", "array_intersect", "array_union", "arrays_overlap")
@@ -418,7 +437,7 @@ _NAMED: dict[str, _Function] = {
     "map_from_entries": _taking(1, 1, sql_nested.map_from_entries),
     "map_filter": _taking(2, 2, sql_lambdas.map_filter),
     **{f"transform_{part}s": _taking(2, 2, sql_lambdas.transformed_map(part)) for part in ("key", "value")},
-    "array_join": _taking(2, 2, sql_nested.array_join),
+    "array_join": _taking(2, 3, sql_nested.array_join),
     "get": _taking(2, 2, sql_nested.get),
     "map": _taking(0, _MANY, sql_nested.make_map),
     "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),
@@ -433,9 +452,13 @@ _NAMED: dict[str, _Function] = {
     "next_day": _taking(2, 2, sql_dates.next_day),
     "reverse": _taking(1, 1, sql_text.reverse),
     "encode": _taking(2, 2, sql_text.encoded),
-    "decode": _taking(2, 2, sql_text.decoded),
+    "decode": _taking(2, _MANY, _decoded),
     "levenshtein": _taking(2, 2, sql_text.levenshtein),
     "negative": _taking(1, 1, _operator("-")),
+    "positive": _taking(1, 1, _operator("+")),
+    "to_timestamp_ntz": _taking(1, 1, _cast_to(TIMESTAMP_NTZ)),
+    "try_to_date": _taking(1, 1, lambda scalars, arguments: try_cast(scalars.scalar(arguments[0]), DATE)),
+    "try_to_timestamp": _taking(1, 1, lambda scalars, arguments: try_cast(scalars.scalar(arguments[0]), TIMESTAMP)),
     "zeroifnull": _taking(1, 1, lambda scalars, arguments: _coalesce(scalars, [*arguments, Literal(0)])),
     "nullifzero": _taking(1, 1, lambda scalars, arguments: _null_if(scalars, [*arguments, Literal(0)])),
     **{

@@ -129,14 +129,14 @@ _LEFT_OUT = {
     "percentile": (2, "1"),
     "months_between": (2, "true"), "from_unixtime": (1, "yyyy-MM-dd HH:mm:ss"), "round": (1, "0"), "rpad": (2, " "),
     "unix_timestamp": (1, "yyyy-MM-dd HH:mm:ss"), "lpad": (2, " "), "replace": (2, ""), "regexp_replace": (3, "1"),
-    "sort_array": (1, "true"),
+    "sort_array": (1, "true"), "overlay": (3, "-1"), "regexp_extract_all": (2, "1"),
 }  # fmt: skip
 """Functions whose last argument may be left out: how many are there then, and what Spark prints for it."""
 _UPPER = ("floor", "ceil", "signum", "sqrt", "degrees", "radians", "pi", "e", "rlike", "regexp_like")
 _PRINTED = {name: name.upper() for name in _UPPER} | {"array_agg": "collect_list"}
-_OTHERWISE = frozenset({"isnull", "isnotnull", "like", "position", "regexp", "to_unix_timestamp", *CASTS}) - {
-    "to_timestamp"
-}
+_OTHERWISE = frozenset(
+    {"array_sort", "isnull", "isnotnull", "like", "position", "positive", "regexp", "to_unix_timestamp", *CASTS}
+) - {"to_timestamp"}
 """Functions that Spark prints in another way than by their name and arguments."""
 
 

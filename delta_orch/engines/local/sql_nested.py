@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import reduce
 
 from delta_orch.engines.local.sql_arguments import Scalars, constant
@@ -106,7 +107,15 @@ _OF_ARRAYS = {
     "array_max": ("list_max({0})", False),
     "array_min": ("list_min({0})", False),
     "sort_array": ("list_sort({0}, 'ASC', 'NULLS FIRST')", True),
+    "array_sort": ("list_sort({0}, 'ASC', 'NULLS LAST')", True),
+    "sort_array desc": ("list_sort({0}, 'DESC', 'NULLS LAST')", True),
 }
+
+
+def sort_array(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`sort_array`, of which false makes a descending one."""
+    ascends = len(arguments) == 1 or constant(scalars, arguments[1], bool, "sort_array")
+    return of_array("sort_array" if ascends else "sort_array desc")(scalars, arguments)
 
 
 def of_two_arrays(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:
@@ -182,8 +191,11 @@ def sequence(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
 
 
 def array_join(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """`array_join`, which leaves nulls out."""
+    """`array_join`, which leaves nulls out, or has a text for them."""
     array, between = scalars.scalar(arguments[0]), constant(scalars, arguments[1], str, "array_join")
+    if len(arguments) > 2:
+        instead = quote_duckdb_string(constant(scalars, arguments[2], str, "array_join"))
+        array = replace(array, sql=f"list_transform({array.sql}, lambda one: coalesce(one, {instead}))")
     if not isinstance(array.data_type, ArrayType) or array.data_type.element_type != STRING:
         raise unsupported(f"array_join of {array.data_type}")
     joined = f"coalesce(array_to_string({array.sql}, {quote_duckdb_string(between)}), '')"

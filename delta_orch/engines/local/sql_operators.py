@@ -29,6 +29,7 @@ from delta_orch.expressions.to_sql import (
     duckdb_type,
     print_duckdb,
 )
+from delta_orch.protocol.type_text import parse_columns
 from delta_orch.protocol.types import (
     BOOLEAN,
     DOUBLE,
@@ -168,8 +169,9 @@ def rounded_quotient(n: str, d: str, shift: int, target: DecimalType) -> Typed:
 
 
 def cast_target(name: str) -> DataType:
-    """The type that CAST names. Raises UnsupportedExpressionError for arrays, maps, structs and what is no column's."""
-    found = type_of(name)
+    """The type that CAST names. Raises UnsupportedExpressionError for what is no column's."""
+    is_nested = "<" in name and not re.search(r"\bCHAR|\bVARCHAR|\bINTERVAL|\bVARIANT", name)
+    found = parse_columns(f"c {name}").fields[0].data_type if is_nested else type_of(name)
     if found is None:
         raise unsupported(f"CAST to {name[:100]}")
     return found

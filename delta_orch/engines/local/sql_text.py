@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from functools import reduce
 
 from delta_orch.engines.local import sql_nested
 from delta_orch.engines.local.java_pattern import LINE_END, JavaPattern, java_pattern
@@ -26,6 +28,7 @@ from delta_orch.protocol.types import (
     STRING,
     VOID,
     ArrayType,
+    DataType,
 )
 
 # Latin and Cyrillic letters, without those that become several letters, or whose case Java and DuckDB know from
@@ -48,6 +51,13 @@ def _cased(function: str, text: str) -> str:
 
 
 def concat_ws(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """Nulls are left out, in arrays of texts, too."""
+    values = [scalars.scalar(argument) for argument in arguments[1:]]
+    if any(isinstance(value.data_type, ArrayType) for value in values):
+        kind, between = ArrayType(STRING, True), constant(scalars, arguments[0], str, "concat_ws of arrays")
+        lists = (v.sql if str(v.data_type) == str(kind) else f"[{as_text(v)}]" for v in values)
+        parts = reduce("list_concat({}, {})".format, lists)
+        return Typed(f"coalesce(array_to_string({parts}, {quote_duckdb_string(between)}), '')", STRING)
     texts = [scalars.text(argument) for argument in arguments]
     return Typed(
         f"concat_ws({', '.join(texts)})" if len(texts) > 1 else f"CASE WHEN {texts[0]} IS NULL THEN NULL ELSE '' END",
@@ -129,10 +139,25 @@ def regexp_extract(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
 def regexp_replace(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "regexp_replace")
     new = constant(scalars, arguments[2], str, "regexp_replace")
-    if pattern.is_nullable or "$" in new or "\\" in new:
-        raise unsupported("regexp_replace of what may be empty, or by text with $ or a backslash")
+    if pattern.is_nullable or not re.fullmatch(rf"(?:[^$\\]|\$[0-{min(pattern.groups, 9)}](?![0-9]))*", new):
+        raise unsupported("regexp_replace of what may be empty, or by text with a backslash, or $ before no group")
+    new = re.sub(r"\$([0-9])", r"\\\1", new)
     found = f"regexp_replace({text}, {quote_duckdb_string(pattern.sql)}, {quote_duckdb_string(new)}, 'g')"
     return Typed(_searched(pattern, text, found), STRING)
+
+
+def regexp_found(template: str, kind: DataType) -> Callable[[Scalars, Sequence[Expression]], Typed]:
+    """A function of all that a regular expression finds: of a group, the first one or that of a third argument."""
+
+    def find(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+        text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "a regular expression")
+        group = constant(scalars, arguments[2], int, "a group") if len(arguments) > 2 else min(pattern.groups, 1)
+        if pattern.is_nullable or not 0 <= group <= min(pattern.groups, 9):
+            raise unsupported("a regular expression that may be empty, or a group that it has not")
+        found = template.format(text, quote_duckdb_string(pattern.sql), group)
+        return Typed(f"CASE WHEN {text} IS NOT NULL THEN {_searched(pattern, text, found)} END", kind)
+
+    return find
 
 
 def split(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
@@ -216,6 +241,27 @@ def substring_index(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     bounds = f"1, {count}" if count >= 0 else f"{count}, -1"
     found = f"array_to_string(list_slice(string_split({text}, {quoted}), {bounds}), {quoted})"
     return Typed(f"CASE WHEN {text} IS NOT NULL THEN {found if count else quote_duckdb_string('')} END", STRING)
+
+
+def overlaid(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`overlay`: another text in place of as many characters, or of so many."""
+    text, new = map(scalars.text, arguments[:2])
+    start, *counts = (constant(scalars, argument, int, "overlay") for argument in arguments[2:])
+    if start < 1:
+        raise unsupported("overlay before the first character")
+    count = counts[0] if counts and counts[0] >= 0 else f"length({new})"
+    return Typed(f"(substring({text}, 1, {start - 1}) || {new} || substring({text}, {start} + {count}))", STRING)
+
+
+def located(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
+    """`locate`, from the first character or a later one on."""
+    part, text = map(scalars.text, arguments[:2])
+    start = constant(scalars, arguments[2], int, "locate") if len(arguments) > 2 else 1
+    if start < 1:
+        raise unsupported("locate before the first character")
+    place = f"instr(substring({text}, {start}), {part})"
+    found = f"CASE WHEN {part} = '' THEN 1 WHEN {place} > 0 THEN {place} + {start - 1} WHEN {place} = 0 THEN 0 END"
+    return Typed(f"CAST(CASE WHEN {text} IS NOT NULL THEN {found} END AS INTEGER)", INTEGER)
 
 
 def text_test(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:

@@ -29,6 +29,7 @@ from delta_orch.protocol.types import (
     ArrayType,
     DataType,
     DecimalType,
+    MapType,
     PrimitiveType,
     StructField,
     StructType,
@@ -153,9 +154,7 @@ class Source:
 
     def find(self, path: tuple[str, ...]) -> Typed:
         """See `Columns.find`."""
-        spelled, data_type = find_column(path, self.schema)
-        if data_type is None:
-            raise unsupported(f"a field of an array or map: {'.'.join(path)}")
+        spelled, _ = find_column(path, self.schema)
         top = self.schema.find(spelled[0])
         assert top is not None
         if top.data_type == VOID:
@@ -173,7 +172,14 @@ def qualified(alias: str, name: str) -> str:
 
 
 def struct_field(value: Typed, name: str) -> Typed:
-    """A field of a struct, by name without regard to case. Raises InvalidExpressionError."""
+    """A field of a struct, by name without regard to case; of the structs in an array, and the value of a map's key, as
+    Spark has it. Raises InvalidExpressionError."""
+    match value.data_type:
+        case ArrayType(StructType() as inner):
+            part = struct_field(Typed("one", inner), name)
+            return Typed(f"list_transform({value.sql}, lambda one: {part.sql})", ArrayType(part.data_type, True))
+        case MapType(key_type, value_type) if key_type == STRING:
+            return Typed(f"{value.sql}[{quote_duckdb_string(name)}]", value_type)
     field = value.data_type.find(name) if isinstance(value.data_type, StructType) else None
     if field is None:
         is_struct = isinstance(value.data_type, StructType)

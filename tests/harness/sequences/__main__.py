@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from delta_orch.engines.local import write
 from tests.harness.sequences.run import Differs, check_sequence
 from tests.interop.reference_client import start_reference
 
@@ -41,6 +42,9 @@ def spark_session() -> Any:
 
 def chosen_engines(*, with_spark: bool) -> dict[str, object]:
     """Our engines, by the names that reports have for them."""
+    # Threads share the files of these small tables, as they do those of large ones.
+    write._SHARED_FILE_BYTES = 0
+    write.thread_count = lambda: 1  # type: ignore[attr-defined]
     engines: dict[str, object] = {"local": "local"}
     if with_spark:
         from delta_orch.engines.spark.engine import SparkEngine

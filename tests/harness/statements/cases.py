@@ -28,6 +28,9 @@ from tests.harness.statements.queries import query
 POOL = {
     **SQL_TYPES, "id": "BIGINT", "v": "BIGINT", "Case": "INT", "ch": "CHAR(4)", "arr": "ARRAY<INT>",
     "mm": "MAP<STRING, INT>", "tiny": "DECIMAL(5, 1)", "ns": "STRUCT<x: STRUCT<y: DECIMAL(10, 2)>, z: DATE>",
+    "big": "DECIMAL(38, 0)", "dot.ted": "INT", "ba`ck": "STRING", "ms": "MAP<STRING, STRUCT<a: INT, b: STRING>>",
+    "mi": "MAP<INT, ARRAY<STRING>>", "req": "STRUCT<a: INT NOT NULL, b: TIMESTAMP_NTZ>", "sp ace": "DATE",
+    "lt": "ARRAY<TIMESTAMP>", "sc": "STRUCT<c: CHAR(3), v: VARCHAR(4)>", "bb": "ARRAY<BINARY>",
 }  # fmt: skip
 """Columns that tables choose from. Those of sequences have their names and types, so that their words fit, too."""
 _DEFAULTS = {"INT": "7", "BIGINT": "1 + 1", "STRING": "'dflt'", "DOUBLE": "0.5", "DATE": "DATE '2024-01-01'",
@@ -52,11 +55,12 @@ class Shape:
 
 def create_texts(rng: random.Random) -> tuple[str, str]:
     """What makes the source, which has a column `x` besides, and the table."""
-    names = rng.sample(sorted(POOL), rng.randint(5, 9))
+    names = rng.sample(sorted(POOL), rng.randint(5, 11))
     names = [*dict.fromkeys(["v", "p", "ts", *names])] if rng.random() < 0.3 else names
-    listed = ", ".join(f"{quoted(name)} {POOL[name]}" for name in names)
+    listed = ", ".join(f"{quoted(name)} {POOL[name].replace(' NOT NULL', '')}" for name in names)
+    mapped = " TBLPROPERTIES ('delta.columnMapping.mode' = 'name')" if "sp ace" in names else ""
     return (
-        f"CREATE TABLE {SOURCE} (u BIGINT, {listed}, x BIGINT) USING delta",
+        f"CREATE TABLE {SOURCE} (u BIGINT, {listed}, x BIGINT) USING delta{mapped}",
         _create(rng, names, f"CREATE TABLE {TABLE}"),
     )
 
@@ -92,7 +96,7 @@ def _create(rng: random.Random, names: Sequence[str], how: str) -> str:
     if rng.random() < 0.2:
         text += " COMMENT 'a table'"
     properties = {key: "true" for key, share in _PROPERTIES.items() if rng.random() < share}
-    if "delta.columnMapping.mode" in properties:
+    if "delta.columnMapping.mode" in properties or "sp ace" in names:
         properties["delta.columnMapping.mode"] = rng.choice(["name", "id"])
     if has_default or rng.random() < 0.4:
         properties["delta.feature.allowColumnDefaults"] = "supported"
@@ -183,6 +187,8 @@ def _overwrite(rng: random.Random, shape: Shape) -> Statement:
         return Statement(f"{verb} {TABLE} PARTITION ({quoted(part)} = {value}) ({_names(names)}) {rows}")
     if choice < 0.6:
         where = f"u {rng.choice(['>', '<', '='])} {rng.randint(0, 12)}"
+        if rng.random() < 0.4:
+            return Statement(f"INSERT INTO {TABLE} REPLACE WHERE {_where(rng, shape)} {rows}")
         return Statement(f"INSERT INTO {TABLE} REPLACE WHERE {where} {rows} WHERE {where.replace('u', 's.u')}")
     if choice < 0.7:
         return Statement(f"INSERT INTO {TABLE} BY NAME REPLACE USING (u) {rows}")
@@ -210,12 +216,17 @@ def _sets(rng: random.Random, shape: Shape, alias: str = "", others: bool = Fals
     among = leaves(shape.schema, alias) + (leaves(shape.source, "s.") if others else [])
     names = rng.sample(list(shape.given), rng.randint(1, min(3, len(shape.given))))
 
-    def value(name: str) -> str:
-        data_type = shape.schema.field(name).type
+    def assignment(name: str) -> str:
+        path, data_type = quoted(name), shape.schema.field(name).type
+        while pa.types.is_struct(data_type) and rng.random() < 0.6:
+            chosen = rng.choice(list(data_type))
+            path, data_type = f"{path}.{quoted(chosen.name)}", chosen.type
+        same = [f"s.{path}"] if others and name in shape.source.names and rng.random() < 0.3 else []
         kind = kind_of(data_type)
-        return constant(rng, data_type) if kind is None else expression(rng, among, kind, 2)
+        value = constant(rng, data_type) if kind is None else expression(rng, among, kind, 2)
+        return f"{rng.choice(['', '', alias])}{path} = {(same or ['DEFAULT' if rng.random() < 0.04 else value])[0]}"
 
-    return ", ".join(f"{quoted(name)} = {value(name)}" for name in names)
+    return ", ".join(map(assignment, names))
 
 
 def _update(rng: random.Random, shape: Shape) -> Statement:
@@ -244,7 +255,10 @@ def _merge(rng: random.Random, shape: Shape) -> Statement:
                 also = "" if is_last and rng.random() < 0.5 else f" AND {condition(rng, among, 1)}"
                 clauses.append(f"WHEN {kind}{also} THEN {_action(rng, shape, kind)}")
     evolves = " WITH SCHEMA EVOLUTION" if rng.random() < 0.15 else ""
-    source = rng.choice([SOURCE, SOURCE, f"(SELECT * FROM {SOURCE} WHERE x IS NOT NULL)"])
+    source = rng.choice([
+        SOURCE, SOURCE, f"(SELECT * FROM {SOURCE} WHERE x IS NOT NULL)", f"(SELECT DISTINCT * FROM {SOURCE} LIMIT 9)",
+        f"(SELECT * FROM {SOURCE} UNION ALL SELECT * FROM {SOURCE} WHERE u > 5)",
+    ])  # fmt: skip
     return Statement(f"MERGE{evolves} INTO {TABLE} AS t USING {source} AS s ON {on} {' '.join(clauses)}")
 
 
@@ -257,7 +271,7 @@ def _action(rng: random.Random, shape: Shape, kind: str) -> str:
     if choice < 0.3:
         return "DELETE"
     if kind == "MATCHED" and choice < 0.55:
-        return "UPDATE SET *"
+        return "UPDATE SET *" if choice < 0.52 else "UPDATE SET * EXCEPT (u)"
     return f"UPDATE SET {_sets(rng, shape, 't.', others=kind == 'MATCHED')}"
 
 
@@ -282,7 +296,9 @@ def _alter(rng: random.Random, shape: Shape) -> Statement:
         "SET TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", "UNSET TBLPROPERTIES IF EXISTS ('no.key')",
         "SET TBLPROPERTIES ('delta.enableTypeWidening' = 'true')", f"CLUSTER BY ({name})", "CLUSTER BY NONE",
         "SET TBLPROPERTIES ('delta.feature.allowColumnDefaults' = 'supported')", "ALTER COLUMN st.b COMMENT 'deep'",
-        "ADD COLUMNS (st.c INT)", "ADD COLUMN arr.element.q INT", f"ALTER COLUMN {name} SET NOT NULL",
+        "ADD COLUMNS (st.c INT)", f"ALTER COLUMN {name} DROP DEFAULT", "ALTER COLUMN always SYNC IDENTITY",
+        "ADD COLUMNS (ms.value.c DATE FIRST)", "RENAME COLUMN ns.x.y TO yy", "DROP COLUMN ls.element.r",
+        "ALTER COLUMN mm.value TYPE BIGINT", "ADD COLUMN arr.element.q INT", f"ALTER COLUMN {name} SET NOT NULL",
     ]))  # fmt: skip
 
 
@@ -309,6 +325,7 @@ def _beside(rng: random.Random, shape: Shape) -> Statement:
         f"SELECT * FROM {CONVERTED}", f"UPDATE {CONVERTED} SET s = 'x', p = 'c' WHERE u > {u}",
         f"CREATE TABLE IF NOT EXISTS {TABLE} (u BIGINT) USING delta", f"CREATE TABLE {TABLE} (u BIGINT) USING delta",
         f"CREATE TABLE IF NOT EXISTS {TABLE} USING delta AS SELECT 1 AS q", f"DESCRIBE DETAIL {CONVERTED}",
+        f"CREATE TABLE {CLONE} LIKE {TABLE}", f"INSERT OVERWRITE {CLONE} TABLE {TABLE}", f"OPTIMIZE {CLONE}",
     ]))  # fmt: skip
 
 

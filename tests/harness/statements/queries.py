@@ -19,7 +19,10 @@ _AGGREGATES = (
     "median({int})", "min({moment})", "sum({int}) + count(*)", "bit_or({int})", "max({str})", "any_value(1)",
     "max(struct(u, {str}))", "percentile({int}, 0.5)", "mode({bool})", "sum(DISTINCT {int})",
     "approx_count_distinct(u)",
-    "array_agg(u) IS NULL", "stddev({int})", "sum({flt})", "min_by({int}, u)",
+    "array_agg(u) IS NULL", "stddev({int})", "sum({flt})", "min_by({int}, u)", "max({ints})", "try_sum({int})",
+    "count({int}, {str})", "count(DISTINCT {int}, {str})", "min(struct({bool}, u))", "sum({dec} * {int})", "avg({flt})",
+    "bool_and({bool}) FILTER (WHERE u > 2)", "map_keys(map(max({str}), 1))", "max(if({bool}, {date}, NULL))",
+    "first_value(1)", "percentile_cont(0.5) WITHIN GROUP (ORDER BY {int})", "count_if({int} <=> {int})",
 )  # fmt: skip
 _WINDOWS = (
     "row_number() OVER (ORDER BY {all})", "rank() OVER (PARTITION BY {part} ORDER BY u)",
@@ -30,6 +33,11 @@ _WINDOWS = (
     "first_value(u) OVER (PARTITION BY {part} ORDER BY {all})", "percent_rank() OVER (ORDER BY u)",
     "cume_dist() OVER (ORDER BY u)",
     "sum({int}) OVER (PARTITION BY {part} ORDER BY u RANGE BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)",
+    "last_value({int}) IGNORE NULLS OVER (ORDER BY u, {all})", "first({str}, true) OVER (ORDER BY {all})",
+    "lag({str}) IGNORE NULLS OVER (ORDER BY {all})", "nth_value(u, 2) OVER (ORDER BY {all})",
+    "lag(u, 2, 0L) OVER (ORDER BY u)",
+    "sum({int}) OVER (PARTITION BY {part} ORDER BY {all} ROWS 2 PRECEDING)",
+    "avg({dec}) OVER (ORDER BY u DESC NULLS FIRST)",
     "last_value({str}) OVER (ORDER BY {all} ROWS BETWEEN UNBOUNDED PRECEDING AND UNBOUNDED FOLLOWING)",
 )  # fmt: skip
 

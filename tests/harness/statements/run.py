@@ -148,7 +148,8 @@ def _step(chosen: Statement, copies: Copies, source: Path, reference: Reference,
         versions.append(DeltaTable(path).version())
     made = {name: copies.versions[path][-1] - before.get(path, -9) for name, path in copies.paths.items()}
     if agreed and len({bool(count) for count in made.values()}) > 1:
-        if chosen.sql.startswith(("DELETE", "UPDATE", "INSERT")):
+        # Without rows, the reference adds an empty file to a table with an identity column.
+        if chosen.sql.startswith(("DELETE", "UPDATE", "INSERT")[: 2 if _identities(copies) else 3]):
             raise Differs(f"not everybody commits: {made}")
     elif agreed and any(made.values()) and told and chosen.sql.startswith(("DELETE", "UPDATE", "INSERT", "MERGE")):
         compare_feeds(copies, reference, nets=False)
