@@ -790,7 +790,8 @@ def test_a_table_takes_the_place_of_another(table: DeltaTable, tmp_path: Path) -
     assert table.version() == before + 1 and rows(table) == [("a", 101, "1"), ("it's; -- no", 102, "2")]
     metadata = found.metadata
     assert (metadata.partition_columns, metadata.description) == (("name",), "it's")
-    assert metadata.configuration == {"x": "y"} and metadata.id != read.metadata.id
+    assert metadata.configuration == {"delta.enableDeletionVectors": "true", "x": "y"}
+    assert metadata.id != read.metadata.id
     entry = table.history(1)[0]
     assert entry.operation == "CREATE OR REPLACE TABLE AS SELECT"
     assert entry.operation_parameters["partitionBy"] == '["name"]'

@@ -28,7 +28,7 @@ _WINDOWS = (
     "row_number() OVER (ORDER BY {all})", "rank() OVER (PARTITION BY {part} ORDER BY u)",
     "sum(u) OVER (PARTITION BY {part})",
     "lag(u) OVER (ORDER BY u)", "lead({int}, 1) OVER (PARTITION BY {part} ORDER BY {all})", "count(*) OVER ()",
-    "max({num}) OVER (PARTITION BY {part} ORDER BY u ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
+    "max({num}) OVER (PARTITION BY {part} ORDER BY {all} ROWS BETWEEN 1 PRECEDING AND CURRENT ROW)",
     "dense_rank() OVER (ORDER BY {part})", "ntile(2) OVER (ORDER BY {all})", "min({any}) OVER (ORDER BY u)",
     "first_value(u) OVER (PARTITION BY {part} ORDER BY {all})", "percent_rank() OVER (ORDER BY u)",
     "cume_dist() OVER (ORDER BY u)",
