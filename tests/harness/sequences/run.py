@@ -285,7 +285,7 @@ def compare_rows(copies: Copies, reference: Reference) -> None:
 
 
 def _listed(schema: pa.Schema) -> str:
-    return ", ".join(f"`{name}`" for name in schema.names)
+    return ", ".join("`" + name.replace("`", "``") + "`" for name in schema.names)
 
 
 def compare_feeds(copies: Copies, reference: Reference, *, nets: bool) -> None:
