@@ -9,6 +9,8 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from urllib.parse import quote, unquote
 
+from delta_orch.errors import ProtocolViolationError
+
 if TYPE_CHECKING:
     import pyarrow as pa
 
@@ -141,8 +143,39 @@ def is_absolute(log_path: str) -> bool:
 
 
 def without_file_scheme(log_path: str) -> str:
-    """A path as the log spells it, still encoded, but `/x` for `file:/x`, `file:///x` and `file://localhost/x`."""
-    return _FILE_URI.sub("/", log_path) if log_path.startswith("file:") else log_path
+    """A path as the log spells it, still encoded, but `/x` for `file:/x`, `file:///x` and `file://localhost/x`. A URI
+    of another host stays."""
+    names_host = log_path.startswith("file://") and not log_path.startswith(("file:///", "file://localhost/"))
+    return _FILE_URI.sub("/", log_path) if log_path.startswith("file:") and not names_host else log_path
+
+
+def resolve_data_path(root: str, log_path: str) -> str:
+    """Decode `log_path` once and place it below `root`; absolute paths and URIs stay absolute.
+
+    `file:/x`, `file:///x`, `file://localhost/x` and `/x` all give `/x`. The store tells what it can reach.
+
+    Raises:
+        ProtocolViolationError: A relative path that leaves the table's directory, or one no file can have.
+    """
+    path = decode_path(without_file_scheme(log_path))
+    if not path or "\0" in path:
+        raise ProtocolViolationError(
+            "The log names a data file by an impossible path",
+            cause="It is empty, or has a NUL in it",
+            remedy="Restore the commit that added the file from a backup",
+            path=log_path,
+        )
+    # Whether it is absolute is decided before decoding: `a%3Ab` is a file name, not a scheme.
+    if is_absolute(log_path):
+        return path
+    if ".." in path and posixpath.normpath(path).split("/", 1)[0] == "..":
+        raise ProtocolViolationError(
+            f"The log names a data file outside the table: {log_path!r}",
+            cause="A relative path must stay below the table's directory",
+            remedy="Look at the commit that added the file before trusting the table",
+            path=log_path,
+        )
+    return f"{root}/{path}"
 
 
 def local_path_in_log(path: str) -> str:

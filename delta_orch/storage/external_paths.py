@@ -11,8 +11,8 @@ import posixpath
 from collections.abc import Sequence
 from pathlib import Path
 
-from delta_orch.errors import InvalidRequestError, ProtocolViolationError, UnsupportedStoreError
-from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, is_absolute, without_file_scheme
+from delta_orch.errors import InvalidRequestError, UnsupportedStoreError
+from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, without_file_scheme
 
 
 def parse_roots(given: Sequence[str | os.PathLike[str]] | None) -> tuple[str, ...] | None:
@@ -75,38 +75,6 @@ def outside(store_uri: str, shown: str) -> UnsupportedStoreError:
         remedy="If you trust whoever wrote the table, name the place: DeltaTable(…, external_paths=[…])",
         path=shown,
     )
-
-
-def resolve_data_path(root: str, log_path: str) -> str:
-    """Decode `log_path` once and place it below `root`; absolute paths and URIs stay absolute.
-
-    `file:/x`, `file:///x`, `file://localhost/x` and `/x` all give `/x`.
-
-    Raises:
-        ProtocolViolationError: A relative path that leaves the table's directory, or one no file can have.
-        UnsupportedStoreError: A file on another host.
-    """
-    if log_path.startswith("file://") and not log_path.startswith(("file:///", "file://localhost/")):
-        raise in_another_store(root, log_path)
-    path = decode_path(without_file_scheme(log_path))
-    if not path or "\0" in path:
-        raise ProtocolViolationError(
-            "The log names a data file by an impossible path",
-            cause="It is empty, or has a NUL in it",
-            remedy="Restore the commit that added the file from a backup",
-            path=log_path,
-        )
-    # Whether it is absolute is decided before decoding: `a%3Ab` is a file name, not a scheme.
-    if is_absolute(log_path):
-        return path
-    if ".." in path and posixpath.normpath(path).split("/", 1)[0] == "..":
-        raise ProtocolViolationError(
-            f"The log names a data file outside the table: {log_path!r}",
-            cause="A relative path must stay below the table's directory",
-            remedy="Look at the commit that added the file before trusting the table",
-            path=log_path,
-        )
-    return f"{root}/{path}"
 
 
 def in_another_store(store_uri: str, log_path: str) -> UnsupportedStoreError:

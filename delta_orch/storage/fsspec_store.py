@@ -19,9 +19,10 @@ from delta_orch.errors import (
     StorageError,
     UnsupportedStoreError,
 )
+from delta_orch.protocol.paths import resolve_data_path, without_file_scheme
 from delta_orch.redaction import secrets_in
 from delta_orch.storage.base import FileMeta, LogStore, is_passing
-from delta_orch.storage.external_paths import in_another_store, lies_in, outside, place_of, resolve_data_path
+from delta_orch.storage.external_paths import in_another_store, lies_in, outside, place_of
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
 from delta_orch.storage.storage_options import SINGLE_WRITER_OPTION, public_uri, read_only, secret_texts
@@ -138,7 +139,7 @@ class FsspecStore(LogStore):
                 # The file system speaks to one host, and would take the path for one of that.
                 raise in_another_store(self.uri, log_path)
             full = str(_filesystem_class(self._protocol)._strip_protocol(path))
-        elif "://" in log_path and not log_path.startswith("file:"):
+        elif "://" in without_file_scheme(log_path):
             raise in_another_store(self.uri, log_path)
         else:
             full = path

@@ -23,7 +23,7 @@ from delta_orch.errors import (
     StorageOutcomeUnknownError,
     UnsupportedStoreError,
 )
-from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, is_absolute, parse_log_path
+from delta_orch.protocol.paths import LOG_DIRECTORY, decode_path, is_absolute, parse_log_path, resolve_data_path
 from delta_orch.storage import local_sync
 from delta_orch.storage.base import (
     LARGEST_HINT,
@@ -38,7 +38,7 @@ from delta_orch.storage.base import (
     os_errors,
     storage_error,
 )
-from delta_orch.storage.external_paths import in_another_store, lies_in, outside, resolve_data_path
+from delta_orch.storage.external_paths import in_another_store, lies_in, outside
 
 if TYPE_CHECKING:
     import pyarrow as pa

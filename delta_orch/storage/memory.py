@@ -9,8 +9,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError
+from delta_orch.protocol.paths import resolve_data_path
 from delta_orch.storage.base import FileMeta, FlatStore
-from delta_orch.storage.external_paths import lies_in, outside, place_of, resolve_data_path
+from delta_orch.storage.external_paths import lies_in, outside, place_of
 
 if TYPE_CHECKING:
     import pyarrow as pa

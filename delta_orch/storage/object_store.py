@@ -26,8 +26,9 @@ from delta_orch.errors import (
     StorageError,
     StorageOutcomeUnknownError,
 )
+from delta_orch.protocol.paths import resolve_data_path
 from delta_orch.storage.base import FileMeta, FlatStore
-from delta_orch.storage.external_paths import in_another_store, lies_in, outside, place_of, resolve_data_path
+from delta_orch.storage.external_paths import in_another_store, lies_in, outside, place_of
 from delta_orch.storage.failed_request import Failure, FailureKind, busy
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience, is_passing_status
