@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from airflow.sdk import BaseOperator, Context
 
     from delta_orch.airflow.run_context import TaskRun
-    from delta_orch.table_snapshot import TableSnapshot
 
 logger = logging.getLogger(__name__)
 
@@ -60,13 +59,14 @@ class Marker:
 
     Attributes:
         version: The transaction's version.
-        work: A digest of the task's arguments, where an index stands for them; else empty.
+        work: A digest of the task's arguments.
         acknowledged: Airflow has recorded the success of an attempt since.
         table_version: The table's version before the first attempt; -1 without a table.
         app_id: The transaction's.
         recorded: The version of it that was recorded before, -1 for none; None where nobody has noted it.
         max_tries: Airflow's at the attempt; None where nobody has noted it.
         clear_number: The run's at the attempt.
+        refused: The attempt was refused, as adding rows could double them: the error says that a clearing adds them.
     """
 
     version: int
@@ -77,6 +77,7 @@ class Marker:
     recorded: int | None = None
     max_tries: int | None = None
     clear_number: int = 0
+    refused: bool = False
 
     def clearing(self, run: TaskRun, own: int) -> Clearing:
         """Whether an attempt is a retry of this one.
@@ -95,14 +96,14 @@ class Marker:
         return Clearing.PERHAPS if is_unsure else Clearing.NONE
 
 
-def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, adds: bool) -> Verdict:
+def judge(own: int, recorded: int | None, marker: Marker | None, *, is_same: bool, adds: bool) -> Verdict:
     """What to do about a transaction.
 
     Args:
         own: The version of this attempt.
         recorded: The one in the table, None without.
         marker: What an earlier attempt of this task instance has noted.
-        work: Of this attempt.
+        is_same: What the marker is about is the work of this attempt.
         adds: The write leaves the rows that are there; done twice it doubles its own.
 
     Raises:
@@ -110,7 +111,7 @@ def judge(own: int, recorded: int | None, marker: Marker | None, work: str, *, a
     """
     if recorded is not None and marker is not None and recorded == marker.version:
         if own <= recorded or (adds and not marker.acknowledged):
-            if marker.work == work:
+            if is_same:
                 return Verdict.OWN
             if adds:
                 raise _shifted()
@@ -138,23 +139,11 @@ class Attempts:
         if found is None:
             return
         marker = self.marker = Marker(**found)
-        # An attempt that has returned may die before Airflow records its success, and is retried then.
-        if not marker.acknowledged and marker.max_tries != run.max_tries and _has_returned_before(context):
+        # An attempt that has returned may die before Airflow records its success, and is retried then. Of one that was
+        # refused the user knows, and has cleared it.
+        is_known = marker.refused or _has_returned_before(context)
+        if not marker.acknowledged and marker.max_tries != run.max_tries and is_known:
             self._note(replace(marker, acknowledged=True))
-
-    def marker_of(self, app_id: str) -> Marker | None:
-        """The marker, if it is about this transaction: a task whose identity has changed is about another."""
-        return self.marker if self.marker is not None and self.marker.app_id in ("", app_id) else None
-
-    def has_added(self, table: TableSnapshot, own: int) -> bool:
-        """Whether the attempt that this one repeats has made its commit, whatever it was called.
-
-        Args:
-            own: As `Marker.clearing`.
-        """
-        marker = self.marker
-        is_repeated = marker is not None and marker.clearing(self._run, own) is Clearing.NONE
-        return is_repeated and marker is not None and table.txn_version(marker.app_id) == marker.version
 
     def begin_or_continue(self, version: int, table_version: int) -> None:
         """As `begin`, for a task that may make several commits: an attempt that was never acknowledged stands at the
@@ -186,6 +175,18 @@ class Attempts:
         # In this process only: the DAG is not touched.
         task.on_success_callback = [self._acknowledge, *callbacks]
 
+    def refuse(self, txn: TxnId | None = None) -> None:
+        """Note that this attempt is refused. A clearing from here on is to write all the same, and a retry is not.
+
+        Args:
+            txn: The transaction; without it, that of the marker.
+        """
+        marker = self.marker
+        if txn is not None and (marker is None or marker.app_id not in ("", txn.app_id)):
+            marker = Marker(txn.version, app_id=txn.app_id)
+        if marker is not None:
+            self.go_on(replace(marker, refused=True))
+
     def _acknowledge(self, context: Context) -> None:
         if self.marker is not None:
             self._note(replace(self.marker, acknowledged=True))
@@ -216,10 +217,10 @@ def recreated() -> InvalidRequestError:
 def renamed(name: str) -> InvalidRequestError:
     """The error for rows that an attempt added under an identity which this one does not have."""
     return InvalidRequestError(
-        f"{name} has another identity than the attempt before it, which has added the rows",
+        f"{name} has another identity than the attempt before it, which has added its rows and never told Airflow",
         cause="The template of identity has another value in each try; adding the rows again would double them",
         remedy="Use a value that all tries have, such as {{ run_id }} or the mapped argument. Mark this task as a "
-        "success to leave what is there, or clear it to add the rows a second time",
+        "success to leave what is there, or clear it once more to add the rows a second time",
     )
 
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
 from delta_orch.airflow.checked import CheckedArguments
@@ -35,6 +36,29 @@ DEFAULT_CONN_ID = "delta_default"
 
 _TEST_S = 5.0
 """How long the test of a connection asks a store again that cannot be reached. The form waits for it."""
+
+
+Opened: TypeAlias = "list[tuple[DeltaTable, TableSnapshot | None]]"
+"""Tables, or versions of them."""
+
+# Not by context: threads of a function know no context of its task.
+_noting: list[Opened] = []
+
+
+@contextmanager
+def opened_by_hooks() -> Iterator[Opened]:
+    """Gives what is opened meanwhile, by whichever hook."""
+    opened: Opened = []
+    _noting.append(opened)
+    try:
+        yield opened
+    finally:
+        _noting.remove(opened)
+
+
+def _note(table: DeltaTable, snapshot: TableSnapshot | None) -> None:
+    for opened in _noting:
+        opened.append((table, snapshot))
 
 
 class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
@@ -77,7 +101,9 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
             AirflowNotFoundException: There is no such connection (other than the default one).
         """
         self._connected()
-        return self._open(table_uri)
+        table = self._open(table_uri)
+        _note(table, None)
+        return table
 
     async def async_table(self, table_uri: TableLocation) -> DeltaTable:
         """As `table`, for triggers: the connection is fetched without blocking the event loop."""
@@ -113,11 +139,13 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
             DeltaError: As `DeltaTable.snapshot`.
         """
         version, staged = version_of(reference)
-        table = self.table(_named(reference))
+        self._connected()
+        table = self._open(_named(reference))
         if staged is not None:
             return table.staged(staged).snapshot()
         snapshot = table.snapshot(version=version)
         _ensure_same_table(reference, snapshot, table.uri)
+        _note(table, snapshot)
         return snapshot
 
     def test_connection(self) -> tuple[bool, str]:

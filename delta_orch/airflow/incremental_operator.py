@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.attempts import Attempts
 from delta_orch.airflow.locations import checked_location, is_same_table
+from delta_orch.airflow.neighbors import Neighbors
+from delta_orch.airflow.rebuilds import ensure_not_newer
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.recorded import find_commit_after, newest_first
@@ -172,6 +174,10 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if self.consumer is None and table.exists():
             for reader in readers.values():
                 self._ensure_own_cursor(run, reader)
+        tasks = Neighbors(context, run)
+        if self.mode in ("append", "merge", "scd2") and not self.full_snapshot and tasks.before:
+            for reader in readers.values():
+                ensure_not_newer(tasks, reader.source.uri, reader.source, reader.source.snapshot())
         attempts = Attempts(context, run)
         attempts.begin_or_continue(run.identity().version, table.version() if table.exists() else -1)
         with self.lazy_session(run) as session:

@@ -66,6 +66,17 @@ class Neighbors:
         """The tasks before this one that remove rows of a predicate or of partitions, with their arguments."""
         return {name: arguments for name, arguments in self.told("removes_rows").items() if name in self.before}
 
+    @cached_property
+    def _told_before(self) -> Sequence[Mapping[str, object]]:
+        """The XComs of those that this task waits for."""
+        told = self.context["ti"].xcom_pull(task_ids=sorted(self.before)) if self.before else ()
+        return [xcom for xcom in told if isinstance(xcom, Mapping)]
+
+    def version_before(self, table_uri: str) -> int | None:
+        """The newest version of a table that those before this task have told of in this run."""
+        found = [xcom.get("version") for xcom in self._told_before if xcom.get("table_uri") == table_uri]
+        return max((version for version in found if isinstance(version, int)), default=None)
+
     def states(self, task_id: str, map_index: int | None = None) -> Sequence[str | None]:
         """Of a task's instances in this run, as Airflow has them now."""
         about = {"dag_id": self.run.dag_id, "map_index": map_index, "task_ids": [task_id], "run_ids": [self.run.run_id]}

@@ -27,7 +27,7 @@ from delta_orch.airflow.stateless import CREATING, cannot_add, judge_by_table
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
 from delta_orch.airflow.taken import are_taken, ensure_last, forget
 from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
-from delta_orch.pipeline.recorded import find_txn_commit
+from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import ALREADY_COMMITTED, Look, Step, StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
@@ -144,22 +144,22 @@ class OnceWriter:
             raise cannot_add(step.name)
         before = snapshot_or_none(self.table)
         attempts = Attempts(self.tasks.context, self.tasks.run)
-        marker = attempts.marker_of(txns[-1].app_id)
-        recorded = None if before is None else before.txn_version(txns[-1].app_id)
-        if recorded is not None and recorded < 0:
-            recorded = None  # A restore has undone it.
-        if self.adds and marker is None and before is not None and attempts.has_added(before, txns[-1].version):
-            raise renamed(step.name)
+        begin = partial(attempts.begin, work=self.work, table_version=-1 if before is None else before.version)
+        recorded, marker = _recorded(before, txns[-1].app_id), attempts.marker
+        if marker is not None and marker.app_id not in ("", txns[-1].app_id):
+            if self._has_added(marker, _recorded(before, marker.app_id), txns[-1]):
+                attempts.refuse()
+                raise renamed(step.name)
+            marker = None
+        if self.adds and not self.tasks.run.keeps_state and recorded is None and before is not None:
+            self._ensure_not_renamed(step.name, txns[-1].app_id)
         if self.adds and marker is not None and not self._is_heard_of(txns[-1].app_id, marker, recorded):
             # What it staged may be published all the same: by a task that died then.
             marker = replace(marker, acknowledged=False)
         txns = self._placed(txns, marker)
         if recorded is not None:
             self._ensure_own_name(txns[-1])
-            stands = self.idempotency == "partition" or marker is None or not marker.acknowledged
-            again = marker is not None and marker.clearing(self.tasks.run, txns[-1].version) is Clearing.CERTAIN
-            again = again and self.idempotency == "run"
-            if are_taken(self.tasks, self.table, txns[-1].app_id, recorded, stands=stands, again=again):
+            if self._are_gone(attempts, marker, txns[-1], recorded):
                 forget(self.tasks.run, self.table, txns[-1].app_id)
                 recorded = None
         txns, verdict = self._judged(txns, recorded, marker, mode=step.mode)
@@ -170,14 +170,17 @@ class OnceWriter:
             if marker is not None:
                 attempts.go_on(marker)
             return step.recover(replace(txns[-1], version=recorded))
-        begin = partial(attempts.begin, work=self._work(), table_version=-1 if before is None else before.version)
+        if self.adds and verdict is Verdict.WRITE:
+            if _is_late(recorded, marker):
+                attempts.refuse(txns[-1])
+                raise lived_on(step.name)
+            is_undecided = marker is None or (marker.refused and not marker.acknowledged)
+            if self.name is not None and is_undecided and self._is_siblings(txns[-1].app_id, recorded):
+                attempts.refuse(txns[-1])
+                raise handed_on(step.name, self.name)
         if verdict is not Verdict.LEAVE:
             begin(txns[-1], recorded)
         if self.adds and verdict is Verdict.WRITE:
-            if _is_late(recorded, marker):
-                raise lived_on(step.name)
-            if self.name is not None and marker is None and self._is_siblings(txns[-1].app_id, recorded):
-                raise handed_on(step.name, self.name)
             # An attempt that was cleared, and lives on, may commit while this one works.
             txns = (*txns[:-1], replace(txns[-1], follows=-1 if recorded is None else recorded))
         rebuilds, removals = self._newer(before, step.mode)
@@ -187,7 +190,7 @@ class OnceWriter:
             if txns[-1].app_id not in error.context.get("app_ids", ()):
                 raise
             self._ensure_own_name(txns[-1])
-            begin(txns[-1], self.table.snapshot().txn_version(txns[-1].app_id))
+            attempts.refuse(txns[-1])
             raise lived_on(step.name) from error
         late = [txn.app_id for txn in report.skipped_txns if txn in removals]
         if late and txns[-1] not in report.skipped_txns:
@@ -211,7 +214,7 @@ class OnceWriter:
 
     def _is_heard_of(self, app_id: str, marker: Marker, recorded: int | None) -> bool:
         """Whether Airflow knows of what is committed. True where it is this task that commits."""
-        if self.is_told is None:
+        if self.is_told is None or marker.refused:
             return True
         is_out = recorded == marker.version
         return is_out and self.is_told(find_txn_commit(self.table, app_id, recorded).version)
@@ -226,9 +229,47 @@ class OnceWriter:
         found = None if recorded is None else find_txn_commit(self.table, app_id, recorded)
         return found is not None and self.tasks.run.is_of_sibling(found.commit_info or {})
 
-    def _work(self) -> str:
-        """What an index stands for, where no name says it."""
-        return self.work if self.tasks.run.map_index >= 0 and self.name is None else ""
+    def _ensure_not_renamed(self, name: str, app_id: str) -> None:
+        """As `_has_added`, where commits alone tell. Of a mapped task they do not tell whether its list has changed."""
+        run = self.tasks.run
+        if (
+            run.try_number > 1
+            and run.map_index < 0
+            and find_commit_after(
+                self.table,
+                -1,
+                run.is_of_task,
+                since_ms=run.since_ms,
+                also=lambda commit: bool(commit.txns) and all(txn.app_id != app_id for txn in commit.txns),
+            )
+        ):
+            raise renamed(name)
+
+    def _are_gone(self, attempts: Attempts, marker: Marker | None, unit: TxnId, recorded: int) -> bool:
+        """Whether rows that are recorded are there no more, and are to be added again."""
+        is_once, is_asked = self.idempotency == "partition", marker is not None and marker.acknowledged
+        if marker is not None and marker.refused and is_asked:
+            return is_once
+        if not self.adds and self.tasks.run.keeps_state and unit.version > recorded:
+            return False  # What replaces its rows, and was cleared, does so, whatever has become of them.
+        again = marker is not None and marker.clearing(self.tasks.run, unit.version) is Clearing.CERTAIN
+        given, stands = (self.tasks, self.table, unit.app_id, recorded), is_once or not is_asked
+        try:
+            return are_taken(*given, stands=stands, again=again and not is_once)
+        except InvalidRequestError:
+            attempts.refuse(unit)
+            raise
+
+    def _has_added(self, marker: Marker, recorded: int | None, unit: TxnId) -> bool:
+        """Whether an attempt under another identity has added the rows of this one, and Airflow has not heard of it.
+        A mapped task whose list has changed has other work; its retry has not."""
+        if not self.adds or recorded != marker.version:
+            return False
+        if marker.acknowledged and self._is_heard_of(marker.app_id, marker, recorded):
+            return False
+        run = self.tasks.run
+        is_retry = marker.clearing(run, unit.version) is Clearing.NONE
+        return run.map_index < 0 or is_retry or marker.work == self.work
 
     def _txns(self, run: TaskRun) -> tuple[TxnId, ...]:
         return run.write_txns(self.idempotency, self.name, replaces_table=self.replaces_table, adds=self.adds)
@@ -265,7 +306,10 @@ class OnceWriter:
             verdict = Verdict.WRITE if recorded is None else Verdict.OWN if is_own else Verdict.LEAVE
             return txns, verdict
         else:
-            verdict = judge(unit.version, recorded, marker, self._work(), adds=self.adds)
+            # An index stands for its arguments, where no name says what it writes.
+            is_index = self.tasks.run.map_index >= 0 and self.name is None
+            is_same = not is_index or marker is None or marker.work == self.work
+            verdict = judge(unit.version, recorded, marker, is_same=is_same, adds=self.adds)
         if marker is None and knows and recorded is not None and verdict in (Verdict.LEAVE, Verdict.AGAIN):
             info = find_txn_commit(self.table, unit.app_id, recorded).commit_info or {}
             if self.tasks.run.is_of_run(info):
@@ -312,6 +356,12 @@ class DeltaOnceOperator(DeltaTableOperator):
         )
 
 
+def _recorded(table: TableSnapshot | None, app_id: str) -> int | None:
+    """The version of a transaction in a table; None where a restore has undone it."""
+    version = None if table is None else table.txn_version(app_id)
+    return None if version is None or version < 0 else version
+
+
 def _is_late(recorded: int | None, marker: Marker | None) -> bool:
     """Whether an attempt before the one that left the marker has committed after it was left."""
     if recorded is None or marker is None or marker.acknowledged or marker.recorded is None:
@@ -326,11 +376,13 @@ def report_of(table: DeltaTable, result: CommitResult) -> StepReport:
 
 
 def work_of(operator: BaseOperator) -> str:
-    """A digest of an operator's rendered arguments, by which one expansion of a mapped task is told from another."""
+    """A digest of an operator's rendered arguments but for its identity, by which one expansion of a mapped task is
+    told from another."""
     import hashlib
     import json
 
-    fields = [[name, _comparable(getattr(operator, name, None))] for name in sorted(operator.template_fields)]
+    names = sorted({*operator.template_fields} - {"identity"})
+    fields = [[name, _comparable(getattr(operator, name, None))] for name in names]
     return hashlib.sha256(json.dumps(fields).encode()).hexdigest()[:32]
 
 

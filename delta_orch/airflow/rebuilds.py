@@ -8,7 +8,7 @@ replaced it.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.airflow.taken import predicate_of
 from delta_orch.errors import InvalidRequestError
@@ -42,28 +42,45 @@ def newer_rebuilds(tasks: Neighbors, table: DeltaTable, known: TableSnapshot) ->
 
 
 def ensure_not_newer(tasks: Neighbors, name: str, table: DeltaTable, read: TableSnapshot) -> None:
-    """Check that rows which a task reads, to add them to others, are not a newer run's: each run would add those.
+    """Check that rows which a task reads, to add them to others, are not another run's: each run would add those.
 
     Args:
         tasks: Beside the one that reads.
-        name: What the query calls the table.
+        name: What the task calls the table.
         read: The version of it that is read.
 
     Raises:
-        InvalidRequestError: A task before this one replaces the table in each run, and a newer run has.
+        InvalidRequestError: A task before this one replaces the table in each run, and a newer run has; or another run
+            has since this one had.
     """
     writers = {f"{airflow_writer(tasks.run.dag_id, task)}:": task for task in tasks.before}
-    for order in newer_rebuilds(tasks, table, read):
+    for order in newer_rebuilds(tasks, table, read) if writers else ():
         recorded = read.txn_version(order.app_id)
         if order.app_id in writers and recorded is not None and order.is_recorded_by(recorded):
-            task = writers[order.app_id]
-            raise InvalidRequestError(
-                f"Task {tasks.run.task_id} would read rows of a newer run in {name}",
-                cause=f"Task {task} replaces that table in each run, and the table is the newest run's",
-                remedy=f"Let {task} write in each run, by idempotency='off', and read what it has written: "
-                f"tables={{'{name}': {task}.output}}. Then clear both. "
-                "If it is the newest rows that are wanted, read them in a python_callable",
-            )
+            raise _of_another_run(tasks.run, name, writers[order.app_id])
+    if (own := tasks.version_before(table.uri)) is not None:
+        for commit in newest_first(table, read.version, own + 1):
+            info = commit.commit_info or {}
+            said = said_by(info)
+            is_other = said.get("dag_id") == tasks.run.dag_id and said.get("run_id") != tasks.run.run_id
+            if is_other and said.get("task_id") in tasks.before and _replaces_all(info):
+                raise _of_another_run(tasks.run, name, str(said["task_id"]))
+
+
+def _replaces_all(info: Mapping[str, Any]) -> bool:
+    said: Any = info.get("operationParameters") or {}
+    is_static = said.get("mode") == "Overwrite" and said.get("isDynamicPartitionOverwrite") != "true"
+    return predicate_of(info) is None and (info.get("operation") == "DELETE" or is_static)
+
+
+def _of_another_run(run: TaskRun, name: str, task: str) -> InvalidRequestError:
+    return InvalidRequestError(
+        f"Task {run.task_id} would read rows of a newer run in {name}",
+        cause=f"Task {task} replaces that table in each run, and another run has come between",
+        remedy=f"Let {task} write in each run, by idempotency='off', and read the version that it has written: "
+        f"tables={{'…': {task}.output}}, or DeltaHook().snapshot() of its XCom. Then clear both. If it is the newest "
+        "rows that are wanted, open the table in a python_callable by DeltaTable(…)",
+    )
 
 
 def newer_removals(tasks: Neighbors, table: DeltaTable, known: TableSnapshot) -> tuple[TxnId, ...]:

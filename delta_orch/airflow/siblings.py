@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.taken import deletes_rows
+from delta_orch.airflow.taken import has_merged
 from delta_orch.errors import InvalidRequestError, MissingFileError, VersionNotFoundError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, is_older, said_by
 from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION, airflow_writer
@@ -144,7 +144,9 @@ def ensure_spared(
     from delta_orch.pipeline.shared_target import added_by, places, replaced_files
 
     run, is_merge = tasks.run, staged.operation == "MERGE"
-    if staged.read_version is None or (is_merge and not deletes_rows(staged.operation, staged.operation_metrics)):
+    if staged.read_version is None or (
+        is_merge and not has_merged(staged.operation, staged.operation_metrics, "Deleted")
+    ):
         return
     known = table.snapshot(staged.read_version).txns
     # A write that replaces the table has an order of its own. Of a merge, files do not tell whose rows it replaces.

@@ -61,9 +61,10 @@ def ensure_last(tasks: Neighbors, table: DeltaTable, app_id: str, recorded: int)
         )
 
 
-def deletes_rows(operation: object, metrics: object) -> bool:
-    """Whether a commit is a merge that has deleted rows."""
-    return operation == "MERGE" and isinstance(metrics, Mapping) and int(metrics.get("numTargetRowsDeleted", 0)) > 0
+def has_merged(operation: object, metrics: Any, *kinds: str) -> bool:
+    """Whether a commit is a merge that has `Deleted` or `Updated` rows."""
+    is_told = operation == "MERGE" and isinstance(metrics, Mapping)
+    return is_told and any(int(metrics.get(f"numTargetRows{kind}", 0)) for kind in kinds)
 
 
 def are_taken(
@@ -78,8 +79,8 @@ def are_taken(
         table: The table that is written.
         app_id: The transaction's.
         recorded: The version of it that the table has.
-        stands: What is recorded may be all that this attempt does. Of a merge the log tells only at times what it has
-            deleted, and where the rows are added again anyway, nobody has to know.
+        stands: What is recorded may be all that this attempt does. Of a merge the log tells only at times which rows
+            it has deleted or updated, and where the rows are added again anyway, nobody has to know.
         again: The task was cleared, to write once more. What a task after it has removed counts then also where that
             one does not begin again: it may have cleaned up after the failure of this one.
 
@@ -95,7 +96,11 @@ def are_taken(
         name, operation = str(said_by(info).get("task_id")), info.get("operation")
         if not run.is_of_run(info) or name not in tasks.all or not commit.removes.num_rows:
             return None
-        if operation not in _REMOVING and not (stands and deletes_rows(operation, info.get("operationMetrics"))):
+        # What comes in any order may update rows of this one.
+        kinds = ("Deleted", "Updated") if name in tasks.before else ("Deleted",)
+        is_change = has_merged(operation, info.get("operationMetrics"), *kinds)
+        is_change |= operation == "UPDATE" and name in tasks.before
+        if operation not in _REMOVING and not (stands and is_change):
             return None
         return None if name in tasks.after and not again and not tasks.is_to_come(info) else name
 
@@ -114,11 +119,11 @@ def are_taken(
     if own is None:
         raise _in_part(run, "The log no longer tells what this task has written")
     try:
-        rows = _Rows(run, table, own)
+        rows = _Rows(table, own)
         for version in range(own.version + 1, newest + 1):
             rows.follow(table.log.read_commit(version), is_remover=version in removers)
-        if rows.are_gone and rows.files:
-            raise _in_part(run, "Of several files that it has written, some were removed")
+        if rows.files and (rows.in_part or rows.are_gone):
+            raise _in_part(run, rows.in_part or "Of several files that it has written, some were removed")
     except InvalidRequestError:
         if not tasks.after.issuperset(removers.values()):
             raise
@@ -132,26 +137,29 @@ class _Rows:
     Attributes:
         files: Those that hold them, among others' rows.
         are_gone: All of a file's rows, at least, were removed.
+        in_part: Why some rows of a file may be gone, and others there.
     """
 
-    def __init__(self, run: TaskRun, table: DeltaTable, own: Commit) -> None:
+    in_part = ""
+
+    def __init__(self, table: DeltaTable, own: Commit) -> None:
         # A DAG file is parsed without pyarrow.
         from delta_orch.pipeline.shared_target import left_by, paths_of
 
         paths = paths_of(own.adds)
-        self._run, self._table, self._own_version = run, table, own.version
+        self._table, self._own_version = table, own.version
         self._written = self.files = frozenset(paths - left_by(table, own, paths)[0])
         # If there were none, none can be doubled.
         self.are_gone = not own.adds.num_rows and not own.removes.num_rows
         self._are_changed = False
-        self._past = {self.files: self.are_gone}
+        self._past = {self.files: (self.are_gone, "")}
 
     def follow(self, commit: Commit, *, is_remover: bool) -> None:
         """Go on to the next commit.
 
         Args:
-            is_remover: It has to remove all of them that a file holds, or none. Another one, of a newer run or a user,
-                may have removed some.
+            is_remover: It has to remove all of them that a file holds, or none, unless the others are removed later.
+                Another one, of a newer run or a user, may have removed some.
         """
         from delta_orch.pipeline.shared_target import paths_of
         from delta_orch.pipeline.tail import changes_data
@@ -160,7 +168,7 @@ class _Rows:
         gone = self.files & paths_of(commit.removes)
         if info.get("operation") == "RESTORE":
             self.files = self.files - gone | paths_of(commit.adds) & frozenset[str]().union(*self._past)
-            self.are_gone = self._past.get(self.files, not self.files)
+            self.are_gone, self.in_part = self._past.get(self.files, (not self.files, self.in_part))
         elif gone:
             self._are_changed |= info.get("operation") in ("UPDATE", "MERGE")
             may_remove = is_remover or (info.get("operation") in _REMOVING and changes_data(commit))
@@ -171,12 +179,12 @@ class _Rows:
                 if removed and not rest:
                     gone, left = self.files, False
             if removed and left and is_remover:
-                cause = f"Version {commit.version} has removed some rows of its files, and left others"
-                raise _in_part(self._run, cause)
+                what = "removed or changed some rows of its files, and left others"
+                self.in_part = f"Version {commit.version} has {what}"
             has_all = removed and not left
             self.are_gone |= has_all
             self.files = self.files - gone | (frozenset() if has_all else _heirs(commit, gone))
-            self._past[self.files] = self.are_gone
+            self._past[self.files] = self.are_gone, self.in_part
 
     def _split(self, commit: Commit, version: int, paths: Set[str]) -> tuple[bool, bool]:
         """Whether a commit that removes rows removes some that these files of a version hold, and leaves some."""
@@ -184,6 +192,8 @@ class _Rows:
         from delta_orch.pipeline.shared_target import have, paths_of
 
         info: Any = commit.commit_info or {}
+        if info.get("operation") == "UPDATE":
+            return True, True  # Rows that are changed are neither there nor gone.
         if info.get("operation") == "MERGE":
             # Which rows it has deleted, updated and copied is not told of each file.
             others = (int(info["operationMetrics"].get(f"numTargetRows{what}", 0)) for what in ("Updated", "Copied"))
@@ -215,8 +225,10 @@ def predicate_of(info: Mapping[str, Any]) -> str | None:
 
 def _in_part(run: TaskRun, cause: str) -> InvalidRequestError:
     return InvalidRequestError(
-        f"Task {run.task_id} has written rows, of which another task has removed some in this run, or may have",
+        f"Task {run.task_id} has written rows, of which another task has removed or changed some in this run, or may "
+        "have",
         cause=cause,
         remedy="Let that task remove all of its rows, or none: by where or replace_where, or from a table of its own. "
-        "To go on, delete what this one has written and clear it",
+        "To go on, delete what is left of what this one has written, and clear it once more to write all of it; or "
+        "mark it as a success to leave what is there",
     )

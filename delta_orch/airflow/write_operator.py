@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
+from delta_orch.airflow.hook import opened_by_hooks
 from delta_orch.airflow.neighbors import Neighbors
 from delta_orch.airflow.once import DeltaOnceOperator, OnceWriter
 from delta_orch.airflow.rebuilds import ensure_not_newer
@@ -16,13 +17,14 @@ from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.step import Mode
+from delta_orch.pipeline.target_table import snapshot_or_none
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
     from pyspark.sql import SparkSession
 
     from delta_orch.airflow.hook import TableReference
-    from delta_orch.delta_table import DeltaTable
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.engines.base import Engine
 
 MODES = ("append", "overwrite", "error", "ignore")
@@ -40,6 +42,7 @@ class DeltaRowsOperator(DeltaOnceOperator, DeltaStepOperator):
     }
     template_ext: Sequence[str] = (".sql",)
     choices = MappingProxyType({**DeltaStepOperator.choices, **DeltaOnceOperator.choices})
+    _replaces_all = False
 
     def __init__(
         self,
@@ -83,19 +86,28 @@ class DeltaRowsOperator(DeltaOnceOperator, DeltaStepOperator):
     def rows(self, context: Context, spark: SparkSession | None) -> object:
         """What is to be written."""
         if self.sql is None:
-            return self.call_user_function(context, spark)
+            with opened_by_hooks() as opened:
+                for reference in _references([*self.op_args, self.op_kwargs]):
+                    self.hook.snapshot(reference)
+                found = self.call_user_function(context, spark)
+            self._ensure_own(context, [(table.uri, table, snapshot) for table, snapshot in opened])
+            return found
         engine = self._sql_engine(spark)
         snapshots = {name: self.hook.snapshot(table) for name, table in (self.tables or {}).items()}
         self.has_read = {
             name: (self.hook.table_of(table), snapshots[name].version) for name, table in (self.tables or {}).items()
         }
-        if getattr(self, "mode", "append") != "overwrite" and snapshots:
-            tasks = Neighbors(context, TaskRun.from_context(context))
-            for name, (table, _) in self.has_read.items():
-                ensure_not_newer(tasks, name, table, snapshots[name])
+        self._ensure_own(context, [(name, table, snapshots[name]) for name, (table, _) in self.has_read.items()])
         relations = {name: engine.scan(snapshot.scan().plan()) for name, snapshot in snapshots.items()}
         rows = engine.sql(self.sql, relations)
         return rows if engine.name == "spark" else engine.to_reader(rows)
+
+    def _ensure_own(self, context: Context, read: Sequence[tuple[str, DeltaTable, TableSnapshot | None]]) -> None:
+        """Check that what is read is of this run. A task that replaces the whole table has an order of its own."""
+        tasks = Neighbors(context, TaskRun.from_context(context))
+        for name, table, snapshot in read if tasks.before and not self._replaces_all else ():
+            if (found := snapshot or snapshot_or_none(table)) is not None:
+                ensure_not_newer(tasks, name, table, found)
 
     def _sql_engine(self, spark: SparkSession | None) -> Engine:
         if spark is None and self.engine != "local":
@@ -169,6 +181,7 @@ class DeltaWriteOperator(DeltaRowsOperator):
         self.mode = mode
         self.replace_where = replace_where
         self.partition_overwrite_mode = partition_overwrite_mode
+        self._replaces_all = mode == "overwrite" and replace_where is None and partition_overwrite_mode == "static"
         self._ensure_valid()
         self.ensure_exact({"task_id": self.task_id, "mode": mode, "idempotency": self.idempotency})
 
@@ -200,7 +213,7 @@ class DeltaWriteOperator(DeltaRowsOperator):
             table,
             # What adds rows doubles them when it is done twice.
             adds=mode not in ("overwrite", "overwrite_partitions"),
-            replaces_table=mode == "overwrite" and self.replace_where is None,
+            replaces_table=self._replaces_all,
         )
         with self.lazy_session(run) as session:
             report = once.run(step, lambda: self.rows(context, session()))
@@ -214,8 +227,17 @@ class DeltaWriteOperator(DeltaRowsOperator):
             raise self.refusal(f"has replace_where, which mode {self.mode!r} does not use")
         if self.mode != "overwrite" and self.partition_overwrite_mode != "static":
             raise self.refusal(f"has partition_overwrite_mode, which mode {self.mode!r} does not use")
-        replaces_all = self.mode == "overwrite" and self.replace_where is None
-        if self.schema_mode == "overwrite" and not (replaces_all and self.partition_overwrite_mode == "static"):
+        if self.schema_mode == "overwrite" and not self._replaces_all:
             raise self.refusal("has schema_mode='overwrite', which needs mode 'overwrite' of the whole table")
         if self.replace_where is not None and self.partition_overwrite_mode == "dynamic":
             raise self.refusal("has replace_where and dynamic partition overwrite, which exclude each other")
+
+
+def _references(given: object) -> Iterator[Mapping[str, object]]:
+    """The XComs of tasks among arguments: the versions that they have committed."""
+    if isinstance(given, Mapping) and {"table_uri", "version", "skipped"} <= given.keys():
+        if given["version"] is not None:
+            yield given
+    elif isinstance(given, Mapping | list | tuple):
+        for one in given.values() if isinstance(given, Mapping) else given:
+            yield from _references(one)

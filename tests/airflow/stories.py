@@ -50,6 +50,7 @@ class Instance:
     creates: bool = False
     values: tuple[str, ...] = ()
     name: str | None = None
+    work: str = ""
     idempotency: Idempotency = "run"
     returned: bool = False
     keeps_state: bool = True
@@ -107,6 +108,7 @@ class Instance:
         once = OnceWriter(
             tasks=Neighbors(context, run), table=self.table, idempotency=self.idempotency, name=self.name,
             adds=not self.replaces, replaces_table=self.whole, is_said=self.is_said,
+            work=self.work,
         )  # fmt: skip
         report = once.run(step, rows)
         if fate in ("before", "after"):  # Or as it finds its work done.
