@@ -107,16 +107,16 @@ class DeltaCheckOperator(DeltaTableOperator):
             raise self.refusal("has exact_columns, which needs columns")
         if where is not None and rows is None and min_rows is None:
             raise self.refusal("has where, which only rows and min_rows use")
-        if not is_template(version):
-            self._number("version", 0)
+        if version is not None and not is_template(version):
+            whole_number("version", version, 0)
 
     def _ensure_checks(self) -> None:
         """Refuse a check that every table passes."""
         for name in ("columns", "rows", "max_health"):
             if getattr(self, name) == {}:
                 raise self.refusal(f"has {name}={{}}, which checks nothing")
-        if not is_template(self.min_rows):
-            self._number("min_rows", 1)
+        if self.min_rows is not None and not is_template(self.min_rows):
+            whole_number("min_rows", self.min_rows, 1)
 
     def _ensure_shapes(self) -> None:
         for name, kind in self.columns.items() if isinstance(self.columns, Mapping) else ():
@@ -141,7 +141,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         if staged and self.max_age is not None:
             raise self.refusal("has max_age, but what is staged has no time yet")
         if self.reference is None:
-            snapshot = table.snapshot(version=self._number("version", 0))
+            snapshot = table.snapshot(None if self.version is None else whole_number("version", self.version, 0))
         elif (referred := self.hook.table_of(self.reference).uri) != table.uri:
             raise self.refusal(f"checks {table.uri} by a reference to {referred}")
         else:
@@ -185,7 +185,7 @@ class DeltaCheckOperator(DeltaTableOperator):
         from delta_orch.expressions.tree import conjunction, is_not_true
 
         problems = []
-        wanted = self._number("min_rows", 1)
+        wanted = 0 if self.min_rows is None else whole_number("min_rows", self.min_rows, 1)
         if wanted and not has_rows(snapshot, RowCondition(self.where, wanted).predicate(snapshot), wanted):
             problems.append(f"there are fewer than {wanted} rows")
         only = RowCondition(self.where).predicate(snapshot)
@@ -194,15 +194,6 @@ class DeltaCheckOperator(DeltaTableOperator):
             if has_rows(snapshot, broken if only is None else conjunction(only, broken), 1):
                 problems.append(f"{name}: there are rows for which {predicate} is not true")
         return problems
-
-    def _number(self, name: str, least: int) -> int | None:
-        value = getattr(self, name)
-        if value is None:
-            return None
-        number = whole_number(value)
-        if number is None or number < least:
-            raise self.refusal(f"has {name}={value!r}, which is not a number of at least {least}")
-        return number
 
 
 def _plain(found: object) -> object:

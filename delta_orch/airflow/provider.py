@@ -38,7 +38,7 @@ def get_provider_info() -> dict[str, object]:
         "sensors": _modules("delta_orch.airflow.sensors"),
         "triggers": _modules("delta_orch.airflow.triggers", "delta_orch.airflow.commit_trigger"),
         "connection-types": [_connection_type()],
-        "extra-links": ["delta_orch.airflow.links.DeltaTableLink"],
+        "extra-links": ["delta_orch.airflow.table_operator.DeltaTableLink"],
         "task-decorators": [
             {"name": "delta", "class-name": "delta_orch.airflow.decorators.delta_task"},
             {"name": "delta_changes", "class-name": "delta_orch.airflow.decorators.delta_changes_task"},

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
@@ -26,17 +27,7 @@ if TYPE_CHECKING:
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.staged_write import StagedWrite
-
-CLAUSES: Mapping[str, tuple[frozenset[str], frozenset[str]]] = {
-    "when_matched_update": (frozenset({"set"}), frozenset({"set", "condition"})),
-    "when_matched_update_all": (frozenset(), frozenset({"condition", "except_columns"})),
-    "when_matched_delete": (frozenset(), frozenset({"condition"})),
-    "when_not_matched_insert": (frozenset({"values"}), frozenset({"values", "condition"})),
-    "when_not_matched_insert_all": (frozenset(), frozenset({"condition", "except_columns"})),
-    "when_not_matched_by_source_update": (frozenset({"set"}), frozenset({"set", "condition"})),
-    "when_not_matched_by_source_delete": (frozenset(), frozenset({"condition"})),
-}
-"""The clauses of `DeltaTable.merge`: the arguments each must have, and may have."""
+    from delta_orch.verbs.merge.clauses import Merge
 
 _LATER = {"set": {"x": "1"}, "values": {"x": "1"}, "condition": "true", "except_columns": ()}
 """In place of the output of a task, when the DAG is parsed."""
@@ -195,7 +186,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
 
         merge: Any = Merge(cast("Any", ensure_reachable), cast("Any", ensure_reachable))
         for clause in self.clauses:
-            name, given = self._parts(clause)
+            name, given = self._parts(clause, Merge)
             arguments: dict[str, Any] = {key: _LATER[key] if is_output(one) else one for key, one in given.items()}
             getattr(merge, name)(**arguments)
             self.ensure_text(f"a condition in {name}", arguments.get("condition"))
@@ -207,15 +198,18 @@ class DeltaMergeOperator(DeltaRowsOperator):
                     parse_row_value(value)
         merge.execute()
 
-    def _parts(self, clause: object) -> tuple[str, Mapping[str, object]]:
+    def _parts(self, clause: object, kind: type[Merge]) -> tuple[str, Mapping[str, object]]:
         if not isinstance(clause, Mapping) or len(clause) != 1:
             raise self.refusal('has a clause that is not {"when_…": {…}}')
         ((name, arguments),) = clause.items()
-        if name not in CLAUSES:
-            raise self.refusal(f"has a clause {name!r}; possible are {', '.join(CLAUSES)}")
-        needed, possible = CLAUSES[name]
-        if not isinstance(arguments, Mapping) or not needed <= arguments.keys() <= possible:
-            raise self.refusal(f"has a clause {name} whose arguments are not {', '.join(sorted(possible))}")
+        possible = {clause: signature(verb) for clause, verb in vars(kind).items() if clause.startswith("when_")}
+        if name not in possible:
+            raise self.refusal(f"has a clause {name!r}; possible are {', '.join(possible)}")
+        try:
+            possible[name].bind(None, **arguments)
+        except TypeError:
+            known = ", ".join(sorted({*possible[name].parameters} - {"self"}))
+            raise self.refusal(f"has a clause {name} whose arguments are not {known}") from None
         return name, arguments
 
     def _ensure_aliases(self) -> None:

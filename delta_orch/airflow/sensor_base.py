@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, NoReturn, Protocol
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
 from delta_orch.airflow.checked import CheckedOperator
-from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import checked_location
-from delta_orch.airflow.table_operator import OperatorArgument, XCom
+from delta_orch.airflow.table_operator import OperatorArgument, XCom, airflow_failures
 from delta_orch.airflow.triggers import FOUND, TIMED_OUT, WatchTrigger, ensure_interval
 from delta_orch.airflow.versions import (
     AirflowException,

@@ -11,7 +11,6 @@ from delta_orch.airflow.locations import is_template, location_text
 from delta_orch.airflow.sensor_base import DeltaSensor, Watch
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger, WatchTrigger
-from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.conditions import (
     ConditionWatch,
     FreshnessCondition,
@@ -152,7 +151,7 @@ class DeltaRowSensor(DeltaConditionSensor):
         self._check(where, min_rows)
 
     def condition(self) -> Condition:
-        return RowCondition(self.where, _integer("min_rows", self.min_rows))
+        return RowCondition(self.where, whole_number("min_rows", self.min_rows))
 
 
 class DeltaTxnSensor(DeltaConditionSensor):
@@ -173,7 +172,7 @@ class DeltaTxnSensor(DeltaConditionSensor):
         self._check(app_id, min_version)
 
     def condition(self) -> Condition:
-        return TxnCondition(self.app_id, _integer("min_version", self.min_version))
+        return TxnCondition(self.app_id, whole_number("min_version", self.min_version))
 
 
 class DeltaFreshnessSensor(DeltaConditionSensor):
@@ -192,11 +191,3 @@ class DeltaFreshnessSensor(DeltaConditionSensor):
     def condition(self) -> Condition:
         age = self.max_age.total_seconds() if isinstance(self.max_age, timedelta) else self.max_age
         return FreshnessCondition(age)
-
-
-def _integer(name: str, value: int | str) -> int:
-    """A number, which a template may have rendered to text."""
-    number = whole_number(value)
-    if number is None:
-        raise InvalidRequestError(f"{name}={value!r} is not an integer", remedy="Pass a whole number")
-    return number

@@ -1,30 +1,29 @@
-"""What all operators on a table share: the connection, the mapping of errors, and what they report."""
+"""What all operators on a table share: the connection, the mapping of errors, and what they report and link to."""
 
 from __future__ import annotations
 
 import inspect
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from threading import get_ident
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from airflow.sdk import Asset, AssetAlias, BaseOperator
+from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
-from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
+from delta_orch.airflow.assets import create_asset, outlet_for, told_asset, touched_partitions
 from delta_orch.airflow.checked import CheckedOperator
-from delta_orch.airflow.events import touched_partitions
-from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook, version_of
 from delta_orch.airflow.lineage import Outcome, lineage_of
-from delta_orch.airflow.links import DeltaTableLink
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
-from delta_orch.airflow.versions import AirflowException, AirflowTaskTimeout
-from delta_orch.errors import InvalidRequestError, VersionNotFoundError
+from delta_orch.airflow.versions import AirflowException, AirflowFailException, AirflowTaskTimeout
+from delta_orch.errors import DeltaError, InvalidRequestError, VersionNotFoundError
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
@@ -60,6 +59,43 @@ def xcom_of(report: StepReport, **details: object) -> XCom:
     if report.commit is not None or report.recovered is not None:
         found["operation_metrics"] = report.metrics
     return {**found, **details}
+
+
+class DeltaTableLink(BaseOperatorLink):  # type: ignore[misc]
+    """From a run to its commit: `table_page` in the connection's extra, a URL with `{table_uri}` and `{version}`.
+
+    There is no link where the connection has no `table_page`. The way back, from a commit to its run, is `log_url` in
+    the commit's `userMetadata`.
+    """
+
+    name = "Delta table"
+
+    def get_link(self, operator: DeltaTableOperator, *, ti_key: object) -> str:
+        # A mapped task that was refused before it began is no operator yet.
+        outcome = getattr(operator, "outcome", None)
+        page = None if outcome is None else operator.hook.table_page()
+        if outcome is None or page is None:
+            return ""
+        version = outcome.xcom["version"]
+        shown = {"{table_uri}": outcome.table.uri, "{version}": "" if version is None else str(version)}
+        for name, value in shown.items():
+            page = page.replace(name, quote(value, safe=""))
+        return page
+
+
+@contextmanager
+def airflow_failures() -> Iterator[None]:
+    """Let errors worth a retry through and end the task on the others.
+
+    Raises:
+        AirflowFailException: For a DeltaError that is not `retryable`; the error is its cause.
+    """
+    try:
+        yield
+    except DeltaError as error:
+        if error.retryable:
+            raise
+        raise AirflowFailException(f"{error.code}: {error}") from error
 
 
 class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]

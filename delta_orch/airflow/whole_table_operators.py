@@ -46,12 +46,7 @@ class _VersionOperator(DeltaTableOperator):
 
     def _version(self) -> int | None:
         """As rendered."""
-        if self.version is None:
-            return None
-        number = whole_number(self.version)
-        if number is None or number < 0:
-            raise self.refusal(f"has version={self.version!r}, which is not a version of a table")
-        return number
+        return None if self.version is None else whole_number("version", self.version, 0)
 
     def once(self, context: Context, run: TaskRun, table: DeltaTable) -> OnceWriter:
         """Whoever does it twice finds it done; only retries are kept from repeating it."""

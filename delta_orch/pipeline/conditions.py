@@ -54,7 +54,7 @@ class WatchGoal:
                 remedy="Pass after_version or after_timestamp",
             )
         if after_version is not None:
-            return cls(after_version=_parse_version(after_version))
+            return cls(after_version=whole_number("after_version", after_version, -1))
         assert after_timestamp is not None
         return cls(after_timestamp_ms=_parse_timestamp_ms(after_timestamp))
 
@@ -141,21 +141,20 @@ class VersionWatch:
         return snapshot, {} if self._goal.is_met_by(snapshot.version, snapshot.timestamp_ms) else None
 
 
-def whole_number(value: Any) -> int | None:
-    """A whole number, which a template may have made text of; None for anything else."""
+def whole_number(name: str, value: Any, least: int | None = None) -> int:
+    """A whole number, which a template may have made text of.
+
+    Raises:
+        InvalidRequestError: It is none, or below `least`.
+    """
     try:
-        return None if isinstance(value, bool | float) else int(value)
+        number = None if isinstance(value, bool | float) else int(value)
     except (TypeError, ValueError):
-        return None
-
-
-def _parse_version(value: int | str) -> int:
-    version = whole_number(value)
-    if version is None or version < -1:
-        raise InvalidRequestError(
-            f"after_version={value!r} is not a table version", remedy="Pass an integer ≥ 0, or -1 to wait for the table"
-        )
-    return version
+        number = None
+    if number is None or (least is not None and number < least):
+        what = "" if least is None else f" of at least {least}"
+        raise InvalidRequestError(f"{name}={value!r} is not a whole number{what}", remedy="Pass one", argument=name)
+    return number
 
 
 def _parse_timestamp_ms(value: datetime | str) -> int:

@@ -17,8 +17,8 @@ from delta_orch.airflow import (
     DeltaOptimizeOperator,
     DeltaVacuumOperator,
 )
-from delta_orch.airflow.failures import airflow_failures
 from delta_orch.airflow.maintenance_operators import parse_target_size
+from delta_orch.airflow.table_operator import airflow_failures
 from delta_orch.airflow.versions import AirflowFailException
 from delta_orch.errors import (
     ConcurrentAppendError,
