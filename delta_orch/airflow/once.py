@@ -246,7 +246,7 @@ class OnceWriter:
             raise renamed(name)
 
     def _are_gone(self, attempts: Attempts, marker: Marker | None, unit: TxnId, recorded: int) -> bool:
-        """Whether rows that are recorded are there no more, and are to be added again."""
+        """Whether rows that are recorded, and would be left so, are there no more."""
         is_once, is_asked = self.idempotency == "partition", marker is not None and marker.acknowledged
         if marker is not None and marker.refused and is_asked:
             return is_once
@@ -255,7 +255,7 @@ class OnceWriter:
         again = marker is not None and marker.clearing(self.tasks.run, unit.version) is Clearing.CERTAIN
         given, stands = (self.tasks, self.table, unit.app_id, recorded), is_once or not is_asked
         try:
-            return are_taken(*given, stands=stands, again=again and not is_once)
+            return are_taken(*given, stands=stands, again=again and not is_once) and stands
         except InvalidRequestError:
             attempts.refuse(unit)
             raise
