@@ -11,7 +11,7 @@ import json
 from collections.abc import Mapping, Set
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.errors import InvalidRequestError, MissingFileError, VersionNotFoundError
+from delta_orch.errors import DeltaError, InvalidRequestError, MissingFileError, VersionNotFoundError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit, is_older, newest_first, said_by
 
 if TYPE_CHECKING:
@@ -121,7 +121,7 @@ def are_taken(
     try:
         rows = _Rows(table, own)
         for version in range(own.version + 1, newest + 1):
-            rows.follow(table.log.read_commit(version), is_remover=version in removers)
+            rows.follow(table.log.read_commit(version), removers.get(version))
         if rows.files and (rows.in_part or rows.are_gone):
             raise _in_part(run, rows.in_part or "Of several files that it has written, some were removed")
     except InvalidRequestError:
@@ -154,12 +154,12 @@ class _Rows:
         self._are_changed = False
         self._past = {self.files: (self.are_gone, "")}
 
-    def follow(self, commit: Commit, *, is_remover: bool) -> None:
+    def follow(self, commit: Commit, remover: str | None) -> None:
         """Go on to the next commit.
 
         Args:
-            is_remover: It has to remove all of them that a file holds, or none, unless the others are removed later.
-                Another one, of a newer run or a user, may have removed some.
+            remover: The task that has to remove all of them that a file holds, or none, unless the others are removed
+                later. Another commit, of a newer run or a user, may have removed some.
         """
         from delta_orch.pipeline.shared_target import paths_of
         from delta_orch.pipeline.tail import changes_data
@@ -170,21 +170,35 @@ class _Rows:
             self.files = self.files - gone | paths_of(commit.adds) & frozenset[str]().union(*self._past)
             self.are_gone, self.in_part = self._past.get(self.files, (not self.files, self.in_part))
         elif gone:
-            self._are_changed |= info.get("operation") in ("UPDATE", "MERGE")
-            may_remove = is_remover or (info.get("operation") in _REMOVING and changes_data(commit))
+            heirs, is_change = _heirs(commit, gone), info.get("operation") in ("UPDATE", "MERGE")
+            # It may have changed other rows of the files: of a compaction, or those that it has written itself.
+            are_there = is_change and remover is not None and self._are_in(commit.version, self.files - gone | heirs)
+            self._are_changed |= is_change and not are_there
+            is_removal = info.get("operation") in _REMOVING and changes_data(commit)
+            may_remove = is_removal if remover is None else not are_there
             removed, left = self._split(commit, commit.version - 1, gone) if may_remove else (False, True)
             if removed and predicate_of(info) is not None and not self._are_changed:
                 # Of the rows as they were written: a compaction puts those of others into their file.
                 removed, rest = self._split(commit, self._own_version, self._written)
                 if removed and not rest:
                     gone, left = self.files, False
-            if removed and left and is_remover:
-                what = "removed or changed some rows of its files, and left others"
-                self.in_part = f"Version {commit.version} has {what}"
+            if removed and left and remover is not None:
+                said = f"of its files in version {commit.version}, and left others"
+                self.in_part = f"Task {remover} has removed or changed some rows {said}"
             has_all = removed and not left
             self.are_gone |= has_all
-            self.files = self.files - gone | (frozenset() if has_all else _heirs(commit, gone))
+            self.files = self.files - gone | (frozenset() if has_all else heirs)
             self._past[self.files] = self.are_gone, self.in_part
+
+    def _are_in(self, version: int, paths: Set[str]) -> bool:
+        """Whether the rows, as they were written, are all in these files of a version."""
+        from delta_orch.pipeline.shared_target import are_among
+
+        try:
+            own, newer = (self._table.snapshot(version=each) for each in (self._own_version, version))
+            return are_among(own, self._written, newer, paths)
+        except DeltaError:
+            return False  # Vacuum has deleted them, or columns have other types now.
 
     def _split(self, commit: Commit, version: int, paths: Set[str]) -> tuple[bool, bool]:
         """Whether a commit that removes rows removes some that these files of a version hold, and leaves some."""

@@ -147,6 +147,21 @@ def _looking(
     return look
 
 
+def are_among(older: TableSnapshot, paths: Set[str], newer: TableSnapshot, among: Set[str]) -> bool:
+    """Whether files of a version have all rows that files of an older one have, each as often."""
+    from delta_orch.engines.local.engine import LocalEngine
+    from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
+
+    engine, relations = LocalEngine(), {}
+    for name, snapshot, wanted in (("own", older, paths), ("there", newer, among)):
+        files = snapshot.files(ADD_SCHEMA.names)
+        these = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(wanted))))
+        # As rows of the newer version: columns may have come since.
+        relations[name] = engine.scan(scan_of_files(newer, these.select(SCAN_COLUMNS).combine_chunks()))
+    missing = engine.sql("SELECT * FROM own EXCEPT ALL SELECT * FROM there", relations)
+    return not engine.to_arrow(missing, limit=1).num_rows
+
+
 def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers: tuple[str, ...]) -> None:
     """Look up in the log who has added what a staged write replaces.
 
