@@ -312,8 +312,9 @@ class OnceWriter:
             verdict = judge(unit.version, recorded, marker, is_same=is_same, adds=self.adds)
         if marker is None and knows and recorded is not None and verdict in (Verdict.LEAVE, Verdict.AGAIN):
             info = find_txn_commit(self.table, unit.app_id, recorded).commit_info or {}
-            if self.tasks.run.is_of_run(info):
-                # Not of a newer run, but of this one as it was before it was deleted and created again.
+            if self.tasks.run.is_of_run(info) or self.tasks.run.is_asked_after(info):
+                # Not of a newer run, but of this one as it was before it was deleted and created again; or of one that
+                # is to be replaced.
                 verdict = Verdict.AGAIN
         if verdict is Verdict.AGAIN and mode == "ignore":
             return txns, Verdict.LEAVE

@@ -62,7 +62,7 @@ def ensure_not_newer(tasks: Neighbors, name: str, table: DeltaTable, read: Table
         for commit in newest_first(table, read.version, own + 1):
             info = commit.commit_info or {}
             said = said_by(info)
-            is_other = said.get("dag_id") == tasks.run.dag_id and said.get("run_id") != tasks.run.run_id
+            is_other = said.get("dag_id") == tasks.run.dag_id and not tasks.run.is_of_run(info)
             if is_other and said.get("task_id") in tasks.before and _replaces_all(info):
                 raise _of_another_run(tasks.run, name, str(said["task_id"]))
 

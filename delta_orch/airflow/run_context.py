@@ -29,6 +29,7 @@ class TaskRun:
         task_id: With the task groups it is in.
         map_index: -1 for a task that is not mapped.
         run_id: The DAG run's.
+        is_backfill: A user has asked for this run, or for its reprocessing.
         try_number: 1 for the first attempt. It is not part of the identity.
         partition_key: The DAG run's, where it has one.
         data_interval: Start and end; None for runs without a logical date.
@@ -63,6 +64,7 @@ class TaskRun:
     log_url: str | None = None
     retries: int = 0
     attempt_id: str = ""
+    is_backfill: bool = False
     keeps_state: bool = True
 
     @classmethod
@@ -89,6 +91,7 @@ class TaskRun:
             log_url=getattr(ti, "log_url", None),
             retries=ti.task.retries or 0,
             attempt_id=str(getattr(ti, "id", "")),
+            is_backfill=getattr(dag_run, "run_type", None) == "backfill",
             keeps_state=context.get("task_state_store") is not None,
         )
 
@@ -169,6 +172,11 @@ class TaskRun:
     def is_of_run(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made in this run, as `user_metadata` tells it."""
         return self._is_said(commit_info, "dag_id", "run_id")
+
+    def is_asked_after(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether this is a backfill that was begun after a commit: whose ever it is, it is to be replaced."""
+        at = commit_info.get("timestamp")
+        return self.is_backfill and isinstance(at, int) and at < self.started_ms
 
     def is_of_task(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made by an attempt of this task instance."""

@@ -69,7 +69,7 @@ def judge_by_table(
         if run.is_this_attempt(info) or _is_repeated(run, info, is_said=is_said):
             return Verdict.OWN
         return Verdict.LEAVE if run.is_before(info) else again
-    if again is Verdict.WRITE or run.is_of_run(info):
+    if again is Verdict.WRITE or run.is_of_run(info) or run.is_asked_after(info):
         return again
     own = find_commit_after(table, -1, run.is_of_task, app_id=unit.app_id, since_ms=run.since_ms)
     tries = run.retries if own is None else run.counted_at(own.commit_info or {}).get("max_tries", run.max_tries)

@@ -234,9 +234,9 @@ class DeltaWriteOperator(DeltaRowsOperator):
 
 
 def _references(given: object) -> Iterator[Mapping[str, object]]:
-    """The XComs of tasks among arguments: the versions that they have committed."""
+    """The XComs of tasks among arguments that have committed nothing: the versions that they have found."""
     if isinstance(given, Mapping) and {"table_uri", "version", "skipped"} <= given.keys():
-        if given["version"] is not None:
+        if given["skipped"] and given["version"] is not None:
             yield given
     elif isinstance(given, Mapping | list | tuple):
         for one in given.values() if isinstance(given, Mapping) else given:

@@ -41,6 +41,7 @@ class Instance:
     start_date: datetime = START
     run_after: datetime = DAY + timedelta(days=1)
     run_id: str = "scheduled__2024-01-05"
+    run_type: str = "scheduled"
     task_id: str = "t"
     map_index: int = -1
     whole: bool = False
@@ -70,7 +71,7 @@ class Instance:
         )  # fmt: skip
         dag_run = SimpleNamespace(
             clear_number=self.clear_number, partition_key=None, data_interval_start=DAY, run_after=self.run_after,
-            data_interval_end=DAY + timedelta(days=1), start_date=self.start_date,
+            data_interval_end=DAY + timedelta(days=1), start_date=self.start_date, run_type=self.run_type,
         )  # fmt: skip
         kept = SimpleNamespace(get=self.store.get, set=lambda key, value, retention: self.store.update({key: value}))
         told = {"ti": ti, "dag_run": dag_run, "dag": SimpleNamespace(task_dict={})}

@@ -6,6 +6,7 @@ from __future__ import annotations
 import itertools
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from uuid import uuid4
 
 import pyarrow as pa
@@ -159,6 +160,26 @@ def test_a_run_that_was_cleared_and_then_created_anew(steps: tuple[str, ...]) ->
                 with pytest.raises(InvalidRequestError, match="was deleted and created again"):
                     anew.attempt()
                 assert content(table) == there
+
+
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_backfill_replaces_what_was_there_when_it_began(whole: bool) -> None:
+    """It comes in the place of a run that was deleted, and had been cleared: that one was the newest."""
+    table, began = new_table(), datetime.now(UTC)
+    scheduled = Instance(table, True, whole=whole)
+    scheduled.attempt()
+    scheduled.clear()
+    scheduled.attempt()
+    backfill = {"run_id": "backfill", "run_type": "backfill", "whole": whole}
+    assert Instance(table, True, start_date=began - timedelta(minutes=1), **backfill).attempt().skipped  # type: ignore[arg-type]
+    later: dict[str, Any] = {"start_date": datetime.now(UTC) + timedelta(minutes=1), **backfill}
+    assert Instance(table, True, **{**later, "run_type": "manual"}).attempt().skipped
+    task = Instance(table, True, try_number=7, **later)
+    with pytest.raises(Died):
+        task.attempt("before")
+    task.retry()
+    task.attempt()
+    assert content(table) == ["8"]
 
 
 @pytest.mark.parametrize("step", [*CERTAIN, *HIDDEN])

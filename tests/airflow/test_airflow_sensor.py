@@ -263,9 +263,9 @@ def test_version_far_ahead_is_waited_for(tmp_path: Path) -> None:
     [
         ((None, None), "exactly one"),
         ((1, datetime.now(UTC)), "exactly one"),
-        (("soon", None), "not a table version"),
-        ((-2, None), "not a table version"),
-        ((True, None), "not a table version"),
+        (("soon", None), "not a whole number"),
+        ((-2, None), "not a whole number"),
+        ((True, None), "not a whole number"),
         ((None, datetime(2024, 1, 1)), "not a moment in time"),
         ((None, "2024-01-01T00:00:00"), "not a moment in time"),
         ((None, "yesterday"), "not a moment in time"),
