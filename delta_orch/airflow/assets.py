@@ -15,12 +15,9 @@ from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    import pyarrow as pa
     from airflow.sdk import Asset, Context
     from airflow.sdk.definitions.asset import AssetUriRef
     from pydantic import JsonValue
-
-    from delta_orch.delta_table import DeltaTable
 
     Extra = dict[str, JsonValue]
 
@@ -33,9 +30,6 @@ __all__ = [
     "table_uri_of_asset",
     "told_asset",
 ]
-
-MAX_PARTITIONS = 1000
-"""So many partitions an asset event names."""
 
 WATCHED = "delta_orch_watched"
 """Of an asset's extra: the triggerer watches the table."""
@@ -133,22 +127,3 @@ def create_asset(*, table_uri: str, extra: Extra | None = None) -> Asset:
     from airflow.sdk import Asset
 
     return Asset(uri=asset_uri_of_table(table_uri), extra=extra or {})
-
-
-def touched_partitions(table: DeltaTable, first: int, last: int) -> list[dict[str, str | None]] | None:
-    """The partitions in which commits changed data, as text by column; None where there are more than an event should
-    hold, or the table has none."""
-    from delta_orch.pipeline.tail import partitions_of_versions
-
-    return partitions_as_text(partitions_of_versions(table.log, first, last))
-
-
-def partitions_as_text(found: pa.Table) -> list[dict[str, str | None]] | None:
-    """One object a partition, as `touched_partitions`."""
-    from delta_orch.pipeline.partitions import key_text
-
-    if not found.column_names or found.num_rows > MAX_PARTITIONS:
-        return None
-    return [
-        {name: None if value is None else key_text(value) for name, value in row.items()} for row in found.to_pylist()
-    ]

@@ -190,7 +190,7 @@ class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[mi
 
 def payload_of(table: DeltaTable, batch: TailBatch) -> dict[str, object]:
     """What an asset event tells of new commits."""
-    from delta_orch.airflow.assets import partitions_as_text
+    from delta_orch.pipeline.tail import partitions_as_text
 
     return {
         "table_uri": table.uri,

@@ -15,7 +15,7 @@ from urllib.parse import quote
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
-from delta_orch.airflow.assets import create_asset, outlet_for, told_asset, touched_partitions
+from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
 from delta_orch.airflow.checked import CheckedOperator
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook, version_of
 from delta_orch.airflow.lineage import Outcome, lineage_of
@@ -273,7 +273,9 @@ def attach_to_outlets(context: Context, outlets: Sequence[object], xcom: XCom, t
     if first == version and isinstance(metrics, Mapping) and "numOutputRows" in metrics:
         extra["rows"] = int(metrics["numOutputRows"])
     if not xcom["skipped"] and isinstance(version, int) and isinstance(first, int):
-        extra["partitions"] = touched_partitions(table, first, version)
+        from delta_orch.pipeline.tail import partitions_as_text, partitions_of_versions
+
+        extra["partitions"] = partitions_as_text(partitions_of_versions(table.log, first, version))
     for outlet in outlets:
         if isinstance(outlet, Asset | AssetRef):
             events[outlet].extra.update(extra)

@@ -19,7 +19,11 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, typed_partitions
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.pipeline.partitions import key_text
 from delta_orch.scan.file_listing import list_partitions
+
+MAX_PARTITIONS = 1000
+"""So many partitions an event names."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +200,16 @@ def _touched_partitions(log: TableLog, latest: Snapshot, commits: Sequence[Commi
     except ProtocolViolationError:
         # The partition column had another type, and what was removed then has no value of this one.
         return list_partitions(latest)
+
+
+def partitions_as_text(found: pa.Table) -> list[dict[str, str | None]] | None:
+    """Partitions as an event names them: one object each, its values as text by column; None where there are more than
+    an event should hold, or the table has none."""
+    if not found.column_names or found.num_rows > MAX_PARTITIONS:
+        return None
+    return [
+        {name: None if value is None else key_text(value) for name, value in row.items()} for row in found.to_pylist()
+    ]
 
 
 def partitions_of_versions(log: TableLog, first: int, last: int) -> pa.Table:
