@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from posixpath import normpath
 from typing import TYPE_CHECKING, NamedTuple, Protocol
@@ -12,7 +12,7 @@ from delta_orch.errors import InvalidRequestError, ProtocolViolationError
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.protocol.arrow_building import int64_range, one_chunk, string_array
-from delta_orch.protocol.types import LONG, DataType, StructField, StructType
+from delta_orch.protocol.types import LONG, DataType, StructField, StructType, fields_on
 from delta_orch.table.column_mapping import ColumnMappingMode
 
 if TYPE_CHECKING:
@@ -123,17 +123,6 @@ def value_at(batch: pa.RecordBatch, indexes: Sequence[int]) -> pa.Array:
     """The values at the place that `column_indexes` gives, null where a struct on the way is."""
     first, *below = indexes
     return pc.struct_field(batch.column(first), below) if below else batch.column(first)
-
-
-def fields_on(path: Sequence[str], schema: StructType) -> Iterator[StructField]:
-    """The column a path begins with, and the fields it leads through."""
-    current: DataType = schema
-    for name in path:
-        assert isinstance(current, StructType)
-        found = current.find(name)
-        assert found is not None
-        yield found
-        current = found.data_type
 
 
 class FilePruning(Protocol):

@@ -33,6 +33,8 @@ from delta_orch.protocol.types import (
     TIMESTAMP_NTZ,
     DataType,
     DecimalType,
+    MapType,
+    PrimitiveType,
 )
 
 _MICROS_PER_DAY = 86_400_000_000
@@ -143,6 +145,21 @@ def refuse_comparison(op: str, column: Column, left: DataType, right: DataType) 
         column=".".join(column.path),
         operator=op,
     )
+
+
+def _family(data_type: DataType) -> str:
+    if data_type in INTEGRAL_RANGES or data_type in (FLOAT, DOUBLE) or isinstance(data_type, DecimalType):
+        return "number"
+    return "moment" if data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ) else str(data_type)
+
+
+def ensure_comparable(left: DataType, right: DataType, op: str, left_column: Column) -> None:
+    """Raises InvalidExpressionError where Spark compares no columns of these types."""
+    if isinstance(left, MapType) or isinstance(right, MapType):
+        refuse_comparison(op, left_column, left, right)
+    atomic = isinstance(left, PrimitiveType | DecimalType) and isinstance(right, PrimitiveType | DecimalType)
+    if atomic and _family(left) != _family(right) and STRING not in (left, right):
+        refuse_comparison(op, left_column, left, right)
 
 
 # On the grid of whole numbers

@@ -17,7 +17,7 @@ from datetime import datetime
 from decimal import Decimal
 
 from delta_orch.errors import ColumnNotFoundError, InvalidExpressionError
-from delta_orch.expressions.fit_comparison import fit_comparison, literal_type, refuse_comparison
+from delta_orch.expressions.fit_comparison import ensure_comparable, fit_comparison, literal_type
 from delta_orch.expressions.nodes import (
     And,
     Coerced,
@@ -47,19 +47,17 @@ from delta_orch.expressions.tree import (
 from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import (
     BOOLEAN,
-    DATE,
+    COLLATIONS,
     DOUBLE,
     FLOAT,
     STRING,
-    TIMESTAMP,
-    TIMESTAMP_NTZ,
     VOID,
     DataType,
     DecimalType,
-    MapType,
     PrimitiveType,
     StructField,
     StructType,
+    fields_on,
 )
 
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -219,6 +217,13 @@ class _Resolver:
 
     def _column(self, column: Column) -> tuple[Column, DataType | None]:
         path, data_type = find_column(column.path, self._schema)
+        if any(COLLATIONS in field.metadata for field in fields_on(path, self._schema)):
+            raise InvalidExpressionError(
+                f"The column {'.'.join(path)} has a collation",
+                cause="Under it, more texts are equal than byte by byte, as texts are compared here",
+                remedy="Read the column, and compare its values yourself",
+                column=".".join(path),
+            )
         return Column(path), data_type
 
     def _boolean_column(self, node: Column) -> Expression:
@@ -248,7 +253,8 @@ class _Resolver:
         if not isinstance(child, Column):
             resolved = self.predicate(child)
             return self._is_null(resolved) if isinstance(resolved, Literal) else IsNull(resolved)
-        column, data_type = self._column(child)
+        path, data_type = find_column(child.path, self._schema)
+        column = Column(path)
         if data_type is None:
             return Coerced(IsNull(column))
         return Literal(True, BOOLEAN) if data_type == VOID else IsNull(column)
@@ -298,7 +304,7 @@ class _Resolver:
             return Coerced(Comparison(op, left, right))
         if VOID in (left_type, right_type):
             return _compare_with_void(op, left, left_type, right, right_type)
-        _ensure_comparable(left_type, right_type, op, left)
+        ensure_comparable(left_type, right_type, op, left)
         widths = [self._char_length(column) for column in (left, right)]
         if None not in widths and widths[0] != widths[1]:
             from delta_orch.expressions.parse import parse_expression
@@ -328,12 +334,8 @@ class _Resolver:
 
     def _char_length(self, column: Column) -> int | None:
         """Of a column that is declared `char(n)`, also of one side of a join."""
-        parent: DataType = self._schema
-        for name in column.path[:-1]:
-            found = parent.find(name) if isinstance(parent, StructType) else None
-            parent = VOID if found is None else found.data_type
-        field = parent.find(column.path[-1]) if isinstance(parent, StructType) else None
-        return None if field is None else char_width(field)
+        fields = tuple(fields_on(column.path, self._schema))
+        return char_width(fields[-1]) if len(fields) == len(column.path) else None
 
     def _compare_char(self, op: str, column: Column, length: int, text: str) -> Expression:
         """`char` and a constant: Spark fills up both with spaces, which the table's files may have or not."""
@@ -463,20 +465,6 @@ def _number_as_double(literal: Literal) -> Literal:
     if isinstance(literal.value, int | Decimal) and not isinstance(literal.value, bool):
         return Literal(float(literal.value), DOUBLE)
     return literal
-
-
-def _family(data_type: DataType) -> str:
-    if data_type in INTEGRAL_RANGES or data_type in (FLOAT, DOUBLE) or isinstance(data_type, DecimalType):
-        return "number"
-    return "moment" if data_type in (DATE, TIMESTAMP, TIMESTAMP_NTZ) else str(data_type)
-
-
-def _ensure_comparable(left: DataType, right: DataType, op: str, left_column: Column) -> None:
-    if isinstance(left, MapType) or isinstance(right, MapType):
-        refuse_comparison(op, left_column, left, right)
-    atomic = isinstance(left, PrimitiveType | DecimalType) and isinstance(right, PrimitiveType | DecimalType)
-    if atomic and _family(left) != _family(right) and STRING not in (left, right):
-        refuse_comparison(op, left_column, left, right)
 
 
 def _compare_with_void(op: str, left: Column, left_type: DataType, right: Column, right_type: DataType) -> Expression:

@@ -16,6 +16,7 @@ from delta_orch.errors import ProtocolViolationError, SchemaMismatchError, Unsup
 from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.types import (
     CHAR_VARCHAR_TYPE,
+    COLLATIONS,
     PRIMITIVE_TYPES,
     STRING,
     ArrayType,
@@ -156,7 +157,9 @@ def _field_from_json(obj: JsonValue, depth: int) -> StructField:
     name, metadata = obj["name"], obj.get("metadata") or {}
     if not isinstance(name, str) or not isinstance(metadata, Mapping):
         raise TypeError("a field's name is not a string, or its metadata is not an object")
-    return StructField(name, data_type_from_json(obj["type"], depth=depth), bool(obj.get("nullable", True)), metadata)
+    if isinstance(kind := obj["type"], str) and kind.startswith("string collate "):
+        metadata = {**metadata, COLLATIONS: {name: kind.partition("collate ")[2]}}
+    return StructField(name, data_type_from_json(kind, depth=depth), bool(obj.get("nullable", True)), metadata)
 
 
 def data_type_to_json(data_type: DataType) -> JsonValue:

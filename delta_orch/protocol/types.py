@@ -6,7 +6,7 @@ Values of these classes are immutable and compare by value. JSON spelling lives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 
@@ -120,6 +120,16 @@ class StructType(DataType):
         return "struct<" + ",".join(f"{f.name}:{f.data_type}" for f in self.fields) + ">"
 
 
+def fields_on(path: Sequence[str], schema: DataType) -> Iterator[StructField]:
+    """The column a path begins with, and the fields it leads through, up to one that is none."""
+    for name in path:
+        found = schema.find(name) if isinstance(schema, StructType) else None
+        if found is None:
+            return
+        yield found
+        schema = found.data_type
+
+
 STRING = PrimitiveType("string")
 LONG = PrimitiveType("long")
 INTEGER = PrimitiveType("integer")
@@ -136,6 +146,7 @@ VOID = PrimitiveType("void")
 VARIANT = PrimitiveType("variant")
 
 CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+COLLATIONS = "__COLLATIONS"
 """The key of a column's metadata with its type as declared, where texts in it have a length."""
 
 PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {

@@ -84,10 +84,15 @@ class Session:
         return select_engine(frame, self.choice)
 
     def relation(self, engine: Engine, value: object) -> Relation:
-        """Rows by any of the names."""
+        """Rows by any of the names. Raises UnsupportedExpressionError where texts are compared by a collation."""
+        from delta_orch.log.read.snapshot import Snapshot
+        from delta_orch.table.registry import has_collations
         from delta_orch.writing.sources import open_source
 
-        return open_source(engine, value.snapshot() if isinstance(value, DeltaTable) else value)
+        value = value.snapshot() if isinstance(value, DeltaTable) else value
+        if isinstance(value, Snapshot) and has_collations(value.configuration):
+            raise unsupported("A query of a table whose columns have collations", "Read it with snapshot().scan()")
+        return open_source(engine, value)
 
     def refuse_options(self, statement: str) -> None:
         """Raises InvalidRequestError where options of a commit are given to a statement without one."""

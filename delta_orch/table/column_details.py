@@ -22,7 +22,7 @@ from delta_orch.protocol.schema import (
     INVARIANTS,
     TYPE_CHANGES,
 )
-from delta_orch.protocol.types import DataType, StructField, StructType, parts_of
+from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, COLLATIONS, DataType, StructField, StructType, parts_of
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
 
 Kind = TypeVar("Kind")
@@ -117,8 +117,8 @@ def _details(column: StructField, path: tuple[str, ...]) -> ColumnDetails:
         data_type=column.data_type,
         nullable=column.nullable,
         comment=said.optional("comment", str),
-        declared_type=said.optional("__CHAR_VARCHAR_TYPE_STRING", str),
-        collations=said.optional("__COLLATIONS", dict) or {},
+        declared_type=said.optional(CHAR_VARCHAR_TYPE, str),
+        collations=said.optional(COLLATIONS, dict) or {},
         generation_expression=said.optional(GENERATION_EXPRESSION, str),
         identity=_identity(said),
         default=said.optional(CURRENT_DEFAULT, str),

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from delta_orch.errors import ProtocolViolationError, UnsupportedFeatureError, UnsupportedVersionError
 from delta_orch.protocol.actions import Protocol
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START, INVARIANTS, TYPE_CHANGES
-from delta_orch.protocol.types import fields_of
+from delta_orch.protocol.types import COLLATIONS, fields_of
 
 if TYPE_CHECKING:
     from delta_orch.table.configuration import TableConfiguration
@@ -64,7 +64,7 @@ has_column_defaults = has_field_key(CURRENT_DEFAULT)
 def has_collations(configuration: TableConfiguration) -> bool:
     """Whether a string column compares other than byte by byte. Its field says so, in older tables its type."""
     text = configuration.metadata.schema_string
-    return "__COLLATIONS" in text or " collate " in text.lower()
+    return COLLATIONS in text or " collate " in text.lower()
 
 
 class TableFeature(NamedTuple):

@@ -24,6 +24,7 @@ from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression, resolve_predicate
 from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import columns_of, conjunction
+from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -223,3 +224,23 @@ def test_a_column_in_double_quotes_is_refused_with_the_remedy() -> None:
             resolve_predicate(where, schema)
     for where in ("name = '\"name\"'", 'name = "x"', '`a b` = "" -- "name"', "name = 'it\\'s \"name\"'"):
         assert resolve_predicate(where, schema)
+
+
+def test_what_a_collation_compares_is_refused() -> None:
+    under = {"__COLLATIONS": {"name": "spark.UTF8_LCASE"}}
+    inside = StructType((StructField("name", STRING, True, under), StructField("plain", STRING)))
+    schema = StructType((*inside, StructField("point", inside)))
+    for where in (
+        "name = 'a'",
+        "name IN ('a')",
+        "name LIKE 'a%'",
+        "length(name) = 1",
+        "plain = 'a' OR point.name = 'a'",
+    ):
+        with pytest.raises(InvalidExpressionError, match="has a collation"):
+            resolve_predicate(where, schema)
+    for where in ("plain = 'a'", "point.plain LIKE 'a%'", "name IS NULL", "NOT point.name IS NULL"):
+        assert resolve_predicate(where, schema)
+    old = parse_schema('{"type":"struct","fields":[{"name":"name","type":"string collate UNICODE_CI"}]}')
+    with pytest.raises(InvalidExpressionError, match="has a collation"):
+        resolve_predicate("name = 'a'", old)

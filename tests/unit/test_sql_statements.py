@@ -26,7 +26,9 @@ from delta_orch.errors import (
     TimestampOutOfRangeError,
     UnsupportedExpressionError,
 )
+from delta_orch.protocol.types import STRING, StructField, StructType
 from delta_orch.statements.queries import Query
+from tests.handmade import HandmadeTable
 
 SCHEMA = pa.schema([("id", pa.int64()), ("name", pa.string()), ("day", pa.date32())])
 
@@ -1197,3 +1199,14 @@ def test_a_statement_has_one_moment(tmp_path: Path, statement: str) -> None:
         moments.add(frozenset(row["a"] for row in found))
     assert len(moments) == 2
     assert {len(moment) for moment in moments} <= ({1, 2} if statement.startswith("INSERT") else {1})
+
+
+def test_a_table_whose_texts_are_compared_by_a_collation_is_not_queried(tmp_path: Path) -> None:
+    column = StructField("name", STRING, True, {"__COLLATIONS": {"name": "spark.UTF8_LCASE"}})
+    made = HandmadeTable(tmp_path / "t")
+    made.create(StructType((column,)), features=["collations"])
+    made.commit(made.add("f.parquet", pa.table({"name": ["a", "A"]})))
+    assert made.open().snapshot().scan().to_arrow().num_rows == 2
+    for table in (made.open(), made.open().snapshot()):
+        with pytest.raises(UnsupportedExpressionError, match="collations"):
+            delta_orch.sql("SELECT DISTINCT name FROM t", tables={"t": table})

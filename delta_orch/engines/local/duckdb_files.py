@@ -22,7 +22,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids
 from delta_orch.engines.local.duckdb_columns import ColumnWriter, NotNativeError, Path, type_name
 from delta_orch.engines.read_errors import reading
-from delta_orch.engines.scan_plan import OutputColumn, ScanPlan, fields_on
+from delta_orch.engines.scan_plan import OutputColumn, ScanPlan
 from delta_orch.errors import SchemaMismatchError, TableError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_string
 from delta_orch.expressions.tree import columns_of
@@ -35,6 +35,7 @@ from delta_orch.protocol.types import (
     TIMESTAMP_NTZ,
     StructField,
     StructType,
+    fields_on,
     types_of,
 )
 from delta_orch.storage.base import ensure_regular_file

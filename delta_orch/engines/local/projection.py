@@ -12,7 +12,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.conform import conform_column, nulls_of
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, fields_on, value_at
+from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, value_at
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.fit_comparison import literal_type
@@ -21,7 +21,18 @@ from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
 from delta_orch.protocol.arrow_building import literal_scalar, type_to_arrow
-from delta_orch.protocol.types import BYTE, DOUBLE, INTEGER, LONG, SHORT, VOID, DataType, StructField, StructType
+from delta_orch.protocol.types import (
+    BYTE,
+    DOUBLE,
+    INTEGER,
+    LONG,
+    SHORT,
+    VOID,
+    DataType,
+    StructField,
+    StructType,
+    fields_on,
+)
 
 
 def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
