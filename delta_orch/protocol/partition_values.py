@@ -150,11 +150,12 @@ def _parse(text: str, data_type: DataType) -> PartitionValue:
     if isinstance(data_type, DecimalType):
         return _parse_decimal(text, data_type)
     if data_type == DATE:
-        return _parse_timestamp(text).date()
+        return _parse_timestamp(text)[0].date()
     if data_type == TIMESTAMP:
-        return _parse_timestamp(text).replace(tzinfo=UTC)
+        value, offset = _parse_timestamp(text)
+        return (value - offset).replace(tzinfo=UTC)
     if data_type == TIMESTAMP_NTZ:
-        return _parse_timestamp(text)
+        return _parse_timestamp(text)[0]
     raise ValueError(f"a column of type {data_type} cannot be a partition column")
 
 
@@ -173,8 +174,8 @@ def _parse_decimal(text: str, data_type: DecimalType) -> Decimal:
     return scaled
 
 
-def _parse_timestamp(text: str) -> datetime:
-    """A naive datetime in UTC."""
+def _parse_timestamp(text: str) -> tuple[datetime, timedelta]:
+    """A naive datetime, and how far its zone is ahead of UTC. Spark passes over the zones of dates and local times."""
     m = re.fullmatch(_TIMESTAMP, text.strip())
     if m is None:
         raise ValueError("expected yyyy-MM-dd[ HH:mm:ss[.ffffff]][Z]")
@@ -182,10 +183,9 @@ def _parse_timestamp(text: str) -> datetime:
     micros = int((m["f"] or "").ljust(6, "0")[:6] or 0)
     value = datetime(day.year, day.month, day.day, int(m["h"] or 0), int(m["m"] or 0), int(m["s"] or 0), micros)
     zone = m["zone"]
-    if zone and zone not in ("Z", "UTC"):
-        hours, minutes = int(zone[1:3]), int(zone[-2:])
-        value -= timedelta(hours=hours, minutes=minutes) * (-1 if zone[0] == "-" else 1)
-    return value
+    if not zone or zone in ("Z", "UTC"):
+        return value, timedelta(0)
+    return value, timedelta(hours=int(zone[1:3]), minutes=int(zone[-2:])) * (-1 if zone[0] == "-" else 1)
 
 
 def partition_column_to_arrow(texts: pa.Array | pa.ChunkedArray, data_type: DataType) -> pa.Array | pa.ChunkedArray:

@@ -184,6 +184,9 @@ class FailingStore(LogStore):
     def ensure_can_commit(self) -> None:
         self.inner.ensure_can_commit()
 
+    def new_file(self, path: str) -> str:
+        return self.inner.new_file(path)
+
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         return self.inner.data_filesystem()
 

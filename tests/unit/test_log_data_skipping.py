@@ -182,6 +182,12 @@ def test_useless_statistics_prune_nothing_and_spoil_no_others(useless: str) -> N
     assert _may_match("id > 20", _files(STATISTICS, useless, STATISTICS)) == [False, True, False]
 
 
+@pytest.mark.parametrize("spelled", ["9007199254740993.0", "9.007199254740993e15", "-9007199254740993.0"])
+def test_integers_that_doubles_cannot_tell_apart_are_no_bounds(spelled: str) -> None:
+    statistics = f'{{"minValues":{{"id":{spelled}}},"maxValues":{{"id":{spelled}}}}}'
+    assert _may_match(f"id = {spelled[:1].strip('9')}9007199254740993", _files(statistics)) == [True]
+
+
 def test_very_long_statistics() -> None:
     long = {**STATISTICS, "minValues": {"id": 1, "name": "x" * 3_000_000}}
     assert _may_match("id > 20", _files(long, STATISTICS, long)) == [False] * 3

@@ -66,6 +66,8 @@ def test_null_and_the_empty_string_are_null_for_every_type(data_type: Any) -> No
         ("2024-01-01T10:00:00.000000Z", t.TIMESTAMP, datetime(2024, 1, 1, 10, tzinfo=UTC)),
         ("2024-01-01T10:00:00+02:00", t.TIMESTAMP, datetime(2024, 1, 1, 8, tzinfo=UTC)),
         ("2013-07-05 17:01:00.123456", t.TIMESTAMP_NTZ, datetime(2013, 7, 5, 17, 1, 0, 123456)),
+        ("2024-01-01T00:00:00+02:00", t.TIMESTAMP_NTZ, datetime(2024, 1, 1)),
+        ("2024-01-01T00:00:00+02:00", t.DATE, date(2024, 1, 1)),
         ("2021-09-08", t.DATE, date(2021, 9, 8)),
         ("1", t.DecimalType(5, 2), Decimal("1.00")),
         ("Infinity", t.DOUBLE, math.inf),

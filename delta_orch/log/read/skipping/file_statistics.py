@@ -214,7 +214,8 @@ def _value(value: JsonValue, path: tuple[str, ...]) -> JsonValue:
 
 
 def _integer(value: JsonValue) -> int | None:
-    if isinstance(value, float) and value.is_integer():
+    # From 2**53 on, a double is not the only integer that was written so.
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1 << 53:
         value = int(value)
     fits = isinstance(value, int) and _is_number(value) and -(1 << 63) <= value < 1 << 63
     return value if fits else None
