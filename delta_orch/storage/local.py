@@ -13,6 +13,7 @@ import stat
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from contextlib import suppress
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
@@ -64,27 +65,18 @@ class LocalStore(LogStore):
 
     def read_bytes(self, path: str) -> bytes:
         full = self._allowed(path)
-        try:
-            return _read(full)
-        except OSError as e:
-            return _again(e, lambda: _read(full), "read", full)
+        return _patiently(lambda: _read(full), "read", full)
 
     def open_input(self, path: str) -> pa.NativeFile:
         import pyarrow as pa
 
         full = self._allowed(path)
         ensure_regular_file(full)
-        try:
-            return pa.OSFile(full, "rb")
-        except OSError as e:
-            return _again(e, lambda: pa.OSFile(full, "rb"), "open", full)
+        return _patiently(lambda: pa.OSFile(full, "rb"), "open", full)
 
     def head(self, path: str) -> FileMeta | None:
         full = self._full(path)
-        try:
-            return _looked_up(path, full)
-        except OSError as e:
-            return _again(e, lambda: _looked_up(path, full), "look at", full)
+        return _patiently(lambda: _looked_up(path, full), "look at", full)
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
         entries = [e for e in self._entries(directory) if e.name >= start_name and not _is_temporary(e.name)]
@@ -151,17 +143,14 @@ class LocalStore(LogStore):
 
     def _entries(self, directory: str) -> list[os.DirEntry[str]]:
         full = self._allowed(directory)
-        try:
-            return _listed(full)
-        except OSError as e:
-            return _again(e, lambda: _listed(full), "list", full)
+        return _patiently(lambda: _listed(full), "list", full)
 
     def put_if_absent(self, path: str, data: bytes | memoryview) -> FileMeta:
         with self.stage(os.path.dirname(path), data) as staged:
             return staged.put_if_absent(path)
 
     def ensure_can_commit(self) -> None:
-        self.new_file(f"{LOG_DIRECTORY}/")
+        self._ensure_below(LOG_DIRECTORY)
 
     def put_regenerable(self, path: str, data: bytes) -> FileMeta:
         full = self.new_file(path)
@@ -173,10 +162,8 @@ class LocalStore(LogStore):
         return _file_meta(path, status)
 
     def stage(self, directory: str, data: bytes | memoryview, *, after: Sequence[str] = ()) -> StagedFile:
-        full = self.new_file(f"{directory}/").rstrip("/")
-        for path in after:
-            if not is_absolute(path):
-                self.new_file(decode_path(path))
+        self._ensure_below(directory, *(os.path.dirname(decode_path(path)) for path in after if not is_absolute(path)))
+        full = self._full(directory)
         is_new = not os.path.isdir(full)
         temporary, status = _write_temporary(full, data)
         staged = _LocalStagedFile(self.root, temporary, status)
@@ -195,7 +182,8 @@ class LocalStore(LogStore):
         return staged
 
     def stage_output(self, directory: str) -> StagedOutput:
-        return _LocalOutput(self.root, self.new_file(f"{directory}/").rstrip("/"))
+        self._ensure_below(directory)
+        return _LocalOutput(self.root, self._full(directory))
 
     def put(self, path: str, data: bytes) -> FileMeta:
         full = self.new_file(path)
@@ -213,18 +201,20 @@ class LocalStore(LogStore):
             os.unlink(full)
 
     def new_file(self, path: str) -> str:
-        # What lies behind a link is not this table's to change, its log neither.
-        directory = os.path.dirname(path)
-        while directory:
-            if os.path.islink(self._full(directory)):  # noqa: PTH114 - which raises where a name is too long
-                raise StorageError(
-                    f"{self._full(path)} stays as it is",
-                    cause=f"{directory} is a symbolic link, and its target does not belong to the table",
-                    remedy="Find out who has put the link into the table's directory",
-                    path=path,
-                )
-            directory = os.path.dirname(directory)
+        self._ensure_below(os.path.dirname(path))
         return self._full(path)
+
+    def _ensure_below(self, *directories: str) -> None:
+        """Check that there is no link on the way: what lies behind one is not this table's to change."""
+        for directory in dict.fromkeys(directories):
+            for way in accumulate(filter(None, directory.split("/")), "{}/{}".format):
+                if os.path.islink(self._full(way)):  # noqa: PTH114 - which raises where a name is too long
+                    raise StorageError(
+                        f"{self._full(directory)} stays as it is",
+                        cause=f"{way} is a symbolic link, and its target does not belong to the table",
+                        remedy="Find out who has put the link into the table's directory",
+                        path=directory,
+                    )
 
     def data_filesystem(self) -> tuple[pafs.FileSystem, str]:
         import pyarrow.fs as pafs
@@ -391,6 +381,14 @@ def _listed(full: str) -> list[os.DirEntry[str]]:
             return list(entries)
     except FileNotFoundError:
         return []
+
+
+def _patiently(act: Callable[[], T], action: str, full: str) -> T:
+    """What a call gives that changes nothing. Raises as `_again`."""
+    try:
+        return act()
+    except OSError as e:
+        return _again(e, act, action, full)
 
 
 def _again(error: OSError, act: Callable[[], T], action: str, full: str) -> T:
