@@ -30,6 +30,7 @@ from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from delta_orch.pipeline.recorded import find_commit_after, find_txn_commit
 from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
 from delta_orch.pipeline.step import ALREADY_COMMITTED, Look, Step, StepReport
+from delta_orch.pipeline.submitted import carry_out
 from delta_orch.pipeline.target_table import snapshot_or_none
 
 if TYPE_CHECKING:
@@ -87,24 +88,7 @@ class OnceWriter:
         Raises:
             InvalidRequestError: As `run`; or the program has ended without the commit.
         """
-
-        def carried_out(step: Step) -> StepReport:
-            if (done := step.already_done()) is not None:
-                return done
-            program(step.txns)
-            txn = step.txns[-1]
-            found = find_txn_commit(self.table, txn.app_id, txn.version) if self.table.exists() else None
-            if found is not None and found.version is not None:
-                return StepReport(self.table, found.version, False, recovered=found)
-            if (done := step.already_done()) is not None:
-                return done  # What keeps the write out was committed meanwhile: `newer_rebuilds`.
-            raise InvalidRequestError(
-                f"{name} ran a program that has not committed to {self.table.uri} under the run's transaction",
-                cause="Without it a retry could not tell whether the work is done",
-                remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
-            )
-
-        return self._once(Step(name, self.table), carried_out)
+        return self._once(Step(name, self.table), lambda step: carry_out(step, partial(program, step.txns)))
 
     def run(self, step: Step, rows: Callable[[], object]) -> StepReport:
         """The report of the step; `recovered` where an earlier attempt of this task had made its commit.

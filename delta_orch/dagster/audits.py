@@ -3,7 +3,7 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, cast
+from typing import cast
 
 import dagster as dg
 
@@ -18,12 +18,6 @@ from delta_orch.pipeline.target_table import snapshot_or_none
 PASSED = "delta/audits"
 """Metadata of a materialization: the names of the audits that its commit passed."""
 _LATEST = 50
-
-
-class KeepsTables(Protocol):
-    """What of an IO manager tells where the table of an asset is."""
-
-    def table_of(self, key: dg.AssetKey, metadata: Mapping[str, object]) -> DeltaTable: ...
 
 
 @checked
@@ -58,13 +52,13 @@ def _checks(
 ) -> dg.AssetChecksDefinition:
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         is_new, passed = _passed_in_run(context, key)
-        keeper: KeepsTables = getattr(context.resources, manager)
-        table = None if keeper is None or not hasattr(keeper, "table_of") else keeper.table_of(key, metadata)
-        if table is None:
+        table_of = getattr(getattr(context.resources, manager), "table_of", None)
+        if table_of is None:
             raise InvalidRequestError(
                 f"The IO manager {manager!r} of {key.to_user_string()} keeps no Delta tables",
                 remedy="Leave the asset out of build_delta_audit_checks",
             )
+        table: DeltaTable = table_of(key, metadata)
         wanted = [audit for audit in audits if dg.AssetCheckKey(key, audit.name) in context.selected_asset_check_keys]
         snapshot = snapshot_or_none(table) if any(audit.name not in passed for audit in wanted) else None
         for audit in wanted:

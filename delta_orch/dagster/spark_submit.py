@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, get_type_hints
 
 import dagster as dg
@@ -12,11 +13,11 @@ from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DagsterRun, ensure_same_config, read_run
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.run_identity import Idempotency
-from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.step import Step
 from delta_orch.pipeline.submitted import (
     SubmittedRun,
+    carry_out,
     driver_settings,
     end_process,
     find_spark_submit,
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     from dagster import PipesClientCompletedInvocation as _Invocation
     from dagster import PipesExecutionResult
 
-    from delta_orch.delta_table import DeltaTable
     from delta_orch.log.files.txn import TxnId
 else:
     # Dagster before 1.13 does not export it.
@@ -124,13 +124,11 @@ class PipesDeltaSparkClient(dg.PipesClient):
             message_reader=self.message_reader,
             extras=dict(extras or {}),
         ) as session:
-            report = step.already_done()
-            if report is None:
-                variables = {**submitted.environment(), **session.get_bootstrap_env_vars()}
-                settings = {**self.conf, **(conf or {}), **submitted.spark_conf()}
-                self._submit([application, *map(str, application_args)], variables, settings)
-                report = _committed(step, target)
-            else:
+            program = [application, *map(str, application_args)]
+            variables = {**submitted.environment(), **session.get_bootstrap_env_vars()}
+            settings = {**self.conf, **(conf or {}), **submitted.spark_conf()}
+            report = carry_out(step, partial(self._submit, program, variables, settings))
+            if report.skipped:
                 ensure_same_config(context, report)
                 context.log.info("%s: %s", name, report.reason)
         snapshot = report.snapshot()
@@ -194,16 +192,3 @@ def _txns(
     # What a late run adds is not lost to a newer one, in a partition as without.
     scopes = None if adds and idempotency == "run" else dict.fromkeys(keys) or None
     return run.identity(context.asset_key.path).txns(idempotency, scopes=scopes, by_run=adds)
-
-
-def _committed(step: Step, table: DeltaTable) -> StepReport:
-    done = step.already_done()
-    if done is None:
-        raise InvalidRequestError(
-            f"{step.name} submitted a program that has not committed to {table.uri} under the step's transaction",
-            cause="Without it a retry could not tell whether the work is done",
-            remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
-        )
-    found = find_txn_commit(table, step.txns[-1].app_id, step.txns[-1].version)
-    # Without a version, a newer run was faster: this one's commit was fenced off.
-    return done if found.version is None else StepReport(table, found.version, False, recovered=found)

@@ -19,7 +19,7 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from delta_orch.log.files.txn import TxnId
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.pipeline.step import Step, StepReport
 
 
 RUN_VARIABLE = "DELTA_ORCH_RUN"
@@ -100,6 +101,32 @@ class SubmittedRun:
         ]
         said = {"format": _FORMAT, "table_uri": self.table_uri, "txns": txns, "user_metadata": self.user_metadata}
         return orjson.dumps(said).decode()
+
+
+def carry_out(step: Step, submit: Callable[[], object]) -> StepReport:
+    """The report of a step whose program makes the commit elsewhere, which is found again in the log. A step that has
+    nothing to do submits nothing.
+
+    Raises:
+        InvalidRequestError: The program has ended without the commit.
+    """
+    from delta_orch.pipeline.recorded import find_txn_commit
+    from delta_orch.pipeline.step import StepReport
+
+    if (done := step.already_done()) is not None:
+        return done
+    submit()
+    txn, table = step.txns[-1], step.table
+    found = find_txn_commit(table, txn.app_id, txn.version) if table.exists() else None
+    if found is not None and found.version is not None:
+        return StepReport(table, found.version, False, recovered=found)
+    if (done := step.already_done()) is not None:
+        return done  # What keeps the write out was committed meanwhile.
+    raise InvalidRequestError(
+        f"{step.name} ran a program that has not committed to {table.uri} under the run's transaction",
+        cause="Without it a retry could not tell whether the work is done",
+        remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
+    )
 
 
 def submitted_run(environment: Mapping[str, str] | None = None) -> SubmittedRun:

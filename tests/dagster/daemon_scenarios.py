@@ -268,9 +268,7 @@ class Scenario:
 
     def _check(self, instance: dg.DagsterInstance) -> int:
         runs = instance.get_runs()
-        broken = [str(found.error) for found in instance.get_backfills() if found.status == BulkActionStatus.FAILED]
         assert runs, self.log.read_text()[-3000:]
-        assert not broken, broken
         chains: dict[str, dict[str, Any]] = {}
         for run in runs:
             chain = chains.setdefault(run.root_run_id or run.run_id, {"starts": {}, "green": False, "run": run})
