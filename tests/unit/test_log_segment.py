@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -18,11 +19,13 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.log.files.listing import list_log
+from delta_orch.log.read import segment
 from delta_orch.log.read.segment import LogSegment, latest_version, oldest_version, resolve_segment
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LogFileKind, checkpoint_path, commit_path
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.local import LocalStore
 from delta_orch.storage.memory import MemoryStore
+from delta_orch.storage.patience import Patience
 from delta_orch.testing import open_table
 
 _NAMES = itertools.count()
@@ -216,6 +219,24 @@ def test_a_hint_never_fails_a_read_nor_changes_it(store: MemoryStore, hint: obje
     _hint(store, hint)
     assert _shape(resolve_segment(store, version)) == expected
     assert latest_version(store) == 5
+
+
+def test_a_store_that_is_out_of_reach_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the listing of the log, not also by the hint before it."""
+
+    class Away(MemoryStore):
+        def read_bytes(self, path: str) -> bytes:
+            patience = Patience()
+            while patience.wait():
+                pass
+            raise StorageError("Cannot read", path=path, retryable=True)
+
+    monkeypatch.setattr(segment, "_HINT_S", 0.1)
+    store = Away(f"segment-{next(_NAMES)}")
+    _commits(store, 0, 1)
+    started = time.monotonic()
+    assert latest_version(store) == 1
+    assert time.monotonic() - started < 30
 
 
 def test_a_hint_that_cannot_be_read_never_fails_a_read(tmp_path: Path) -> None:

@@ -20,7 +20,9 @@ from delta_orch.logger import Logger
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, commit_path
 from delta_orch.storage.base import FileMeta, LogStore
+from delta_orch.storage.patience import waiting_at_most
 
+_HINT_S = 2.0
 _LOGGER = Logger(__name__)
 
 
@@ -108,9 +110,10 @@ def latest_version(store: LogStore) -> int:
 
 def read_last_checkpoint(store: LogStore) -> LastCheckpoint | None:
     """The hint, or None where there is none, or it cannot be read or trusted. A hint never fails a read: a store that
-    is out of reach says so when the log is listed."""
+    is out of reach says so when the log is listed, which is what waits for it."""
     try:
-        return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
+        with waiting_at_most(_HINT_S):
+            return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
     except FileMissingInStoreError:
         return None
     except CorruptLogError as e:
