@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -261,3 +262,28 @@ def test_a_comparison_of_an_expression_is_refused_in_words() -> None:
         InvalidExpressionError, match=r"\(an expression\) of type long cannot be compared with a binary"
     ):
         run("SELECT id + 1 = X'61' AS c FROM t")
+
+
+_INTERRUPTED = """
+import os, signal, sys, delta_orch, pyarrow as pa
+signal.signal(signal.SIGINT, signal.default_int_handler)
+def batches():
+    for i in range(50):
+        if i == int(sys.argv[1]):
+            os.kill(os.getpid(), signal.SIGINT)
+        yield pa.record_batch({"id": list(range(i * 10_000, i * 10_000 + 10_000))})
+rows = pa.RecordBatchReader.from_batches(pa.schema([("id", pa.int64())]), batches())
+try:
+    delta_orch.sql("SELECT id % 7 AS k, count(*) AS n FROM rows GROUP BY id % 7", tables={"rows": rows})
+except KeyboardInterrupt:
+    print("interrupted")
+"""
+
+
+@pytest.mark.parametrize("batch", [1, 5, 30])
+def test_an_interrupted_query_is_a_keyboard_interrupt(batch: int) -> None:
+    """DuckDB makes a RuntimeError of it, or text where it comes while rows are read for DuckDB."""
+    done = subprocess.run(
+        [sys.executable, "-c", _INTERRUPTED, str(batch)], capture_output=True, text=True, check=True, timeout=120
+    )
+    assert done.stdout == "interrupted\n"

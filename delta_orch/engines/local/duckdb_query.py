@@ -95,13 +95,13 @@ class _Input:
     """A relation's rows on their way into DuckDB, which turns an error of ours into text: it is kept here."""
 
     def __init__(self, relation: LocalRelation) -> None:
-        self.error: DeltaError | None = None
+        self.error: DeltaError | KeyboardInterrupt | None = None
         self.reader = pa.RecordBatchReader.from_batches(schema_to_arrow(relation.schema), self._batches(relation))
 
     def _batches(self, relation: LocalRelation) -> Iterator[pa.RecordBatch]:
         try:
             yield from map(readable, relation.to_reader())
-        except DeltaError as e:
+        except (DeltaError, KeyboardInterrupt) as e:
             self.error = e
             raise
 

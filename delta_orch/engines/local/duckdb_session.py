@@ -89,7 +89,8 @@ _REMEDY = 'Leave out such values, or use the Spark engine (engine="spark"): it t
 
 @contextmanager
 def duckdb_errors(problem: str = "The query failed while it ran") -> Iterator[None]:
-    """Turns DuckDB's errors into InvalidExpressionError, and StorageError where memory or the disk is full."""
+    """Turns DuckDB's errors into InvalidExpressionError, and StorageError where memory or the disk is full. Ctrl-C is
+    KeyboardInterrupt, as anywhere."""
     import duckdb
 
     try:
@@ -100,3 +101,7 @@ def duckdb_errors(problem: str = "The query failed while it ran") -> Iterator[No
         if isinstance(e, DeltaError):
             raise
         raise InvalidExpressionError(problem, cause=str(e).split("\n")[0], remedy=_REMEDY) from e
+    except RuntimeError as e:
+        if str(e) == "Query interrupted":
+            raise KeyboardInterrupt from e
+        raise
