@@ -257,7 +257,8 @@ def _unless_there(table: DeltaTable, make: Callable[[DeltaTable], object]) -> ob
         except (ConflictError, TableExistsError):
             if not table.exists():
                 raise
-    return CommitResult(table.version(), skipped=True)
+    there = table.snapshot()
+    return CommitResult(there.version, skipped=True, timestamp_ms=there.timestamp_ms)
 
 
 def _definitions(cursor: Cursor) -> list[StructField]:

@@ -194,7 +194,10 @@ def test_an_unknown_outcome_is_retryable_where_running_again_is_safe(proxies: Pr
         *((getattr(errno, n), False) for n in ("ENOSPC", "EACCES", "EROFS", "EIO", "ENOENT", "ENAMETOOLONG")),
     ],
 )
-def test_a_mounted_file_system(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, code: int, expected: bool) -> None:
+def test_a_mounted_file_system(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, patience: Any, code: int, expected: bool
+) -> None:
+    patience(0)
     store = open_store(tmp_path)
 
     def fail(*_: object, **__: object) -> None:

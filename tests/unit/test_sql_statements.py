@@ -218,6 +218,7 @@ def test_insert_computes_and_casts(table: DeltaTable, tmp_path: Path) -> None:
     sql(f"CREATE TABLE IF NOT EXISTS delta.`{twin}` USING delta AS SELECT * FROM t WHERE id < 3", t=table)
     again: Any = sql(f"CREATE TABLE IF NOT EXISTS delta.`{twin}` USING delta AS SELECT * FROM t", t=table)
     other: Any = sql(f"CREATE TABLE IF NOT EXISTS delta.`{twin}` (x INT) USING delta")
+    assert again.timestamp_ms == other.timestamp_ms == DeltaTable(twin).snapshot().timestamp_ms
     assert again.skipped and other.skipped and ids(DeltaTable(twin)) == [1, 2]
     sql("INSERT INTO t TABLE s", t=DeltaTable(twin), s=table)
     assert len(ids(DeltaTable(twin))) == 8
