@@ -16,6 +16,7 @@ from delta_orch.protocol.schema import (
 from delta_orch.protocol.table_properties import INTERNAL_PROPERTIES, OWNER
 from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, ArrayType, DataType, MapType, StructField, StructType
+from delta_orch.redaction import public
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
@@ -146,7 +147,9 @@ def _detail(table: DeltaTable) -> object:
             "clusteringColumns": pa.array([clustering], pa.list_(pa.string())),
             "numFiles": pa.array([files.num_rows], pa.int64()),
             "sizeInBytes": pa.array([FileTable(files).size_bytes], pa.int64()),
-            "properties": pa.array([list(metadata.configuration.items())], pa.map_(pa.string(), pa.string())),
+            "properties": pa.array(
+                [list(public(dict(metadata.configuration)).items())], pa.map_(pa.string(), pa.string())
+            ),
             "minReaderVersion": pa.array([protocol.min_reader_version], pa.int32()),
             "minWriterVersion": pa.array([protocol.min_writer_version], pa.int32()),
             "tableFeatures": pa.array([sorted(snapshot.features)], pa.list_(pa.string())),
@@ -200,8 +203,10 @@ def _column(table: DeltaTable, path: list[str]) -> object:
     return _rows(["info_name", "info_value"], list(told.items()))
 
 
-def _property_text(configuration: Mapping[str, str]) -> str:
-    return ", ".join(f"{quote_string(key)} = {quote_string(value)}" for key, value in sorted(configuration.items()))
+def _property_text(configuration: dict[str, str]) -> str:
+    return ", ".join(
+        f"{quote_string(key)} = {quote_string(value)}" for key, value in sorted(public(configuration).items())
+    )
 
 
 def properties_of_definition(snapshot: TableSnapshot) -> dict[str, str]:
@@ -282,7 +287,7 @@ def _all_properties(snapshot: TableSnapshot) -> dict[str, str]:
 
 
 def _properties(table: DeltaTable, key: str | None) -> object:
-    found = _all_properties(table.snapshot())
+    found: dict[str, str] = public(_all_properties(table.snapshot()))
     if key is not None and key not in found:
         raise InvalidRequestError(f"The table has no property {key[:200]!r}", property=key)
     rows: list[tuple[str | None, ...]] = [(k, v) for k, v in sorted(found.items()) if key is None or k == key]

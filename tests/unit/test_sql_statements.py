@@ -1211,3 +1211,12 @@ def test_a_table_whose_texts_are_compared_by_a_collation_is_not_queried(tmp_path
     for table in (made.open(), made.open().snapshot()):
         with pytest.raises(UnsupportedExpressionError, match="collations"):
             delta_orch.sql("SELECT DISTINCT name FROM t", tables={"t": table})
+
+
+def test_secrets_among_the_properties_of_a_stranger_are_not_shown(tmp_path: Path) -> None:
+    made = HandmadeTable(tmp_path / "t")
+    left = {"db.password": "hunter2", "url": "https://h/x?sig=hunter3", "owner": "me"}
+    made.create(pa.schema([("id", pa.int64())]), configuration=left)
+    for text in ("SHOW TBLPROPERTIES t", "DESCRIBE EXTENDED t", "DESCRIBE DETAIL t", "SHOW CREATE TABLE t"):
+        shown = str(sql(text, t=made.open()).to_pylist())
+        assert "hunter" not in shown and "me" in shown
