@@ -179,7 +179,7 @@ def test_empty_result_moves_the_cursor(runs, source: DeltaTable, tmp_path: Path)
 def test_recreated_source_fails_at_once(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     import shutil
 
-    dag = double_of(tmp_path, "recreated", Doubled())
+    dag = double_of(tmp_path, "source_recreated", Doubled())
     runs.run(dag)
     shutil.rmtree(tmp_path / "source")
     DeltaTable(str(tmp_path / "source")).append(readings("z", 9), partition_by=["day"])
