@@ -43,8 +43,14 @@ ADDS_ONCE: dict[str, Any] = {} if versions.keeps_state() else {"idempotency": "p
 """For tasks that add rows, in tests of something else: where Airflow keeps no state, they add them once an interval."""
 
 
+_FILES: dict[str, str] = {}
+"""The file of each DAG's test."""
+
+
 def register(dag: Any) -> None:
-    """Have Airflow's database know a DAG."""
+    """Have Airflow's database know a DAG. One of the same id in another file would share its runs, in some orders."""
+    file = os.environ.get("PYTEST_CURRENT_TEST", "").partition("::")[0]
+    assert _FILES.setdefault(dag.dag_id, file) == file, f"{_FILES[dag.dag_id]} has a DAG {dag.dag_id}, too"
     if versions.RELEASE >= (3, 2):
         from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
     else:

@@ -3,6 +3,7 @@ of another test is running when it begins."""
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -165,6 +166,8 @@ def test_sessions_of_tasks(tmp_path: Path) -> None:
         text=True,
         timeout=540,
         check=False,
+        # Spark's workers run the `python3` of the path otherwise, which may have no pyarrow.
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
     )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     assert "all of it" in done.stdout
