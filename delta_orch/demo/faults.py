@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from delta_orch.protocol.paths import LOG_DIRECTORY
 from delta_orch.storage.base import FileMeta, StagedFile
 from delta_orch.storage.local import LocalStore
 
@@ -92,7 +93,8 @@ class _WatchedFile(StagedFile):
         self._after = after
 
     def put_if_absent(self, path: str) -> FileMeta:
-        if not path.endswith(".json"):
+        # A write may also be staged: a file of its own, which becomes a commit later.
+        if not (path.startswith(f"{LOG_DIRECTORY}/") and path.endswith(".json")):
             return self._staged.put_if_absent(path)
         self._before()
         meta = self._staged.put_if_absent(path)
