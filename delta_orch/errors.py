@@ -295,6 +295,15 @@ class AuditFailedError(ConstraintViolationError):
     code = "AUDIT_FAILED"
 
 
+class RedoNotPossibleError(InvalidRequestError):
+    """The rows that a unit wrote cannot be told from other rows any more, so they cannot be replaced or undone.
+
+    `context["unit"]` names the unit, `context["version"]` the commit that moved its rows, if one did.
+    """
+
+    code = "REDO_NOT_POSSIBLE"
+
+
 class AppendOnlyError(InvalidRequestError):
     """The table keeps every row (`delta.appendOnly`)."""
 

@@ -1,0 +1,120 @@
+"""Units of work and the attempts at them: what makes a step exactly-once.
+
+1. **A crash never doubles.** An attempt that finds the commit of an attempt of its own, which the orchestrator never
+   saw succeed, changes nothing and reports that commit.
+2. **Doing it again replaces.** A clear, rerun, re-execution or backfill of a unit that was written puts its new rows in
+   the place of exactly the rows that the unit wrote before.
+3. **Late never wins.** An attempt that began before the newest one of its unit changes nothing.
+
+A unit is recorded as a transaction of the table (PROTOCOL, "Transaction Identifiers"), in the commit of its rows:
+`Unit.name` is the application id, the order of the attempt its version.
+
+Everything here is pure and takes plain values, so neither orchestrator needs to be installed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal as OneOf
+
+from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
+
+OnRedo = OneOf["replace", "keep", "add"]
+"""What a unit that is done again does. `replace`: its new rows take the place of those it wrote before. `keep`: a unit
+that is done stays as it is. `add`: the new rows stand beside the old ones."""
+
+ON_REDO = ("replace", "keep", "add")
+
+Outcome = OneOf["written", "replaced", "recovered", "fenced", "nothing new"]
+"""What became of a step. `written`: its units had not been written before. `replaced`: its new rows took the place of
+those of an earlier attempt. `recovered`: the commit of an earlier attempt stands, and is reported. `fenced`: a newer
+attempt has written the unit. `nothing new`: there was nothing to do. Only the first two make a commit."""
+
+UNIT_PREFIXES = ("dagster:", "dagster-op:", "airflow:")
+"""What the names of the units of both orchestrators begin with."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What one piece of work writes.
+
+    Attributes:
+        writer: The step: `dagster_writer` or `airflow_writer`.
+        part: Which part of its work: a partition key, a logical date, a run.
+        scope: A predicate over partition columns that selects the unit's rows; None where the write has one unit, or
+            the table is partitioned otherwise. Scopes of two units of one attempt must not overlap.
+    """
+
+    writer: str
+    part: str
+    scope: Expression | None = None
+
+    @property
+    def name(self) -> str:
+        """The application id under which the table records the unit, and the text in a `unit_column`."""
+        return f"{self.writer}:{self.part}"
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedUnit:
+    """What a table says of a unit: its newest commit.
+
+    Attributes:
+        name: `Unit.name`.
+        order: The order of the attempt that made the commit.
+        version: Of the table; None where the log does not hold the commit any more.
+        commit_info: Of the commit.
+    """
+
+    name: str
+    order: int
+    version: int | None = None
+    commit_info: Mapping[str, object] = field(default_factory=dict)
+
+
+Relation = OneOf["own", "earlier", "later"]
+"""What the recorded attempt is to this one. `own`: it crashed after its commit, and this one repeats it."""
+
+
+def by_order(recorded: RecordedUnit, order: int) -> Relation:
+    """Attempts that differ in nothing but their orders."""
+    return "own" if recorded.order == order else "earlier" if recorded.order < order else "later"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One attempt at a step: which units it writes, and where it stands among the attempts at them.
+
+    Attributes:
+        units: At least one. All of them are written by one commit, or each batch of changes by one.
+        order: A later attempt has a higher one. Two attempts of which the second repeats the first may share it.
+        run_id: The orchestrator's, for messages and `table.undo(run=…)`.
+        relation: What a recorded attempt is to this one; by default the orders tell.
+    """
+
+    units: tuple[Unit, ...]
+    order: int
+    run_id: str
+    relation: Callable[[RecordedUnit, int], Relation] = by_order
+
+    def __post_init__(self) -> None:
+        """Raises InvalidRequestError: No unit, or two of one name."""
+        names = [unit.name for unit in self.units]
+        if not names or len(set(names)) < len(names):
+            raise InvalidRequestError(
+                f"Run {self.run_id} writes {'a unit twice' if names else 'no unit'}",
+                cause="An attempt names each unit that it writes once",
+                remedy="Name at least one partition, and none twice",
+                run_id=self.run_id,
+            )
+
+    def relation_to(self, recorded: RecordedUnit) -> Relation:
+        """What a recorded attempt is to this one."""
+        return self.relation(recorded, self.order)
+
+    def next_order(self, recorded: RecordedUnit | None) -> int:
+        """The order under which this attempt commits. Clocks of two machines may differ, but the commit stands behind
+        the one that it replaces."""
+        return self.order if recorded is None else max(self.order, recorded.order + 1)
