@@ -32,9 +32,6 @@ Outcome = OneOf["written", "replaced", "recovered", "fenced", "nothing new"]
 those of an earlier attempt. `recovered`: the commit of an earlier attempt stands, and is reported. `fenced`: a newer
 attempt has written the unit. `nothing new`: there was nothing to do. Only the first two make a commit."""
 
-UNIT_PREFIXES = ("dagster:", "dagster-op:", "airflow:")
-"""What the names of the units of both orchestrators begin with."""
-
 
 @dataclass(frozen=True, slots=True)
 class Unit:

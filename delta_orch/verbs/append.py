@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import pyarrow as pa
+
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
@@ -10,7 +14,8 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
-from delta_orch.writing.plan import Source, Write, WritePlan, run_plan
+from delta_orch.verbs.units import replaced_units
+from delta_orch.writing.plan import NO_CONSTANTS, REMOVED_FILE_COLUMNS, Source, Write, WritePlan, run_plan
 from delta_orch.writing.target import WriteOptions
 
 
@@ -22,15 +27,19 @@ def append(
     engine: EngineChoice,
     options: WriteOptions,
     within: Expression | None = None,
+    constants: Mapping[str, str] = NO_CONSTANTS,
 ) -> CommitResult:
     """Add rows; the first append creates the table, and of two first appends the second joins it.
 
     Reads nothing (a blind append), so it never conflicts with another append. Of two that take values of the same
     identity column one runs again, behind the values of the other, if its data can be read twice.
 
+    With a `txn` that `replaces`, the files that its unit added leave in the same commit (`units.files_of_unit`).
+
     Args:
         schema_mode: `merge` adds the columns that the table does not have, in the same commit.
         within: What every row must satisfy; null is a violation.
+        constants: Further columns of the rows: name → text.
 
     Returns: `skipped` where a transaction id is recorded: then the data was not consumed. Also where the data has no
         rows, and no transaction id is given.
@@ -40,6 +49,7 @@ def append(
         InvalidRequestError: `schema_mode` is `overwrite`: rows of the old schema would stay. Nothing was written.
         ConstraintViolationError: A row breaks a rule of the table, or `within`. Nothing was committed; orphan
             files may stay.
+        RedoNotPossibleError: The rows of a unit that is replaced cannot be told from others. Nothing was written.
         ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
     """
     mode = None if schema_mode is None else parse_schema_mode(schema_mode)
@@ -49,10 +59,19 @@ def append(
             remedy='Use overwrite(), or schema_mode="merge"',
         )
     parameters = {"mode": "Append"}
-    source = Source(data, mode)
-    plan = WritePlan("WRITE", parameters, _insert, options, source, engine, is_blind=True, within=within)
+    source = Source(data, mode, constants=constants)
+    replaced = replaced_units(log, snapshot, options)
+
+    def change(write: Write) -> dict[str, int]:
+        if not replaced:
+            return write_metrics(write.insert())
+        write.target.table.ensure_rows_may_leave()
+        for unit in replaced:
+            unit.ensure_exact(log.store.uri)
+        adds = write.insert()
+        leaving = pa.concat_tables([unit.files for unit in replaced]).select(REMOVED_FILE_COLUMNS)
+        write.transaction.remove_files(leaving)
+        return write_metrics(adds, leaving)
+
+    plan = WritePlan("WRITE", parameters, change, options, source, engine, is_blind=not replaced, within=within)
     return run_plan(log, snapshot, plan)
-
-
-def _insert(write: Write) -> dict[str, int]:
-    return write_metrics(write.insert())

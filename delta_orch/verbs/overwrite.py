@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import pyarrow as pa
 
@@ -17,10 +17,13 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.staging import write_metrics
+from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
+from delta_orch.verbs.units import UnitFiles, replaced_units
 from delta_orch.writing.plan import (
     INSERT,
+    NO_CONSTANTS,
     REMOVED_FILE_COLUMNS,
     Source,
     Write,
@@ -41,6 +44,8 @@ def overwrite(
     engine: EngineChoice,
     options: WriteOptions,
     look: Callable[[pa.Table, StructType], object] | None = None,
+    constants: Mapping[str, str] = NO_CONSTANTS,
+    taken_back: Collection[str] = (),
 ) -> CommitResult:
     """Replace all rows, or with `replace_where` exactly those for which the predicate is true, by the rows given.
 
@@ -55,6 +60,8 @@ def overwrite(
             replaces every row may use, takes the data's columns and, where `partition_by` is given, that partitioning.
         look: With `dynamic`: is shown the partitions that are replaced, spelled as in the log, and the schema. What it
             raises refuses the write.
+        constants: Further columns of the rows: name → text.
+        taken_back: Application ids that no longer hold once these rows are replaced.
 
     Returns: `skipped` where nothing is replaced or written, unless a transaction id is to be recorded.
 
@@ -76,9 +83,13 @@ def overwrite(
     elif replace_where is not None:
         parameters["predicate"] = words_of(replace_where)
 
+    source = Source(data, mode, constants=constants)
+
     def change(write: Write) -> dict[str, int]:
+        if taken_back:
+            write.transaction.take_back(dict.fromkeys(taken_back, -1))
         if is_dynamic:
-            return _replace_partitions(write, look)
+            return _replace_partitions(write, replaced_units(log, snapshot, options), look)
         if mode is SchemaMode.OVERWRITE:
             if write.omitted is not None:
                 raise _schema_overwrite_refused("Some of the txn scopes are recorded already, and their rows stay")
@@ -89,7 +100,7 @@ def overwrite(
                 ensure_own_values_fit(write.target.schema)
         return _replace_rows(write, replace_where)
 
-    return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, Source(data, mode), engine))
+    return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, source, engine))
 
 
 def _replace_rows(write: Write, replace_where: str | Expression | None) -> dict[str, int]:
@@ -109,7 +120,9 @@ def _replace_rows(write: Write, replace_where: str | Expression | None) -> dict[
     return write_metrics(adds, selected.files)
 
 
-def _replace_partitions(write: Write, look: Callable[[pa.Table, StructType], object] | None) -> dict[str, int]:
+def _replace_partitions(
+    write: Write, units: Sequence[UnitFiles], look: Callable[[pa.Table, StructType], object] | None
+) -> dict[str, int]:
     columns, schema = write.target.partition_columns, write.target.schema
     if not columns:
         raise InvalidRequestError(
@@ -127,24 +140,29 @@ def _replace_partitions(write: Write, look: Callable[[pa.Table, StructType], obj
     write.transaction.read_partitions(partitions)
     if write.snapshot is None:
         return write_metrics(adds)
-    removed = _files_in_same_partitions(write.snapshot, adds, schema)
-    write.transaction.remove_files(removed)
-    return write_metrics(adds, removed)
+    files = write.snapshot.files(REMOVED_FILE_COLUMNS)
+    removed = [pc.filter(files, _in_same_partitions(files, adds, schema, columns))]
+    for unit in units:
+        # A corrected source may have moved rows into other partitions: what the unit wrote there goes, too.
+        if pc.any(pc.invert(_in_same_partitions(unit.moved, adds, schema, columns))).as_py():
+            unit.ensure_exact(write.target.store.uri)
+        elsewhere = pc.filter(unit.files, pc.invert(_in_same_partitions(unit.files, adds, schema, columns)))
+        removed.append(elsewhere.select(REMOVED_FILE_COLUMNS))
+    leaving = pa.concat_tables(removed)
+    write.transaction.remove_files(leaving)
+    return write_metrics(adds, leaving)
 
 
-def _files_in_same_partitions(snapshot: Snapshot, adds: pa.Table, schema: StructType) -> pa.Table:
-    """The live files whose partition has a file among `adds`; values compare as values, not as text.
+def _in_same_partitions(files: pa.Table, adds: pa.Table, schema: StructType, columns: Sequence[str]) -> pa.Array:
+    """For each file whether its partition has a file among `adds`; values compare as values, not as text.
 
     Args:
         schema: In whose types: the table's as the write leaves it, as it may have widened a partition column.
     """
-    files = snapshot.files(REMOVED_FILE_COLUMNS)
     if files.num_rows == 0 or adds.num_rows == 0:
-        return files.slice(0, 0)
-    columns = snapshot.partition_columns
+        return all_booleans(False, files.num_rows)
     written = pc.unique(file_partition_keys(adds, schema, columns, equal_zeros=True))
-    there = file_partition_keys(files, schema, columns, equal_zeros=True)
-    return pc.filter(files, pc.is_in(there, value_set=written))
+    return pc.is_in(file_partition_keys(files, schema, columns, equal_zeros=True), value_set=written)
 
 
 def _schema_overwrite_refused(cause: str) -> InvalidRequestError:

@@ -19,17 +19,18 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.engines.base import Engine, Relation, RowCheck
+from delta_orch.engines.base import ComputedColumn, Engine, Relation, RowCheck, as_they_are
 from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_value, select_engine
-from delta_orch.errors import ConstraintViolationError, MetadataChangedError
+from delta_orch.errors import ConstraintViolationError, InvalidRequestError, MetadataChangedError
 from delta_orch.expressions.clock import one_moment
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Expression, Literal
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
@@ -39,7 +40,7 @@ from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.logger import Logger
 from delta_orch.protocol.schema_check import ensure_schema_fits
-from delta_orch.protocol.types import StructType
+from delta_orch.protocol.types import STRING, StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
 from delta_orch.writing.target import (
     PLAIN,
@@ -72,6 +73,8 @@ BOUNDS = "the bounds of this write"
 INSERT, DELETE = "insert", "delete"
 """Values of `_change_type`."""
 
+NO_CONSTANTS: Mapping[str, str] = MappingProxyType({})
+
 
 @dataclass(frozen=True, slots=True)
 class Source:
@@ -79,14 +82,33 @@ class Source:
 
     Attributes:
         redefine: With `SchemaMode.OVERWRITE`: what an existing table becomes, of the rows' schema and the definition.
+        constants: Columns that every row gets: name → text.
     """
 
     data: object
     schema_mode: SchemaMode | None = None
     redefine: Callable[[WriteTarget, StructType, TableDefinition], WriteTarget] | None = None
+    constants: Mapping[str, str] = NO_CONSTANTS
 
     def open(self, engine: Engine) -> Relation:
-        """The rows. Raises InvalidRequestError: The value is none that can be written."""
+        """The rows. Raises InvalidRequestError: The value is none that can be written, or a row has one of the
+        constants already."""
+        rows = self._open(engine)
+        if not self.constants:
+            return rows
+        names = [field.name for field in engine.schema(rows)]
+        twice = sorted({name.lower() for name in names} & {name.lower() for name in self.constants})
+        if twice:
+            raise InvalidRequestError(
+                f"The rows have the column {twice[0]!r}, which this write fills",
+                cause="It holds the name of the unit that wrote the row",
+                remedy="Leave it out of the rows, or name another unit_column",
+                columns=twice,
+            )
+        filled = [ComputedColumn(name, Literal(text, STRING)) for name, text in self.constants.items()]
+        return engine.project(rows, [*as_they_are(names), *filled])
+
+    def _open(self, engine: Engine) -> Relation:
         # A scan exports Arrow, too, which knows no variants.
         if engine.accepts(self.data) and not hasattr(self.data, "to_relation"):
             return engine.relation(self.data)

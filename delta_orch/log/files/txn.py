@@ -28,6 +28,10 @@ class TxnId:
     With `looks_only` the commit does not record it: it is another step's, and only what that one has recorded matters.
     The commit's own stand beside it, without a scope.
 
+    With `is_unit` it names a unit of work (`pipeline.unit`): the new files of the commit carry its name as the tag
+    `delta_orch.unit`. With `replaces` the rows that the unit wrote before leave in the same commit, in `append` and in a
+    dynamic partition overwrite; the other verbs say by a predicate or by keys what they replace.
+
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
     """
@@ -39,6 +43,8 @@ class TxnId:
     exact: bool = False
     ordered: bool = False
     looks_only: bool = False
+    is_unit: bool = False
+    replaces: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidPropertyError: The name holds a credential, and the table would keep it."""
@@ -52,19 +58,23 @@ class TxnId:
         return version == self.version if self.exact else version >= self.version
 
 
+UNIT_PREFIXES = ("dagster:", "dagster-op:", "airflow:")
+"""What the names of the units of work of both orchestrators begin with (`pipeline.unit`)."""
+
+
+def is_unit_name(app_id: str) -> bool:
+    """Whether an application id names a unit of work."""
+    return app_id.startswith(UNIT_PREFIXES)
+
+
 Recorded = Mapping[str, int | None]
 """App id → recorded version; None, or missing, where there is none."""
 
 
 def gone_with_rows(recorded: Mapping[str, int]) -> dict[str, int]:
-    """Of what a table has recorded the ids that say which rows it has, and that nothing newer ever follows: the cursors
-    of incremental steps, and the marks of partitions that are written once, in whichever run (version 0). Where a verb
-    takes all rows back, it takes them back, too. See `pipeline.run_identity`."""
-    return {
-        name: version
-        for name, version in recorded.items()
-        if name.startswith("cdc:") or (name.startswith(("dagster:", "airflow:")) and version <= 0)
-    }
+    """Of what a table has recorded the ids that say which rows it has: the cursors of incremental steps, and the units
+    of work. A verb that takes rows back takes these ids back, too."""
+    return {name: version for name, version in recorded.items() if name.startswith(("cdc:", *UNIT_PREFIXES))}
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
