@@ -12,7 +12,6 @@ from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.step_operator import UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.write_operator import DeltaWriteOperator
-from delta_orch.arguments import ensure_arguments
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -62,11 +61,11 @@ def delta_task(python_callable: UserFunction | None = None, **kwargs: OperatorAr
     """Make a function a task that writes what it returns to a Delta table.
 
     Takes the arguments of `DeltaWriteOperator` and of any operator; the task's XCom is
-    `{table_uri, version, skipped, operation_metrics}`. A parameter `spark=None` receives the session of `spark_conf`.
+    `{table_uri, version, outcome, operation_metrics}`. A parameter `spark=None` receives the session of `spark_conf`.
 
     Args:
         python_callable: The function, where the decorator is used without parentheses.
-        **kwargs: `table_uri` (required), `mode`, `replace_where`, …
+        **kwargs: `table_uri` (required), `write`, `replace_where`, …
     """
     # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
     kwargs.setdefault("multiple_outputs", False)
@@ -95,7 +94,7 @@ def delta_changes_task(python_callable: UserFunction | None = None, **kwargs: Op
 
     Args:
         python_callable: The function, where the decorator is used without parentheses.
-        **kwargs: `source` and `target` (required), `mode`, `consumer`, …
+        **kwargs: `source` and `target` (required), `write`, `consumer`, …
     """
     kwargs.setdefault("multiple_outputs", False)
     _ensure_arguments(DeltaChangesDecoratedOperator, kwargs)
@@ -110,5 +109,4 @@ def _ensure_arguments(kind: type[CheckedOperator], given: dict[str, OperatorArgu
         raise InvalidRequestError(
             f"The decorator has {min(wrong)}", remedy="Give a function's arguments where the task is called"
         )
-    ensure_arguments(kind, given)
-    kind.ensure_exact(given)
+    kind.ensure_known(given)

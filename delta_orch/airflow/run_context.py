@@ -20,6 +20,9 @@ TRIES = 1000
 """An order is the start of the run in milliseconds, times this, plus the number of the try. It stays below 2**53, so
 that readers that parse JSON numbers as doubles see it exactly."""
 
+CLOCKS_DIFFER_MS = 3_600_000
+"""How far the clock of a writer may be behind Airflow's."""
+
 _LONGEST_JSON = 120
 """Mapped arguments that are longer are named by their digest."""
 
@@ -143,18 +146,18 @@ class TaskRun:
         return self.started_ms * TRIES + min(self.try_number, TRIES - 1)
 
     def writer(self, writer: str | None = None, name: str | None = None) -> str:
-        """`airflow_writer` of the task, or the one that takes its place, and which of its mapped instances writes.
+        """Who writes: this task, and which of its mapped instances.
 
         Args:
             writer: `{dag_id}.{task_id}`, in place of the task's own.
             name: `={identity}`, or the mapped arguments.
         """
-        if writer is None:
-            own = airflow_writer(self.dag_id, self.task_id)
-        else:
-            dag_id, _, task_id = writer.partition(".")
-            own = airflow_writer(dag_id, task_id)
+        own = self.writer_of(self.task_id, writer)
         return own if name is None else f"{own}[{_escaped(name, ':[]')}]"
+
+    def writer_of(self, task_id: str, writer: str | None) -> str:
+        """Who writes in a task of this DAG, or in the one that it has taken the place of."""
+        return airflow_writer(self.dag_id, task_id) if writer is None else f"airflow:{writer}"
 
     def attempt(self, writer: str) -> Attempt:
         """This attempt at the unit of a writer."""
@@ -213,6 +216,14 @@ class TaskRun:
         told = said_by(commit_info)
         own = (self.task_id, self.map_index)
         return self.is_of_run(commit_info) and (told.get("task_id"), told.get("map_index")) == own
+
+    def is_same_life(self, commit_info: Mapping[str, object]) -> bool:
+        """Whether no clear lies between this attempt and the one of this task instance that made a commit."""
+        counted = said_by(commit_info).get("attempt")
+        own = (self.started_ms, self.max_tries, self.retries)
+        return isinstance(counted, Mapping) and own == tuple(
+            counted.get(name) for name in ("run_started_ms", "max_tries", "retries")
+        )
 
     def user_metadata(self) -> str:
         """JSON for `commitInfo.userMetadata`: which run, task and attempt made the commit."""

@@ -35,7 +35,7 @@ class DeltaUnitOperator(DeltaTableOperator):
         identity: What a mapped instance writes, in your words, in place of its mapped arguments. Needed where those are
             not JSON values. (templated)
         writer: `{dag_id}.{task_id}`, in place of the task's own: a task that was renamed, or moved into a group, goes on
-            with its units. (templated)
+            with its units. `table.units()` shows it. (templated)
         on_redo: What a unit does that is done again: `replace` its rows, `keep` them, or `add` the new ones to them.
         exactly_once: False: every attempt writes, and records no unit.
     """
@@ -65,11 +65,20 @@ class DeltaUnitOperator(DeltaTableOperator):
                     raise self.refusal(f"has {name}, which exactly_once=False does not use")
             if on_redo != "replace":
                 raise self.refusal("has on_redo, which exactly_once=False does not use")
-        if writer is not None and not is_template(writer) and not all(writer.partition(".")):
-            raise self.refusal(f"has writer={writer!r}", remedy="Write the DAG and the task: writer='my_dag.my_task'")
+        if writer is not None and not is_template(writer):
+            self._ensure_writer(writer)
+
+    def _ensure_writer(self, writer: str) -> None:
+        if not all(writer.partition(".")) or set(":[]") & set(writer):
+            raise self.refusal(
+                f"has writer={writer!r}, which is no writer of units",
+                remedy="Write the DAG and the task, as table.units() shows them: writer='my_dag.my_task'",
+            )
 
     def unit_writer(self, context: Context, run: TaskRun) -> str:
         """Who writes: the task, and which of its mapped instances."""
+        if self.writer is not None:
+            self._ensure_writer(self.writer)
         if self.identity is not None:
             if self.identity.strip() in NO_VALUE:
                 raise self.refusal(
