@@ -84,7 +84,7 @@ def unnamed_instance(task_id: str, arguments: Mapping[str, object]) -> InvalidRe
 
 
 def mapped_arguments(context: Context) -> Mapping[str, Any]:
-    """The arguments of this instance of a mapped task, or of its mapped task group, that other instances may not have."""
+    """The arguments that tell this instance of a mapped task, or of a mapped task group, from others."""
     dag: Any = context["dag"]
     task = dag.task_dict[context["ti"].task_id]
     group = task.get_closest_mapped_task_group() if not hasattr(task, "operator_class") else None

@@ -195,7 +195,7 @@ def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestEr
         if unit.instance == own.instance:
             return None
         return InvalidRequestError(
-            f"Map index {run.map_index} of task {run.task_id} would replace the rows of another instance, {unit.instance}",
+            f"Map index {run.map_index} of task {run.task_id} would replace the rows of instance {unit.instance}",
             cause="Mapped tasks have no order, and select the same rows, or rows of the same partitions",
             remedy="Give each instance rows of its own (replace_where, partitions), or add them: write='append'",
         )

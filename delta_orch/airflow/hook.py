@@ -97,9 +97,7 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
             AirflowNotFoundException: There is no such connection (other than the default one).
         """
         self._connected()
-        table = self._open(table_uri)
-        _note(table, None)
-        return table
+        return self._open(table_uri)
 
     async def async_table(self, table_uri: TableLocation) -> DeltaTable:
         """As `table`, for triggers: the connection is fetched without blocking the event loop."""

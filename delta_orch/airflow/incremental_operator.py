@@ -7,8 +7,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
-from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
+from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
 from delta_orch.pipeline.recorded import find_txn_commit, is_older, newest_first
 from delta_orch.pipeline.run_identity import cdc_app_id, default_consumer
@@ -17,7 +17,6 @@ from delta_orch.pipeline.target_table import snapshot_or_none
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
-    from pyspark.sql import SparkSession
 
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
@@ -33,8 +32,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     **Exactly once.** The cursor is in the target's own log. It moves in the commit that holds the rows. If a task is
     killed after its commit, the retry continues behind that commit. If it is killed before, the retry starts over. A
-    clear reads again the versions of the source that the run has read, and applies them by `write`: an `append` replaces
-    the rows of the run. `full_refresh` computes the whole target anew.
+    clear reads again the versions of the source that the run has read, and applies them by `write`. An `append`
+    replaces the rows of the run. `full_refresh` computes the whole target anew.
 
     The function's first argument is a `pipeline.incremental.ChangeBatch`: `batch.scan()` is all rows of the touched
     partitions, `batch.changes` the changed rows, `batch.partitions()` the touched partitions, as of `ending_version`.

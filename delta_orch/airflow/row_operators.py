@@ -16,7 +16,6 @@ from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import publish_now
 
 if TYPE_CHECKING:
@@ -43,8 +42,8 @@ class DeltaMergeOperator(DeltaWriteOperator):
 
     Args:
         merge_keys: Upsert by these columns: rows with equal keys are replaced, others inserted. (templated)
-        on: Instead of `merge_keys`: when a row of the table (`target`) and one of the source (`source`) belong together.
-            (templated)
+        on: Instead of `merge_keys`: when a row of the table (`target`) and one of the source (`source`) belong
+            together. (templated)
         clauses: With `on`: the clauses in their order, each `{"when_matched_update": {"set": {…}, "condition": "…"}}`,
             by the names and arguments of `DeltaTable.merge`. (templated)
         source_alias: What `on` and `clauses` call the source.
@@ -94,7 +93,7 @@ class DeltaMergeOperator(DeltaWriteOperator):
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         if self.on is None:
             return super().execute_on_table(context, run, table)
-        step = self.unit_step(context, run, table, cast("Mode", "merge_clauses"))
+        step = self.unit_step(context, run, table, "merge_clauses")
         with self.lazy_session(run) as session:
 
             def merge(options: CommitOptions) -> CommitResult:

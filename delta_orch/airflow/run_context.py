@@ -254,7 +254,7 @@ class TaskRun:
 def _written_twice(run: TaskRun, recorded: RecordedUnit, map_index: object) -> InvalidRequestError:
     return InvalidRequestError(
         f"Map indexes {map_index} and {run.map_index} of task {run.task_id} write the same unit {recorded.name}",
-        cause="They have the same mapped arguments, or the same identity; the second would replace the rows of the first",
+        cause="They have the same mapped arguments or identity; the second would replace the rows of the first",
         remedy="Take the duplicate out of the list, or name each instance: identity='{{ task.op_kwargs[\"region\"] }}'",
         unit=recorded.name,
     )

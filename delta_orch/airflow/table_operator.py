@@ -41,8 +41,8 @@ XCom = dict[str, object]
 """What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed or
 recovered, else the one it found; None without a table, and for what is staged), `table_id` (of that version, where
 there is one: a task that reads it refuses another table at the same place), `outcome` (see `pipeline.unit.Outcome`),
-`rows_replaced`, `fenced_by` (the id of a run), `staged` (the reference of a staged write), `starting_version` (the first
-of several commits, others' may lie between), `operation_metrics`, and details."""
+`rows_replaced`, `fenced_by` (the id of a run), `staged` (the reference of a staged write), `starting_version` (the
+first of several commits, others' may lie between), `operation_metrics`, and details."""
 
 CHANGED = ("written", "replaced", "recovered")
 """Outcomes of tasks whose rows are in the table."""

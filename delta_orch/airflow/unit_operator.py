@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.expansion import unnamed_instance, mapped_arguments
+from delta_orch.airflow.expansion import mapped_arguments, unnamed_instance
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.run_context import TaskRun, mapped_name
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
@@ -34,8 +34,8 @@ class DeltaUnitOperator(DeltaTableOperator):
     Args:
         identity: What a mapped instance writes, in your words, in place of its mapped arguments. Needed where those are
             not JSON values. (templated)
-        writer: `{dag_id}.{task_id}`, in place of the task's own: a task that was renamed, or moved into a group, goes on
-            with its units. `table.units()` shows it. (templated)
+        writer: `{dag_id}.{task_id}`, in place of the task's own. A task that was renamed, or moved into a group, goes
+            on with its units. `table.units()` shows it. (templated)
         on_redo: What a unit does that is done again: `replace` its rows, `keep` them, or `add` the new ones to them.
         exactly_once: False: every attempt writes, and records no unit.
     """

@@ -34,10 +34,10 @@ WRITES = ("append", "merge", "scd2", "overwrite", "overwrite_partitions", "error
 class DeltaWriteOperator(DeltaStepOperator):
     """Write the rows that a function returns, or that a query yields, in one commit.
 
-    **Exactly once.** Each run of the task is a unit of work, see `DeltaUnitOperator`. A crash never doubles: a retry that
-    finds the commit of the attempt before it ends without calling the function (`recovered`). Doing it again replaces: a
-    clear or a backfill puts the new rows in the place of exactly those that the unit wrote before (`replaced`). Late
-    never wins: an attempt that began before the newest one of its unit changes nothing (`fenced`).
+    **Exactly once.** Each run of the task is a unit of work, see `DeltaUnitOperator`. A crash never doubles: a retry
+    that finds the commit of the attempt before it ends without calling the function (`recovered`). Doing it again
+    replaces: a clear or a backfill puts the new rows in the place of exactly those that the unit wrote before
+    (`replaced`). Late never wins: an attempt that began before the newest one of its unit changes nothing (`fenced`).
 
     Overwrites of a whole table are ordered by data interval, over all runs of the task: a late run of an older interval
     is fenced. Where a later task of the DAG takes the table or this task's XCom, the overwrite always writes, and those
