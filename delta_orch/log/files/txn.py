@@ -30,6 +30,10 @@ class TxnId:
 
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
+
+    With `is_unit` it names the unit whose rows the commit writes: each new data file says so in its tag
+    `delta_orch.unit` (`files.unit_tag`). With scopes, a file is of the unit in whose scope it lies. A commit with
+    several units without scopes tags no file.
     """
 
     app_id: str
@@ -39,6 +43,7 @@ class TxnId:
     exact: bool = False
     ordered: bool = False
     looks_only: bool = False
+    is_unit: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidPropertyError: The name holds a credential, and the table would keep it."""
