@@ -82,9 +82,7 @@ def test_late_never_wins(tmp_path: Path, ways: dict[str, Any]) -> None:
     assert ids_of(table) == [1]
 
 
-@pytest.mark.parametrize(
-    ("on_redo", "expected"), [("replace", [3]), ("keep", [1, 2]), ("add", [1, 2, 3])]
-)
+@pytest.mark.parametrize(("on_redo", "expected"), [("replace", [3]), ("keep", [1, 2]), ("add", [1, 2, 3])])
 def test_what_a_redo_does_is_chosen(tmp_path: Path, on_redo: OnRedo, expected: list[int]) -> None:
     table = DeltaTable(tmp_path / "t")
     write(table, 7, [1, 2])
