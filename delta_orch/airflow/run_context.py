@@ -166,6 +166,7 @@ class TaskRun:
     def relation_to(self, recorded: RecordedUnit, order: int) -> Relation:
         """What the attempt that wrote the unit before is to this one. A clear lies between two tries if `max_tries`
         differs: a retry keeps it. (`retries` counts, too: a DAG that changes them could make up for the difference.)
+        Otherwise Airflow's ids tell, which are ordered by time: a run that was created anew has newer ones.
 
         Raises:
             InvalidRequestError: It is another mapped task of this run, which has the same arguments or `identity`.
@@ -174,15 +175,13 @@ class TaskRun:
         counted = told.get("attempt")
         if not isinstance(counted, Mapping):
             return self._relation_by_order(recorded.order, order)
-        started = counted.get("run_started_ms")
-        if started != self.started_ms:
-            return "later" if isinstance(started, int) and started > self.started_ms else "earlier"
         tries, began = told.get("try_number"), str(counted.get("id"))
-        if (told.get("dag_id"), told.get("task_id")) == (self.dag_id, self.task_id):
+        if began == self.attempt_id:
+            return "own"
+        is_of_run = counted.get("run_started_ms") == self.started_ms
+        if is_of_run and (told.get("dag_id"), told.get("task_id")) == (self.dag_id, self.task_id):
             if told.get("map_index") != self.map_index and counted.get("clear_number") == self.clear_number:
                 raise _written_twice(self, recorded, told.get("map_index"))
-            if began == self.attempt_id:
-                return "own"
             if isinstance(tries, int) and tries < self.try_number:
                 is_retry = (counted.get("max_tries"), counted.get("retries")) == (self.max_tries, self.retries)
                 return "own" if is_retry else "earlier"

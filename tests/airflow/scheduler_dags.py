@@ -80,16 +80,16 @@ def make(way: str, fate: str) -> DAG:
 
     with DAG(f"{way}-{fate}", start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False, **times) as dag:
         if way == "merge":
-            task = DeltaMergeOperator(task_id="write", keys=["day"], python_callable=write, **common)
+            task = DeltaMergeOperator(task_id="write", merge_keys=["day"], python_callable=write, **common)
         elif way == "incremental":
             place_of = {"target": common.pop("table_uri"), "source": place("source", fate)["table_uri"]}
-            task = DeltaIncrementalOperator(task_id="write", mode="append", python_callable=read, **place_of, **common)
+            task = DeltaIncrementalOperator(task_id="write", write="append", python_callable=read, **place_of, **common)
         elif way == "publish":
             hooks = common.pop("post_execute", None)
             shared = {name: common.pop(name) for name in ("retries", "retry_delay")}
             # Days that a backfill runs side by side may publish in any order: no check is about what the other adds.
             group = delta_write_audit_publish(
-                "wap", python_callable=write, checks={"rows": {"min_rows": 1}}, if_unchanged=False,
+                "wap", python_callable=write, audit={"rows": {"min_rows": 1}}, if_unchanged=False,
                 default_args=shared, **common,
             )  # fmt: skip
             task = group.children["wap.publish"]
@@ -102,7 +102,7 @@ def make(way: str, fate: str) -> DAG:
             task = DeltaWriteOperator(
                 task_id="write",
                 python_callable=write,
-                mode="overwrite",
+                write="overwrite",
                 replace_where=DAY,
                 partition_by=["day"],
                 **common,
@@ -110,7 +110,7 @@ def make(way: str, fate: str) -> DAG:
         elif way == "once":
             task = DeltaWriteOperator(task_id="write", python_callable=write, idempotency="partition", **common)
         else:
-            task = DeltaWriteOperator(task_id="write", python_callable=write, mode=way, **common)
+            task = DeltaWriteOperator(task_id="write", python_callable=write, write=way, **common)
         # A sensor that fires at once meets a race of the LocalExecutor, which fails it.
         waits: dict[str, Any] = {**there, "after_version": -1, "poke_interval": 1, "timeout": 300, "retries": 3}
         waits["retry_delay"] = timedelta(0)

@@ -44,7 +44,7 @@ def ordinary(name: str, place: Path) -> dict[str, Any]:
     table = {"table_uri": str(place / "t")}
     known: dict[str, dict[str, Any]] = {
         "DeltaWriteOperator": {**table, "python_callable": rows},
-        "DeltaMergeOperator": {**table, "python_callable": rows, "keys": ["id"]},
+        "DeltaMergeOperator": {**table, "python_callable": rows, "merge_keys": ["id"]},
         "DeltaDeleteOperator": {**table, "where": "id = 1"},
         "DeltaIncrementalOperator": {
             "source": str(place / "s"), "target": str(place / "t"), "python_callable": of_batch,
@@ -235,7 +235,7 @@ def test_every_public_name_is_called() -> None:
     assert named >= set(OURS)
     for expected in (
         ("DeltaWriteOperator", "replace_where"), ("DeltaWriteOperator", "partition_by"), ("DeltaHook", "delta_conn_id"),
-        ("DeltaMergeOperator", "clauses"), ("delta_task", "mode"), ("delta_write_audit_publish", "checks"),
+        ("DeltaMergeOperator", "clauses"), ("delta_task", "write"), ("delta_write_audit_publish", "audit"),
         ("DeltaVersionTrigger", "seen_version"), ("DeltaTxnSensor", "min_version"), ("delta_table_asset", "extra"),
     ):  # fmt: skip
         assert expected in CALLS
@@ -244,7 +244,7 @@ def test_every_public_name_is_called() -> None:
 def test_arguments_of_mapped_tasks_are_refused_when_the_dag_is_parsed() -> None:
     with DAG("mapped", schedule=None):
         for kind, wrong in (
-            ("DeltaWriteOperator", {"mode": 5}),
+            ("DeltaWriteOperator", {"write": 5}),
             ("DeltaMergeOperator", {"keys": "id"}),
             ("DeltaDeleteOperator", {"where": ["id = 1"]}),
             ("DeltaVacuumOperator", {"dry_run": "no"}),
@@ -259,7 +259,7 @@ def test_arguments_of_mapped_tasks_are_refused_when_the_dag_is_parsed() -> None:
                 getattr(delta_orch.airflow, decorator)(op_kwargs={})
 
 
-@pytest.mark.parametrize("name", ["spark_conf", "table_properties", "op_kwargs", "tables"])
+@pytest.mark.parametrize("name", ["spark_conf", "properties", "op_kwargs", "tables"])
 def test_a_text_in_place_of_settings_is_not_shown(name: str, tmp_path: Path) -> None:
     secret = f"Q7{tmp_path.name}"
     with (
