@@ -505,7 +505,8 @@ class Step:
             stale = [txn for txn, order in orders if order is not None and txn.is_recorded_by(order)]
             if stale:
                 found = RecordedUnit.of(self.table, before, stale[0].app_id)
-                return _Work((), fenced=self._fenced(before, found))
+                fenced = self._fenced(before, found)
+                return _Work((), over=fenced, fenced=fenced)
         txns: list[TxnId] = []
         redone: list[RecordedUnit] = []
         over: list[tuple[Unit, RecordedUnit, bool]] = []
