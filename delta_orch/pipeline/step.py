@@ -251,12 +251,9 @@ class Step:
         if work.over is not None:
             return work.over
         self._ensure_redoable(before, work)
-        about: CommitOptions = {
-            name: value  # type: ignore[misc]  # names of CommitOptions only
-            for name, value in self._options(before, work).items()
-            if name in CommitOptions.__annotations__
-        }
-        return self._reported(verb(about), work)
+        options = self._options(before, work)
+        about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
+        return self._reported(verb(cast(CommitOptions, about)), work)
 
     def process(
         self,

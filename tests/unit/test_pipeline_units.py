@@ -26,7 +26,7 @@ def attempt(order: int, part: str = "monday") -> Attempt:
 
 
 def step(table: DeltaTable, order: int, part: str = "monday", mode: Mode = "append", **changes: Any) -> Step:
-    about = {"user_metadata": f'{{"run_id": "run of {part}"}}', **changes.pop("options", {})}
+    about: Any = {"user_metadata": f'{{"run_id": "run of {part}"}}', **changes.pop("options", {})}
     return Step("the step", table, mode, attempt=attempt(order, part), options=about, **changes)
 
 
@@ -106,7 +106,7 @@ MOVING: dict[str, Callable[[DeltaTable], object]] = {
 def test_rows_that_others_have_moved_are_refused_or_named_by_their_column(
     tmp_path: Path, name: str, vectors: str
 ) -> None:
-    properties = {"options": {"properties": {"delta.enableDeletionVectors": vectors}}}
+    properties: dict[str, Any] = {"options": {"properties": {"delta.enableDeletionVectors": vectors}}}
     for ways in WAYS:
         table = DeltaTable(tmp_path / f"{len(ways)}")
         write(table, 7, [1, 2], **ways, **properties)
