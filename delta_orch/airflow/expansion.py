@@ -28,11 +28,11 @@ class CheckedPartial(OperatorPartial):  # type: ignore[misc]
         self._expand_called = True  # Else Airflow warns of a task that was refused: it was never mapped.
         for arguments in _told(expand_input.value):
             self.operator_class.ensure_known(arguments)
-        if getattr(self.operator_class, "has_units", False):
-            ensure_instances(str(self.kwargs.get("task_id")), self.kwargs, expand_input.value)
         mapped = super()._expand(expand_input, strict=strict)
         for arguments in islice(_whole(expand_input.value), _MADE):
             mapped.unmap(arguments)  # As Airflow makes the task of them, before it runs.
+        if getattr(self.operator_class, "has_units", False):
+            ensure_instances(str(self.kwargs.get("task_id")), self.kwargs, expand_input.value)
         return mapped
 
 

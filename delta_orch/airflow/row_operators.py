@@ -195,7 +195,9 @@ class DeltaUpdateOperator(DeltaUnitOperator):
 
             if not set:
                 raise self.refusal("sets nothing")
-            for value in set.values():
+            for column, value in set.items():
+                if not isinstance(value, str) or not value.strip():
+                    raise self.refusal(f"sets {column!r} to {value!r:.60}", remedy="Write the value in Spark SQL")
                 parse_row_value(value)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:

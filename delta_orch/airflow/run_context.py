@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -263,7 +264,7 @@ def mapped_name(arguments: Mapping[str, object]) -> str | None:
     """The mapped arguments of a task instance as text, whatever its index is; None if they are not JSON values."""
     if not is_json(arguments):
         return None
-    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    text = json.dumps(arguments, sort_keys=True, separators=(",", ":"), ensure_ascii=False, default=os.fspath)
     if len(text) <= _LONGEST_JSON:
         return text
     import hashlib
@@ -272,8 +273,8 @@ def mapped_name(arguments: Mapping[str, object]) -> str | None:
 
 
 def is_json(value: object) -> bool:
-    """Whether a value has one spelling in JSON, in each process."""
-    if value is None or isinstance(value, str | int | float):
+    """Whether a value has one spelling in JSON, in each process. A path counts as its text."""
+    if value is None or isinstance(value, str | int | float | os.PathLike):
         return True
     if isinstance(value, Mapping):
         return all(isinstance(key, str) and is_json(part) for key, part in value.items())

@@ -193,7 +193,7 @@ def test_missing_source_fails_at_once(runs, tmp_path: Path) -> None:  # type: ig
 
 
 def test_unknown_mode_is_refused_when_the_dag_is_parsed(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="mode='mrege'"):
+    with pytest.raises(InvalidRequestError, match="write='mrege'"):
         double_of(tmp_path, "unknown_mode", Doubled(), write="mrege")
     with pytest.raises(InvalidRequestError, match="merge_keys"):
         double_of(tmp_path, "no_keys", Doubled(), write="merge")
@@ -321,7 +321,9 @@ def test_mapped_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTa
     with DAG("shared_mapped", schedule=None) as dag:
         DeltaIncrementalOperator.partial(
             task_id="silver", source=tmp_path / "source", write="append", python_callable=lambda b: b.scan().to_arrow()
-        ).expand(target=[str(tmp_path / name) for name in ("x", "y", "x")])  # fmt: skip
+        ).expand_kwargs(  # Also a list without duplicates may share a target.
+            [{"target": str(tmp_path / name), "max_versions": n} for n, name in enumerate("xyx", 5)]
+        )  # fmt: skip
     run = runs.run(dag)
     assert sorted(runs.state(run, "silver", index) for index in range(3)) == ["failed", "success", "success"]
     assert rows(tmp_path / "x") == rows(tmp_path / "y") == [("a", 1), ("a", 2)]

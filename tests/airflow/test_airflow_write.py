@@ -429,8 +429,9 @@ def test_the_schema_may_follow_the_rows(runs, tmp_path: Path) -> None:  # type: 
 
 
 @pytest.mark.parametrize(
-    "options", [{"schema_mode": "grow"}, {"schema_mode": "overwrite"}, {"schema_mode": "overwrite", "write": "overwrite",
-    "replace_where": "day = 1"}], ids=["unknown", "append", "replace_where"])  # fmt: skip
+    "options", [{"schema_mode": "grow"}, {"schema_mode": "overwrite"},
+    {"schema_mode": "overwrite", "write": "overwrite", "replace_where": "day = 1"}], ids=["unknown", "append", "where"]
+)  # fmt: skip
 def test_schema_modes_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="schema_mode"):
         DeltaWriteOperator(task_id="t", table_uri="x", python_callable=lambda: {}, **options)
