@@ -207,6 +207,19 @@ def test_an_append_only_table_keeps_its_rows(tmp_path: Path) -> None:
     assert ids_of(table) == [1]
 
 
+def test_a_table_that_forgets_units_is_refused_where_rows_would_double(tmp_path: Path) -> None:
+    forgets: dict[str, Any] = {"options": {"properties": {"delta.setTransactionRetentionDuration": "interval 30 days"}}}
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1], **forgets)
+    with pytest.raises(InvalidRequestError, match="forgets what was written"):
+        write(table, 7, [2], "tuesday")
+    table.alter().unset_properties("delta.setTransactionRetentionDuration").commit()
+    assert write(table, 7, [2], "tuesday").outcome == "written"
+    named = DeltaTable(tmp_path / "named")
+    for part in ("monday", "tuesday"):
+        assert write(named, 7, [1], part, unit_column="load_id", **forgets).outcome == "written"
+
+
 def test_a_restore_takes_units_back_with_their_rows(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     write(table, 7, [1])
