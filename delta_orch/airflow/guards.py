@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.airflow.locations import is_same_table
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.txn import is_unit_name
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_orch.delta_table import DeltaTable
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.expressions.nodes import Expression
     from delta_orch.staged_write import StagedWrite
 
@@ -161,24 +160,20 @@ def keeps_others_rows(
     def reason(name: str) -> InvalidRequestError | None:
         unit = UnitName.of(name)
         if unit is None or unit.dag != own.dag:
-            return _of_another(run, table, name) if replaces else None
+            return _of_another(run, table, name, own.dag) if replaces else None
         if unit.part == own.part:
             return _beside(tasks, unit, own)
         if unit.writer == own.writer and not whole and _is_newer(unit, own) and not is_insisting():
             return _newer(run, unit)
         return None
 
+    def of_this_dag(before: TableSnapshot) -> list[str]:
+        return [name for name in before.txns if name.startswith(f"{own.dag}.") and reason(name) is not None]
+
     def look(staged: StagedWrite) -> None:
-        found: dict[str, InvalidRequestError] = {}
-
-        def is_sought(name: str) -> bool:
-            error = reason(name) if is_unit_name(name) else None
-            if error is not None:
-                found[name] = error
-            return error is not None
-
-        for name in sorted(units_replaced(table, staged, where, is_sought)):
-            raise found[name]
+        for name in sorted(units_replaced(table, staged, where, of_this_dag)):
+            if (error := reason(name)) is not None:
+                raise error
 
     return look
 
@@ -221,8 +216,17 @@ def _newer(run: TaskRun, unit: UnitName) -> InvalidRequestError:
     )
 
 
-def _of_another(run: TaskRun, table: DeltaTable, name: str) -> InvalidRequestError:
-    """(c) The rows of a DAG belong to it."""
+def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> InvalidRequestError | None:
+    """(c) Rows that another DAG has replaced, or all rows of a table that this DAG has never written, belong to that
+    DAG. What others have only added to rows of this one is replaced with them."""
+    from delta_orch.pipeline.unit import RecordedUnit, recorded_order
+    from delta_orch.verbs.units import REPLACING, StepRecord
+
+    snapshot = table.snapshot()
+    if recorded_order(snapshot, name) is not None and any(one.startswith(f"{dag}.") for one in snapshot.txns):
+        record = StepRecord.of(RecordedUnit.of(table, snapshot, name).commit_info)
+        if record is not None and record.write not in REPLACING:
+            return None
     unit = UnitName.of(name)
     owner = name.rpartition(":")[0] if unit is None else unit.writer.removeprefix("airflow:")
     rename = "" if unit is None else f"If this task has taken the place of that one, pass writer={owner!r}. "

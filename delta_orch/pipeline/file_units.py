@@ -26,28 +26,26 @@ def units_replaced(
     table: DeltaTable,
     staged: StagedWrite,
     where: str | Expression | None,
-    is_sought: Callable[[str], bool],
+    seek: Callable[[TableSnapshot], Collection[str]],
 ) -> frozenset[str]:
-    """The units whose rows a staged write replaces or deletes, among those that are sought.
+    """The units whose rows a staged write replaces or deletes.
 
-    A file's tag tells its unit. A file without one was made of files of several units: the log tells which, and the
-    files of each unit, as they were written, tell whether they have rows of the predicate.
+    A file's tag tells its unit. A file without one is of several units, or of none: the log tells which, and the files
+    of each unit, as they were written, tell whether they have rows of the predicate.
 
     Args:
         where: Which rows leave; None for all of the files that it removes.
-        is_sought: Chooses among the names that the table has recorded.
+        seek: The units that matter among those that a version has recorded; they are looked for in files without a tag.
     """
     if staged.read_version is None:
         return frozenset()
     before = table.snapshot(staged.read_version)
-    sought = {name for name in before.txns if is_sought(name)}
-    if not sought:
-        return frozenset()
     files = _replaced_files(before, staged.snapshot())
     tags = units_of(files)
-    found = sought & set(pc.unique(tags).to_pylist())
-    untold = frozenset(paths_of(pc.filter(files, pc.is_null(tags))))
-    return frozenset(found | _units_inside(table, before.version, untold, sought - found, where))
+    found = {name for name in pc.unique(tags).to_pylist() if name is not None}
+    untold = paths_of(pc.filter(files, pc.is_null(tags)))
+    sought = set(seek(before)) - found if untold else set[str]()
+    return frozenset(found | _units_inside(table, before.version, untold, sought, where))
 
 
 def _replaced_files(before: TableSnapshot, after: TableSnapshot) -> pa.Table:
