@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from delta_orch.airflow.locations import is_same_table
+from delta_orch.airflow.locations import is_same_table, is_template, location_text
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
 
@@ -71,8 +71,8 @@ class Neighbors:
             task = self._tasks[name]
             arguments = _arguments(task)
             if _has_units(task):
-                sources = [*_values(arguments.get("tables")), *_values(arguments.get("source"))]
-                if any(is_same_table(one, each) for one in sources for each in locations if isinstance(one, str)):
+                sources = [*_locations(arguments.get("tables")), *_locations(arguments.get("source"))]
+                if any(is_same_table(one, each) for one in sources for each in locations):
                     return True
             elif hasattr(getattr(task, "operator_class", type(task)), "outcome"):
                 continue  # A check, a sensor or upkeep reads the table and hands nothing on.
@@ -112,8 +112,11 @@ def _is_whole(arguments: Mapping[str, Any]) -> bool:
     return arguments.get("write") == "overwrite" and arguments.get("replace_where") is None
 
 
-def _values(given: object) -> Iterator[object]:
-    yield from given.values() if isinstance(given, Mapping) else () if given is None else (given,)
+def _locations(given: object) -> Iterator[str]:
+    """The tables among an argument's values: one, or several by name."""
+    for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
+        if not is_template(one):
+            yield location_text(one["table_uri"] if isinstance(one, Mapping) else one)
 
 
 def _texts(value: object) -> Iterator[str]:
