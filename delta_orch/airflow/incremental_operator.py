@@ -121,6 +121,12 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.on_recreated = on_recreated
         self.consumer = consumer
         self.full_refresh = full_refresh
+        if write == "append" and on_recreated == "bootstrap":
+            raise self.refusal(
+                "has write='append' and on_recreated='bootstrap'",
+                cause="The rows of the source that was dropped stay, and those of the new one would be added to them",
+                remedy="Leave on_recreated out, and run the task once with full_refresh=True when that happens",
+            )
         if max_versions is not None and max_versions < 1:
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
         self.ensure_text("consumer", consumer)

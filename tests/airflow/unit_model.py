@@ -54,6 +54,7 @@ class Airflow:
     started: datetime = DAYS[0]
     attempt_id: str = ""
     run_id: str = ""
+    map_index: int = -1
 
     def create(self) -> None:
         self.try_number, self.max_tries, self.clear_number = 0, self.retries, 0
@@ -85,7 +86,7 @@ class Airflow:
 
     def context(self) -> Any:
         ti = SimpleNamespace(
-            dag_id="d", task_id="t", map_index=-1, run_id=self.run_id, try_number=self.try_number,
+            dag_id="d", task_id="t", map_index=self.map_index, run_id=self.run_id, try_number=self.try_number,
             max_tries=self.max_tries, task=SimpleNamespace(retries=self.retries), id=self.attempt_id,
         )  # fmt: skip
         dag_run = SimpleNamespace(
