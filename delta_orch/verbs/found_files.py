@@ -22,6 +22,7 @@ from delta_orch.errors import (
     StorageError,
 )
 from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_building import (
     bool_array,
     int64_array,
@@ -192,16 +193,18 @@ _Change = tuple[DataType, DataType, str]
 
 def _struct(types: Sequence[tuple[StructType, str]], prefix: str) -> StructType:
     names: dict[str, str] = {}
+    stated: dict[str, JsonObject] = {}
     columns: dict[str, list[_Typed]] = {}
     for schema, path in types:
         for field in schema:
             names.setdefault(field.name.lower(), field.name)
+            stated[field.name.lower()] = {**stated.get(field.name.lower(), {}), **field.metadata}
             columns.setdefault(field.name.lower(), []).append((field.data_type, path))
     fields = []
     for folded, typed in columns.items():
         changes: list[_Change] = []
         name = names[folded]
-        column = StructField(name, _type(typed, f"{prefix}{name}", "", changes), True)
+        column = StructField(name, _type(typed, f"{prefix}{name}", "", changes), True, stated[folded])
         for before, after, place in changes:
             column = with_type_change(column, before, after, place)
         fields.append(column)
