@@ -49,8 +49,8 @@ def test_every_command(case: GoldenCase, tmp_path: Path, cli: Any) -> None:
     assert cli("explain", table)["total"]["num_files"] == expect["num_files"]
     shown = cli("show", table, "--limit", 3)
     assert len(shown["rows"]) == min(3, expect["total_rows"])
-    assert cli("read", table, "--output", output)["num_rows"] == expect["total_rows"]
+    assert cli("read", table, "--output", output, "--force")["num_rows"] == expect["total_rows"]
     assert pq.read_metadata(output).num_rows == expect["total_rows"]
     for feed in (expect.get("cdf") or {}).values():
-        found = cli("changes", table, "--from", feed["from"], "--to", feed["to"], "--output", output)
+        found = cli("changes", table, "--from", feed["from"], "--to", feed["to"], "--output", output, "--force")
         assert found["num_rows"] == feed["total_rows"]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import orjson
@@ -26,13 +26,15 @@ from delta_orch.errors import (
 )
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
+from delta_orch.log.read.checkpoint_footer import CheckpointFooter, checkpoint_footer
+from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import PROBE_LEAF, is_below
 from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
 from delta_orch.protocol.arrow_building import plain, valid_runs
 from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checksum_path, decode_path, is_absolute
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+from delta_orch.storage.parquet_footer import read_footer
 
 if TYPE_CHECKING:
     from delta_orch.log.read.skipping.file_statistics import ColumnBounds
@@ -53,42 +55,6 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class CheckpointFooter(ParquetFooter):
-    """The footer of a checkpoint file, and what is known of it."""
-
-    @cached_property
-    def leaves(self) -> tuple[str, ...]:
-        """Dotted paths of all leaf columns."""
-        schema = self.metadata.schema
-        return tuple(schema.column(i).path for i in range(len(schema)))
-
-    @cached_property
-    def sound_columns(self) -> set[str]:
-        """The top-level columns whose chunks are known to be sound."""
-        return set()
-
-    @cached_property
-    def bounded_columns(self) -> set[str]:
-        """The dotted columns that are known to take no more memory than they may."""
-        return set()
-
-    @cached_property
-    def few_actions(self) -> dict[tuple[int, tuple[str, ...]], list[dict[str, JsonValue]]]:
-        """What `RowGroup.read_actions` has read of a file that is all here."""
-        return {}
-
-
-@lru_cache(maxsize=4)
-def _known_footer(tail: bytes, is_whole_file: bool) -> CheckpointFooter:
-    """Every handle on a table opens its newest checkpoint: equal bytes are looked into once in a process."""
-    return CheckpointFooter(tail, is_whole_file)
-
-
-def _remembered(footer: ParquetFooter) -> CheckpointFooter:
-    return _known_footer(footer.tail, footer.is_whole_file)
-
-
-@dataclass(frozen=True)
 class ParquetPart:
     """One Parquet file of a checkpoint."""
 
@@ -99,7 +65,7 @@ class ParquetPart:
     def footer(self) -> CheckpointFooter:
         """Read once; what follows from the same bytes is shared with whoever read them before."""
         with readable(self.path):
-            return _remembered(read_footer(self.store.open_input(self.path)))
+            return checkpoint_footer(read_footer(self.store.open_input(self.path)))
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
@@ -165,6 +131,27 @@ class ParquetPart:
         groups = (RowGroup(self, i) for i in range(self.metadata.num_row_groups))
         return [group for group in groups if group.num_rows and not group.is_all_null(column)]
 
+    @cached_property
+    def has_only_actions(self) -> bool:
+        """Whether every row is known to hold an action.
+
+        Raises CorruptLogError: A row is empty: its action is lost.
+        """
+        with readable(self.path):
+            names = self.footer.arrow_schema.names
+        if not PROBE_LEAF.keys() >= {*names}:
+            return False  # Of an action that is yet unknown.
+        probes = {name: self.leaves.index(f"{name}.{PROBE_LEAF[name]}") for name in names}
+        with readable(self.path):
+            # Of each column one leaf: most of its leaves nobody may ask for.
+            self.footer.ensure_sound_chunks(probes.values())
+        groups = [RowGroup(self, index) for index in range(self.metadata.num_row_groups)]
+        held = sum(group.num_actions(name, leaf) for group in groups for name, leaf in probes.items())
+        with readable(self.path):
+            if held < self.metadata.num_rows:
+                raise pa.ArrowInvalid(f"{self.metadata.num_rows - held} of its rows hold no action")
+        return True
+
     def num_actions(self, action: str) -> int | None:
         """How many such actions there are, going by the footer; None where that does not tell."""
         counts = [(g.num_rows, g.null_count(f"{action}.{PROBE_LEAF[action]}")) for g in self.row_groups(action)]
@@ -199,6 +186,17 @@ class RowGroup:
             return self.num_rows
         statistics = self.statistics(self.part.leaves.index(leaf))
         return statistics.null_count if statistics is not None and statistics.has_null_count else None
+
+    def num_actions(self, action: str, probe: int) -> int:
+        """How many such actions there are. Reads them only where the footer tells nothing of them.
+
+        Args:
+            probe: Their required leaf, which is known to be sound.
+        """
+        if (statistics := self.part.metadata.row_group(self.index).column(probe).statistics) is None:
+            return sum(len(found) - found.null_count for found in self.iter_field(action, PROBE_LEAF[action]))
+        # Some writers count no nulls where there are none.
+        return self.num_rows - (statistics.null_count if statistics.has_null_count else 0)
 
     def has(self, column: str) -> bool:
         """Whether some leaf at or below the dotted column may hold a value."""
@@ -317,11 +315,13 @@ class Checkpoint:
     @cached_property
     def txns(self) -> Mapping[str, Txn]:
         """By app id. Raises as `protocol_and_metadata`."""
+        _ = self._has_only_actions
         return self._said("txn").txns
 
     @cached_property
     def domain_metadata(self) -> Mapping[str, DomainMetadata]:
         """By domain. Raises as `protocol_and_metadata`."""
+        _ = self._has_only_actions
         return self._said("domainMetadata").domain_metadata
 
     @cached_property
@@ -377,10 +377,28 @@ class Checkpoint:
         Raises as `protocol_and_metadata`; ChecksumMismatchError: The version checksum counts other files.
         """
         _prefetch_footers(self.file_parts)
+        _ = self._has_only_actions, [part.has_only_actions for part in self.sidecar_parts]
+        groups = [group for part in self.file_parts for group in part.row_groups(action)]
         # Across a network, one more request would cost each first read more than the rest of the check.
-        if action == "add" and self.store.is_near:
-            _ = self.agrees_with_checksum
-        return [group for part in self.file_parts for group in part.row_groups(action)]
+        if action == "add" and (self.store.is_near or not groups):
+            _ = self.agrees_with_checksum, groups or self._is_meant_to_be_empty
+        return groups
+
+    @cached_property
+    def _has_only_actions(self) -> bool:
+        return all(part.has_only_actions for part in self.top_level_parts)
+
+    @cached_property
+    def _is_meant_to_be_empty(self) -> bool:
+        """Whether it has no files, which nothing contradicts. Raises CorruptLogError: It should have some."""
+        if self.json_actions is not None and self.json_actions.adds.num_rows:
+            return False
+        hint, own = read_last_checkpoint(self.store), self._said("checkpointMetadata").checkpoint_metadata
+        said = hint.num_of_add_files if hint is not None and hint.version == self.version else None
+        with readable(self.files.files[0].path):
+            if counts := {str(said), str(((own and own.tags) or {}).get("numOfAddFiles"))} - {"None", "0"}:
+                raise ValueError(f"It has no files, and should have {min(counts)}")
+        return True
 
     @cached_property
     def agrees_with_checksum(self) -> bool:
