@@ -60,7 +60,8 @@ class TableWrites:
         """Add rows in one commit. The first append creates the table from the given `TableDefinition`.
 
         Args:
-            data: Spark DataFrame, Arrow table, reader or list of batches, pandas or Polars DataFrame, or list of dicts.
+            data: Spark DataFrame, Arrow table, reader or list of batches, pandas or Polars DataFrame, list
+                of dicts, or dict of columns. Floats of pandas that stand for integers with nulls are integers.
                 Its columns match the table's by name. A table that it creates has NOT NULL where an Arrow schema says
                 so, at any depth. Columns of Spark's frames may be null, as with Delta on Spark.
             schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where

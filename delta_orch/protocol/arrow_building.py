@@ -18,7 +18,6 @@ import pyarrow.types as pt
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import SchemaMismatchError, UnsupportedError
-from delta_orch.protocol.schema import STATED_DEFINITIONS, definitions_in
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -31,6 +30,7 @@ from delta_orch.protocol.types import (
     INTEGER,
     LONG,
     SHORT,
+    STATED_DEFINITIONS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -42,6 +42,7 @@ from delta_orch.protocol.types import (
     MapType,
     StructField,
     StructType,
+    definitions_in,
     is_variant_storage,
 )
 

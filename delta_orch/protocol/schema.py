@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 import orjson
 
@@ -36,26 +36,6 @@ IDENTITY_STEP = "delta.identity.step"
 IDENTITY_HIGH_WATER_MARK = "delta.identity.highWaterMark"
 IDENTITY_ALLOW_EXPLICIT_INSERT = "delta.identity.allowExplicitInsert"
 INVARIANTS = "delta.invariants"
-STATED_DEFINITIONS = "delta_orch.definitions"
-"""The key, in the metadata of a column of rows, of the definitions that Arrow or Spark states (`definitions_in`). No
-table has it: a column is defined by `create`, not by rows."""
-_OF_ANOTHER_TABLE = ("delta.columnMapping.", "delta.typeChanges", IDENTITY_HIGH_WATER_MARK)
-
-
-def definitions_in(metadata: Mapping[str, JsonValue], also: Collection[str] = ()) -> dict[str, str]:
-    """What the metadata of a column says about its values (generation, identity, default, invariants, and what Delta
-    may have beside them), as texts. What only means something in the table it comes from is left out.
-
-    Args:
-        also: More keys that count.
-    """
-    return {
-        key: value if isinstance(value, str) else orjson.dumps(value).decode()
-        for key, value in metadata.items()
-        if (key.startswith("delta.") and not key.startswith(_OF_ANOTHER_TABLE)) or key == CURRENT_DEFAULT or key in also
-    }
-
-
 TYPE_CHANGES = "delta.typeChanges"
 
 Places = Mapping[tuple[str, ...], int]

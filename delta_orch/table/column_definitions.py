@@ -18,11 +18,10 @@ from delta_orch.protocol.schema import (
     IDENTITY_START,
     IDENTITY_STEP,
     INVARIANTS,
-    STATED_DEFINITIONS,
 )
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX, ensure_no_credential
-from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
+from delta_orch.protocol.types import LONG, STATED_DEFINITIONS, VARIANT, DataType, StructField, StructType, fields_of
 from delta_orch.table.configuration import TableConfiguration
 
 if TYPE_CHECKING:

@@ -10,15 +10,16 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError
-from delta_orch.protocol.schema import STATED_DEFINITIONS, definitions_in
 from delta_orch.protocol.schema_check import is_lossless_cast
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import (
+    STATED_DEFINITIONS,
     VARIANT,
     VOID,
     DataType,
     StructField,
     StructType,
+    definitions_in,
     is_variant_storage,
     may_be_null,
     parts_beside,

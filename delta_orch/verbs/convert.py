@@ -20,9 +20,8 @@ from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, ensu
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
-from delta_orch.protocol.schema import STATED_DEFINITIONS, definitions_in
 from delta_orch.protocol.type_text import parse_declared_type
-from delta_orch.protocol.types import StructField, StructType
+from delta_orch.protocol.types import STATED_DEFINITIONS, StructField, StructType, definitions_in
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.type_widening import has_type_changes

@@ -181,8 +181,8 @@ def merged_schema(found: Sequence[FoundSchema]) -> StructType:
     there, and its history says so (PROTOCOL, "Type Widening").
 
     Raises:
-        SchemaMismatchError: No type that is there holds the values of all; two files are named. Or the type of a column
-            is not known (null).
+        SchemaMismatchError: No type that is there holds the values of all; two files are named. Or no file knows the
+            type of a column (null).
     """
     return _struct([(one.schema, one.path) for one in found], "")
 
@@ -215,6 +215,8 @@ def _type(typed: Sequence[_Typed], column: str, place: str, changes: list[_Chang
     def inside(name: str, inner: Sequence[_Typed]) -> DataType:
         return _type(inner, f"{column}.{name}", f"{place}.{name}" if place else name, changes)
 
+    # A file whose values are all null does not say what they would be.
+    typed = [(t, path) for t, path in typed if t != VOID] or typed
     structs = [(t, path) for t, path in typed if isinstance(t, StructType)]
     if len(structs) == len(typed):
         return _struct(structs, f"{column}.")

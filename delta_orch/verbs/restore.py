@@ -113,7 +113,7 @@ def _difference(past: Snapshot, newest: Snapshot) -> tuple[pa.Table, pa.Table]:
 def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.Table, removes: pa.Table) -> None:
     transaction.read_whole_table()
     table = TableConfiguration(united_protocol(newest.protocol, past.protocol), _restored_metadata(past, newest))
-    transaction.update_metadata(table.metadata)
+    transaction.update_metadata(table.metadata, past.metadata)
     if table.protocol != newest.protocol:
         transaction.update_protocol(table.protocol)
     clustering = past.clustering or ()

@@ -15,14 +15,12 @@ from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.row_checks import type_checks
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
 from delta_orch.protocol.schema import (
-    STATED_DEFINITIONS,
     data_type_from_json,
     data_type_to_json,
-    definitions_in,
     parse_schema,
 )
 from delta_orch.protocol.schema_edit import with_fields
-from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from delta_orch.protocol.types import LONG, STATED_DEFINITIONS, STRING, StructField, StructType, definitions_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
