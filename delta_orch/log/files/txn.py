@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from delta_orch.errors import ConcurrentTransactionError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.recorded_txns import TxnVersions
 from delta_orch.protocol.table_properties import ensure_no_credential
 
 
@@ -61,15 +62,12 @@ Recorded = Mapping[str, int | None]
 """App id → recorded version; None, or missing, where there is none."""
 
 
-def gone_with_rows(recorded: Mapping[str, int]) -> dict[str, int]:
+def gone_with_rows(recorded: TxnVersions) -> dict[str, int]:
     """Of what a table has recorded the ids that say which rows it has, and that nothing newer ever follows: the cursors
     of incremental steps, and the marks of partitions that are written once, in whichever run (version 0). Where a verb
     takes all rows back, it takes them back, too. See `pipeline.run_identity`."""
-    return {
-        name: version
-        for name, version in recorded.items()
-        if name.startswith("cdc:") or (name.startswith(("dagster:", "airflow:")) and version <= 0)
-    }
+    marks = recorded.named(("dagster:", "airflow:"))
+    return recorded.named(("cdc:",)) | {name: version for name, version in marks.items() if version <= 0}
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
