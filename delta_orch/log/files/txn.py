@@ -5,11 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConcurrentTransactionError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.log.files.recorded_txns import TxnVersions
 from delta_orch.protocol.table_properties import ensure_no_credential
+
+if TYPE_CHECKING:
+    from delta_orch.log.files.recorded_txns import TxnVersions
 
 
 @dataclass(frozen=True, slots=True)
