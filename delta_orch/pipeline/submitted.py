@@ -96,6 +96,7 @@ class SubmittedRun:
                 "exact": txn.exact,
                 "ordered": txn.ordered,
                 "looks_only": txn.looks_only,
+                "is_unit": txn.is_unit,
             }
             for txn in self.txns
         ]

@@ -124,7 +124,7 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
         # The feature was dropped since: the files that come back have ids that must not be given again.
         transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(given))
     if adds.num_rows:
-        transaction.add_files(with_record_counts(past.store, adds, table))
+        transaction.add_known_files(with_record_counts(past.store, adds, table))
     if removes.num_rows:
         transaction.remove_files(removes)
     transaction.take_back(_cursors(past, newest))
@@ -132,8 +132,8 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
 
 def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
     """What the ids were that go with the rows, where they have moved since; -1 for one that was not there."""
-    recorded = {**({} if past.checkpoint is None else past.checkpoint.txns), **past.tail.txns}
     now = gone_with_rows(newest.txns)
+    recorded = past.every_txn.among(list(now))
     then = {name: recorded[name].version if name in recorded else -1 for name in now}
     return {name: version for name, version in then.items() if version != now[name]}
 

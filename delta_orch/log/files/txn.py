@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConcurrentTransactionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.protocol.table_properties import ensure_no_credential
+
+if TYPE_CHECKING:
+    from delta_orch.log.files.recorded_txns import TxnVersions
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +34,10 @@ class TxnId:
 
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
+
+    With `is_unit` it names the unit whose rows the commit writes: each new data file says so in its tag
+    `delta_orch.unit` (`files.unit_tag`). With scopes, a file is of the unit in whose scope it lies. A commit with
+    several units without scopes tags no file.
     """
 
     app_id: str
@@ -39,6 +47,7 @@ class TxnId:
     exact: bool = False
     ordered: bool = False
     looks_only: bool = False
+    is_unit: bool = False
 
     def __post_init__(self) -> None:
         """Raises InvalidPropertyError: The name holds a credential, and the table would keep it."""
@@ -56,15 +65,12 @@ Recorded = Mapping[str, int | None]
 """App id → recorded version; None, or missing, where there is none."""
 
 
-def gone_with_rows(recorded: Mapping[str, int]) -> dict[str, int]:
+def gone_with_rows(recorded: TxnVersions) -> dict[str, int]:
     """Of what a table has recorded the ids that say which rows it has, and that nothing newer ever follows: the cursors
     of incremental steps, and the marks of partitions that are written once, in whichever run (version 0). Where a verb
     takes all rows back, it takes them back, too. See `pipeline.run_identity`."""
-    return {
-        name: version
-        for name, version in recorded.items()
-        if name.startswith("cdc:") or (name.startswith(("dagster:", "airflow:")) and version <= 0)
-    }
+    marks = recorded.named(("dagster:", "airflow:"))
+    return recorded.named(("cdc:",)) | {name: version for name, version in marks.items() if version <= 0}
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:

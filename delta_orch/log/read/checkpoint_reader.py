@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import (
     ChecksumMismatchError,
     CorruptLogError,
     DeltaError,
     FileMissingInStoreError,
     IncompleteCheckpointError,
+    ProtocolViolationError,
     StorageError,
     TableError,
 )
@@ -30,13 +33,14 @@ from delta_orch.log.read.checkpoint_footer import CheckpointFooter, checkpoint_f
 from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import PROBE_LEAF, is_below
-from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol, Sidecar
 from delta_orch.protocol.arrow_building import plain, valid_runs
 from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checksum_path, decode_path, is_absolute
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.parquet_footer import read_footer
 
 if TYPE_CHECKING:
+    from delta_orch.log.files.recorded_txns import RecordedTxns
     from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 
 _LOGGER = Logger(__name__)
@@ -198,6 +202,15 @@ class RowGroup:
         # Some writers count no nulls where there are none.
         return self.num_rows - (statistics.null_count if statistics.has_null_count else 0)
 
+    def bounds(self, leaf: str) -> tuple[str, str] | None:
+        """The least text of a dotted leaf and the greatest, going by the footer; None where that does not tell."""
+        statistics = self.statistics(self.part.leaves.index(leaf))
+        if statistics is None or not statistics.has_min_max:
+            return None
+        with readable(self.part.path):
+            least, greatest = statistics.min, statistics.max
+        return (least, greatest) if isinstance(least, str) and isinstance(greatest, str) else None
+
     def has(self, column: str) -> bool:
         """Whether some leaf at or below the dotted column may hold a value."""
         below = [i for i, leaf in enumerate(self.part.leaves) if is_below(leaf, column)]
@@ -313,10 +326,18 @@ class Checkpoint:
         return said.protocol, said.metadata
 
     @cached_property
-    def txns(self) -> Mapping[str, Txn]:
+    def txns(self) -> RecordedTxns:
         """By app id. Raises as `protocol_and_metadata`."""
+        from delta_orch.log.files.recorded_txns import RecordedTxns, TxnGroup
+
+        if self.json_actions is not None:
+            return RecordedTxns((), self.json_actions.txns)
+        _prefetch_footers(self.top_level_parts)
         _ = self._has_only_actions
-        return self._said("txn").txns
+        for part in self.top_level_parts:
+            part.ensure_sound(["txn"])
+        groups = [group for part in self.top_level_parts for group in part.row_groups("txn")]
+        return RecordedTxns([TxnGroup(group.bounds("txn.appId"), partial(_txns_of, group)) for group in groups], {})
 
     @cached_property
     def domain_metadata(self) -> Mapping[str, DomainMetadata]:
@@ -449,6 +470,32 @@ def _recorded(store: LogStore, version: int) -> tuple[int | None, str | None]:
     return count if isinstance(count, int) else None, table_id if isinstance(table_id, str) else None
 
 
+def _txns_of(group: RowGroup) -> pa.Table:
+    """The identifiers of a row group, columns of `TXN_SCHEMA`. Raises as `RowGroup.read`, and ProtocolViolationError
+    where one is malformed."""
+    from delta_orch.log.files.recorded_txns import TXN_SCHEMA
+
+    columns = group.read("txn", ("appId", "version", "lastUpdated"))
+    app_ids, versions = columns["appId"], columns["version"]
+    if app_ids is None:
+        return pa.Table.from_batches([], TXN_SCHEMA)
+    is_there = pc.is_valid(app_ids)
+    if versions is None or pc.any(pc.and_(is_there, pc.is_null(versions))).as_py():
+        raise ProtocolViolationError("A txn action has no version", remedy=_REMEDY, path=group.part.path)
+    arrays = []
+    for name, column in zip(TXN_SCHEMA.names, columns.values(), strict=True):
+        target = TXN_SCHEMA.field(name).type
+        if column is not None and (pt.is_string(target), pt.is_integer(target)) != (
+            pt.is_string(column.type),
+            pt.is_integer(column.type),
+        ):
+            cause = f"{name} is of type {column.type}"
+            raise ProtocolViolationError("A txn action is malformed", cause=cause, remedy=_REMEDY, path=group.part.path)
+        with readable(group.part.path):
+            arrays.append(pa.nulls(len(is_there), target) if column is None else pc.cast(column, target))
+    return pc.filter(pa.table(arrays, schema=TXN_SCHEMA), is_there)
+
+
 def child_of(struct: pa.StructArray, name: str) -> pa.Array:
     """A field of a struct, null where the struct is. Some writers declare fields as required, which then hold arbitrary
     values instead of nulls in the rows of other actions."""
@@ -478,6 +525,9 @@ def _sidecar_path(sidecar: Sidecar) -> str:
     return f"{SIDECAR_DIRECTORY}/{path}"
 
 
+_REMEDY = "Delete the damaged checkpoint if the commits before it are still there, or restore it from a backup"
+
+
 class readable:
     """Turns what a damaged or missing checkpoint file raises into our own errors."""
 
@@ -489,12 +539,11 @@ class readable:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         name = self._path.rpartition("/")[2]
-        remedy = "Delete the damaged checkpoint if the commits before it are still there, or restore it from a backup"
         if isinstance(error, FileMissingInStoreError):
             raise IncompleteCheckpointError(
-                f"Checkpoint file {name} is gone", cause=str(error), remedy=remedy, path=self._path
+                f"Checkpoint file {name} is gone", cause=str(error), remedy=_REMEDY, path=self._path
             ) from error
         if isinstance(error, _DAMAGED) and not isinstance(error, DeltaError):
             raise CorruptLogError(
-                f"Checkpoint file {name} cannot be read", cause=str(error), remedy=remedy, path=self._path
+                f"Checkpoint file {name} cannot be read", cause=str(error), remedy=_REMEDY, path=self._path
             ) from error

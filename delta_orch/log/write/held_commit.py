@@ -56,15 +56,15 @@ _NONE = type(None)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "snapshotVersion": (int, _NONE), "tableId": (str,), "schema": (str,), "resultSchema": (str,), "stagedTime": (int,),
     "readVersion": (int, _NONE), "isolationLevel": (str, _NONE), "provenance": (dict,), "txns": (list,),
-    "skippedTxns": (list,), "tombstones": (list,), "written": (list,),
+    "skippedTxns": (list,), "tombstones": (list,), "written": (list,), "moved": (list,),
 }  # fmt: skip
 _PROVENANCE_KINDS: Mapping[str, tuple[type, ...]] = {
     "operation": (str,), "parameters": (dict,), "user_metadata": (str, _NONE), "more": (dict,), "own_metrics": (dict,),
-    "metrics": (dict,), "rows_preserved": (bool,), "txn_id": (str,),
+    "metrics": (dict,), "rows_preserved": (bool,), "predicate": (str, _NONE), "txn_id": (str,),
 }  # fmt: skip
 _TXN_KINDS: Mapping[str, tuple[type, ...]] = {
     "app_id": (str,), "version": (int,), "scope": (str, _NONE), "follows": (int, _NONE), "exact": (bool,),
-    "ordered": (bool,), "looks_only": (bool,),
+    "ordered": (bool,), "looks_only": (bool,), "is_unit": (bool,),
 }  # fmt: skip
 
 
@@ -139,6 +139,7 @@ class HeldCommit:
                 "actions": [orjson.loads(line) for line in actions.splitlines()],
                 "tombstones": self.staged.tombstones,
                 "adds": [_pack(files) for files in self.staged.adds],
+                "moved": self.staged.moved,
                 "removes": [[_pack(files), data_change] for files, data_change in self.staged.removes],
                 "changes": [_pack(files) for files in self.staged.changes],
                 "written": self.written,
@@ -195,6 +196,7 @@ def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
     actions = [parse_action(action) for action in content["actions"]]
     staged = StagedActions(
         adds=[_unpack(text) for text in content["adds"]],
+        moved=_moved(content),
         removes=[(_unpack(text), data_change) for text, data_change in content["removes"]],
         changes=[_unpack(text) for text in content["changes"]],
         metadata=next((action for action in actions if isinstance(action, Metadata)), None),
@@ -218,6 +220,13 @@ def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
         isolation_level=content["isolationLevel"],
         staged_ms=content["stagedTime"],
     )
+
+
+def _moved(content: Mapping[str, JsonValue]) -> list[int | None]:
+    moved: list[int | None] = content["moved"]
+    if len(moved) != len(content["adds"]) or any(type(count) not in (int, _NONE) for count in moved):
+        raise TypeError("moved rows are of another type")
+    return moved
 
 
 def _pack(files: pa.Table) -> str:
