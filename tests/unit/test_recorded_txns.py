@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable, TxnId
-from delta_orch.errors import ProtocolViolationError
+from delta_orch.errors import CorruptLogError
 from delta_orch.log.files.recorded_txns import RecordedTxns, TxnGroup, txn_table
 from delta_orch.log.upkeep import checkpoint_writer
 from delta_orch.protocol.actions import Txn
@@ -106,5 +106,5 @@ def test_an_identifier_of_another_shape_is_refused(tmp_path: Any, version: pa.Ar
     pq.write_table(pa.table([pa.chunked_array(parts), *others], names=["txn", *names]), path)
     table.store.delete(f"_delta_log/{0:020}.crc")
     (tmp_path / "table" / "_delta_log" / f"{0:020}.json").unlink()
-    with pytest.raises(ProtocolViolationError):
+    with pytest.raises(CorruptLogError):
         DeltaTable(tmp_path / "table").snapshot().txn_version("job")
