@@ -199,6 +199,8 @@ class _Reader:
             return _literal(parse_message(_bytes(message, 1)))
         if 2 in message:
             return self._column(parse_message(_bytes(message, 2)))
+        if not message.keys() & {3, 8}:
+            raise _Unknown(f"an expression of kind {min(message, default=0)}")
         return self.predicate(data)
 
     def _column(self, reference: Message) -> Column:

@@ -96,7 +96,7 @@ def apply_scd2(
         Otherwise as `DeltaTable.merge`.
     """
     chosen = select_engine(data, engine)
-    opened = open_source(chosen, data)
+    opened = open_source(chosen, data, None if before is None else before.schema)
     with chosen.statement(), settled(chosen, data, opened) as rows, ExitStack() as kept:
         versions = _Versions(chosen, before, rows, keys, sequence_by, deletes, kept)
         versions.ensure_in_order()

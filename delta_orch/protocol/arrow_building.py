@@ -22,12 +22,15 @@ from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
     BYTE,
+    CHAR_VARCHAR_TYPE,
+    COLLATIONS,
     DATE,
     DOUBLE,
     FLOAT,
     INTEGER,
     LONG,
     SHORT,
+    STATED_DEFINITIONS,
     STRING,
     TIMESTAMP,
     TIMESTAMP_NTZ,
@@ -39,6 +42,7 @@ from delta_orch.protocol.types import (
     MapType,
     StructField,
     StructType,
+    definitions_in,
     is_variant_storage,
 )
 
@@ -362,12 +366,28 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
     Raises:
         SchemaMismatchError: A column's type has no counterpart (interval, time of day, wide decimal, union), or
             a variant is shredded.
+
+    Returns: Definitions in the metadata of fields are carried along as `STATED_DEFINITIONS`.
     """
     return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
 
 
 def _field_from_arrow(field: pa.Field, path: str) -> StructField:
-    return StructField(field.name, _field_type(field, path), field.nullable)
+    stated = _definitions(field)
+    return StructField(
+        field.name, _field_type(field, path), field.nullable, {STATED_DEFINITIONS: stated} if stated else {}
+    )
+
+
+def _definitions(field: pa.Field) -> dict[str, str]:
+    """Those that its metadata states. In Delta elements, keys and values have none of their own."""
+    metadata = {
+        key.decode(errors="replace"): value.decode(errors="replace") for key, value in (field.metadata or {}).items()
+    }
+    kind, stated = field.type, definitions_in(metadata, (CHAR_VARCHAR_TYPE, COLLATIONS))
+    if pa.types.is_map(kind):
+        return stated | _definitions(kind.key_field) | _definitions(kind.item_field)
+    return stated | _definitions(kind.value_field) if hasattr(kind, "value_field") else stated
 
 
 def _field_type(field: pa.Field, path: str) -> DataType:

@@ -202,7 +202,7 @@ class _Run:
         """
         write, engine = self._write, self._engine
         assert write.snapshot is not None
-        source = open_source(engine, self._request.source)
+        source = open_source(engine, self._request.source, write.target.schema)
         ensure_distinct_names(engine.schema(source))
         source, columns = filled_up(engine, source, write.target.schema)
         sides = self._fit_table(columns)
