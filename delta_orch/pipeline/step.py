@@ -500,8 +500,8 @@ class Step:
         if before is not None and before.properties.set_transaction_retention_ms is not None:
             self._ensure_told_by_rows()
         if before is not None:
-            orders = ((txn, recorded_order(before, txn.app_id)) for txn in self.guards)
-            stale = [txn for txn, order in orders if order is not None and txn.is_recorded_by(order)]
+            guarded = ((txn, recorded_order(before, txn.app_id)) for txn in self.guards)
+            stale = [txn for txn, order in guarded if order is not None and txn.is_recorded_by(order)]
             if stale:
                 order = recorded_order(before, stale[0].app_id)
                 assert order is not None
