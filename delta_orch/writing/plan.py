@@ -110,8 +110,7 @@ class Source:
 
     def _open(self, engine: Engine, target: StructType | None) -> Relation:
         # A scan exports Arrow, too, which knows no variants. A pandas frame may need another look.
-        is_plain = engine.accepts(self.data) and not hasattr(self.data, "to_relation")
-        if is_plain and (target is None or not hasattr(self.data, "iloc")):
+        if engine.accepts(self.data) and not (hasattr(self.data, "to_relation") or hasattr(self.data, "iloc")):
             return engine.relation(self.data)
         from delta_orch.writing.sources import open_source
 
