@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import re
 from calendar import monthrange
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Context, Decimal
 from typing import NamedTuple
 
@@ -262,7 +262,8 @@ def months_after(start: Literal, months: int) -> Literal | None:
 
 
 def _after(start: Literal, step: timedelta, count: int) -> Literal | None:
-    assert isinstance(start.value, date | datetime)
+    if not isinstance(start.value, date):
+        return None
     try:
         return Literal(start.value + step * count, start.data_type)
     except OverflowError:
