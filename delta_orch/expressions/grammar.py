@@ -32,10 +32,12 @@ from delta_orch.expressions.tokens import Refused, Unreadable
 from delta_orch.expressions.tree import (
     COMPARISONS,
     LEVELS,
+    MAX_OPERATIONS,
     MAX_TERMS,
     children_of,
     conjunction,
     disjunction,
+    too_long,
     too_many_terms,
 )
 from delta_orch.protocol.types import BOOLEAN
@@ -276,9 +278,20 @@ class Reader(Parts):
         """A value, with the operators that bind at least so tight."""
         start = self.start
         left = self._unary()
+        operators = 0
         while (level := LEVELS.get(self.word, 0)) >= least:
             operator = self.advance().upper()
             right = self.value(level + 1)
+            if operator == "||":
+                # A chain of texts is one operation, however long it is.
+                texts = [left, right]
+                while self.take("||"):
+                    texts.append(self.value(level + 1))
+                left = self.operation(operator, start, *texts)
+                continue
+            operators += 1
+            if operators >= MAX_OPERATIONS:
+                raise too_long(f"A chain of operators such as {operator} has {MAX_OPERATIONS} operands at most")
             if level == 1:
                 left = self._comparison(COMPARISONS[operator], left, right, start)
             else:

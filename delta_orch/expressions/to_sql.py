@@ -206,6 +206,8 @@ class _Printer:
             alike = level > 1 and isinstance(left, Operation) and LEVELS.get(left.name) == level
             is_chain = alike and len(children_of(left)) == 2
             return f"{self.print(left) if is_chain else self._operand(left)} {name} {self._operand(right)}"
+        if name == "||":
+            return " || ".join(map(self._operand, arguments))
         if name in ("CASE", "CASE OF"):
             return self._case([*map(self.print, arguments)], name == "CASE OF")
         if name in ("()", "INTERVAL", "*"):

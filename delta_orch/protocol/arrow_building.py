@@ -391,9 +391,16 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
 
     Raises:
         SchemaMismatchError: A column's type has no counterpart (interval, time of day, wide decimal, union), or
-            a variant is shredded.
+            a variant is shredded. A type is nested too deeply.
     """
-    return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
+    try:
+        return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
+    except RecursionError:
+        raise SchemaMismatchError(
+            "A column's type is nested too deeply",
+            cause="Structs, lists and maps stand in each other at hundreds of levels",
+            remedy="Store such values as JSON text, or as a variant",
+        ) from None
 
 
 def _field_from_arrow(field: pa.Field, path: str) -> StructField:
@@ -502,7 +509,7 @@ def _may_be_unsound(data_type: pa.DataType) -> bool:
     if isinstance(data_type, pa.ExtensionType):
         return _may_be_unsound(data_type.storage_type)
     if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
-        return _may_be_unsound(data_type.value_type)
+        return True  # an index may be of no value
     if types.is_nested(data_type):
         return any(_may_be_unsound(data_type.field(index).type) for index in range(data_type.num_fields))
     is_text = types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type)
