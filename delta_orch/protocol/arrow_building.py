@@ -17,7 +17,6 @@ import pyarrow.types as pt
 
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import SchemaMismatchError, UnsupportedError
-from delta_orch.protocol.epoch import date_of, days_since_epoch, micros_since_epoch, moment_of
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -263,8 +262,12 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
     if isinstance(data_type, DecimalType):
         return pc.cast(string_array(None if v is None else f"{Decimal(v):f}" for v in values), arrow_type)
     if data_type == DATE:
+        from delta_orch.protocol.epoch import days_since_epoch
+
         values = [None if v is None else days_since_epoch(v) for v in values]
     elif data_type in (TIMESTAMP, TIMESTAMP_NTZ):
+        from delta_orch.protocol.epoch import micros_since_epoch
+
         values = [None if v is None else micros_since_epoch(v) for v in values]
     return _numbers(values, arrow_type, _CODES[data_type])
 
@@ -279,6 +282,8 @@ def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
     try:
         return list(column.to_pylist())
     except (OverflowError, ValueError):
+        from delta_orch.protocol.epoch import date_of, moment_of
+
         kind = column.type
     if pt.is_date32(kind):
         return [None if days is None else date_of(days) for days in pc.cast(column, pa.int32()).to_pylist()]
