@@ -10,7 +10,8 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn
-from delta_orch.engines.conform import conform_column, nulls_of
+from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, repeated
+from delta_orch.engines.conform import conform_batch, nulls_of
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, value_at
 from delta_orch.errors import InvalidExpressionError
@@ -20,7 +21,8 @@ from delta_orch.expressions.nodes import Cast, Column, Expression, Literal, Opaq
 from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
-from delta_orch.protocol.arrow_building import literal_scalar, type_to_arrow
+from delta_orch.expressions.tree import columns_of
+from delta_orch.protocol.arrow_building import literal_scalar, schema_to_arrow, type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
     DOUBLE,
@@ -48,6 +50,9 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
     types = dict(zip((c.name for c in in_duckdb), _types(in_duckdb, relation.schema), strict=True))
     types |= {name: found.data_type for name, found in in_arrow.items()}
     fields = tuple(_field(column, relation.schema, types) for column in columns)
+    target = schema_to_arrow(StructType(fields))
+    used = {column.path[0] for one in computed for column in columns_of(one.value)}
+    passed_on = [name for name in relation.schema.names if name not in used]
 
     def batches() -> Iterator[pa.RecordBatch]:
         evaluate = None
@@ -55,17 +60,18 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
             from delta_orch.engines.local.duckdb_requests import evaluator
 
             evaluate = evaluator(in_duckdb, relation.schema)
-        for batch in relation.to_reader():
-            values = {name: found.values(batch, name) for name, found in in_arrow.items()}
-            if evaluate is not None:
-                values |= zip((column.name for column in in_duckdb), evaluate(batch), strict=True)
-            arrays = [
-                conform_column(values[column.name], type_to_arrow(field.data_type), lossless=True, path=column.name)
-                if column.name in values
-                else _taken(column, field, batch, relation.schema)
-                for column, field in zip(columns, fields, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
+        for batch in relation.batches(passed_on):
+            for rows, in_query in [(batch, ())] if evaluate is None else evaluate(batch):
+                values = {name: found.values(rows, name) for name, found in in_arrow.items()}
+                values |= zip((column.name for column in in_duckdb), in_query, strict=True)
+                arrays = [
+                    values[column.name] if column.name in values else _taken(column, field, rows, relation.schema)
+                    for column, field in zip(columns, fields, strict=True)
+                ]
+                made = pa.RecordBatch.from_arrays(arrays, names=target.names)
+                kinds = keeping_dictionaries(target, made.schema)
+                for part in cut_by_bytes(made, target.names):
+                    yield conform_batch(part, kinds, lossless=True)
 
     return LocalRelation(StructType(fields), batches)
 
@@ -99,7 +105,7 @@ def _taken(column: ComputedColumn, field: StructField, batch: pa.RecordBatch, sc
         case Literal(value):
             if value is None:
                 return nulls_of(batch.num_rows, type_to_arrow(field.data_type))
-            return pa.repeat(literal_scalar(value, field.data_type), batch.num_rows)
+            return repeated(literal_scalar(value, field.data_type), batch.num_rows)
         case Column(path):
             return value_at(batch, column_indexes(find_column(path, schema)[0], schema))
     raise AssertionError("computed elsewhere")
