@@ -60,11 +60,17 @@ def value_bytes(array: pa.Array) -> Lengths:
         views = np.frombuffer(array.buffers()[1] or b"", np.int32).reshape(-1, 4)
         return np.where(valid_mask(array), views[array.offset : array.offset + count, 0].astype(np.int64), 0) + 1
     if types.is_struct(kind):
-        return sum((value_bytes(array.field(i)) for i in range(kind.num_fields)), start=1)
+        total: Lengths = 1
+        for index in range(kind.num_fields):
+            total = total + value_bytes(array.field(index))
+        return total
     if types.is_fixed_size_list(kind):
         size = kind.list_size
         inside = value_bytes(array.values.slice(array.offset * size, count * size))
-        return 1 + (size * inside if isinstance(inside, int) else inside.reshape(count, size).sum(axis=1))
+        if isinstance(inside, int):
+            return 1 + size * inside
+        total = inside.reshape(count, size).sum(axis=1)
+        return total + 1
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         firsts = _numpy(pc.cast(array.offsets, pa.int64()))
         return _spans([array.values], firsts, firsts + _numpy(pc.cast(array.sizes, pa.int64())))
@@ -192,3 +198,22 @@ def plain_size(batch: pa.RecordBatch) -> int:
         return int(batch.nbytes)
     held = sum(int(np.sum(np.broadcast_to(value_bytes(batch.column(name)), batch.num_rows))) for name in names)
     return held + int(batch.nbytes)
+
+
+def of_types(batch: pa.RecordBatch, target: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """The rows in the types of a schema that differs in which texts are in dictionaries: those that are not any more
+    are cut by bytes."""
+    if batch.schema.equals(target):
+        yield batch
+        return
+    kept = [column.name for column in target if is_text_dictionary(column.type)]
+    for part in cut_by_bytes(batch, kept):
+        columns = [
+            pc.dictionary_encode(column)
+            if is_text_dictionary(kind) and not is_text_dictionary(column.type)
+            else column.dictionary_decode()
+            if is_text_dictionary(column.type) and not is_text_dictionary(kind)
+            else column
+            for column, kind in zip(part.columns, target.types, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(columns, schema=target)

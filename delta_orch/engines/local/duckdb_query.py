@@ -6,11 +6,12 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
-from delta_orch.engines.batch_bytes import cut_by_bytes
+from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, of_types
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.duckdb_files import NativeScan
 from delta_orch.engines.local.duckdb_input import native_input, readable, register_native
@@ -105,11 +106,18 @@ class _Input:
 
     def __init__(self, relation: LocalRelation) -> None:
         self.error: DeltaError | KeyboardInterrupt | None = None
-        self.reader = pa.RecordBatchReader.from_batches(schema_to_arrow(relation.schema), self._batches(relation))
+        names = relation.schema.names
+        batches = relation.batches(names)
+        # A stream has one schema: texts are in dictionaries where they are in those of the first batch.
+        first = list(islice(batches, 1))
+        schema = schema_to_arrow(relation.schema)
+        schema = keeping_dictionaries(schema, first[0].schema) if first else schema
+        self.reader = pa.RecordBatchReader.from_batches(schema, self._batches(chain(first, batches), schema))
 
-    def _batches(self, relation: LocalRelation) -> Iterator[pa.RecordBatch]:
+    def _batches(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
-            yield from map(readable, relation.to_reader())
+            for batch in batches:
+                yield from map(readable, of_types(batch, schema))
         except (DeltaError, KeyboardInterrupt) as e:
             self.error = e
             raise

@@ -135,10 +135,10 @@ class LocalEngine:
 
         return databases_kept()
 
-    def evaluated(self, relation: LocalRelation) -> AbstractContextManager[LocalRelation]:
+    def evaluated(self, relation: LocalRelation, *, repeats: bool = False) -> AbstractContextManager[LocalRelation]:
         from delta_orch.engines.local.spool import spooled
 
-        return spooled(relation)
+        return spooled(relation, repeats=repeats)
 
     def row_sets(self, relation: LocalRelation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
         from delta_orch.engines.base import as_they_are

@@ -15,7 +15,7 @@ import pyarrow.parquet as pq
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
-from delta_orch.engines.batch_bytes import cut_by_bytes, is_text_dictionary, keeping_dictionaries, plain_size
+from delta_orch.engines.batch_bytes import is_text_dictionary, keeping_dictionaries, of_types, plain_size
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_schema import (
     CHANGE_TYPE,
@@ -269,8 +269,9 @@ class FileWriter:
             self._start()
         self._row_bytes += row_bytes
         if self._writer is not None and not rows.schema.equals(self._types):
-            for part in _of_types(rows, self._types):
-                self._append(part)
+            for batch in rows.to_batches():
+                for part in of_types(batch, self._types):
+                    self._append(pa.Table.from_batches([part]))
             return
         self._append(rows)
 
@@ -341,22 +342,6 @@ def _with_types(schema: pa.Schema, source: pa.Schema) -> pa.Schema:
     """The schema with the source's types, place by place, where those are texts in dictionaries."""
     fields = zip(schema, source.types, strict=True)
     return pa.schema([field.with_type(kind) if is_text_dictionary(kind) else field for field, kind in fields])
-
-
-def _of_types(rows: pa.Table, schema: pa.Schema) -> Iterator[pa.Table]:
-    """The rows in the types of a file that has begun: as dictionaries, or plain in parts."""
-    for batch in rows.to_batches():
-        kept = [name for name, kind in zip(schema.names, schema.types, strict=True) if is_text_dictionary(kind)]
-        for part in cut_by_bytes(batch, kept):
-            columns = [
-                pc.dictionary_encode(column)
-                if is_text_dictionary(kind) and not is_text_dictionary(column.type)
-                else column.dictionary_decode()
-                if is_text_dictionary(column.type) and not is_text_dictionary(kind)
-                else column
-                for column, kind in zip(part.columns, schema.types, strict=True)
-            ]
-            yield pa.Table.from_arrays(columns, schema=schema)
 
 
 def _is_readable(row_bytes: int, file_bytes: int) -> bool:

@@ -5,12 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn
-from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, repeated
+from delta_orch.engines.batch_bytes import (
+    cut_by_bytes,
+    is_text_dictionary,
+    keeping_dictionaries,
+    repeated,
+    text_dictionaries,
+)
 from delta_orch.engines.conform import conform_batch, nulls_of
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, value_at
@@ -36,6 +43,11 @@ from delta_orch.protocol.types import (
     fields_on,
 )
 
+if TYPE_CHECKING:
+    from delta_orch.engines.local.duckdb_requests import Evaluator
+
+_MOST_BYTES = (1 << 31) - 1
+
 
 def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
     """Exactly these columns, rows in their order; see `Engine.project`.
@@ -52,7 +64,10 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
     fields = tuple(_field(column, relation.schema, types) for column in columns)
     target = schema_to_arrow(StructType(fields))
     used = {column.path[0] for one in computed for column in columns_of(one.value)}
-    passed_on = [name for name in relation.schema.names if name not in used]
+    of_duckdb = {column.path[0] for one in in_duckdb for column in columns_of(one.value)}
+    # What is computed of one text alone is computed once for each text of a dictionary.
+    single = next(iter(of_duckdb)) if len(of_duckdb) == 1 else None
+    passed_on = [name for name in relation.schema.names if name not in used or name == single]
 
     def batches() -> Iterator[pa.RecordBatch]:
         evaluate = None
@@ -61,7 +76,7 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
 
             evaluate = evaluator(in_duckdb, relation.schema)
         for batch in relation.batches(passed_on):
-            for rows, in_query in [(batch, ())] if evaluate is None else evaluate(batch):
+            for rows, in_query in [(batch, ())] if evaluate is None else _evaluated(evaluate, batch, single):
                 values = {name: found.values(rows, name) for name, found in in_arrow.items()}
                 values |= zip((column.name for column in in_duckdb), in_query, strict=True)
                 arrays = [
@@ -69,11 +84,36 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
                     for column, field in zip(columns, fields, strict=True)
                 ]
                 made = pa.RecordBatch.from_arrays(arrays, names=target.names)
-                kinds = keeping_dictionaries(target, made.schema)
-                for part in cut_by_bytes(made, target.names):
+                dictionaries = text_dictionaries(made, target.names)
+                kinds = keeping_dictionaries(target, made.schema, dictionaries)
+                for part in cut_by_bytes(made, dictionaries):
                     yield conform_batch(part, kinds, lossless=True)
 
     return LocalRelation(StructType(fields), batches)
+
+
+def _evaluated(
+    evaluate: Evaluator, batch: pa.RecordBatch, single: str | None
+) -> Iterator[tuple[pa.RecordBatch, Sequence[pa.Array]]]:
+    """The rows with what they have for each value. `single` is the only column that the values are of, if there is one:
+    where that is a dictionary, each of its texts that is used is looked at once."""
+    column = None if single is None else batch.column(single)
+    if column is None or not is_text_dictionary(column.type):
+        yield from evaluate(batch)
+        return
+    places = pc.unique(column.indices)
+    texts = pc.take(column.dictionary, places)
+    parts = [values for _, values in evaluate(pa.RecordBatch.from_arrays([texts], names=[single]))]
+    at = pc.index_in(column.indices, places)
+    found = []
+    for values in map(pa.concat_arrays, zip(*parts, strict=True)):
+        plain = pa.string() if pa.types.is_large_string(values.type) else pa.binary()
+        if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+            texts = pc.cast(values, plain) if values.nbytes < _MOST_BYTES else values
+            found.append(pa.DictionaryArray.from_arrays(at, texts))
+        else:
+            found.append(pc.take(values, at))
+    yield batch, found
 
 
 def _is_computed(column: ComputedColumn, schema: StructType) -> bool:

@@ -39,12 +39,13 @@ class LocalRelation:
 
     def batches(self, kept: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
         """The batches of `to_reader`. Texts of the columns `kept` stay in a dictionary where they come in one."""
-        from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries
+        from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, text_dictionaries
 
         plain = schema_to_arrow(self.schema)
         for batch in self.open_batches():
-            target = keeping_dictionaries(plain, batch.schema, kept)
-            for rows in cut_by_bytes(batch, kept):
+            dictionaries = text_dictionaries(batch, kept)
+            target = keeping_dictionaries(plain, batch.schema, dictionaries)
+            for rows in cut_by_bytes(batch, dictionaries):
                 if rows.schema.equals(target):
                     yield rows
                     continue

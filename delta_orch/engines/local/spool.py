@@ -19,7 +19,7 @@ MEMORY_BYTES = 64 * 1024 * 1024
 
 
 @contextmanager
-def spooled(relation: LocalRelation) -> Iterator[LocalRelation]:
+def spooled(relation: LocalRelation, *, repeats: bool = False) -> Iterator[LocalRelation]:
     """See `Engine.evaluated`. The file is in the directory for temporary files (`TMPDIR`), compressed."""
     schema = schema_to_arrow(relation.schema)
     held: list[pa.RecordBatch] = []
@@ -32,6 +32,10 @@ def spooled(relation: LocalRelation) -> Iterator[LocalRelation]:
                 held.append(batch)
                 size += batch.nbytes
                 continue
+            if repeats:
+                held.clear()
+                yield relation
+                return
             if writer is None:
                 path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delta-orch-rows-"))) / "rows.arrow"
                 options = pa.ipc.IpcWriteOptions(compression="lz4")
