@@ -22,14 +22,17 @@ Lengths = npt.NDArray[np.int64] | int
 """The bytes of each value, or of every value."""
 
 
-def cut_by_bytes(batch: pa.RecordBatch, kept: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
-    """The same rows in slices of at most `BATCH_BYTES`, or of one row. Nothing is copied.
+def cut_by_bytes(
+    batch: pa.RecordBatch, kept: Collection[str] = (), most: int | None = None
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in slices of at most so many bytes, or of one row. Nothing is copied.
 
     Args:
         kept: Columns that stay dictionaries: the places in it count.
+        most: None for `BATCH_BYTES`.
     """
-    num_rows = batch.num_rows
-    if batch.nbytes <= BATCH_BYTES and not any(_may_grow(f.type) for f in batch.schema if f.name not in kept):
+    num_rows, most = batch.num_rows, BATCH_BYTES if most is None else most
+    if batch.nbytes <= most and not any(_may_grow(f.type) for f in batch.schema if f.name not in kept):
         yield batch
         return
     columns = zip(batch.schema.names, batch.columns, strict=True)
@@ -37,7 +40,7 @@ def cut_by_bytes(batch: pa.RecordBatch, kept: Collection[str] = ()) -> Iterator[
     ends = np.cumsum(np.broadcast_to(sum(parts, start=np.zeros(1, np.int64)), num_rows))
     start, before = 0, 0
     while start < num_rows or not num_rows:
-        stop = max(int(np.searchsorted(ends, before + BATCH_BYTES, "right")), start + 1)
+        stop = max(int(np.searchsorted(ends, before + most, "right")), start + 1)
         yield batch.slice(start, stop - start)
         if stop >= num_rows:
             return
@@ -60,17 +63,15 @@ def value_bytes(array: pa.Array) -> Lengths:
         views = np.frombuffer(array.buffers()[1] or b"", np.int32).reshape(-1, 4)
         return np.where(valid_mask(array), views[array.offset : array.offset + count, 0].astype(np.int64), 0) + 1
     if types.is_struct(kind):
-        total: Lengths = 1
+        total = np.ones(count, np.int64)
         for index in range(kind.num_fields):
-            total = total + value_bytes(array.field(index))
+            total += value_bytes(array.field(index))
         return total
     if types.is_fixed_size_list(kind):
         size = kind.list_size
         inside = value_bytes(array.values.slice(array.offset * size, count * size))
-        if isinstance(inside, int):
-            return 1 + size * inside
-        total = inside.reshape(count, size).sum(axis=1)
-        return total + 1
+        ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(np.broadcast_to(inside, count * size))])
+        return np.diff(ends[:: max(size, 1)][: count + 1]).astype(np.int64) + 1 if size else 1
     if types.is_list_view(kind) or types.is_large_list_view(kind):
         firsts = _numpy(pc.cast(array.offsets, pa.int64()))
         return _spans([array.values], firsts, firsts + _numpy(pc.cast(array.sizes, pa.int64())))

@@ -185,8 +185,9 @@ def _conformed(
         types = keeping_dictionaries(target, batch.schema, dictionaries)
         for part in cut_by_bytes(batch, dictionaries):
             rows = part if part.schema.equals(types) else conform_batch(part, types, lossless=True)
-            for start in range(0, rows.num_rows, _SLICE_ROWS):
-                yield rows.slice(start, _SLICE_ROWS)
+            for few in cut_by_bytes(rows, most=MAX_PLAIN_BYTES):
+                for start in range(0, few.num_rows, _SLICE_ROWS):
+                    yield few.slice(start, _SLICE_ROWS)
 
 
 def _filled(
