@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -62,7 +62,7 @@ def output_relation(relation: LocalRelation, output: Sequence[OutputColumn]) -> 
     names = [column.name for column in output]
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for batch in relation.to_reader():
+        for batch in relation.batches(relation.schema.names):
             yield pa.RecordBatch.from_arrays([value_at(batch, path) for path in paths], names=names)
 
     return LocalRelation(output_columns_schema(output, relation.schema), batches)
@@ -86,7 +86,7 @@ def read_batches(plan: ScanPlan, threads: int | None = None) -> Iterator[pa.Reco
             yield from reader.stream(task) if few is None else few
         return
     for together in map_ahead(reader.read_together, _groups(single), _SMALL_FILE_THREADS):
-        yield from together
+        yield from chain.from_iterable(together)
 
 
 def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
