@@ -505,8 +505,8 @@ class Step:
             if stale:
                 order = recorded_order(before, stale[0].app_id)
                 assert order is not None
-                found = RecordedUnit.of(self.table, stale[0].app_id, order)
-                return _Work((), fenced=self._fenced(before, found))
+                fenced = self._fenced(before, RecordedUnit.of(self.table, stale[0].app_id, order))
+                return _Work((), over=fenced, fenced=fenced)
         txns: list[TxnId] = []
         redone: list[RecordedUnit] = []
         over: list[tuple[Unit, RecordedUnit, bool]] = []
