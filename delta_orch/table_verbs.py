@@ -14,6 +14,8 @@ from delta_orch.log.read.time_travel import Timestamp, ensure_version
 from delta_orch.table_snapshot import TableWrites
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.read.snapshot import Snapshot
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.verbs.fsck import FsckReport
     from delta_orch.verbs.log_files import ChecksumResult, LogCompactionResult
+    from delta_orch.verbs.units import UndoResult
     from delta_orch.verbs.vacuum import VacuumResult
 
 
@@ -69,6 +72,43 @@ class TableVerbs(TableWrites):
                 remedy="Give version=… or timestamp=…",
             )
         return restore(*self._target(options), version, timestamp, ignore_missing_files, options)
+
+    def units(self) -> pa.Table:
+        """List the units of work that pipeline steps have recorded, in the order of their names.
+
+        Returns: Columns of `verbs.units.UNITS_SCHEMA`: `unit`, `order` (of the attempt that wrote it), `run`, `version`
+            and `timestamp` of its newest commit, `rows` it wrote, and `inputs`, the versions of tables that it read.
+            Columns after `order` are null where the log no longer holds the commit.
+
+        Raises:
+            TableNotFoundError: No table at the location.
+        """
+        from delta_orch.verbs.units import list_units
+
+        return list_units(*self._target({}))
+
+    def undo(
+        self, *, unit: str | None = None, run: str | None = None, **options: Unpack[CommitOptions]
+    ) -> UndoResult:
+        """Remove exactly the rows that a unit wrote, or all units that a run wrote last. The unit is then as if it had
+        never been done: the next attempt at it writes. Rows that the unit replaced do not come back.
+
+        Args:
+            unit: A name of `units()`.
+            run: The id of a run.
+            options: `dry_run=True` removes nothing and counts.
+
+        Raises:
+            InvalidRequestError: There is no such unit or run; or both or neither are given.
+            RedoNotPossibleError: Its rows cannot be told from others: a compaction without `unit_column` moved them, it
+                merged or updated rows, or later units have read on. Nothing was changed.
+            AppendOnlyError: The table keeps its rows.
+            ConflictError: Another commit changed those files. Nothing was committed.
+        """
+        from delta_orch.verbs.units import undo
+
+        log, snapshot = self._target(options)
+        return undo(log, snapshot, unit=unit, run=run, options=options)
 
     def clone(
         self,

@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from delta_orch.cli.arguments import Command, Commands
 
 _MODULES = {
-    "Look at a table": ("table", "snapshot schema files history txn fsck"),
+    "Look at a table": ("table", "snapshot schema files history txn units fsck"),
     "Read rows": ("row", "show read explain changes"),
     "Change rows": ("row", "delete update merge sql"),
     "Change a table": ("alter", "alter domain"),
     "Look after a table": ("upkeep", "optimize vacuum repair checkpoint compact-log checksum cleanup-log"),
-    "Go back, copy, convert": ("upkeep", "restore clone convert purge"),
+    "Go back, copy, convert": ("upkeep", "undo restore clone convert purge"),
     "See it work": ("", "demo"),
 }
 """The commands in the order of `--help`, and the modules that have them."""

@@ -370,3 +370,15 @@ def txn_list(at: Target) -> None:
         ("application id", "version", "last updated"),
         [(t.app_id, t.version, text_of_time(t.last_updated)) for t in actions],
     )
+
+
+@COMMANDS.add()
+def units(at: Target) -> None:
+    """List the units of work that pipeline steps have recorded: run, version and rows of each."""
+    rows = at.table().units().to_pylist()
+    if at.json:
+        out.print_json([{**row, "timestamp": row["timestamp"] and row["timestamp"].isoformat()} for row in rows])
+        return
+    out.print_rows(
+        ("unit", "run", "version", "rows"), [(row["unit"], row["run"], row["version"], row["rows"]) for row in rows]
+    )

@@ -197,6 +197,24 @@ def restore(at: Target, ignore_missing_files: bool, **commit: Unpack[CommitOptio
 
 
 @COMMANDS.add(
+    take.argument("--unit", "NAME", "A unit, as `delta-orch units` names it."),
+    take.argument("--run", "ID", "All units that this run wrote last."),
+    take.DRY_RUN,
+)
+def undo(at: Target, unit: str | None, run: str | None, dry_run: bool) -> None:
+    """Remove exactly the rows that a unit of work, or a run, wrote. What they replaced does not come back."""
+    with out.working("Looking for the rows"):
+        result = at.table().undo(unit=unit, run=run, dry_run=dry_run)
+    if at.json:
+        out.print_json(result)
+        return
+    for name in result.units:
+        out.print_name(name)
+    done = "would leave" if dry_run else f"left, in version {result.version}"
+    out.print_line(f"{result.rows_removed:,} rows of {len(result.units):,} units {done}")
+
+
+@COMMANDS.add(
     take.argument("target", "TARGET", "The location of the clone."),
     take.flag("--deep", "Copy the files. Default: name the files of the source."),
     take.argument("--version", "N", "The version to clone. Default: the newest.", type=int),

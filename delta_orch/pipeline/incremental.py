@@ -8,7 +8,7 @@ killing a step after its commit, or moving a pipeline to another orchestrator ch
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from typing import Literal as OneOf
@@ -16,7 +16,12 @@ from typing import Literal as OneOf
 import pyarrow as pa
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
+from delta_orch.errors import (
+    InvalidRequestError,
+    RedoNotPossibleError,
+    UnsupportedFeatureError,
+    VersionNotFoundError,
+)
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.txn import TxnId
@@ -55,6 +60,7 @@ class ChangeBatch:
         txn: The cursor. Commit it with the data, in the same commit: `target.append(rows, txn=batch.txn)`. Of two
             workers that process overlapping batches at once one commits; the other's commit is skipped, or ends in
             ConcurrentTransactionError where its batch is longer: then ask for the next batch.
+        consumer: The name of the cursor.
         is_appended: What is made of the batch is added to the rows that are there.
         is_whole: It replaces all rows that are there.
         replaces: It replaces partitions; the partition columns of each table that it does so in.
@@ -72,12 +78,24 @@ class ChangeBatch:
     snapshot: TableSnapshot
     feed: ChangeFeed | None
     txn: TxnId
+    consumer: str = ""
     is_appended: bool = False
     is_whole: bool = False
     replaces: tuple[tuple[str, ...], ...] = ()
     recomputes: bool = False
     touched: tuple[Expression | None, ...] = ()
     read: set[str] = field(default_factory=set, repr=False, compare=False)
+
+    def as_input(self) -> dict[str, object]:
+        """What the commit of the step says it has read (`StepRecord.inputs`)."""
+        read: dict[str, object] = {
+            "table": self.source.uri,
+            "tableId": self.snapshot.metadata.id,
+            "consumer": self.consumer,
+            "cursor": self.txn.app_id,
+            "endingVersion": self.ending_version,
+        }
+        return read if self.starting_version is None else {**read, "startingVersion": self.starting_version}
 
     @property
     def changes(self) -> ChangeFeed:
@@ -122,8 +140,8 @@ class ChangeBatch:
                 "batch.scan() has rows that earlier batches had, too, and appending would double them",
                 cause="It reads all rows of the touched partitions, or of a source without partitions all there are",
                 remedy=self._remedy_of_both
-                or "Append what is made of batch.inserted() or batch.changes, or write by merge, dynamic, "
-                "touched_partitions or overwrite",
+                or "Append what is made of batch.inserted() or batch.changes, or write by merge, "
+                "overwrite_partitions, overwrite_changed or overwrite",
                 source=self.source.uri,
             )
         if self.feed is not None:
@@ -162,7 +180,7 @@ class ChangeBatch:
                 f"Versions {self.starting_version} to {self.ending_version} of the source do more than insert rows",
                 cause="Rows were deleted or updated. Without a change data feed, a rewritten file tells all its rows "
                 "as deleted and inserted",
-                remedy="Write by merge, dynamic, touched_partitions or overwrite, or select from batch.changes",
+                remedy="Write by merge, overwrite_partitions, overwrite_changed or overwrite, or select from batch.changes",
                 source=self.source.uri,
             )
         return self._changes(columns or [field.name for field in self.snapshot.schema], None)
@@ -202,7 +220,7 @@ class ChangeBatch:
                     cause=f"The table is partitioned by {', '.join(given) or 'nothing'}, the source by "
                     f"{', '.join(needed)}",
                     remedy="Partition the table by the columns of the source (and more, if need be), or write by "
-                    "merge, touched_partitions or overwrite. Where each partition of the source is one of the table "
+                    "merge, overwrite_changed or overwrite. Where each partition of the source is one of the table "
                     "under another name, read batch.snapshot.scan(where=batch.partition_predicate())",
                     source=self.source.uri,
                 )
@@ -298,7 +316,56 @@ class IncrementalReader:
         after = latest.version + 1
         feed = self.source.changes(starting_version=after, require_change_data_feed=False, allow_out_of_range=True)
         txn = TxnId(cdc_app_id(self.consumer, latest.metadata.id), latest.version)
-        return ChangeBatch(self.source, after, latest.version, False, False, latest, feed, txn)
+        return ChangeBatch(self.source, after, latest.version, False, False, latest, feed, txn, self.consumer)
+
+    def whole_batch(self) -> ChangeBatch:
+        """The source as it stands, for a step that starts anew. Its cursor follows the one that is there."""
+        latest = self.source.snapshot()
+        app_id = cdc_app_id(self.consumer, latest.metadata.id)
+        cursor = self.target.snapshot().txn_version(app_id) if self.target.exists() else None
+        txn = TxnId(app_id, latest.version, follows=-1 if cursor is None else cursor, ordered=True)
+        return ChangeBatch(self.source, None, latest.version, True, True, latest, None, txn, self.consumer)
+
+    def batch_again(self, inputs: Sequence[Mapping[str, object]], *, up_to_cursor: bool) -> ChangeBatch:
+        """What a unit has read, once more.
+
+        Args:
+            inputs: Of the unit's commits (`ChangeBatch.as_input`), at least one.
+            up_to_cursor: And what was read since.
+
+        Raises:
+            RedoNotPossibleError: The source was recreated, or does not hold those versions any more.
+        """
+        latest = self.source.snapshot()
+        app_id = cdc_app_id(self.consumer, latest.metadata.id)
+        ends = [end for one in inputs if isinstance(end := one.get("endingVersion"), int)]
+        starts = [one.get("startingVersion") for one in inputs]
+        remedy = "Run the step with full_refresh, which starts anew from the source as it stands"
+        if any(one.get("tableId") != latest.metadata.id for one in inputs) or not ends:
+            raise RedoNotPossibleError(
+                f"{self.consumer} cannot read again what it has read from {self.source.uri}",
+                cause="The source was dropped and created again since",
+                remedy=remedy,
+                source=self.source.uri,
+            )
+        cursor = self.target.snapshot().txn_version(app_id)
+        end = max(ends) if not up_to_cursor or cursor is None else max(cursor, *ends)
+        known = [start for start in starts if isinstance(start, int)]
+        start = min(known) if len(known) == len(starts) else None
+        try:
+            snapshot = latest if end == latest.version else self.source.snapshot(version=end)
+            feed = None
+            if start is not None:
+                feed = self.source.changes(starting_version=start, ending_version=end, require_change_data_feed=False)
+        except (VersionNotFoundError, UnsupportedFeatureError) as error:
+            raise RedoNotPossibleError(
+                f"{self.consumer} cannot read versions {start or 0} to {end} of {self.source.uri} again",
+                cause=str(error),
+                remedy=remedy,
+                source=self.source.uri,
+            ) from error
+        txn = TxnId(app_id, end)
+        return ChangeBatch(self.source, start, end, start is None, False, snapshot, feed, txn, self.consumer)
 
     def _ensure_not_read(self, target: TableSnapshot, latest: TableSnapshot) -> None:
         """A source that gets a name, or another one, among several has a cursor of another name. So it has where nobody
@@ -361,6 +428,7 @@ class IncrementalReader:
             snapshot=latest,
             feed=None,
             txn=TxnId(app_id, latest.version, follows=-1),
+            consumer=self.consumer,
         )
 
     def _batch_since(
@@ -393,6 +461,7 @@ class IncrementalReader:
             snapshot=latest if end == latest.version else self.source.snapshot(version=end),
             feed=feed,
             txn=TxnId(app_id, end, follows=-1 if is_bootstrap else start - 1),
+            consumer=self.consumer,
         )
 
     def _last_version_of_batch(self, start: int, latest: int, most: int) -> int:

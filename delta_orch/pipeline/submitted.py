@@ -21,15 +21,18 @@ import subprocess
 import sys
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict
 
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.log.files.txn import TxnId
+from delta_orch.log.write.commit_options import CommitResult, parse_txns
+from delta_orch.pipeline.recorded import find_txn_commit
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.write.commit_options import CommitOptions
     from delta_orch.pipeline.step import Step, StepReport
 
 
@@ -39,7 +42,7 @@ RUN_VARIABLE = "DELTA_ORCH_RUN"
 RUN_CONF = "spark.delta_orch.run"
 """The Spark setting with the same."""
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 class RunOptions(TypedDict):
@@ -47,6 +50,7 @@ class RunOptions(TypedDict):
 
     txn: tuple[TxnId, ...]
     user_metadata: str | None
+    commit_info: Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,17 +60,24 @@ class SubmittedRun:
     Attributes:
         table_uri: The table it writes, absolute.
         txns: Its identifiers: a commit that carries them happens once. Empty where every attempt writes.
-        user_metadata: What the commit says of the run.
+        user_metadata, commit_info: What the commit says of the run.
     """
 
     table_uri: str
     txns: tuple[TxnId, ...] = ()
     user_metadata: str | None = None
+    commit_info: Mapping[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, table_uri: str, options: CommitOptions) -> SubmittedRun:
+        """The step whose commit has these options (`carry_out`)."""
+        told = options.get("commit_info") or {}
+        return cls(table_uri, parse_txns(options.get("txn")), options.get("user_metadata"), told)
 
     @property
     def options(self) -> RunOptions:
         """For the verb that writes: `table.append(rows, **run.options)`, for one commit."""
-        return {"txn": self.txns, "user_metadata": self.user_metadata}
+        return {"txn": self.txns, "user_metadata": self.user_metadata, "commit_info": self.commit_info}
 
     def table(self, storage_options: Mapping[str, object] | None = None) -> DeltaTable:
         """The table that the step writes."""
@@ -82,6 +93,9 @@ class SubmittedRun:
         """For the submitting process: the Spark settings of the program."""
         return {RUN_CONF: self._as_json()}
 
+    def _about(self) -> dict[str, object]:
+        return {"user_metadata": self.user_metadata, "commit_info": dict(self.commit_info)}
+
     def _as_json(self) -> str:
         import orjson
 
@@ -96,37 +110,42 @@ class SubmittedRun:
                 "exact": txn.exact,
                 "ordered": txn.ordered,
                 "looks_only": txn.looks_only,
+                "is_unit": txn.is_unit,
+                "replaces": txn.replaces,
             }
             for txn in self.txns
         ]
-        said = {"format": _FORMAT, "table_uri": self.table_uri, "txns": txns, "user_metadata": self.user_metadata}
+        said = {"format": _FORMAT, "table_uri": self.table_uri, "txns": txns, **self._about()}
         return orjson.dumps(said).decode()
 
 
-def carry_out(step: Step, submit: Callable[[], object]) -> StepReport:
+def carry_out(step: Step, submit: Callable[[CommitOptions], object]) -> StepReport:
     """The report of a step whose program makes the commit elsewhere, which is found again in the log. A step that has
     nothing to do submits nothing.
+
+    Args:
+        submit: Is handed the options of the commit.
 
     Raises:
         InvalidRequestError: The program has ended without the commit.
     """
-    from delta_orch.pipeline.recorded import find_txn_commit
-    from delta_orch.pipeline.step import StepReport
 
-    if (done := step.already_done()) is not None:
-        return done
-    submit()
-    txn, table = step.txns[-1], step.table
-    found = find_txn_commit(table, txn.app_id, txn.version) if table.exists() else None
-    if found is not None and found.version is not None:
-        return StepReport(table, found.version, False, recovered=found)
-    if (done := step.already_done()) is not None:
-        return done  # What keeps the write out was committed meanwhile.
-    raise InvalidRequestError(
-        f"{step.name} ran a program that has not committed to {table.uri} under the run's transaction",
-        cause="Without it a retry could not tell whether the work is done",
-        remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
-    )
+    def verb(options: CommitOptions) -> CommitResult:
+        submit(options)
+        txns = parse_txns(options.get("txn"))
+        found = find_txn_commit(step.table, txns[-1].app_id, txns[-1].version) if step.table.exists() else None
+        if found is not None and found.version is not None:
+            return CommitResult(found.version, False, operation_metrics=found.operation_metrics or {})
+        if (done := step.already_done()) is not None and done.version is not None:
+            # What keeps the write out was committed meanwhile.
+            return CommitResult(done.version, True, txns)
+        raise InvalidRequestError(
+            f"{step.name} ran a program that has not committed to {step.table.uri} under the run's transaction",
+            cause="Without it a retry could not tell whether the work is done",
+            remedy="Pass submitted_run().options to the verb that writes: table.append(rows, **run.options)",
+        )
+
+    return step.commit(verb)
 
 
 def submitted_run(environment: Mapping[str, str] | None = None) -> SubmittedRun:
@@ -173,7 +192,7 @@ def _parsed(text: str) -> SubmittedRun:
             TxnId(**{**txn, "scope": None if txn["scope"] is None else parse_expression(txn["scope"])})
             for txn in said["txns"]
         ]
-        return SubmittedRun(said["table_uri"], tuple(txns), said["user_metadata"])
+        return SubmittedRun(said["table_uri"], tuple(txns), said["user_metadata"], said["commit_info"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise InvalidRequestError(
             f"{RUN_VARIABLE} does not describe a run",

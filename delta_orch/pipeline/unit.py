@@ -9,17 +9,23 @@
 A unit is recorded as a transaction of the table (PROTOCOL, "Transaction Identifiers"), in the commit of its rows:
 `Unit.name` is the application id, the order of the attempt its version.
 
-Everything here is pure and takes plain values, so neither orchestrator needs to be installed.
+Neither orchestrator needs to be installed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.pipeline.recorded import find_txn_commit
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
 
 OnRedo = OneOf["replace", "keep", "add"]
 """What a unit that is done again does. `replace`: its new rows take the place of those it wrote before. `keep`: a unit
@@ -54,21 +60,51 @@ class Unit:
         return f"{self.writer}:{self.part}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RecordedUnit:
-    """What a table says of a unit: its newest commit.
+    """What a table says of a unit: its newest commit, which is looked for in the log where it is asked for.
 
     Attributes:
         name: `Unit.name`.
         order: The order of the attempt that made the commit.
-        version: Of the table; None where the log does not hold the commit any more.
-        commit_info: Of the commit.
+        find: Finds the commit: its version and `commitInfo`; None and nothing where the log does not hold it any more.
     """
 
     name: str
     order: int
-    version: int | None = None
-    commit_info: Mapping[str, object] = field(default_factory=dict)
+    find: Callable[[], tuple[int | None, Mapping[str, object]]]
+
+    @classmethod
+    def of(cls, table: DeltaTable, snapshot: TableSnapshot, name: str) -> RecordedUnit:
+        """What a version of a table says of a unit that it has recorded."""
+        order = recorded_order(snapshot, name)
+        assert order is not None
+
+        def find() -> tuple[int | None, Mapping[str, object]]:
+            found = find_txn_commit(table, name, order)
+            return found.version, found.commit_info or {}
+
+        return cls(name, order, find)
+
+    @cached_property
+    def _commit(self) -> tuple[int | None, Mapping[str, object]]:
+        return self.find()
+
+    @property
+    def version(self) -> int | None:
+        """The version of the table; None where the log does not hold the commit any more."""
+        return self._commit[0]
+
+    @property
+    def commit_info(self) -> Mapping[str, object]:
+        """Of the commit."""
+        return self._commit[1]
+
+
+def recorded_order(snapshot: TableSnapshot, name: str) -> int | None:
+    """The order under which a table has recorded a unit; None where it has not, or has taken it back."""
+    order = snapshot.txn_version(name)
+    return None if order is None or order < 0 else order
 
 
 Relation = OneOf["own", "earlier", "later"]

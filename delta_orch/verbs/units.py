@@ -17,9 +17,17 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, RedoNotPossibleError, VersionNotFoundError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.log.files.commit_reader import Commit
-from delta_orch.log.files.effect import UNIT_TAG, effect_of, unit_tags
-from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable, known_records, live_row_counts, record_counts
+from delta_orch.log.files.effect import effect_of
+from delta_orch.log.files.file_columns import (
+    ADD_SCHEMA,
+    NO_FILES,
+    FileTable,
+    known_records,
+    live_row_counts,
+    record_counts,
+)
 from delta_orch.log.files.txn import is_unit_name
+from delta_orch.log.files.unit_tag import units_of
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, parse_txns
@@ -31,6 +39,10 @@ from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_
 
 ADDING, REPLACING = ("append", "error", "ignore"), ("overwrite", "overwrite_partitions", "overwrite_changed")
 
+_REMEDY = (
+    "Delete the unit's rows by a predicate and run the step once with on_redo='add', or leave them with on_redo='keep'. "
+    "In a table with unit_column='load_id' each row names its unit, and this cannot happen"
+)
 _INPUT = pa.struct([("table", pa.string()), ("starting_version", pa.int64()), ("ending_version", pa.int64())])
 UNITS_SCHEMA = pa.schema(
     [
@@ -133,8 +145,7 @@ class UnitFiles:
         raise RedoNotPossibleError(
             f"The rows that {self.unit} wrote to {uri} cannot be told from other rows any more",
             cause=f"{operation} in version {version} moved them into other files, or changed them",
-            remedy="Write with unit_column='load_id' (a new table), so that each row names its unit. Or delete the rows "
-            "by a predicate, and run the step once with on_redo='add'. Or pass on_redo='keep' to leave them",
+            remedy=_REMEDY,
             unit=self.unit,
             version=version,
             operation=operation,
@@ -204,7 +215,7 @@ def _own_files(commit: Commit, unit: str) -> pa.Table:
     adds = commit.adds.select(ADD_SCHEMA.names)
     if not adds.num_rows:
         return adds
-    tags = unit_tags(adds)
+    tags = units_of(adds)
     if tags.null_count < len(tags):
         return pc.filter(adds, pc.equal(tags, unit))
     units = [txn for txn in commit.txns if is_unit_name(txn.app_id)]
@@ -224,8 +235,7 @@ def _history_gone(uri: str, unit: str) -> RedoNotPossibleError:
     return RedoNotPossibleError(
         f"The log of {uri} does not hold the commit of {unit} any more, so its rows cannot be found",
         cause="The log was cleaned up (delta.logRetentionDuration) since the unit was written",
-        remedy="Write with unit_column='load_id' (a new table), so that each row names its unit. Or delete the rows by "
-        "a predicate, and run the step once with on_redo='add'. Or pass on_redo='keep' to leave them",
+        remedy=_REMEDY,
         unit=unit,
         uri=uri,
     )
@@ -280,7 +290,7 @@ def _rows_of(commit: Commit, names: Sequence[str]) -> dict[str, int | None]:
     effect = effect_of(commit)
     if len([txn for txn in commit.txns if is_unit_name(txn.app_id)]) == 1:
         return dict.fromkeys(names, None if effect is None else effect.rows_added)
-    counts = pa.table({"unit": unit_tags(commit.adds), "rows": record_counts(commit.adds)})
+    counts = pa.table({"unit": units_of(commit.adds), "rows": record_counts(commit.adds)})
     counts = counts.group_by("unit").aggregate([("rows", "sum")])
     told = dict(zip(counts["unit"].to_pylist(), counts["rows_sum"].to_pylist(), strict=True))
     return {name: told.get(name, 0) for name in names}
@@ -304,9 +314,7 @@ class UndoResult:
     version: int | None
 
 
-def undo(
-    log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None, options: CommitOptions
-) -> UndoResult:
+def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None, options: CommitOptions) -> UndoResult:
     """See `DeltaTable.undo`."""
     if (unit is None) == (run is None):
         raise InvalidRequestError("undo takes unit or run", remedy="Give one of them")
