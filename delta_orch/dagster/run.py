@@ -20,6 +20,8 @@ WEBSERVER_VARIABLE = "DELTA_ORCH_WEBSERVER_BASE_URL"
 
 DEFAULT_CONFLICT_RETRIES = 3
 _PAUSE_S = 1.0
+_CLOCKS_DIFFER_S = 86_400
+"""By so much the clock of a worker may be behind that of Dagster's database."""
 
 StepContext = dg.OutputContext | dg.InputContext | dg.AssetExecutionContext | dg.OpExecutionContext
 
@@ -63,6 +65,10 @@ class DagsterRun:
         Dagster has seen no end of was killed: this one repeats it. Attempts of other root runs follow each other as
         they started.
         """
+        root = self.instance.get_run_record_by_id(self.root_run_id)
+        if root is not None and recorded.order < (root.create_timestamp.timestamp() - _CLOCKS_DIFFER_S) * 1000:
+            # Begun before this root run was created. The commit need not be looked for.
+            return "earlier"
         said = said_by(recorded.commit_info)
         run_id, retry_number = said.get("run_id"), said.get("retry_number")
         if said.get("root_run_id") != self.root_run_id or not isinstance(retry_number, int):
