@@ -31,7 +31,7 @@ from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_
 from delta_orch.pipeline.target_table import first_upsert, fit_frame, may_follow, publish_now, snapshot_or_none
 from delta_orch.pipeline.unit import Attempt, OnRedo, Outcome, RecordedUnit, Unit, recorded_order
 from delta_orch.protocol.table_properties import OWNER
-from delta_orch.verbs.units import ADDING, REPLACING, StepRecord, files_of_unit, run_of, unit_predicate
+from delta_orch.verbs.units import ADDING, REPLACING, StepRecord, commits_of_unit, files_of_unit, run_of, unit_predicate
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
@@ -164,7 +164,8 @@ class Step:
         consumers: Of an incremental step, the names of its cursors (`run_identity.cdc_prefix`).
         owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another,
             and none that `shared_target` spares. `process` sets it.
-        look_at_partitions, taken_back: Of `verbs.overwrite`.
+        look_at_partitions: Of `verbs.overwrite`.
+        taken_back: Units whose rows a full refresh replaces, which no longer hold then; None for other writes.
         cursors, inputs: What a batch of changes moves, and what was read for it. `process` sets them.
         unique_keys: Columns that identify a row in the whole table.
     """
@@ -193,7 +194,7 @@ class Step:
     look_at_partitions: Callable[..., None] | None = None
     cursors: tuple[TxnId, ...] = ()
     inputs: tuple[Mapping[str, object], ...] = ()
-    taken_back: tuple[str, ...] = ()
+    taken_back: tuple[str, ...] | None = None
     unique_keys: tuple[str, ...] = ()
 
     def run(self, rows: Callable[[], object]) -> StepReport:
@@ -400,7 +401,7 @@ class Step:
         assert before is not None
         inputs = [
             one
-            for commit in files_of_unit(self.table.log, before, recorded.name).commits
+            for commit in commits_of_unit(self.table.log, before, recorded.name)
             for one in (StepRecord.of(commit.commit_info) or StepRecord(self.mode)).inputs
         ]
         again: dict[str, ChangeBatch] = {}
@@ -728,7 +729,7 @@ class Step:
             options,
             self.look_at_partitions,
             constants,
-            self.taken_back,
+            self.taken_back or (),
         )
 
     def _replace_by_column(
@@ -748,7 +749,7 @@ class Step:
                     columns=[column],
                 )
             return append(log, before, data, self.schema_mode, self.engine, options, self._bounds, constants)
-        if self.on_redo == "add":
+        if self.on_redo == "add" or work.adds_to is not None:
             return append(log, before, data, self.schema_mode, self.engine, options, self._bounds, constants)
         for recorded in work.redone:
             record = StepRecord.of(recorded.commit_info)
@@ -770,7 +771,7 @@ class Step:
         if work.redone and not is_incremental and self.mode in (*ADDING, "overwrite_partitions"):
             self._ensure_rows(result, work)
         look_behind = None if self.look is None else self.look(staged)
-        if self.owner is not None and self._replaces:
+        if self.owner is not None and self._replaces and self.taken_back is None:
             from delta_orch.pipeline.shared_target import ensure_others_keep_theirs
 
             ensure_others_keep_theirs(self.table, staged, self.consumers)

@@ -166,25 +166,14 @@ def files_of_unit(log: TableLog, snapshot: Snapshot, unit: str) -> UnitFiles:
     """
     commits: list[Commit] = []
     added: list[pa.Table] = []
-    later: list[Commit] = []
     touching: list[tuple[Commit, pa.Array]] = []
-    for commit in commits_newest_first(log, snapshot.version):
-        recorded = [txn.version for txn in commit.txns if txn.app_id == unit]
-        if recorded:
-            if max(recorded) < 0:
-                break  # Taken back, with its rows.
-            commits.append(commit)
-            files = _own_files(commit, unit)
-            added.append(files)
-            if files.num_rows:
-                paths = _paths(files)
-                touching += [(one, paths) for one in later if one.removes.num_rows]
-            record = StepRecord.of(commit.commit_info)
-            if record is None or record.adds_to is None:
-                break
-        later.append(commit)
-    else:
-        raise _history_gone(log.store.uri, unit)
+    for commit, later in _commits_of(log, snapshot, unit):
+        commits.append(commit)
+        files = _own_files(commit, unit)
+        added.append(files)
+        if files.num_rows:
+            paths = _paths(files)
+            touching += [(one, paths) for one in later if one.removes.num_rows]
     own = pa.concat_tables(added) if added else NO_FILES
     live = snapshot.files(ADD_SCHEMA.names)
     in_table = pc.is_in(_paths(live), value_set=_paths(own))
@@ -200,6 +189,27 @@ def files_of_unit(log: TableLog, snapshot: Snapshot, unit: str) -> UnitFiles:
             moved_by = Moved(commit.version, str((commit.commit_info or {}).get("operation") or "A commit"))
     is_moved = pc.is_in(_paths(own), value_set=moved_paths)
     return UnitFiles(unit, pc.filter(live, in_table), pc.filter(own, is_moved), moved_by, tuple(commits))
+
+
+def commits_of_unit(log: TableLog, snapshot: Snapshot, unit: str) -> list[Commit]:
+    """The commits of a unit since its rows were last replaced, newest first. Raises as `files_of_unit`."""
+    return [commit for commit, _ in _commits_of(log, snapshot, unit)]
+
+
+def _commits_of(log: TableLog, snapshot: Snapshot, unit: str) -> Iterator[tuple[Commit, list[Commit]]]:
+    """The same, each with the commits after it, which grow with every step."""
+    later: list[Commit] = []
+    for commit in commits_newest_first(log, snapshot.version):
+        recorded = [txn.version for txn in commit.txns if txn.app_id == unit]
+        if recorded:
+            if max(recorded) < 0:
+                return  # Taken back, with its rows.
+            yield commit, later
+            record = StepRecord.of(commit.commit_info)
+            if record is None or record.adds_to is None:
+                return
+        later.append(commit)
+    raise _history_gone(log.store.uri, unit)
 
 
 def replaced_units(log: TableLog, snapshot: Snapshot | None, options: CommitOptions) -> tuple[UnitFiles, ...]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -88,7 +88,7 @@ class Source:
     data: object
     schema_mode: SchemaMode | None = None
     redefine: Callable[[WriteTarget, StructType, TableDefinition], WriteTarget] | None = None
-    constants: Mapping[str, str] = NO_CONSTANTS
+    constants: Mapping[str, str] = field(default_factory=dict)
 
     def open(self, engine: Engine) -> Relation:
         """The rows. Raises InvalidRequestError: The value is none that can be written, or a row has one of the
