@@ -13,7 +13,6 @@ from pydantic import Field, create_model
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import ChangeBatch
 
-
 CONFIG = "config"
 
 

@@ -32,10 +32,10 @@ from delta_orch.pipeline.incremental import (
     OnRecreated,
     ensure_max_versions,
 )
-from delta_orch.pipeline.run_identity import default_consumer
-from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.recorded import find_commit_after
+from delta_orch.pipeline.run_identity import default_consumer
 from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.writing.target import split_options
@@ -128,8 +128,8 @@ def delta_asset(
     not change: `DeltaAutomation.on_new_data()` starts nothing then. With `max_versions` one run processes one batch.
 
     A run that is repeated after a crash goes on from the cursor. A run that is executed again after Dagster saw it end
-    reads the same versions of the source again, and its rows take the place of those it wrote. With `full_refresh: true`
-    in the config of a run, it reads the source as it is and replaces all that the asset wrote.
+    reads the same versions of the source again, and its rows take the place of those it wrote. With
+    `full_refresh: true` in the config of a run, it reads the source as it is and replaces all that the asset wrote.
 
     The function takes the batch in the parameter `batch` (or in the one annotated with it), and whatever else the
     function of a `dg.asset` takes: context, resources, config, inputs. It returns rows, or `dg.Output(rows)` or
@@ -373,8 +373,8 @@ def _ensure_shared_partitions(table: DeltaTable, out: DeltaOut, source: DeltaTab
         return
     raise InvalidRequestError(
         f"Nothing says which rows of {table.uri} the changes of {source.uri} replace",
-        cause=f"By default they replace the changed partitions, but the source has {', '.join(theirs) or 'none'} and the "
-        f"table {', '.join(own) or 'none'}",
+        cause=f"By default they replace the changed partitions, but the source is partitioned by "
+        f"{', '.join(theirs) or 'nothing'} and the table by {', '.join(own) or 'nothing'}",
         remedy="Pass write='append', 'merge', 'overwrite' or 'overwrite_partitions'; or give both tables the same "
         "partition columns (partition_by)",
     )

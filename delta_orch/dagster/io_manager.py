@@ -100,9 +100,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     write: str = Field(
         default="overwrite",
         description="overwrite: replace the run's partitions, or the table of an asset without partitions. "
-        "overwrite_partitions: replace the table's partitions that the rows lie in. append: add rows. merge: update the "
-        "rows with the same merge_keys, insert the others. scd2: keep all versions of a key. error, ignore: look before "
-        "writing, and fail or do nothing where there is data already.",
+        "overwrite_partitions: replace the table's partitions that the rows lie in. append: add rows. merge: update "
+        "the rows with the same merge_keys, insert the others. scd2: keep all versions of a key. error, ignore: look "
+        "before writing, and fail or do nothing where there is data already.",
     )
     merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for merge and scd2.")
     storage_options: dict[str, str] = Field(
@@ -484,7 +484,7 @@ def _ensure_exact(
             cause=f"The table is partitioned by {', '.join(partition_columns) or 'nothing'}, "
             f"the partitions of the asset are by {about}",
             remedy="Run one partition at a time: BackfillPolicy.multi_run(1). Or partition a new table by that "
-            f"column: metadata {{\"partition_by\": {list(selection.columns)}}}",
+            f'column: metadata {{"partition_by": {list(selection.columns)}}}',
         )
     if settings.write == "overwrite_partitions" and not (exactly_once and is_tied):
         raise InvalidRequestError(

@@ -180,7 +180,7 @@ def _observe(
                 table = resource.table()
                 snapshot = table.snapshot()
                 health = read_table_health(snapshot, log=table.log)
-        context.log.info(f"Due: {', '.join(found) or 'nothing'}. Done: {', '.join(done) or 'nothing'}")
+        context.log.info("Due: %s. Done: %s.", ", ".join(found) or "nothing", ", ".join(done) or "nothing")
         newest = table.snapshot()
         yield dg.ObserveResult(
             asset_key=key,

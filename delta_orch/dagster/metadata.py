@@ -142,7 +142,7 @@ def _summary(report: StepReport, snapshot: Snapshot, metadata: Metadata) -> str:
     if report.fenced_by is not None:
         lines.append(("written by the newer run", report.fenced_by))
     is_own = report.outcome in _OWN
-    lines.append(("committed version" if is_own else "table at version", report.version if is_own else snapshot.version))
+    lines.append(("committed version", report.version) if is_own else ("table at version", snapshot.version))
     lines += [(_words(name), value) for name, value in report.metrics.items() if is_own]
     lines += [("files of the table", metadata["delta/num_files"]), ("bytes of the table", metadata["delta/size_bytes"])]
     if "dagster/row_count" in metadata:

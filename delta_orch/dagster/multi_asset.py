@@ -96,9 +96,8 @@ def delta_multi_asset(
                 if place not in results:
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
                     for other, described in outs.items():
-                        step = step_of(
-                            described, table_of(context, described.table), readers, engine, name=keys[other].to_user_string()
-                        )
+                        target = table_of(context, described.table)
+                        step = step_of(described, target, readers, engine, name=keys[other].to_user_string())
                         batches = {n: step.guarded(batch) for n, batch in batches.items()}
                     results[place] = called(context, batches.get("", batches), arguments), batches
                 returned, handed = results[place]

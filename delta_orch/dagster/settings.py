@@ -6,7 +6,7 @@ Output metadata overrides definition metadata, which overrides the configuration
 |---|---|---|
 | `partition_expr` | definition | the partition column; for multi-dimensional partitions a column for each dimension |
 | `partition_format` | definition | `strftime` format of a string or integer column that does not hold the key itself |
-| `partition_by` | definition | partition columns of the new table, by default those of `partition_expr` but timestamps |
+| `partition_by` | definition | partition columns of the new table, those of `partition_expr` but for timestamps |
 | `schema` | definition | the folder of the table, instead of the asset key's prefix |
 | `table` | definition of an op's output | the folder of the table, instead of job, node and output |
 | `write` | definition, output | as the configuration's |

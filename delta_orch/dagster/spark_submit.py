@@ -43,7 +43,8 @@ class PipesDeltaSparkClient(dg.PipesClient):
         run.table().append(rows, **run.options)
 
     It may open Dagster Pipes as well, to log and to report more metadata. A run that repeats one which was killed after
-    the commit submits nothing. One that does the work again replaces the rows of its unit. A program that ends well without the commit fails the step.
+    the commit submits nothing. One that does the work again replaces the rows of its unit. A program that ends well
+    without the commit fails the step.
 
     Args:
         master: `--master`.

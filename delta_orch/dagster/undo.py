@@ -41,7 +41,7 @@ def build_delta_undo_op(
     ```
 
     Its config names `unit` or `run`, and with `dry_run: true` it only counts. Dagster goes on to show the partitions as
-    materialized; the op reports an observation of nothing, because a unit undone is as if it had never been done.
+    materialized.
 
     Args:
         table: A resource, or the key of one.
@@ -63,7 +63,7 @@ def build_delta_undo_op(
         about = read_run(context).user_metadata("")
         result = resource.table().undo(unit=config.unit, run=config.run, dry_run=config.dry_run, user_metadata=about)
         verb = "Would remove" if config.dry_run else "Removed"
-        context.log.info(f"{verb} {result.rows_removed:,} rows of {', '.join(result.units)}")
+        context.log.info("%s %s rows of %s", verb, f"{result.rows_removed:,}", ", ".join(result.units))
         context.add_output_metadata(
             {
                 "delta/units": dg.JsonMetadataValue(list(result.units)),
