@@ -94,7 +94,7 @@ class BatchFunction:
     def _config_type(self) -> type[dg.Config]:
         own = next((p.annotation for p in self._parameters if p.name == CONFIG), IncrementalConfig)
         if not isinstance(own, type) or not issubclass(own, dg.Config) or "full_refresh" in own.model_fields:
-            return own  # type: ignore[no-any-return]  # Dagster says what is wrong with it
+            return own  # Dagster says what is wrong with it.
         told = IncrementalConfig.model_fields["full_refresh"]
         made: type[dg.Config] = create_model(own.__name__, __base__=own, full_refresh=(bool, told))
         return made

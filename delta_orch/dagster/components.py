@@ -264,9 +264,7 @@ class DeltaIncrementalComponent(_DeltaComponent):
     group_name: Annotated[str | None, dg.Resolver.default(description="The group of the asset.")] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        automation = dg.AutomationCondition
-        # A batch is what there is of the source; partitions of `deps` that were never materialized hold nothing up.
-        updated = DeltaAutomation.on_new_data().without(~automation.any_deps_missing())
+        on_cron = None if self.cron is None else dg.AutomationCondition.on_cron(self.cron)
         made = delta_asset(
             incremental_from=self.resource(self.source_uri),
             table=self.resource(self.table_uri),
@@ -288,7 +286,7 @@ class DeltaIncrementalComponent(_DeltaComponent):
             exactly_once=self.exactly_once,
             key=parse_key(self.key),
             deps=[parse_key(key) for key in self.deps],
-            automation_condition=updated if self.cron is None else automation.on_cron(self.cron),
+            automation_condition=on_cron or DeltaAutomation.on_new_data(),
             group_name=self.group_name,
         )(_function(self.function, context))
         return dg.Definitions(assets=[made])

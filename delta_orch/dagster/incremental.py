@@ -195,11 +195,11 @@ def delta_asset(
             step = step_of(out, target, readers, engine, audits)
             step = replace(step, delete_marker=delete_marker, full_snapshot=full_snapshot)
             returned = Returned()
-            is_refresh, arguments = called.full_refresh(context, arguments)
+            is_refresh, given = called.full_refresh(context, arguments)
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
                 nonlocal returned
-                returned = called(context, batches.get("", batches), arguments)
+                returned = called(context, batches.get("", batches), given)
                 return returned.rows
 
             yield from process(

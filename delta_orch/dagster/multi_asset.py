@@ -86,7 +86,7 @@ def delta_multi_asset(
         called = BatchFunction(function)
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
-            is_refresh, arguments = called.full_refresh(context, arguments)
+            is_refresh, taken = called.full_refresh(context, arguments)
             results: dict[object, tuple[Returned, Mapping[str, ChangeBatch]]] = {}
             given: dict[str, Returned] = {}
 
@@ -99,7 +99,7 @@ def delta_multi_asset(
                         target = table_of(context, described.table)
                         step = step_of(described, target, readers, engine, name=keys[other].to_user_string())
                         batches = {n: step.guarded(batch) for n, batch in batches.items()}
-                    results[place] = called(context, batches.get("", batches), arguments), batches
+                    results[place] = called(context, batches.get("", batches), taken), batches
                 returned, handed = results[place]
                 for n, batch in asked.items():
                     batch.read.update(handed[n].read)

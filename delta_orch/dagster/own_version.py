@@ -1,8 +1,8 @@
 """The outputs of ops: every run reads back the version that it wrote itself.
 
 The outputs of all runs of a job are versions of one table. A run commits its own as a unit that names its root run, and
-its steps read what that commit wrote. So runs at the same time do not see each other's values, and what older runs wrote
-stays readable until vacuum and log cleanup remove it, as with any older version.
+its steps read what that commit wrote. So runs at the same time do not see each other's values, and what older runs
+wrote stays readable until vacuum and log cleanup remove it, as with any older version.
 """
 
 from __future__ import annotations

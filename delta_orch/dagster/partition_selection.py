@@ -60,12 +60,11 @@ class PartitionSelection:
         for made, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
             if not _holds_texts(field):
                 continue
-            is_windows = isinstance(made, dg.TimeWindowPartitionsDefinition)
-            told[WINDOWS + field.name] = (
-                f"{plain_schedule(made.cron_schedule)}; {_written_format(made, dimension.text_format, field)}"
-                if is_windows
-                else "keys"
-            )
+            about = "keys"
+            if isinstance(made, dg.TimeWindowPartitionsDefinition):
+                written = _written_format(made, dimension.text_format, field)
+                about = f"{plain_schedule(made.cron_schedule)}; {written}"
+            told[WINDOWS + field.name] = about
         return told
 
     def ensure_same_windows(self, snapshot: Snapshot) -> None:

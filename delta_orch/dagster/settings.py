@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal as OneOf
-from typing import cast, get_args
+from typing import get_args
 
 import dagster as dg
 
@@ -315,14 +315,15 @@ def parse_unit(unit: object) -> UnitKind:
     """What one run writes, checked."""
     if unit not in UNIT_KINDS:
         raise InvalidRequestError(f"unit={unit!r} does not exist", remedy=f"Use one of {', '.join(UNIT_KINDS)}")
-    return cast(UnitKind, unit)
+    return UNIT_KINDS[UNIT_KINDS.index(unit)]
 
 
 def parse_on_redo(on_redo: object) -> OnRedo:
     """What a unit does that is done again, checked."""
     if on_redo not in ON_REDO:
         raise InvalidRequestError(f"on_redo={on_redo!r} does not exist", remedy=f"Use one of {', '.join(ON_REDO)}")
-    return cast(OnRedo, on_redo)
+    chosen: OnRedo = on_redo  # type: ignore[assignment]  # it was just looked up
+    return chosen
 
 
 def parse_columns(value: object, key: str) -> tuple[str, ...] | None:

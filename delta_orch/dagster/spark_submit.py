@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from dagster import PipesExecutionResult
 
     from delta_orch.log.write.commit_options import CommitOptions
+    from delta_orch.writing.target import WriteOptions
 else:
     # Dagster before 1.13 does not export it.
     _Invocation = get_type_hints(dg.PipesClient.run)["return"]
@@ -116,9 +117,9 @@ class PipesDeltaSparkClient(dg.PipesClient):
         """
         target, run, name = table.table(), read_run(context), context.asset_key.to_user_string()
         partition = {"partition": context.partition_key} if context.has_partition_key else None
-        options: CommitOptions = {"user_metadata": run.user_metadata(name, partition)}
+        about: WriteOptions = {"user_metadata": run.user_metadata(name, partition)}
         attempt = run.attempt(_units(context, run, write))
-        step = Step(name, target, write, attempt=attempt, on_redo=on_redo, options=options)
+        step = Step(name, target, write, attempt=attempt, on_redo=on_redo, options=about)
         with dg.open_pipes_session(
             # Pipes asks the context of an asset for what is deprecated there.
             context=context.op_execution_context,
