@@ -87,9 +87,7 @@ class TableVerbs(TableWrites):
 
         return list_units(*self._target({}))
 
-    def undo(
-        self, *, unit: str | None = None, run: str | None = None, **options: Unpack[CommitOptions]
-    ) -> UndoResult:
+    def undo(self, *, unit: str | None = None, run: str | None = None, **options: Unpack[CommitOptions]) -> UndoResult:
         """Remove exactly the rows that a unit wrote, or all units that a run wrote last. The unit is then as if it had
         never been done: the next attempt at it writes. Rows that the unit replaced do not come back.
 

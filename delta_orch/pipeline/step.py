@@ -74,6 +74,7 @@ class StepReport:
         rows_replaced: Of `replaced`: how many rows left, where the log tells.
         fenced_by: Of `fenced`: the run that has written the unit.
         reason: Why it changed nothing.
+        left_out: Units that the commit left as they are: a newer run has written them, or this one before.
         commit: The last commit; None where the step was over before it computed anything.
         recovered: The commit that stands for the one that this attempt would have made.
         batches: The batches of changes that an incremental step processed, in order.
@@ -86,6 +87,7 @@ class StepReport:
     rows_replaced: int | None = None
     fenced_by: str | None = None
     reason: str | None = None
+    left_out: tuple[str, ...] = ()
     commit: CommitResult | None = None
     recovered: RecordedUnit | None = None
     batches: tuple[ChangeBatch, ...] = ()
@@ -636,8 +638,6 @@ class Step:
         if self.attempt is not None or self.inputs:
             record = StepRecord(self.mode, self.unit_column, work.adds_to, self.inputs)
             options["commit_info"] = {**(self.options.get("commit_info") or {}), "step": record.as_json()}
-        if self.audits or self.full_snapshot or self.unique_keys or self.look is not None or work.redone:
-            options["stage"] = True
         if before is None and self.owner is not None and (self._replaces or self.owner == OPS):
             options["properties"] = {**(options.get("properties") or {}), OWNER: self.owner}
         return options
@@ -682,15 +682,18 @@ class Step:
             return StepReport(
                 self.table, result.version, "nothing new", reason="there are no rows to write", commit=result
             )
+        left_out = tuple(txn.app_id for txn in result.skipped_txns)
         if not work.redone and self.unit_column is None:
-            return StepReport(self.table, result.version, "written", commit=result)
+            return StepReport(self.table, result.version, "written", left_out=left_out, commit=result)
         effect = effect_of(self.table.log.read_commit(result.version))
         removed = None if effect is None else effect.rows_removed
         outcome: Outcome = "replaced" if work.redone or removed else "written"
-        return StepReport(self.table, result.version, outcome, removed, commit=result)
+        return StepReport(self.table, result.version, outcome, removed, left_out=left_out, commit=result)
 
     def _write(self, data: object, before: TableSnapshot | None, work: _Work) -> CommitResult:
         options, log = self._options(before, work), self.table.log
+        if self.audits or self.full_snapshot or self.unique_keys or self.look is not None or work.redone:
+            options["stage"] = True
         constants = (
             {} if self.unit_column is None or self.attempt is None else {self.unit_column: self.attempt.units[0].name}
         )
@@ -744,8 +747,8 @@ class Step:
             if self.schema_mode != "merge":
                 raise SchemaMismatchError(
                     f"{self.table.uri} has no column {column!r}, which {self.name} fills with the unit",
-                    remedy=f"Add it: DeltaTable({self.table.uri!r}).alter().add_columns('{column} string').commit(); or "
-                    "pass schema_mode='merge'",
+                    remedy=f"Pass schema_mode='merge', or add it: DeltaTable({self.table.uri!r})"
+                    f".alter().add_columns('{column} string').commit()",
                     columns=[column],
                 )
             return append(log, before, data, self.schema_mode, self.engine, options, self._bounds, constants)
@@ -798,8 +801,8 @@ class Step:
         raise RedoNotPossibleError(
             f"{self.name} has no rows now, and {unit} wrote some before",
             cause="The source is likely drained or not ready, and the rows would be lost",
-            remedy=f"To empty the unit on purpose: DeltaTable({self.table.uri!r}).undo(unit={unit!r}). To leave the rows "
-            "as they are, pass on_redo='keep'",
+            remedy=f"To empty the unit on purpose: DeltaTable({self.table.uri!r}).undo(unit={unit!r}). "
+            "To leave the rows as they are, pass on_redo='keep'",
             unit=unit,
         )
 

@@ -212,7 +212,9 @@ def _stage(
         removes = pc.filter(live, pc.invert(pc.is_in(known_keys, value_set=keys)))
         adds = pc.filter(adds, pc.invert(pc.is_in(keys, value_set=known_keys)))
     if adds.num_rows:
-        transaction.add_files(adds, just_written=just_written)
+        # Of an older clone, files may hold the rows of others that the source has moved since.
+        add = transaction.add_files if before is None else transaction.add_known_files
+        add(adds, just_written=just_written)
     if removes.num_rows:
         transaction.remove_files(removes)
     return removes

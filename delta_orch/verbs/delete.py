@@ -43,6 +43,7 @@ def delete(
 
     def change(write: Write) -> Metrics | None:
         selected = write.select_rows(where)
+        write.transaction.note_predicate(where)
         # Which rows it deletes is known once they are found: the others of these files do not concern it.
         write.transaction.read_rows(selected.partial)
         changes = RowChanges(write, selected.partial)

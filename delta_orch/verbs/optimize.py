@@ -28,7 +28,7 @@ from delta_orch.scan.scan import scan_of_files
 from delta_orch.storage.prefetch import FAR_THREADS, FAR_WAIT_BYTES, map_ahead
 from delta_orch.table.clustering import ensure_bounded, indexed_columns, logical_paths
 from delta_orch.verbs.compaction import candidates, compaction_metrics, cut_bins
-from delta_orch.writing.moved_rows import RowCopies, stage_moved
+from delta_orch.writing.moved_rows import RowCopies, group_numbers, stage_moved
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 from delta_orch.writing.target import existing_target
 
@@ -289,12 +289,14 @@ def move_along_curve(
 
     is_small = all(FileTable(files).size_bytes < FAR_WAIT_BYTES for files in groups)
     is_waiting = is_small and not snapshot.store.is_near and write.engine.name == "local"
-    adds = pa.concat_tables(map_ahead(rewrite, groups, FAR_THREADS) if is_waiting else map(rewrite, groups))
+    parts = list(map_ahead(rewrite, groups, FAR_THREADS) if is_waiting else map(rewrite, groups))
+    adds = pa.concat_tables(parts)
     for name, value in (marks or {}).items():
         index = adds.schema.get_field_index(name)
         repeated = pc.take(value, pa.array([0] * adds.num_rows, pa.int64()))
         adds = adds.set_column(index, ADD_SCHEMA.field(name), repeated)
     removed = pa.concat_tables(groups).select(REMOVED_FILE_COLUMNS)
-    stage_moved(write.transaction, adds, removed)
+    keys = (group_numbers([files.num_rows for files in some]) for some in (parts, groups))
+    stage_moved(write.transaction, adds, removed, tuple(keys))
     copies.note_in(write.transaction)
     return adds, removed

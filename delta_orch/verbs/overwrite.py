@@ -12,6 +12,7 @@ from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.log.files.effect import words_of
 from delta_orch.log.files.partition_columns import distinct_rows, file_partition_keys, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -30,7 +31,6 @@ from delta_orch.writing.plan import (
     WritePlan,
     run_plan,
 )
-from delta_orch.writing.row_address import words_of
 from delta_orch.writing.target import WriteOptions
 
 
@@ -105,6 +105,7 @@ def overwrite(
 
 def _replace_rows(write: Write, replace_where: str | Expression | None) -> dict[str, int]:
     selected = write.select(replace_where)
+    write.transaction.note_predicate(replace_where)
     change_type = None
     if selected.partial.num_rows and write.tells_changes:
         selected = write.tell_deleted(selected)

@@ -124,7 +124,7 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
         # The feature was dropped since: the files that come back have ids that must not be given again.
         transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(given))
     if adds.num_rows:
-        transaction.add_files(with_record_counts(past.store, adds, table))
+        transaction.add_known_files(with_record_counts(past.store, adds, table))
     if removes.num_rows:
         transaction.remove_files(removes)
     transaction.take_back(_cursors(past, newest))

@@ -64,6 +64,7 @@ def update(
 
     def change(write: Write) -> Metrics | None:
         selected = write.select_rows(where)
+        write.transaction.note_predicate(where)
         files = selected.files
         changes = RowChanges(write, files)
         # Values are checked even where no file can hold a row.
@@ -77,6 +78,7 @@ def update(
         if not {*recomputed, *(assignment.path[0] for assignment in assignments)}.isdisjoint(
             write.target.partition_columns
         ):
+            write.moves_across_partitions = True
             write.transaction.move_across_scopes()
         counts = changes.apply(rows, recomputed=recomputed)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=True)

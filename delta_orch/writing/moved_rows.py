@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
+import numpy as np
 import pyarrow as pa
 
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.scan_plan import RowTracking, ScanPlan
+from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.protocol.arrow_building import all_booleans
+from delta_orch.protocol.arrow_building import all_booleans, longs_from_numpy
 from delta_orch.protocol.types import LONG, StructField, StructType
 from delta_orch.table.column_mapping import FIELD_ID
+from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import ICEBERG_IDS, materialized_columns
 
 
@@ -71,15 +75,37 @@ class RowCopies:
             transaction.note_unpreserved_rows()
 
 
+def group_numbers(sizes: Sequence[int]) -> pa.Array:
+    """The number of each group, as often as it has members: keys for `stage_moved`."""
+    return longs_from_numpy(np.repeat(np.arange(len(sizes)), sizes))
+
+
+def partition_keys_of(table: TableConfiguration, adds: pa.Table, sources: pa.Table) -> tuple[pa.Array, pa.Array]:
+    """The partition of each file: keys for rows that stay in theirs."""
+    adds_keys, sources_keys = (file_partition_keys(f, table.schema, table.partition_columns) for f in (adds, sources))
+    return adds_keys, sources_keys
+
+
+def keys_of_groups(table: TableConfiguration, adds: pa.Table, groups: Sequence[pa.Table]) -> tuple[pa.Array, pa.Array]:
+    """Keys for groups of files of which each became one; by partition, if one became several, or none."""
+    if adds.num_rows != len(groups):
+        return partition_keys_of(table, adds, pa.concat_tables(groups))
+    return group_numbers([1] * len(groups)), group_numbers([files.num_rows for files in groups])
+
+
 def unsplit(spec: WriteSpec) -> WriteSpec:
     """The spec for rows that become one file, whatever its size."""
     return replace(spec, target_file_size_bytes=None)
 
 
-def stage_moved(transaction: Transaction, adds: pa.Table, removed: pa.Table) -> None:
-    """Stage files that hold the rows of others, which they replace. The commit says `dataChange` false of both."""
+def stage_moved(transaction: Transaction, adds: pa.Table, removed: pa.Table, keys: tuple[pa.Array, pa.Array]) -> None:
+    """Stage files that hold the rows of others, which they replace. The commit says `dataChange` false of both.
+
+    Args:
+        keys: Which of them hold the rows of which (`unit_tag.shared_units`).
+    """
     transaction.read_files(removed)
-    transaction.add_files(without_data_change(adds), just_written=True)
+    transaction.add_moved_files(without_data_change(adds), removed, keys)
     transaction.remove_files(removed, data_change=False)
 
 

@@ -248,6 +248,7 @@ class Write:
         transaction: What is staged; a plan says here what it has read of the table.
         engine: Where rows are read and written.
         omitted: The rows of partitions whose scoped `txn` is recorded: the write leaves them alone. None for none.
+        moves_across_partitions: Rows that are updated may come out of one partition into another.
         measured: Figures of this run that the caller is told and the log is not (`CommitResult.measured`).
     """
 
@@ -265,6 +266,7 @@ class Write:
         self.transaction = transaction
         self.engine = engine
         self.omitted: Expression | None = None
+        self.moves_across_partitions = False
         self.measured: Metrics = {}
         self._txns = txns
         self._within = within
@@ -443,7 +445,7 @@ class Write:
         if selection.partial.num_rows == 0 or selection.leaving is None or self.snapshot is None:
             return NO_FILES
         from delta_orch.scan.scan import scan_of_files
-        from delta_orch.writing.moved_rows import RowCopies
+        from delta_orch.writing.moved_rows import RowCopies, partition_keys_of
 
         # Read as this write leaves the table: a column it adds is null in rows that were there before.
         staying = is_not_true(selection.leaving)
@@ -451,7 +453,8 @@ class Write:
         copies = RowCopies(self.snapshot)
         rows = self.engine.scan(copies.plan(plan))
         kept = self.engine.write(rows, copies.spec(self.target.write_spec()))
-        self.transaction.add_files(kept, just_written=True)
+        keys = partition_keys_of(self.target.table, kept, selection.partial)
+        self.transaction.add_moved_files(kept, selection.partial, keys)
         copies.note_in(self.transaction)
         return kept
 
@@ -484,15 +487,13 @@ class Write:
         """
         assert self.snapshot is not None
         from delta_orch.scan.scan import scan_of_files
-        from delta_orch.writing.moved_rows import RowCopies, stage_moved, unsplit
+        from delta_orch.writing.moved_rows import RowCopies, keys_of_groups, stage_moved, unsplit
 
         copies = RowCopies(self.snapshot)
         scans = [copies.plan(scan_of_files(self.snapshot, files)) for files in groups]
-        adds, removed = (
-            self.engine.rewrite(scans, copies.spec(unsplit(self.target.write_spec()))),
-            pa.concat_tables(groups),
-        )
-        stage_moved(self.transaction, adds, removed)
+        adds = self.engine.rewrite(scans, copies.spec(unsplit(self.target.write_spec())))
+        removed = pa.concat_tables(groups)
+        stage_moved(self.transaction, adds, removed, keys_of_groups(self.target.table, adds, groups))
         copies.note_in(self.transaction)
         return adds, removed
 

@@ -10,7 +10,7 @@ import orjson
 import pyarrow as pa
 
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.to_sql import to_spark_sql
+from delta_orch.log.files.effect import words_of
 from delta_orch.log.files.file_columns import FileTable
 
 if TYPE_CHECKING:
@@ -74,16 +74,6 @@ class ChangeCounts:
 
 
 # What DELETE and UPDATE say of themselves in the log.
-
-_LONGEST = 65_536
-"""Characters of a predicate in the log. A commit is read whole, and what is told is searched for secrets."""
-
-
-def words_of(condition: object) -> str:
-    """A predicate as the log tells of it: in the user's own words, where these are not too many. It is not cut, as
-    half of a secret could not be told from other text."""
-    words = to_spark_sql(condition) if isinstance(condition, Expression) else str(condition)
-    return words if len(words) <= _LONGEST else f"({len(words)} characters)"
 
 
 def predicate_parameters(where: str | Expression | None) -> dict[str, str]:

@@ -15,15 +15,22 @@ from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import ConstraintViolationError, StorageError
 from delta_orch.expressions.nodes import Column, In, Literal
-from delta_orch.log.files.file_columns import NO_FILES, FileTable, deletion_vector_array, known_records, record_counts
+from delta_orch.log.files.file_columns import (
+    NO_FILES,
+    FileTable,
+    deletion_vector_array,
+    known_records,
+    live_rows,
+    record_counts,
+)
 from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, read_deletion_vectors
 from delta_orch.protocol.arrow_building import int64_array
 from delta_orch.protocol.deletion_vector import DeletionVector, marks_inside
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import LONG, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
-from delta_orch.writing.moved_rows import RowCopies
-from delta_orch.writing.plan import CHANGE_DATA_DIRECTORY, REMOVED_FILE_COLUMNS, Write
+from delta_orch.writing.moved_rows import RowCopies, partition_keys_of
+from delta_orch.writing.plan import CHANGE_DATA_DIRECTORY, Write
 from delta_orch.writing.row_address import ADDRESS, DELETE, INSERT, UPDATE, ChangeCounts
 from delta_orch.writing.target import PLAIN, RowShape
 
@@ -108,27 +115,37 @@ class ChangedFiles:
         tells = write.tells_changes and bool(self._updated or rewritten)
         new = _NewRows(write, self._copies, relation, recomputed, filled)
         adds: list[pa.Table] = []
+        # Of each, how many rows are new to the table.
+        num_new: list[int] = []
         change_files: list[pa.Table] = []
         copied = 0
         kinds = [kind for kind, count in ((UPDATE, self._updated), (INSERT, self._inserted)) if count]
         if rewritten and kinds and not tells and new.may_stand_beside_others(kinds):
             together = write.engine.union([self._kept(rewritten), new.rows((UPDATE, INSERT))])
             adds.append(write.engine.write(together, self._copies.spec(write.target.write_spec())))
+            num_new.append(self._inserted)
             copied = known_records(adds) - self._updated - self._inserted
         else:
             if rewritten:
                 spec = self._copies.spec(write.target.write_spec())
                 adds.append(write.engine.write(self._kept(rewritten), spec))
+                num_new.append(0)
                 copied = known_records(adds)
             for part in [kinds] if kinds and not tells and new.are_alike(kinds) else [[kind] for kind in kinds]:
                 # New files are change data too: no row is written twice.
                 adds.append(new.write(part, _TOLD[part[0]] if tells else None))
+                num_new.append(self._inserted if INSERT in part else 0)
                 change_files += [adds[-1]] if tells else []
         self._ensure_complete(adds, rewritten)
-        for table in adds:
+        touched = pc.take(self._files, int64_array([file.number for file in self._touched]))
+        for table, count in zip(adds, num_new, strict=True):
             write.ensure_inside_scopes(table)
             self._ensure_none_is_left_out(table)
-            transaction.add_files(table, just_written=True)
+            if count == known_records([table]):
+                transaction.add_files(table, just_written=True)
+            else:
+                keys = None if write.moves_across_partitions else partition_keys_of(write.target.table, table, touched)
+                transaction.add_moved_files(table, touched, keys, num_new=count)
         for table in change_files:
             transaction.add_change_files(table)
         if tells:
@@ -138,7 +155,7 @@ class ChangedFiles:
         if self._updated or copied:
             self._copies.note_in(transaction)
         left = pc.take(self._files, int64_array([file.number for file in (*emptied, *rewritten)]))
-        removed = pa.concat_tables([self._whole, left]).select(REMOVED_FILE_COLUMNS)
+        removed = pa.concat_tables([self._whole, left])
         if removed.num_rows:
             transaction.remove_files(removed)
             transaction.read_files(removed)
@@ -354,12 +371,3 @@ class _NewRows:
 
 def _folded(names: Collection[str]) -> set[str]:
     return {name.lower() for name in names}
-
-
-def live_rows(files: pa.Table) -> int | None:
-    """How many rows of files are in the table, all columns of `ADD_SCHEMA`; None where one does not say."""
-    counts = record_counts(files)
-    if counts.null_count:
-        return None
-    marked = pc.struct_field(FileTable(files).deletion_vector, "cardinality")
-    return (pc.sum(counts).as_py() or 0) - (pc.sum(marked).as_py() or 0)

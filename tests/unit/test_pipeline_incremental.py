@@ -21,7 +21,7 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-from delta_orch.pipeline.step import NOTHING_NEW, Mode, Step, StepReport
+from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.table.schema_evolution import SchemaMode
 
 
@@ -323,7 +323,7 @@ def test_arguments_are_checked(source: DeltaTable, target: DeltaTable, arguments
         ("overwrite", ["day"], ""),
         ("overwrite_partitions", ["value"], "hold rows of others"),
         ("overwrite_partitions", ["day"], ""),
-        ("overwrite_touched", ["value"], ""),
+        ("overwrite_changed", ["value"], ""),
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else None,
 )
@@ -387,7 +387,7 @@ def test_a_touched_partition_may_have_another_type(
 
     write = Step("A step", target, "overwrite_partitions", options={"partition_by": ["day"]})
     if is_one_to_one:
-        assert not write.process(IncrementalReader(source, target), step).skipped
+        assert write.process(IncrementalReader(source, target), step).has_written
         return
     # Months that are called days: the next day would replace all of its month.
     with pytest.raises(InvalidRequestError, match=r"day = 2013-01\. "):
@@ -555,7 +555,7 @@ def test_a_union_of_several_sources_by_partitions(tmp_path: Path, seed: int) -> 
             name: IncrementalReader(source, target, consumer=f"union/{name}", max_versions=choose.choice((None, 1)))
             for name, source in sources.items()
         }
-        while not step.process_all(readers, union).skipped:
+        while step.process_all(readers, union).has_written:
             pass
         expected = sorted(one for source in sources.values() for one in values(source))
         assert values(target) == expected
@@ -579,4 +579,4 @@ def test_who_replaces_all_rows_need_not_know_what_changed(
     for file in Path(source.uri.removeprefix("file://"), "_delta_log").glob("0*.json"):
         file.unlink()
     assert run().batches[-1].starting_version is None and values(target) == [(1, 5), (2, 5), (3, 6)]
-    assert run().reason == NOTHING_NEW
+    assert run().outcome == "nothing new"

@@ -9,7 +9,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from delta_orch import TxnId
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import (
     ColumnNotFoundError,
@@ -25,9 +24,9 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.incremental import IncrementalReader
-from delta_orch.pipeline.run_identity import RunIdentity
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import AIRFLOW, INCREMENTAL, OPS, asset_owner
+from delta_orch.pipeline.unit import Attempt, Unit
 from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
 
@@ -90,7 +89,7 @@ class Overtaken(DeltaTable):
             return super().snapshot(version, timestamp)
         except TableNotFoundError:
             self.looks += 1
-            if self.looks == 3:
+            if self.looks == 2:
                 DeltaTable(self.uri).overwrite(pa.table({"day": ["b"], "n": pa.array([2], pa.int64())}))
             raise
 
@@ -106,7 +105,7 @@ def test_of_two_that_create_a_table_the_second_comes_after_the_first(
     report = a_step(table, mode, merge_keys=("n",), creates_only=True, audits=audits).run(lambda: ROWS)
     rows = table.snapshot().scan().to_arrow().to_pylist()
     assert sorted((row["day"], row["n"]) for row in rows) == left
-    assert report.skipped is (mode == "ignore")
+    assert report.has_written is (mode != "ignore")
 
 
 def test_rows_that_cannot_be_read_again_meet_a_table_that_another_has_created(tmp_path: Path) -> None:
@@ -124,7 +123,7 @@ def test_a_table_that_was_created_while_the_rows_were_computed(tmp_path: Path, m
 
     step = a_step(DeltaTable(tmp_path / "t"), mode, creates_only=True)
     if mode == "ignore":
-        assert step.run(rows).skipped
+        assert step.run(rows).outcome == "nothing new"
     else:
         with pytest.raises(TableExistsError):
             step.run(rows)
@@ -135,7 +134,7 @@ def test_a_table_that_was_created_while_the_rows_were_computed(tmp_path: Path, m
 
 
 def a_step(table: DeltaTable, mode: Mode = "append", version: int = 1, **changes: Any) -> Step:
-    return Step("Task x", table, mode, **{"txns": (TxnId("w:day", version),), **changes})
+    return Step("Task x", table, mode, **{"attempt": Attempt((Unit("w", "day"),), version, "r"), **changes})
 
 
 def rows(*days: str) -> pa.Table:
@@ -154,27 +153,23 @@ def not_called(*_: object) -> pa.Table:
 def test_what_is_recorded_is_not_computed_again(tmp_path: Path, mode: Mode) -> None:
     table = DeltaTable(tmp_path / "t")
     first = a_step(table, mode, options={"user_metadata": "run 1", "partition_by": ["day"]}).run(lambda: rows("a", "b"))
-    assert (first.skipped, first.reason, first.metrics["numOutputRows"]) == (False, None, 2)
+    assert (first.outcome, first.reason, first.metrics["numOutputRows"]) == ("written", None, 2)
     assert table.history()[0].user_metadata == "run 1"
     again = a_step(DeltaTable(tmp_path / "t"), mode).run(not_called)
-    assert (again.version, again.skipped, again.reason) == (first.version, True, "this run has already committed this")
-    late = a_step(DeltaTable(tmp_path / "t"), mode, version=0).run(not_called)
-    assert (late.reason, [txn.app_id for txn in late.skipped_txns]) == (
-        "a newer run has already written this",
-        ["w:day"],
-    )
+    assert (again.version, again.outcome) == (first.version, "recovered")
+    assert a_step(DeltaTable(tmp_path / "t"), mode, version=0).run(not_called).outcome == "fenced"
     assert days(table) == ["a", "b"]
 
 
 def test_a_later_run_does_what_its_mode_says(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     a_step(table, options={"partition_by": ["day"]}).run(lambda: rows("a", "b"))
-    a_step(table, version=2).run(lambda: rows("a"))
+    a_step(table, version=2).run(lambda: rows("a", "a", "b"))
     assert days(table) == ["a", "a", "b"]
     a_step(table, "overwrite_partitions", version=3).run(lambda: rows("a", "c"))
-    assert days(table) == ["a", "b", "c"]
+    assert days(table) == ["a", "c"]
     a_step(table, "overwrite", version=4, where="day = 'c'").run(lambda: rows("c", "c"))
-    assert days(table) == ["a", "b", "c", "c"]
+    assert days(table) == ["a", "c", "c"]
     with pytest.raises(ConstraintViolationError):
         a_step(table, "overwrite", version=5, where="day = 'c'").run(lambda: rows("d"))
     a_step(table, "overwrite", version=5).run(lambda: rows("z"))
@@ -187,12 +182,12 @@ def test_error_and_ignore_look_before_anything_is_computed(tmp_path: Path) -> No
     with pytest.raises(TableExistsError, match="Task x found a table"):
         a_step(table, "error", creates_only=True).run(not_called)
     here, there = (Comparison("=", Column(("day",)), Literal(day)) for day in "ab")
-    assert not a_step(table, "error", where=here).run(lambda: rows("a")).skipped
+    assert a_step(table, "error", where=here).run(lambda: rows("a")).outcome == "written"
     ignored = a_step(table, "ignore", version=2, where=here).run(not_called)
-    assert (ignored.skipped, ignored.reason, ignored.commit) == (True, "mode 'ignore' found data", None)
+    assert (ignored.outcome, ignored.commit) == ("nothing new", None)
     with pytest.raises(TableExistsError, match="Task x found data"):
         a_step(table, "error", version=2, where=here).run(not_called)
-    assert not a_step(table, "ignore", version=2, where=there).run(lambda: rows("b")).skipped
+    assert a_step(table, "ignore", version=2, where=there, on_redo="add").run(lambda: rows("b")).outcome == "written"
 
 
 def test_none_is_not_an_empty_result(tmp_path: Path) -> None:
@@ -206,13 +201,14 @@ def test_partitions_that_are_recorded_are_left_out(tmp_path: Path) -> None:
     scopes = {day: Comparison("=", Column(("day",)), Literal(day)) for day in "ab"}
 
     def run(created: int, *keys: str) -> StepReport:
-        txns = RunIdentity("w", created, "r").txns(scopes={key: scopes[key] for key in keys})
+        attempt = Attempt(tuple(Unit("w", key, scopes[key]) for key in keys), created, "r")
         written = rows(*keys).set_column(1, "n", pa.array([created] * len(keys), pa.int64()))
-        return a_step(table, "overwrite_partitions", txns=txns, options={"partition_by": ["day"]}).run(lambda: written)
+        step = a_step(table, "overwrite_partitions", attempt=attempt, options={"partition_by": ["day"]})
+        return step.run(lambda: written)
 
     run(2, "b")
     late = run(1, "a", "b")
-    assert (late.skipped, late.reason) == (False, "a newer run has already written this")
+    assert (late.outcome, late.left_out) == ("written", ("w:b",))
     assert table.snapshot().scan().to_arrow().sort_by("day").column("n").to_pylist() == [1, 2]
 
 
@@ -229,13 +225,13 @@ def test_changes_are_processed_batch_by_batch(tmp_path: Path, until_current: boo
     for day in "abc":
         source.append(rows(day), partition_by=["day"])
     reader = IncrementalReader(source, target, bootstrap="changes", max_versions=1)
-    step = Step("Task x", target, "overwrite_touched", options={"partition_by": ["day"]})
+    step = Step("Task x", target, "overwrite_changed", options={"partition_by": ["day"]})
     report = step.process(reader, lambda batch: batch.scan().to_arrow(), until_current=until_current)
     assert [batch.ending_version for batch in report.batches] == ([0, 1, 2] if until_current else [0])
     assert days(target) == (["a", "b", "c"] if until_current else ["a"])
     step.process(reader, lambda batch: batch.scan().to_arrow(), until_current=True)
     nothing = step.process(reader, not_called)
-    assert (nothing.skipped, nothing.reason, nothing.batches) == (True, "nothing new in the source", ())
+    assert (nothing.outcome, nothing.batches) == ("nothing new", ())
     source.overwrite(rows(), replace_where="day = 'b'")
     step.process(reader, lambda batch: batch.scan().to_arrow())
     assert days(target) == ["a", "c"]
@@ -246,7 +242,7 @@ def test_touched_partitions_of_a_source_without_any(tmp_path: Path) -> None:
     source.append(rows("a"))
     target.append(rows("kept"))
     with pytest.raises(InvalidRequestError, match="needs a partitioned source"):
-        Step("Task x", target, "overwrite_touched").process(IncrementalReader(source, target), not_called)
+        Step("Task x", target, "overwrite_changed").process(IncrementalReader(source, target), not_called)
     assert days(target) == ["kept"]
 
 
@@ -361,7 +357,7 @@ def test_the_owner_of_a_table_replaces_its_rows(
             continue
         with pytest.raises(InvalidRequestError, match=f"not for {other} to write.*belongs to {owner}"):
             step.run(not_called)
-        added = a_step(table, "append", 2, owner=other)
+        added = a_step(table, "append", owner=other, attempt=Attempt((Unit("w", "other"),), 2, "r"))
         if OPS in (owner, other):
             with pytest.raises(InvalidRequestError, match=f"belongs to {owner}"):
                 added.run(not_called)
@@ -384,7 +380,7 @@ def test_a_table_is_claimed_while_others_change_it(tmp_path: Path, monkeypatch: 
 
     with monkeypatch.context() as patched:
         patched.setattr(DeltaTable, "alter", overtaken)
-        assert not a_step(table, "overwrite", owner=AIRFLOW).run(lambda: rows("a")).skipped
+        assert a_step(table, "overwrite", owner=AIRFLOW).run(lambda: rows("a")).has_written
     assert days(table) == ["a"]
     a_step(table, "overwrite", 2, owner=AIRFLOW).run(lambda: rows("b"))
     assert (days(table), table.snapshot().properties.owner) == (["b"], AIRFLOW)

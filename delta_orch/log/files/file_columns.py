@@ -240,11 +240,19 @@ ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 
 def live_row_counts(files: pa.Table) -> pa.Array:
     """The rows of each file without those that its deletion vector marks; null where statistics do not say."""
-    marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
     records = record_counts(files)
+    if "deletion_vector" not in files.column_names:
+        return records
+    marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
     counts = pc.subtract(records, pc.coalesce(marked, 0))
     is_possible = pc.and_(pc.greater_equal(counts, 0), pc.less_equal(counts, records))
     return pc.if_else(is_possible, counts, pa.nulls(1, pa.int64())[0])
+
+
+def live_rows(files: pa.Table) -> int | None:
+    """The rows of all files together, as `live_row_counts`; None where one does not say."""
+    counts = live_row_counts(files)
+    return None if counts.null_count else pc.sum(counts).as_py() or 0
 
 
 def _counts(stats: pa.StringArray) -> pa.Array:

@@ -28,12 +28,15 @@ class TxnId:
     With `looks_only` the commit does not record it: it is another step's, and only what that one has recorded matters.
     The commit's own stand beside it, without a scope.
 
-    With `is_unit` it names a unit of work (`pipeline.unit`): the new files of the commit carry its name as the tag
-    `delta_orch.unit`. With `replaces` the rows that the unit wrote before leave in the same commit, in `append` and in a
-    dynamic partition overwrite; the other verbs say by a predicate or by keys what they replace.
-
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
+
+    With `is_unit` it names a unit of work (`pipeline.unit`): each new data file of the commit says so in its tag
+    `delta_orch.unit` (`files.unit_tag`). With scopes, a file is of the unit in whose scope it lies. A commit with
+    several units without scopes tags no file.
+
+    With `replaces` the rows that the unit wrote before leave in the same commit, in `append` and in a dynamic partition
+    overwrite. Other verbs say by a predicate or by keys what they replace.
     """
 
     app_id: str

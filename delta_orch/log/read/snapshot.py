@@ -279,6 +279,11 @@ class Snapshot:
 
         return self._files.adds(columns, Pruning(where, self.schema, self.partition_columns))
 
+    def files_at(self, paths: pa.Array, columns: Sequence[str]) -> pa.Table:
+        """As `files`, of the live files with one of these canonical paths alone: of a checkpoint, no other row group is
+        decoded further."""
+        return self._files.adds_at(paths, columns)
+
     def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The removed files the log still remembers, columns of `file_columns.REMOVE_SCHEMA`; expired ones included.
 
@@ -350,6 +355,20 @@ class LiveFiles:
         if pruning is not None:
             base, tail = base and pruning.of_checkpoint(base), pruning.of_table(tail)
         return _concatenate(base, tail, ADD_SCHEMA, columns)
+
+    def adds_at(self, paths: pa.Array, columns: Sequence[str]) -> pa.Table:
+        """The live files at some paths. See `Snapshot.files_at`."""
+        import delta_orch.arrow_compute as pc
+        from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
+        from delta_orch.protocol.arrow_building import one_chunk
+        from delta_orch.protocol.paths import canonical_paths
+
+        def are_at(spelled: pa.ChunkedArray) -> pa.BooleanArray:
+            return one_chunk(pc.is_in(canonical_paths(spelled), value_set=paths))
+
+        base, tail = self._checkpoint_adds, self._tail.adds
+        narrowed = None if base is None else base.where_rows(lambda rows: are_at(rows.paths))
+        return _concatenate(narrowed, pc.filter(tail, are_at(FileTable(tail).path)), ADD_SCHEMA, columns)
 
     def tombstones(self, columns: Sequence[str] | None = None) -> pa.Table:
         """The removed files. See `Snapshot.tombstones`."""

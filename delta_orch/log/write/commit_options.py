@@ -15,6 +15,7 @@ from delta_orch.protocol.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from delta_orch.log.files.effect import Effect
     from delta_orch.log.write.commit_base import CommitBase
     from delta_orch.log.write.staged_actions import StagedActions
     from delta_orch.protocol.actions import Action, Txn
@@ -284,6 +285,7 @@ class CommitResult:
             moment, history gives the second a later time.
         preview: Of a dry run, which has committed nothing: what it would have. None otherwise.
         staged: Of a staged write, which has committed nothing: the reference for `DeltaTable.staged`. None otherwise.
+        effect: What the commit did to rows, or would do; None where it names no files, or nothing was committed.
         measured: What the work took, under names that `commitInfo` does not have: files looked at, files opened.
     """
 
@@ -296,6 +298,7 @@ class CommitResult:
     timestamp_ms: int = 0
     preview: CommitPreview | None = None
     staged: str | None = None
+    effect: Effect | None = None
     measured: Mapping[str, int] = field(default_factory=dict)
 
     @property

@@ -386,7 +386,7 @@ def removes_after_compaction(
         (pc.filter(files, pc.invert(pc.is_in(keys_of(files), value_set=gone))) if data_change else files, data_change)
         for files, data_change in staged.removes
     ]
-    return [*kept, (moved.select([name for name in ADD_SCHEMA.names if name != "stats"]), True)]
+    return [*kept, (moved.select(ADD_SCHEMA.names), True)]
 
 
 def _only_moves_rows(winner: Commit) -> bool:

@@ -248,7 +248,7 @@ class MarkedRows:
         adds = with_deletion_vectors(self.files, vectors)
         self.vector_files = [*self.vector_files, *vector_files]
         staged.removes.append((self.files.select(_REMOVED_COLUMNS), True))
-        staged.adds.append(adds)
+        staged.add(adds)
         return adds
 
     def among(self, paths: pa.Array) -> MarkedRows:

@@ -56,15 +56,16 @@ _NONE = type(None)
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "snapshotVersion": (int, _NONE), "tableId": (str,), "schema": (str,), "resultSchema": (str,), "stagedTime": (int,),
     "readVersion": (int, _NONE), "isolationLevel": (str, _NONE), "provenance": (dict,), "txns": (list,),
-    "skippedTxns": (list,), "tombstones": (list,), "written": (list,),
+    "skippedTxns": (list,), "tombstones": (list,), "written": (list,), "moved": (list,),
+    "takenBack": (dict,),
 }  # fmt: skip
 _PROVENANCE_KINDS: Mapping[str, tuple[type, ...]] = {
     "operation": (str,), "parameters": (dict,), "user_metadata": (str, _NONE), "more": (dict,), "own_metrics": (dict,),
-    "metrics": (dict,), "rows_preserved": (bool,), "txn_id": (str,),
+    "metrics": (dict,), "rows_preserved": (bool,), "predicate": (str, _NONE), "txn_id": (str,),
 }  # fmt: skip
 _TXN_KINDS: Mapping[str, tuple[type, ...]] = {
     "app_id": (str,), "version": (int,), "scope": (str, _NONE), "follows": (int, _NONE), "exact": (bool,),
-    "ordered": (bool,), "looks_only": (bool,),
+    "ordered": (bool,), "looks_only": (bool,), "is_unit": (bool,), "replaces": (bool,),
 }  # fmt: skip
 
 
@@ -90,6 +91,7 @@ class HeldCommit:
         marks: The rows it deletes by marking them; their vectors are written.
         written: Files that were written for it, relative to the root.
         txns, skipped_txns, read_version, isolation_level: Of its `CommitOptions`, as far as they are left.
+        taken_back: As of `Transaction.take_back`.
         staged_ms: When it was held back, milliseconds since the epoch.
     """
 
@@ -106,6 +108,7 @@ class HeldCommit:
     skipped_txns: tuple[TxnId, ...] = ()
     read_version: int | None = None
     isolation_level: str | None = None
+    taken_back: Mapping[str, int] = field(default_factory=dict)
     staged_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
 
     @property
@@ -134,11 +137,13 @@ class HeldCommit:
                 "isolationLevel": self.isolation_level,
                 "provenance": told,
                 "txns": [_txn_json(txn) for txn in self.txns],
+                "takenBack": dict(self.taken_back),
                 "skippedTxns": [_txn_json(txn) for txn in self.skipped_txns],
                 "reads": _reads_json(self.reads, self.schema),
                 "actions": [orjson.loads(line) for line in actions.splitlines()],
                 "tombstones": self.staged.tombstones,
                 "adds": [_pack(files) for files in self.staged.adds],
+                "moved": self.staged.moved,
                 "removes": [[_pack(files), data_change] for files, data_change in self.staged.removes],
                 "changes": [_pack(files) for files in self.staged.changes],
                 "written": self.written,
@@ -189,12 +194,15 @@ def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
     for path in (*content["written"], *content["tombstones"]):
         if not isinstance(path, str):
             raise TypeError("a path is not text")
+    if any(type(version) is not int for version in content["takenBack"].values()):
+        raise TypeError("a version is no number")
     if content["provenance"]["txn_id"] != reference:
         raise ValueError("it has another name inside")
     schema, result_schema = parse_schema(content["schema"]), parse_schema(content["resultSchema"])
     actions = [parse_action(action) for action in content["actions"]]
     staged = StagedActions(
         adds=[_unpack(text) for text in content["adds"]],
+        moved=_moved(content),
         removes=[(_unpack(text), data_change) for text, data_change in content["removes"]],
         changes=[_unpack(text) for text in content["changes"]],
         metadata=next((action for action in actions if isinstance(action, Metadata)), None),
@@ -216,8 +224,16 @@ def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
         skipped_txns=tuple(_txn(txn, result_schema) for txn in content["skippedTxns"]),
         read_version=content["readVersion"],
         isolation_level=content["isolationLevel"],
+        taken_back=content["takenBack"],
         staged_ms=content["stagedTime"],
     )
+
+
+def _moved(content: Mapping[str, JsonValue]) -> list[int | None]:
+    moved: list[int | None] = content["moved"]
+    if len(moved) != len(content["adds"]) or any(type(count) not in (int, _NONE) for count in moved):
+        raise TypeError("moved rows are of another type")
+    return moved
 
 
 def _pack(files: pa.Table) -> str:
@@ -373,6 +389,7 @@ class HeldTransaction(Transaction):
             skipped_txns=self._skipped_txns,
             read_version=self._read_version,
             isolation_level=self._isolation_level,
+            taken_back=self._taken_back,
         )
         held.save(self.log.store, after)
         return replace(self._end(version, self._now_ms, 0, self._provenance.all_metrics), staged=held.reference)
@@ -408,6 +425,7 @@ class ResumedTransaction(Transaction):
         self._provenance = held.provenance
         self._reads, self._staged, self._marks = held.reads, held.staged, held.marks
         self._txns, self._skipped_txns = held.txns, held.skipped_txns
+        self.take_back(held.taken_back)
         if if_unchanged:
             self.read_whole_table()
         self._look = look

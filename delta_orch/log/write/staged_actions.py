@@ -12,7 +12,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_changes, serialize_removes
-from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, known_records
+from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, known_records, live_rows
 from delta_orch.log.files.partition_columns import file_partition_keys, partition_keys
 from delta_orch.protocol.actions import Action, DomainMetadata, Metadata, Protocol, Remove, Txn
 from delta_orch.protocol.arrow_building import all_booleans, one_chunk
@@ -123,6 +123,8 @@ class StagedActions:
 
     Attributes:
         adds, changes: Files of `add` and `cdc` actions, columns of `file_columns.ADD_SCHEMA`.
+        moved: For each table of `adds`, how many of its rows the commit moves there from other files; None if nobody
+            knows.
         removes: Files of `remove` actions, each table with whether removing them changes data.
         tombstones: Paths of files other than data files that vacuum must keep for now.
     """
@@ -134,6 +136,22 @@ class StagedActions:
     protocol: Protocol | None = None
     domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
     tombstones: tuple[str, ...] = ()
+    moved: list[int | None] = field(default_factory=list)
+
+    def add(self, files: pa.Table, moved: int | None = 0) -> None:
+        """Stage files of `add` actions. See `adds` and `moved`."""
+        self.adds.append(files)
+        self.moved.append(moved)
+
+    def _narrow(self, wanted: Callable[[pa.Table], pa.Table]) -> None:
+        """Leave out files that are added or removed."""
+        before, self.adds = self.adds, [wanted(files) for files in self.adds]
+        self.moved = [
+            # Rows that are moved and others may be in any of the files.
+            moved if not moved or rest is files else live_rows(rest) if moved == live_rows(files) else None
+            for moved, files, rest in zip(self.moved, before, self.adds, strict=True)
+        ]
+        self.removes = [(wanted(files), data_change) for files, data_change in self.removes]
 
     @property
     def num_added(self) -> int:
@@ -173,10 +191,9 @@ class StagedActions:
         """Leave out what is staged of these data files (canonical paths)."""
 
         def others(files: pa.Table) -> pa.Table:
-            return pc.filter(files, pc.invert(pc.is_in(canonical_paths(FileTable(files).path), value_set=paths)))
+            return _rest(files, pc.is_in(canonical_paths(FileTable(files).path), value_set=paths))
 
-        self.adds = [others(files) for files in self.adds]
-        self.removes = [(others(files), data_change) for files, data_change in self.removes]
+        self._narrow(others)
 
     def added_again(self, known_keys: Sequence[pa.Array]) -> pa.Array:
         """Canonical paths of data files that the table has and that are added once more: with another deletion vector,
@@ -202,10 +219,9 @@ class StagedActions:
             if not files.num_rows:
                 return files
             match = match_files(files, scope, table.schema, table.partition_columns)
-            return pc.filter(files, pc.invert(match.may_match))
+            return _rest(files, match.may_match)
 
-        self.adds = [outside(files) for files in self.adds]
-        self.removes = [(outside(files), data_change) for files, data_change in self.removes]
+        self._narrow(outside)
         self.changes = [outside(files) for files in self.changes]
 
     def result_after(self, table: TableConfiguration | None) -> TableConfiguration:
@@ -269,6 +285,11 @@ class StagedActions:
             "numRemovedBytes": sum(FileTable(files).size_bytes for files in removed),
         }
         return {key: counts.get(key, value) for key, value in metrics.items()}
+
+
+def _rest(files: pa.Table, is_left_out: pa.Array) -> pa.Table:
+    """The files themselves where none is left out."""
+    return pc.filter(files, pc.invert(is_left_out)) if pc.any(is_left_out).as_py() else files
 
 
 def _are_distinct(parts: Sequence[pa.Array | pa.ChunkedArray]) -> bool:

@@ -14,8 +14,10 @@ from delta_orch._version import ENGINE_INFO
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_json import ensure_json, ensure_mapping, json_parameters
-from delta_orch.log.files.file_columns import FileTable, record_counts
+from delta_orch.log.files.effect import EFFECT_KEY, Effect, count_effect, words_of
+from delta_orch.log.files.file_columns import FileTable, live_rows, record_counts
 from delta_orch.log.files.txn import TxnId
+from delta_orch.log.files.unit_tag import shared_units, with_units
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_checks import (
     begins_to_track_rows,
@@ -52,6 +54,7 @@ class Provenance:
         own_metrics: Operation metrics of the caller; `metrics` of the same name win.
         metrics: Operation metrics of the verb.
         rows_preserved: False where rows were copied without their ids and commit versions.
+        predicate: The rows that are deleted, updated or replaced (`Effect.predicate`).
         txn_id: Identifies the commit, even if the answer to the request that wrote it was lost.
 
     Raises:
@@ -66,6 +69,7 @@ class Provenance:
     own_metrics: Mapping[str, int | str] = field(default_factory=dict)
     metrics: Mapping[str, int | str] = field(default_factory=dict)
     rows_preserved: bool = True
+    predicate: str | None = None
     txn_id: str = field(default_factory=lambda: str(uuid.uuid4()))
 
     def __post_init__(self) -> None:
@@ -102,6 +106,7 @@ class Provenance:
         is_blind_append: bool,
         in_commit_timestamp_ms: int | None,
         tracks_rows: bool,
+        effect: Effect | None,
     ) -> CommitInfo:
         """The action, which is the first of every commit."""
         own = {
@@ -113,6 +118,7 @@ class Provenance:
             "readVersion": read_version,
             "isolationLevel": isolation_level,
             "isBlindAppend": is_blind_append,
+            EFFECT_KEY: None if effect is None else effect.to_json(),
             "engineInfo": ENGINE_INFO,
             "userMetadata": self.user_metadata,
             "tags": self._tags() if tracks_rows else None,
@@ -152,6 +158,7 @@ _OWN_KEYS = frozenset(
         "readVersion",
         "isolationLevel",
         "isBlindAppend",
+        EFFECT_KEY,
         "engineInfo",
         "userMetadata",
         "txnId",
@@ -166,9 +173,10 @@ class Staging:
         snapshot: The version the change starts from; None for a table that is yet to be created.
     """
 
-    def __init__(self, snapshot: Snapshot | None, provenance: Provenance) -> None:
+    def __init__(self, snapshot: Snapshot | None, provenance: Provenance, txns: Sequence[TxnId]) -> None:
         """Raises UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table."""
         self.snapshot = snapshot
+        self._txns = tuple(txns)
         # The newest version this transaction is known to fit behind; None while it means to create the table.
         self._base = None if snapshot is None else CommitBase.of_snapshot(snapshot)
         self._provenance = provenance
@@ -178,6 +186,7 @@ class Staging:
         self._moves_across_scopes = False
         self._keys_read: pa.Array | None = None
         self._marks: MarkedRows | None = None
+        self._effect: Effect | None = None
         # Files that must be as durable as the commit that names them.
         self._just_written: list[pa.Table] = []
 
@@ -239,15 +248,68 @@ class Staging:
     # What changes
 
     def add_files(self, adds: pa.Table, *, just_written: bool = False) -> None:
-        """Add files: columns of `file_columns.ADD_SCHEMA`. Raises InvalidRequestError where they are not.
+        """Add files whose rows are new to the table: columns of `file_columns.ADD_SCHEMA`. Each is tagged with the unit
+        that writes it (`TxnId.is_unit`). Raises InvalidRequestError where they are not such files.
 
         Args:
             just_written: They were written for this commit and may not be on disk yet. The commit becomes visible only
                 after they are (`LogStore.stage`).
         """
-        self._staged.adds.append(ensure_file_table(adds))
+        self._add(with_units(ensure_file_table(adds), self._own_units(adds)), 0, just_written=just_written)
+
+    def add_moved_files(
+        self,
+        adds: pa.Table,
+        sources: pa.Table,
+        keys: tuple[pa.Array, pa.Array] | None = None,
+        *,
+        num_new: int = 0,
+    ) -> None:
+        """Add files, just written, that hold rows of files of the snapshot, as they were or updated. Each has the unit
+        that its sources share.
+
+        Args:
+            sources: The others, with their tags; their removal, or their deletion vectors, are staged apart.
+            keys: Which files have rows of which sources (`unit_tag.shared_units`).
+            num_new: So many of the rows are new to the table, in whichever of the files. Then the commit's own unit has
+                to be the one that the sources share.
+        """
+        adds, rows = ensure_file_table(adds), live_rows(adds)
+        units = shared_units(sources, keys, adds.num_rows)
+        if num_new and units.null_count < len(units):
+            is_own = pc.fill_null(pc.equal(units, self._own_units(adds)), False)
+            units = pc.if_else(is_own, units, pa.nulls(1, pa.string())[0])
+        self._add(with_units(adds, units), None if rows is None else rows - num_new, just_written=True)
+
+    def add_known_files(self, adds: pa.Table, *, just_written: bool = False) -> None:
+        """Add files as they are, with their tags. Which of their rows the commit removes from others is not known.
+        Arguments as of `add_files`."""
+        self._add(ensure_file_table(adds), None, just_written=just_written)
+
+    def _add(self, adds: pa.Table, moved: int | None, *, just_written: bool) -> None:
+        self._staged.add(adds, moved)
         if just_written:
             self._just_written.append(adds)
+
+    def _own_units(self, adds: pa.Table) -> pa.Array:
+        """The unit of each file, where the commit writes it; null for none."""
+        units = [txn for txn in self._txns if txn.is_unit and not txn.looks_only]
+        found = pa.nulls(adds.num_rows, pa.string())
+        if len(units) == 1 and units[0].scope is None:
+            return pc.fill_null(found, units[0].app_id)
+        scoped = [(unit, unit.scope) for unit in units if unit.scope is not None]
+        if scoped and adds.num_rows:
+            from delta_orch.log.read.skipping.data_skipping import match_files
+
+            table = self._result()
+            for unit, scope in scoped:
+                is_inside = match_files(adds, scope, table.schema, table.partition_columns).all_match
+                found = pc.if_else(is_inside, unit.app_id, found)
+        return found
+
+    def note_predicate(self, predicate: str | Expression | None) -> None:
+        """The rows that are deleted, updated or replaced (`Effect.predicate`)."""
+        self._provenance.predicate = None if predicate is None else kept(words_of(predicate))
 
     def add_change_files(self, files: pa.Table, *, just_written: bool = False) -> None:
         """Name files that tell the commit's changes row by row (PROTOCOL, "Add CDC File"): `path`, `partition_values`
@@ -336,6 +398,25 @@ class Staging:
 
     # What comes out
 
+    def _count_rows(self) -> Effect | None:
+        """What the commit does to rows; None where it names no files."""
+        staged = self._staged
+        if self._effect is None and (staged.num_added or staged.num_removed):
+            # As they were added, they may have changed no data.
+            removes = [_without(files, "data_change") for files, data_change in staged.removes if data_change]
+            adds = zip(staged.adds, staged.moved, strict=True)
+            self._effect = count_effect(adds, removes, self._provenance.predicate, self._live_rows)
+        return self._effect
+
+    def _live_rows(self, files: pa.Table) -> int | None:
+        """The rows of files that are removed: if not these themselves, the snapshot has their statistics."""
+        if self.snapshot is not None and "stats" not in files.column_names:
+            paths = one_chunk(canonical_paths(FileTable(files).path))
+            known = self.snapshot.files_at(paths, ("path", "dv_id", "stats"))
+            places = pc.index_in(keys_of(files), value_set=keys_of(known))
+            files = files.append_column("stats", pc.take(one_chunk(FileTable(known).stats), places))
+        return live_rows(files)
+
     def _result(self) -> TableConfiguration:
         """The table as it will be after the commit.
 
@@ -396,6 +477,10 @@ class Staging:
         if self._keys_read is None:
             self._keys_read = pa.nulls(0, pa.string()) if self.snapshot is None else self._reads.keys_in(self.snapshot)
         return self._keys_read
+
+
+def _without(files: pa.Table, column: str) -> pa.Table:
+    return files.select([name for name in files.column_names if name != column])
 
 
 def write_metrics(adds: pa.Table, removed: pa.Table | None = None) -> Metrics:

@@ -96,7 +96,7 @@ class Transaction(Staging):
     ) -> None:
         ensure_options(options, CommitOptions)
         ensure_start(options, snapshot)
-        self._txns = parse_txns(options.get("txn"))
+        txns = parse_txns(options.get("txn"))
         self._read_version = options.get("read_version")
         self._isolation_level = options.get("isolation_level")
         if self._read_version is not None and self._isolation_level is None:
@@ -115,7 +115,7 @@ class Transaction(Staging):
             options.get("commit_info") or {},
             options.get("operation_metrics") or {},
         )
-        super().__init__(snapshot, provenance)
+        super().__init__(snapshot, provenance, txns)
         self.log = log
         self._is_dry_run = options.get("dry_run", False)
         self._max_attempts = max_attempts
@@ -449,8 +449,9 @@ class Transaction(Staging):
         skipped: bool = False,
         preview: CommitPreview | None = None,
     ) -> CommitResult:
-        rebased = tuple(self._rebased)
-        return CommitResult(version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms, preview)
+        effect, rebased = None if skipped else self._count_rows(), tuple(self._rebased)
+        told = (version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms)
+        return CommitResult(*told, preview=preview, effect=effect)
 
     # What the attempts are made of
 
@@ -468,6 +469,7 @@ class Transaction(Staging):
             is_blind_append=self._reads.is_empty and not self._staged.num_removed,
             in_commit_timestamp_ms=in_commit_timestamp_ms,
             tracks_rows=result.assigns_row_ids,
+            effect=self._count_rows(),
         )
         # Not before the version whose files it removes: by a clock that is slow, they would be garbage too early.
         removed_ms = now_ms if self._base is None else max(now_ms, self._base.timestamp_ms)
@@ -478,7 +480,7 @@ class Transaction(Staging):
         return tuple(Txn(app_id, version, self._now_ms) for app_id, version in versions.items())
 
     def _forget_derived(self) -> None:
-        self._intent = None
+        self._intent = self._effect = None
         self._drop_file()
 
     def _drop_file(self) -> None:

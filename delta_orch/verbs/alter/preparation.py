@@ -316,7 +316,7 @@ def _add_again(log: TableLog, snapshot: Snapshot, files: pa.Table, operation: st
 
     def change(write: Write) -> dict[str, int]:
         write.transaction.read_files(files)
-        write.transaction.add_files(without_data_change(files))
+        write.transaction.add_known_files(without_data_change(files))
         return {"numAddedFiles": files.num_rows}
 
     run_plan(log, snapshot, WritePlan(operation, {"batchSize": files.num_rows}, change, options))

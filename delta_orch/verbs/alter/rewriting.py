@@ -75,8 +75,9 @@ class FileRewriter:
         if files.num_rows:
             self._rewrite(draft, files, copies)
             adds = pc.filter(self._made, pc.is_in(self._made.column(_SOURCE), value_set=keys_of(files)))
+            keys = one_chunk(adds.column(_SOURCE)), keys_of(files)
             adds, removed = adds.drop_columns([_SOURCE]), files.select(REMOVED_FILE_COLUMNS)
-            stage_moved(transaction, adds, removed)
+            stage_moved(transaction, adds, removed, keys)
             transaction.set_operation_metrics(compaction_metrics(adds, removed))
             copies.note_in(transaction)
         if FileTrait.DELETION_VECTOR in draft.unwanted:

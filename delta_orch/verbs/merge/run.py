@@ -232,7 +232,8 @@ class _Run:
             if write.omitted is not None and not bounds:
                 self._ensure_places_are_matched(write.omitted, keyed)
         updated = {path[0] for clause in self._clauses.all if clause.action is Action.UPDATE for path in clause.values}
-        if not bounds and not {*updated, *self._recomputed}.isdisjoint(write.target.partition_columns):
+        write.moves_across_partitions = not {*updated, *self._recomputed}.isdisjoint(write.target.partition_columns)
+        if write.moves_across_partitions and not bounds:
             write.transaction.move_across_scopes()
         changes = RowChanges(write, NO_FILES)
         self._types = value_types(engine, changes, source, self._clauses.all, sides, evolves=self._evolves)

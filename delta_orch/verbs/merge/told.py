@@ -7,11 +7,11 @@ from collections.abc import Mapping, Sequence
 
 import orjson
 
+from delta_orch.log.files.effect import words_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.write.staging import Metrics
 from delta_orch.verbs.merge.assignments import ResolvedClause
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
-from delta_orch.writing.row_address import words_of
 from delta_orch.writing.row_changes import ChangeCounts
 
 

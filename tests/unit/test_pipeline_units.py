@@ -1,0 +1,349 @@
+"""Units of work: a crash never doubles, doing it again replaces, late never wins."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from delta_orch import DeltaTable
+from delta_orch.errors import AppendOnlyError, InvalidRequestError, RedoNotPossibleError
+from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
+from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.unit import Attempt, OnRedo, Unit
+
+UNIT = "airflow:dag.task:{}"
+
+
+def attempt(order: int, part: str = "monday") -> Attempt:
+    return Attempt((Unit("airflow:dag.task", part),), order, f"run of {part}")
+
+
+def step(table: DeltaTable, order: int, part: str = "monday", mode: Mode = "append", **changes: Any) -> Step:
+    about = {"user_metadata": f'{{"run_id": "run of {part}"}}', **changes.pop("options", {})}
+    return Step("the step", table, mode, attempt=attempt(order, part), options=about, **changes)
+
+
+def write(table: DeltaTable, order: int, ids: list[int], part: str = "monday", **changes: Any) -> StepReport:
+    return step(table, order, part, **changes).run(lambda: pa.table({"id": pa.array(ids, pa.int64())}))
+
+
+def ids_of(table: DeltaTable) -> list[int]:
+    found: list[int] = table.snapshot().scan(["id"]).to_arrow().column("id").to_pylist()
+    return sorted(found)
+
+
+def not_asked() -> object:
+    raise AssertionError("The rows were asked for")
+
+
+WAYS: list[dict[str, Any]] = [{}, {"unit_column": "load_id"}]
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_a_crash_never_doubles_and_reports_its_commit(tmp_path: Path, ways: dict[str, Any]) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1, 2], **ways)
+    write(table, 7, [9], "tuesday", **ways)
+    report = step(table, 7, **ways).run(not_asked)
+    assert (report.outcome, report.version, report.metrics["numOutputRows"]) == ("recovered", 0, "2")
+    assert ids_of(table) == [1, 2, 9]
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_doing_it_again_replaces_exactly_the_rows_of_the_unit(tmp_path: Path, ways: dict[str, Any]) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1, 2], **ways)
+    write(table, 7, [2, 9], "tuesday", **ways)
+    table.append(write_like(table, [5]))
+    report = write(table, 8, [3], **ways)
+    assert (report.outcome, report.rows_replaced) == ("replaced", 2)
+    assert ids_of(table) == [2, 3, 5, 9]
+
+
+def write_like(table: DeltaTable, ids: list[int]) -> pa.Table:
+    rows = pa.table({"id": pa.array(ids, pa.int64())})
+    names = [field.name for field in table.snapshot().schema]
+    return rows.append_column("load_id", pa.nulls(len(ids), pa.string())) if "load_id" in names else rows
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_late_never_wins(tmp_path: Path, ways: dict[str, Any]) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 8, [1], **ways)
+    report = step(table, 7, **ways).run(not_asked)
+    assert (report.outcome, report.fenced_by) == ("fenced", "run of monday")
+    assert ids_of(table) == [1]
+
+
+@pytest.mark.parametrize(("on_redo", "expected"), [("replace", [3]), ("keep", [1, 2]), ("add", [1, 2, 3])])
+def test_what_a_redo_does_is_chosen(tmp_path: Path, on_redo: OnRedo, expected: list[int]) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1, 2])
+    write(table, 8, [3], on_redo=on_redo)
+    assert ids_of(table) == expected
+    if on_redo == "add":
+        # The next replacement takes the rows of both away.
+        write(table, 9, [4])
+        assert ids_of(table) == [4]
+
+
+MOVING: dict[str, Callable[[DeltaTable], object]] = {
+    "OPTIMIZE": lambda table: table.optimize(),
+    "DELETE": lambda table: table.delete("id = 1"),
+    "UPDATE": lambda table: table.update({"id": "id + 100"}, where="id = 2"),
+}
+
+
+@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("vectors", ["true", "false"])
+def test_rows_that_others_have_moved_are_refused_or_named_by_their_column(
+    tmp_path: Path, name: str, vectors: str
+) -> None:
+    properties = {"options": {"properties": {"delta.enableDeletionVectors": vectors}}}
+    for ways in WAYS:
+        table = DeltaTable(tmp_path / f"{len(ways)}")
+        write(table, 7, [1, 2], **ways, **properties)
+        write(table, 7, [9], "tuesday", **ways)
+        MOVING[name](table)
+        is_exact = bool(ways) or (name == "DELETE" and vectors == "true")
+        before = ids_of(table)
+        if is_exact:
+            write(table, 8, [3], **ways)
+            assert ids_of(table) == [3, 9]
+            continue
+        with pytest.raises(RedoNotPossibleError, match=f"{name} in version") as caught:
+            step(table, 8, **ways).run(not_asked)
+        assert caught.value.context["operation"] == name
+        assert ids_of(table) == before
+
+
+def test_rows_that_have_left_the_table_are_no_reason_to_refuse(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1, 2])
+    write(table, 7, [9], "tuesday")
+    table.delete("id < 5")
+    write(table, 8, [3])
+    assert ids_of(table) == [3, 9]
+
+
+def test_a_redo_without_rows_is_refused(tmp_path: Path) -> None:
+    for number, ways in enumerate(WAYS):
+        table = DeltaTable(tmp_path / f"{number}")
+        write(table, 7, [1, 2], **ways)
+        with pytest.raises(RedoNotPossibleError, match="has no rows now"):
+            write(table, 8, [], **ways)
+        assert ids_of(table) == [1, 2]
+        # The remedy.
+        table.undo(unit=UNIT.format("monday"))
+        assert write(table, 8, [], **ways).rows_replaced in (None, 0)
+        assert ids_of(table) == []
+
+
+def test_a_dynamic_overwrite_takes_the_rows_of_its_unit_along(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+
+    def put(order: int, part: str, rows: dict[int, str]) -> StepReport:
+        data = pa.table({"id": pa.array(rows.keys(), pa.int64()), "day": list(rows.values())})
+        made = step(table, order, part, "overwrite_partitions", options={"partition_by": ["day"]})
+        return made.run(lambda: data)
+
+    put(1, "x", {1: "a", 2: "b"})
+    put(1, "y", {3: "c"})
+    report = put(2, "x", {4: "a"})
+    assert (report.outcome, ids_of(table)) == ("replaced", [3, 4])
+
+
+@pytest.mark.parametrize("mode", ["merge_clauses", "update"])
+def test_verbs_that_may_count_twice_are_refused_and_delete_is_not(tmp_path: Path, mode: Mode) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(pa.table({"id": [1, 2]}))
+    add: Callable[..., Any] = lambda options: table.update({"id": "id + 10"}, **options)  # noqa: E731
+    assert step(table, 1, mode=mode).commit(add).outcome == "written"
+    assert step(table, 1, mode=mode).commit(add).outcome == "recovered"
+    with pytest.raises(RedoNotPossibleError, match="may count twice"):
+        step(table, 2, mode=mode).commit(add)
+    assert step(table, 2, mode=mode, on_redo="keep").commit(add).outcome == "recovered"
+    assert ids_of(table) == [11, 12]
+    deleting = step(table, 1, "wednesday", "delete")
+    assert deleting.commit(lambda options: table.delete("id = 11", **options)).outcome == "written"
+    again = step(table, 2, "wednesday", "delete")
+    assert again.commit(lambda options: table.delete("id = 12", **options)).outcome == "replaced"
+    assert ids_of(table) == []
+
+
+def test_units_are_listed_and_undone(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1, 2])
+    write(table, 8, [3], "tuesday")
+    listed = table.units().select(["unit", "order", "run", "version", "rows"]).to_pylist()
+    assert listed == [
+        {"unit": UNIT.format("monday"), "order": 7, "run": "run of monday", "version": 0, "rows": 2},
+        {"unit": UNIT.format("tuesday"), "order": 8, "run": "run of tuesday", "version": 1, "rows": 1},
+    ]
+    rehearsed = table.undo(run="run of monday", dry_run=True)
+    assert (rehearsed.rows_removed, rehearsed.version, ids_of(table)) == (2, None, [1, 2, 3])
+    assert table.undo(run="run of monday").rows_removed == 2
+    assert (ids_of(table), table.units().num_rows) == ([3], 1)
+    # As if it had never been done: the same attempt writes.
+    assert write(table, 7, [5]).outcome == "written"
+    for wrong in ({}, {"unit": "a", "run": "b"}, {"unit": "nobody"}, {"run": "nobody"}):
+        with pytest.raises(InvalidRequestError):
+            table.undo(**wrong)  # type: ignore[arg-type]
+
+
+def test_an_append_only_table_keeps_its_rows(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1], options={"properties": {"delta.appendOnly": "true"}})
+    for change in (lambda: write(table, 8, [2]), lambda: table.undo(unit=UNIT.format("monday"))):
+        with pytest.raises(AppendOnlyError):
+            change()
+    assert ids_of(table) == [1]
+
+
+def test_a_restore_takes_units_back_with_their_rows(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1])
+    write(table, 7, [2], "tuesday")
+    table.restore(0)
+    assert ids_of(table) == [1]
+    assert write(table, 7, [2], "tuesday").outcome == "written"
+    assert ids_of(table) == [1, 2]
+
+
+def incremental(mode: Mode, source: DeltaTable, target: DeltaTable, order: int, part: str, **how: Any) -> StepReport:
+    def rows(batch: ChangeBatch) -> object:
+        return batch.inserted().to_arrow() if mode == "append" else batch.snapshot.scan().to_arrow()
+
+    keys = ("id",) if mode == "merge" else ()
+    factor = how.pop("factor", 1)
+
+    def computed(batch: ChangeBatch) -> object:
+        data: Any = rows(batch)
+        return data.append_column("value", pa.array([factor * n for n in data.column("id").to_pylist()], pa.int64()))
+
+    made = step(target, order, part, mode, merge_keys=keys)
+    return made.process(IncrementalReader(source, target), computed, **how)
+
+
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_an_incremental_unit_is_done_again_from_what_it_read(tmp_path: Path, mode: Mode) -> None:
+    source, target = DeltaTable(tmp_path / "s"), DeltaTable(tmp_path / "t")
+    source.append(pa.table({"id": [1]}))
+    incremental(mode, source, target, 1, "a")
+    source.append(pa.table({"id": [2]}))
+    source.append(pa.table({"id": [3]}))
+    assert incremental(mode, source, target, 1, "b", until_current=True).outcome == "written"
+    assert incremental(mode, source, target, 1, "b").outcome == "recovered"
+    assert incremental(mode, source, target, 1, "c").outcome == "nothing new"
+    source.append(pa.table({"id": [4]}))
+    assert incremental(mode, source, target, 2, "b", factor=10).outcome == "replaced"
+
+    def values() -> dict[int, int]:
+        rows = target.snapshot().scan().to_arrow().to_pylist()
+        assert len({row["id"] for row in rows}) == len(rows)
+        return {row["id"]: row["value"] for row in rows}
+
+    # A merge reads the source as it stands; an append what the unit had read.
+    assert values() == ({1: 1, 2: 20, 3: 30, 4: 40} if mode == "append" else {n: 10 * n for n in (1, 2, 3, 4)})
+    assert incremental(mode, source, target, 3, "b", factor=7, full_refresh=True).outcome == "replaced"
+    assert values() == {n: 7 * n for n in (1, 2, 3, 4)}
+    table_id = target.snapshot().metadata.id
+    assert incremental(mode, source, target, 2, "a").outcome == "nothing new"
+    assert (target.snapshot().metadata.id, len(values())) == (table_id, 4)
+
+
+class UnitModel(RuleBasedStateMachine):
+    """Random attempts beside compactions, deletions and restores: each unit's rows are there once, those of its newest
+    attempt, or the attempt is refused and changes nothing."""
+
+    unit_column: str | None = None
+
+    def __init__(self) -> None:
+        super().__init__()
+        from tempfile import mkdtemp
+
+        self.table = DeltaTable(f"{mkdtemp()}/t")
+        self.rows: dict[str, list[int]] = {}
+        self.orders: dict[str, int] = {}
+        self.others: list[int] = []
+        self.deleted: set[int] = set()
+        self.next_id = 0
+
+    def new_ids(self, count: int) -> list[int]:
+        self.next_id += count
+        return list(range(self.next_id - count, self.next_id))
+
+    @rule(part=st.sampled_from("abc"), shift=st.integers(-1, 2), count=st.integers(1, 3))
+    def attempt(self, part: str, shift: int, count: int) -> None:
+        order = max(0, self.orders.get(part, 5) + shift)
+        ids = self.new_ids(count)
+        known = self.orders.get(part)
+        try:
+            report = write(self.table, order, ids, part, unit_column=self.unit_column)
+        except RedoNotPossibleError:
+            assert self.unit_column is None and known is not None and order > known
+            return
+        expected = (
+            "written" if known is None else "fenced" if order < known else "recovered" if order == known else "replaced"
+        )
+        assert report.outcome == expected
+        if report.has_written:
+            self.rows[part], self.orders[part] = ids, order
+
+    @precondition(lambda self: self.orders)
+    @rule()
+    def compact(self) -> None:
+        self.table.optimize()
+
+    @precondition(lambda self: self.orders)
+    @rule(number=st.integers(0, 40))
+    def delete(self, number: int) -> None:
+        self.table.delete(f"id = {number}")
+        self.deleted.add(number) if number < self.next_id else None
+
+    @precondition(lambda self: self.orders)
+    @rule()
+    def append_beside(self) -> None:
+        ids = self.new_ids(1)
+        self.table.append(write_like(self.table, ids))
+        self.others += ids
+
+    @precondition(lambda self: self.orders)
+    @rule(part=st.sampled_from("abc"))
+    def undo(self, part: str) -> None:
+        if part not in self.orders:
+            return
+        try:
+            self.table.undo(unit=UNIT.format(part))
+        except RedoNotPossibleError:
+            assert self.unit_column is None
+            return
+        del self.rows[part], self.orders[part]
+
+    @precondition(lambda self: self.orders)
+    @rule()
+    def checkpoint(self) -> None:
+        self.table.checkpoint()
+
+    @invariant()
+    def agrees(self) -> None:
+        if self.orders:
+            held = [n for ids in self.rows.values() for n in ids] + self.others
+            assert ids_of(self.table) == sorted(n for n in held if n not in self.deleted)
+
+
+class ColumnModel(UnitModel):
+    unit_column = "load_id"
+
+
+TestUnits = UnitModel.TestCase
+TestUnits.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
+TestUnitColumn = ColumnModel.TestCase
+TestUnitColumn.settings = settings(max_examples=25, stateful_step_count=12, deadline=None)
