@@ -83,7 +83,7 @@ def flights(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
 @dg.asset(
     partitions_def=days,
     backfill_policy=dg.BackfillPolicy.single_run(),
-    metadata={"partition_expr": "reading_date", "mode": "append"},
+    metadata={"partition_expr": "reading_date", "write": "append"},
     io_manager_key="append_only",
     kinds={"deltalake", "spark"},
     group_name="bronze",
@@ -101,7 +101,7 @@ def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFra
     metadata={
         "schema": TABLES.name,
         "partition_expr": "flight_date",
-        "mode": "merge",
+        "write": "merge",
         "merge_keys": list(FLIGHT_KEYS),
     },
     deps=[flights],
@@ -120,9 +120,9 @@ def corrections(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
 @delta_asset(
     incremental_from=tables["flights"],
     table=tables["flights_enriched"],
-    write="dynamic",
+    write="overwrite_partitions",
     partition_by=["flight_date"],
-    table_properties=AS_IT_COMES,
+    properties=AS_IT_COMES,
     deps=[flights, weather_readings],
     required_resource_keys={"spark"},
     kinds={"spark"},
@@ -138,9 +138,9 @@ def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> D
 @delta_asset(
     incremental_from=tables["flights_enriched"],
     table=tables["carrier_daily"],
-    write="dynamic",
+    write="overwrite_partitions",
     partition_by=["flight_date"],
-    table_properties=RETENTION,
+    properties=RETENTION,
     # Looked at before the commit: a day that does not add up never becomes visible.
     audit={"adds_up": "flights > 0 AND cancelled <= flights"},
     deps=[flights_enriched],
@@ -198,13 +198,13 @@ defs = dg.Definitions(
     sensors=[bronze_changed, carriers_read],
     resources={
         "spark": Spark(),
-        "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), table_properties=AS_IT_COMES),
+        "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), properties=AS_IT_COMES),
         "corrections": DeltaLakeIOManager(root_uri=str(HOME)),
         "append_only": DeltaLakeIOManager(
             root_uri=str(TABLES),
             # A day is added once, whichever run does it first.
-            idempotency="partition",
-            table_properties={**RETENTION, "delta.appendOnly": "true"},
+            on_redo="keep",
+            properties={**RETENTION, "delta.appendOnly": "true"},
         ),
     },
     # All steps of a run share one Spark session.

@@ -45,7 +45,7 @@ def orders(context: dg.AssetExecutionContext) -> pa.Table:
 @delta_asset(
     incremental_from=bronze,
     table=silver,
-    write="touched_partitions",
+    write="overwrite_changed",
     partition_by=["day"],
     deps=[orders],
     group_name="sales",

@@ -41,21 +41,21 @@ DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-05")
 REGIONS = dg.StaticPartitionsDefinition(["north", "south/west", "ü %", "null"])
 BOTH = dg.MultiPartitionsDefinition({"day": DAYS, "region": REGIONS})
 SINGLE = dg.BackfillPolicy.single_run()
-MERGED = {"mode": "merge", "merge_keys": ["key", "id"]}
+MERGED = {"write": "merge", "merge_keys": ["key", "id"]}
 ASSETS: Mapping[str, tuple[Any, Mapping[str, Any], dg.BackfillPolicy | None]] = {
     "days": (DAYS, {}, None),
-    "added": (DAYS, {"mode": "append"}, None),
+    "added": (DAYS, {"write": "append"}, None),
     "ranges": (DAYS, {}, SINGLE),
-    "added_ranges": (DAYS, {"mode": "append"}, SINGLE),
+    "added_ranges": (DAYS, {"write": "append"}, SINGLE),
     "merged": (DAYS, MERGED, dg.BackfillPolicy.multi_run(2)),
     "regions": (REGIONS, {}, SINGLE),
-    "added_regions": (REGIONS, {"mode": "append"}, dg.BackfillPolicy.multi_run(3)),
+    "added_regions": (REGIONS, {"write": "append"}, dg.BackfillPolicy.multi_run(3)),
     "cells": (BOTH, {}, SINGLE),
-    "added_cells": (BOTH, {"mode": "append"}, None),
+    "added_cells": (BOTH, {"write": "append"}, None),
     "mapped": (DAYS, {}, SINGLE),
-    "added_mapped": (DAYS, {"mode": "append"}, None),
+    "added_mapped": (DAYS, {"write": "append"}, None),
     "one": (DAYS, {}, SINGLE),
-    "other": (DAYS, {"mode": "append"}, SINGLE),
+    "other": (DAYS, {"write": "append"}, SINGLE),
 }
 PARTS = 3
 """Rows of a partition of an asset that is a graph of mapped ops."""
@@ -158,7 +158,7 @@ def definitions(lake: str) -> dg.Definitions:
     @delta_asset(
         incremental_from=days,
         table=DeltaTableResource(table_uri=f"{lake}/copied"),
-        write="touched_partitions",
+        write="overwrite_changed",
         partition_by=["key"],
     )
     def copied(batch: ChangeBatch) -> pa.Table:

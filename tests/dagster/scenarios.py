@@ -88,11 +88,11 @@ class Scenario:
             columns = {"day": keys, "stamp": [scenario.stamp] * len(keys)}
             return pa.table({**columns, **({"note": keys} if scenario.with_note else {})})
 
-        @dg.asset(metadata={"mode": "append"}, retry_policy=RETRY)
+        @dg.asset(metadata={"write": "append"}, retry_policy=RETRY)
         def appended() -> pa.Table:
             return pa.table({"stamp": [scenario.stamp]})
 
-        @dg.asset(metadata={"mode": "merge", "merge_keys": ["id"]}, retry_policy=RETRY)
+        @dg.asset(metadata={"write": "merge", "merge_keys": ["id"]}, retry_policy=RETRY)
         def items() -> pa.Table:
             return pa.table({"id": [scenario.stamp % 5, scenario.stamp % 3 + 5], "stamp": [scenario.stamp] * 2})
 
@@ -109,7 +109,7 @@ class Scenario:
         @delta_asset(
             incremental_from=DeltaTableResource(table_uri=str(self.root / "days")),
             table=DeltaTableResource(table_uri=str(self.root / "copied")),
-            write="touched_partitions",
+            write="overwrite_changed",
             partition_by=["day"],
             schema_mode="merge",
             deps=[days],
@@ -160,7 +160,7 @@ class Scenario:
 
         @dg.asset(
             partitions_def=DAYS,
-            metadata={"partition_expr": "day", "mode": mode},
+            metadata={"partition_expr": "day", "write": mode},
             backfill_policy=dg.BackfillPolicy.single_run(),
             retry_policy=RETRY,
         )

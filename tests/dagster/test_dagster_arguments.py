@@ -166,9 +166,9 @@ def test_an_object_of_dagster_is_taken_or_refused_by_name(name: str, argument: s
 )
 def test_properties_that_no_table_takes_are_refused_at_definition(properties: dict[str, str], said: str) -> None:
     for define in (
-        lambda: delta_asset(incremental_from=SOURCE, table=TABLE, table_properties=properties),
-        lambda: delta_multi_asset(incremental_from=SOURCE, outs={"a": DeltaOut(TABLE, table_properties=properties)}),
-        lambda: DeltaLakeIOManager(root_uri="/t", table_properties=properties),
+        lambda: delta_asset(incremental_from=SOURCE, table=TABLE, properties=properties),
+        lambda: delta_multi_asset(incremental_from=SOURCE, outs={"a": DeltaOut(TABLE, properties=properties)}),
+        lambda: DeltaLakeIOManager(root_uri="/t", properties=properties),
     ):
         with pytest.raises((DeltaError, ValidationError), match=said):
             define()
@@ -176,8 +176,8 @@ def test_properties_that_no_table_takes_are_refused_at_definition(properties: di
 
 def test_properties_of_ones_own_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"team": "x", "delta.feature.deletionVectors": "supported", "delta.universalFormat.enabledFormats": ""}
-    delta_asset(incremental_from=SOURCE, table=TABLE, table_properties=own)
-    DeltaLakeIOManager(root_uri="/t", table_properties={**own, "delta.appendOnly": dg.EnvVar("UNSET")})
+    delta_asset(incremental_from=SOURCE, table=TABLE, properties=own)
+    DeltaLakeIOManager(root_uri="/t", properties={**own, "delta.appendOnly": dg.EnvVar("UNSET")})
 
 
 def test_a_variable_is_no_location_of_the_core() -> None:

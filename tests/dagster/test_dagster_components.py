@@ -167,7 +167,7 @@ def test_a_function_that_is_not_there_is_refused(function: str, said: str) -> No
         (DeltaIncrementalComponent, {"delete_marker": "gone"}, "delete_marker"),
         (
             DeltaIncrementalComponent,
-            {"table_properties": {"delta.apendOnly": "true"}},
+            {"properties": {"delta.apendOnly": "true"}},
             "Did you mean 'delta.appendOnly'",
         ),
         (DeltaMaintenanceComponent, {"consumers": {"unknown": ["lake/daily"]}}, "names unknown"),

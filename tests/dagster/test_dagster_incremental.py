@@ -228,7 +228,7 @@ def test_a_step_that_fails_after_its_commit_is_not_repeated(tmp_path: Path) -> N
 
 
 def test_touched_partitions_lose_what_the_source_lost(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, write="touched_partitions")
+    pipeline = Pipeline(tmp_path, write="overwrite_changed")
     pipeline.source.append(rows("a", "b", "c"), partition_by=["day"])
     pipeline.run()
     pipeline.source.overwrite(rows(), replace_where="day = 'b'")
@@ -246,7 +246,7 @@ def test_overwrite_replaces_all(tmp_path: Path) -> None:
 
 
 def test_touched_partitions_need_a_partitioned_source(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, write="touched_partitions", partition_by=None)
+    pipeline = Pipeline(tmp_path, write="overwrite_changed", partition_by=None)
     pipeline.source.append(rows("a"))
     pipeline.run()
     pipeline.source.append(rows("b"))
@@ -365,7 +365,7 @@ def test_the_function_must_return_rows(tmp_path: Path) -> None:
         {"partitions_def": dg.StaticPartitionsDefinition(["a"])},
         {"io_manager_key": "x"},
         {"output_required": True},
-        {"metadata": {"mode": "append"}},
+        {"metadata": {"write": "append"}},
         {"metadata": {"write_mode": "append"}},
         {"incremental_from": {}},
         {"incremental_from": {"a": "x", "": "y"}},
@@ -696,7 +696,7 @@ def test_several_tables_of_one_function_get_what_is_exact_for_each(tmp_path: Pat
 
 
 def test_a_recreated_source_leaves_no_row_of_the_old_one(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, write="touched_partitions", on_recreated="bootstrap")
+    pipeline = Pipeline(tmp_path, write="overwrite_changed", on_recreated="bootstrap")
     pipeline.source.append(rows("a", "b"), partition_by=["day"])
     pipeline.run()
     shutil.rmtree(tmp_path / "bronze")

@@ -509,7 +509,7 @@ def test_rows_outside_the_partition_are_refused(lake: Lake) -> None:
 @pytest.mark.parametrize("mode", ["append", "overwrite"])
 @pytest.mark.parametrize("partition_overwrite", ["replace_where", "dynamic"])
 def test_a_null_partition_value_is_outside(tmp_path: Path, mode: str, partition_overwrite: str) -> None:
-    lake = Lake(tmp_path, mode=mode, partition_overwrite=partition_overwrite)
+    lake = Lake(tmp_path, write=mode, partition_overwrite=partition_overwrite)
     bad = partitioned("day", lambda key: [key, None], pa.string(), DAYS)
     assert isinstance(lake.fails(bad, partition="2013-01-01"), ConstraintViolationError)
     assert not lake.table("events").exists() or lake.rows("events") == []
@@ -529,7 +529,7 @@ def test_partitions_without_partition_expr_are_refused(lake: Lake) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["overwrite", "append", "ignore"])
 def test_a_run_that_names_no_partition_of_a_partitioned_asset_is_refused(tmp_path: Path, mode: str) -> None:
-    lake = Lake(tmp_path, mode=mode)
+    lake = Lake(tmp_path, write=mode)
 
     # As a schedule of the job runs it that is not made of its partitions. Dagster has nothing against that.
     @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
@@ -609,7 +609,7 @@ def test_choices_are_checked(tmp_path: Path, field: str) -> None:
 
 
 def test_a_merge_without_keys_is_refused(lake: Lake) -> None:
-    @dg.asset(metadata={"mode": "merge"})
+    @dg.asset(metadata={"write": "merge"})
     def numbers() -> pa.Table:
         return pa.table({"n": [1]})
 
@@ -620,7 +620,7 @@ def test_a_merge_without_keys_is_refused(lake: Lake) -> None:
 def test_merge_by_keys(lake: Lake) -> None:
     batches = [{"id": [1, 2, None], "v": ["a", "b", "n"]}, {"id": [2, 3, None], "v": ["B", "c", "N"]}]
 
-    @dg.asset(metadata={"mode": "merge", "merge_keys": ["id"]})
+    @dg.asset(metadata={"write": "merge", "merge_keys": ["id"]})
     def items() -> pa.Table:
         return pa.table(batches.pop(0))
 
@@ -632,7 +632,7 @@ def test_merge_by_keys(lake: Lake) -> None:
 
 
 def test_merge_of_a_partition(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["day", "id"])
+    lake = Lake(tmp_path, write="merge", merge_keys=["day", "id"])
     ids = [[1, 2], [2, 3], [9]]
 
     @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"})
@@ -654,7 +654,7 @@ def test_merge_of_a_partition(tmp_path: Path) -> None:
 
 
 def test_a_merged_row_outside_the_partition_is_refused(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["day", "key"])
+    lake = Lake(tmp_path, write="merge", merge_keys=["day", "key"])
     good = partitioned("day", lambda key: [key], pa.string(), DAYS)
     bad = partitioned("day", lambda key: ["2013-01-05"], pa.string(), DAYS)
     lake.run(good, partition="2013-01-01")
@@ -663,10 +663,10 @@ def test_a_merged_row_outside_the_partition_is_refused(tmp_path: Path) -> None:
 
 
 def test_output_metadata_goes_before_definition_metadata_before_config(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="ignore")
+    lake = Lake(tmp_path, write="ignore")
     chosen: dict[str, str] = {}
 
-    @dg.asset(metadata={"mode": "append"})
+    @dg.asset(metadata={"write": "append"})
     def numbers() -> dg.Output[pa.Table]:
         return dg.Output(pa.table({"n": [1]}), metadata=chosen)
 
@@ -679,7 +679,7 @@ def test_output_metadata_goes_before_definition_metadata_before_config(tmp_path:
 
 
 def test_mode_error(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="error")
+    lake = Lake(tmp_path, write="error")
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
     lake.run(asset, partition="2013-01-01")
     lake.run(asset, partition="2013-01-02")
@@ -688,7 +688,7 @@ def test_mode_error(tmp_path: Path) -> None:
 
 
 def test_mode_ignore(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="ignore")
+    lake = Lake(tmp_path, write="ignore")
 
     @dg.asset
     def numbers(context: dg.AssetExecutionContext) -> pa.Table:
@@ -704,7 +704,7 @@ def test_mode_ignore(tmp_path: Path) -> None:
 @pytest.mark.parametrize("idempotency", ["run", "off", "partition"])
 def test_mode_ignore_takes_one_partition_at_a_time(tmp_path: Path, idempotency: str) -> None:
     """It would leave out partitions that have no data, because of one that has."""
-    lake = Lake(tmp_path, mode="ignore", idempotency=idempotency)
+    lake = Lake(tmp_path, write="ignore", idempotency=idempotency)
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
     first = lake.run(asset, partition="2013-01-02")
     assert "one partition at a time" in str(lake.fails(asset, span=("2013-01-01", "2013-01-03")))
@@ -732,7 +732,7 @@ def test_what_only_a_definition_can_say_is_no_output_metadata(lake: Lake, key: s
 
 
 def test_dynamic_overwrite_of_an_unpartitioned_asset(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, partition_overwrite="dynamic")
+    lake = Lake(tmp_path, partition_overwrite="overwrite_partitions")
     days = [["a", "b"], ["b", "c"]]
 
     @dg.asset(metadata={"partition_by": ["day"]})
@@ -752,7 +752,7 @@ def test_dynamic_overwrite_of_an_unpartitioned_asset(tmp_path: Path) -> None:
 
 
 def test_table_properties_are_kept(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, table_properties={"delta.logRetentionDuration": "interval 7 days"})
+    lake = Lake(tmp_path, properties={"delta.logRetentionDuration": "interval 7 days"})
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
     lake.run(asset, partition="2013-01-01")
     assert lake.table("events").snapshot().metadata.configuration == {
@@ -763,9 +763,9 @@ def test_table_properties_are_kept(tmp_path: Path) -> None:
 
 
 def test_table_properties_of_an_asset(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, table_properties={"delta.appendOnly": "false", "my.team": "flights"})
+    lake = Lake(tmp_path, properties={"delta.appendOnly": "false", "my.team": "flights"})
 
-    @dg.asset(metadata={"table_properties": {"delta.columnMapping.mode": "name", "my.team": "names"}})
+    @dg.asset(metadata={"properties": {"delta.columnMapping.mode": "name", "my.team": "names"}})
     def people() -> pa.Table:
         return pa.table({"First Name": ["Ada"]})
 
@@ -876,13 +876,15 @@ def test_dynamic_overwrite_that_could_reach_other_partitions_is_refused(
     lake = Lake(tmp_path)
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS, partition_by=partition_by)
     lake.run(asset, partition="2013-01-01")
-    lake.io_manager = DeltaLakeIOManager(root_uri=str(tmp_path), partition_overwrite="dynamic", idempotency=idempotency)
+    lake.io_manager = DeltaLakeIOManager(
+        root_uri=str(tmp_path), partition_overwrite="overwrite_partitions", idempotency=idempotency
+    )
     assert "could replace other partitions" in str(lake.fails(asset, partition="2013-01-02"))
     assert len(lake.rows("events")) == 1
 
 
 def test_dynamic_overwrite_of_a_partitioned_asset(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, partition_overwrite="dynamic")
+    lake = Lake(tmp_path, partition_overwrite="overwrite_partitions")
     asset = partitioned("day", lambda key: [key], pa.string(), DAYS)
     lake.run(asset, span=("2013-01-01", "2013-01-03"))
     again = lake.run(asset, partition="2013-01-02")

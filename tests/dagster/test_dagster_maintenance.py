@@ -295,7 +295,7 @@ def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
         return pa.table({"n": [1]})
 
     @dg.asset(
-        key=["fix", "flights"], metadata={"schema": "bronze", "mode": "append"}, deps=[flights], io_manager_key="fixes"
+        key=["fix", "flights"], metadata={"schema": "bronze", "write": "append"}, deps=[flights], io_manager_key="fixes"
     )
     def fixes() -> pa.Table:
         return pa.table({"n": [2]})

@@ -41,7 +41,7 @@ class Chain:
         self.got: list[list[int]] = []
         self.given: list[list[int]] = []
         self.instance = dg.DagsterInstance.ephemeral()
-        settings: dict[str, Any] = {"mode": mode, **OF_MODE.get(mode, {})}
+        settings: dict[str, Any] = {"write": mode, **OF_MODE.get(mode, {})}
         of_run: dict[str, Any] = {
             name: settings.pop(name) for name in ("mode", "merge_keys") if setter == "run" and name in settings
         }
@@ -106,7 +106,7 @@ def test_an_op_gets_the_rows_that_were_returned_or_is_refused(tmp_path: Path, mo
 @pytest.mark.parametrize("kind", [pa.Table, pa.RecordBatchReader, pd.DataFrame, pl.DataFrame, pl.LazyFrame])
 @pytest.mark.parametrize("properties", [{}, {"delta.enableChangeDataFeed": "true"}, {"delta.checkpointInterval": "1"}])
 def test_an_op_that_appends_hands_over_its_rows_alone(tmp_path: Path, kind: Any, properties: dict[str, str]) -> None:
-    chain = Chain(tmp_path, "append", "output", kind, table_properties=properties)
+    chain = Chain(tmp_path, "append", "output", kind, properties=properties)
     for _ in range(3):
         chain.run()
     assert chain.got == chain.given == [[0, 1], [0, 2], [0, 3]]
@@ -201,7 +201,7 @@ def test_an_empty_output_is_empty_for_the_next_op(tmp_path: Path, mode: str) -> 
     got: list[int] = []
     rows = [2, 0, 3, 0]
 
-    @dg.op(out=dg.Out(pa.Table, metadata={"mode": mode}))
+    @dg.op(out=dg.Out(pa.Table, metadata={"write": mode}))
     def numbers():  # type: ignore[no-untyped-def]
         return pa.table({"n": pa.array(range(rows[len(got)]), pa.int64())})
 

@@ -462,7 +462,7 @@ def test_assets_of_one_job_may_add_to_one_table(tmp_path: Path, modes: tuple[str
     lake = Lake(tmp_path, merge_keys=["n", "of"])
 
     def adder(name: str, mode: str, deps: Any = ()) -> dg.AssetsDefinition:
-        @dg.asset(key=[name, "t"], metadata={"schema": "s", "mode": mode}, deps=deps)
+        @dg.asset(key=[name, "t"], metadata={"schema": "s", "write": mode}, deps=deps)
         def write() -> pa.Table:
             return pa.table({"n": [1], "of": [name]})
 
@@ -519,7 +519,7 @@ def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...],
 
 def test_the_output_of_an_op_is_a_whole(tmp_path: Path) -> None:
     """Also where assets replace the partitions of their rows alone."""
-    lake, seen = Lake(tmp_path, partition_overwrite="dynamic"), []
+    lake, seen = Lake(tmp_path, partition_overwrite="overwrite_partitions"), []
     values = [pa.table({"n": [1, 2], "p": ["a", "b"]}), pa.table({"n": [3], "p": ["a"]})]
 
     @dg.op(out=dg.Out(metadata={"partition_by": ["p"]}))
@@ -549,9 +549,9 @@ def test_assets_of_other_jobs_and_managers_share_no_table(tmp_path: Path) -> Non
     assert "It belongs to asset a/t" in str(inner.fails(writer("t")))
     assert lake.rows("a", "t") == [{"n": 1}]
     # Rows may be merged and appended into it, and replaced by its own asset again.
-    merged = {"schema": "a", "mode": "merge", "merge_keys": ["n"]}
+    merged = {"schema": "a", "write": "merge", "merge_keys": ["n"]}
     assert lake.run(writer("late", "t", metadata=merged)).success
-    assert lake.run(writer("more", "t", metadata={"schema": "a", "mode": "append"})).success
+    assert lake.run(writer("more", "t", metadata={"schema": "a", "write": "append"})).success
     assert lake.rows("a", "t") == [{"n": 1}, {"n": 1}]
     assert lake.run(writer("a", "t")).success
     assert lake.rows("a", "t") == [{"n": 1}]
@@ -645,7 +645,7 @@ def test_a_mode_may_be_a_member_of_an_enum(lake: Lake) -> None:
 
 
 def test_merge_keys_without_a_mode_are_refused(lake: Lake) -> None:
-    said: list[dict[str, Any]] = [{"mode": "merge"}, {"mode": "append"}, {}]
+    said: list[dict[str, Any]] = [{"write": "merge"}, {"write": "append"}, {}]
 
     @dg.asset(metadata={"merge_keys": ["n"]})
     def items() -> dg.Output[pa.Table]:
@@ -660,7 +660,7 @@ def test_merge_keys_without_a_mode_are_refused(lake: Lake) -> None:
 
 
 def test_what_is_said_of_the_asset_counts_as_said_of_its_output(lake: Lake) -> None:
-    said = [{"mode": "append"}, {"mod": "append"}]
+    said = [{"write": "append"}, {"mod": "append"}]
 
     @dg.asset
     def counted(context: dg.AssetExecutionContext) -> pa.Table:
@@ -717,7 +717,7 @@ def test_keys_of_ones_own_pass(lake: Lake) -> None:
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("mod", "mode"), ("table_config", "table_properties"), ("write_mode", "mode"), ("merge_config", "merge_keys")],
+    [("mod", "mode"), ("table_config", "properties"), ("write_mode", "mode"), ("merge_config", "merge_keys")],
 )
 def test_a_misspelled_setting_is_refused(tmp_path: Path, name: str, near: str) -> None:
     arguments: dict[str, Any] = {name: "append"}
@@ -740,7 +740,7 @@ def test_metadata_of_ones_own_for_the_commit(tmp_path: Path) -> None:
 
 
 def test_contexts_without_a_run(tmp_path: Path) -> None:
-    manager = DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="off")
+    manager = DeltaLakeIOManager(root_uri=str(tmp_path), exactly_once=False)
     output = dg.build_output_context(asset_key=dg.AssetKey("t"))
     manager.handle_output(output, pa.table({"n": [1]}))
     loaded = manager.load_input(dg.build_input_context(asset_key=dg.AssetKey("t")))
