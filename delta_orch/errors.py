@@ -27,6 +27,7 @@
     │   ├── InvalidExpressionError
     │   ├── ConstraintViolationError
     │   │   └── AuditFailedError
+    │   ├── RedoNotPossibleError
     │   └── AppendOnlyError
     ├── CommitError
     │   ├── ConflictError  (retryable)

@@ -251,12 +251,9 @@ class Step:
         if work.over is not None:
             return work.over
         self._ensure_redoable(before, work)
-        about: CommitOptions = {
-            name: value  # type: ignore[misc]  # names of CommitOptions only
-            for name, value in self._options(before, work).items()
-            if name in CommitOptions.__annotations__
-        }
-        return self._reported(verb(about), work)
+        options = self._options(before, work)
+        about = {name: value for name, value in options.items() if name in CommitOptions.__annotations__}
+        return self._reported(verb(cast(CommitOptions, about)), work)
 
     def process(
         self,
@@ -314,6 +311,8 @@ class Step:
                 remedy="Write by merge, or by overwrite_partitions",
             )
         before = snapshot_or_none(self.table)
+        if before is not None and before.properties.set_transaction_retention_ms is not None:
+            replace(self, unit_column=None)._ensure_told_by_rows()  # A cursor that expires starts anew.
         work = self._judge(before)
         if work.fenced is not None:
             return work.fenced
@@ -497,9 +496,14 @@ class Step:
         return tuple(columns)
 
     def _judge(self, before: TableSnapshot | None) -> _Work:
-        """What is left to do of the units, given what the table has recorded."""
+        """What is left to do of the units, given what the table has recorded.
+
+        Raises InvalidRequestError: The table forgets its units, and the mode would double rows then.
+        """
         if self.attempt is None:
             return _Work(())
+        if before is not None and before.properties.set_transaction_retention_ms is not None:
+            self._ensure_told_by_rows()
         if before is not None:
             orders = ((txn, recorded_order(before, txn.app_id)) for txn in self.guards)
             stale = [txn for txn, order in orders if order is not None and txn.is_recorded_by(order)]
@@ -537,6 +541,17 @@ class Step:
             fenced=ended if is_fenced else None,
         )
 
+    def _ensure_told_by_rows(self) -> None:
+        """Check that rows tell their unit where the table forgets it."""
+        if self.mode in (*ADDING, "merge_clauses", "update") and self.unit_column is None:
+            raise InvalidRequestError(
+                f"{self.table.uri} forgets what was written, and {self.name} could write it a second time",
+                cause="delta.setTransactionRetentionDuration is set: old units and cursors expire",
+                remedy="Unset it: alter().unset_properties('delta.setTransactionRetentionDuration').commit(). "
+                "Or let an append fill a column with its unit: unit_column='load_id'",
+                uri=self.table.uri,
+            )
+
     def _unit_txn(self, unit: Unit, recorded: RecordedUnit | None) -> TxnId:
         assert self.attempt is not None
         return TxnId(
@@ -551,7 +566,7 @@ class Step:
     @property
     def _replaces_units(self) -> bool:
         """Whether a redo takes away the rows of the unit, found by its files."""
-        return self.mode in (*ADDING, "overwrite_partitions") and self.unit_column is None
+        return self.mode == "overwrite_partitions" or (self.mode in ADDING and self.unit_column is None)
 
     def _fenced(self, before: TableSnapshot, recorded: RecordedUnit) -> StepReport:
         run = run_of(recorded.commit_info)
@@ -666,7 +681,8 @@ class Step:
             if before is not None or not may_follow(table, data):
                 raise
             # Another writer has created the table meanwhile.
-            return self._commit(data, self._judge(snapshot_or_none(table)))
+            again = self._judge(snapshot_or_none(table))
+            return again.over or self._commit(data, again, is_incremental=is_incremental)
         report = self._reported(result, work)
         if self.owner is not None and self._replaces and before is not None and report.version is not None:
             claim(table, before, self.owner, self.options.get("properties") or {})
@@ -692,7 +708,8 @@ class Step:
 
     def _write(self, data: object, before: TableSnapshot | None, work: _Work) -> CommitResult:
         options, log = self._options(before, work), self.table.log
-        if self.audits or self.full_snapshot or self.unique_keys or self.look is not None or work.redone:
+        may_empty = bool(work.redone) and self.mode in (*ADDING, "overwrite_partitions")
+        if self.audits or self.full_snapshot or self.unique_keys or self.look is not None or may_empty:
             options["stage"] = True
         constants = (
             {} if self.unit_column is None or self.attempt is None else {self.unit_column: self.attempt.units[0].name}

@@ -1,7 +1,7 @@
 """Units of work that a table has recorded: which there are, the files that hold their rows, and taking them back.
 
-A unit is the transaction of a pipeline step (`pipeline.unit`). Its commit says under `commitInfo.step` how its rows were
-written; its data files carry its name as the tag `delta_orch.unit`.
+A unit is the transaction of a pipeline step (`pipeline.unit`). Its commit says under `commitInfo.step` how its rows
+were written. Its data files carry its name as the tag `delta_orch.unit`.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_
 ADDING, REPLACING = ("append", "error", "ignore"), ("overwrite", "overwrite_partitions", "overwrite_changed")
 
 _REMEDY = (
-    "Delete the unit's rows by a predicate and run the step once with on_redo='add', or leave them with on_redo='keep'. "
-    "In a table with unit_column='load_id' each row names its unit, and this cannot happen"
+    "Delete the unit's rows by a predicate and run the step once with on_redo='add', or leave them with "
+    "on_redo='keep'. In a table with unit_column='load_id' each row names its unit, and this cannot happen"
 )
 _INPUT = pa.struct([("table", pa.string()), ("starting_version", pa.int64()), ("ending_version", pa.int64())])
 UNITS_SCHEMA = pa.schema(

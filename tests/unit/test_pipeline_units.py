@@ -26,7 +26,7 @@ def attempt(order: int, part: str = "monday") -> Attempt:
 
 
 def step(table: DeltaTable, order: int, part: str = "monday", mode: Mode = "append", **changes: Any) -> Step:
-    about = {"user_metadata": f'{{"run_id": "run of {part}"}}', **changes.pop("options", {})}
+    about: Any = {"user_metadata": f'{{"run_id": "run of {part}"}}', **changes.pop("options", {})}
     return Step("the step", table, mode, attempt=attempt(order, part), options=about, **changes)
 
 
@@ -106,7 +106,7 @@ MOVING: dict[str, Callable[[DeltaTable], object]] = {
 def test_rows_that_others_have_moved_are_refused_or_named_by_their_column(
     tmp_path: Path, name: str, vectors: str
 ) -> None:
-    properties = {"options": {"properties": {"delta.enableDeletionVectors": vectors}}}
+    properties: dict[str, Any] = {"options": {"properties": {"delta.enableDeletionVectors": vectors}}}
     for ways in WAYS:
         table = DeltaTable(tmp_path / f"{len(ways)}")
         write(table, 7, [1, 2], **ways, **properties)
@@ -205,6 +205,19 @@ def test_an_append_only_table_keeps_its_rows(tmp_path: Path) -> None:
         with pytest.raises(AppendOnlyError):
             change()
     assert ids_of(table) == [1]
+
+
+def test_a_table_that_forgets_units_is_refused_where_rows_would_double(tmp_path: Path) -> None:
+    forgets: dict[str, Any] = {"options": {"properties": {"delta.setTransactionRetentionDuration": "interval 30 days"}}}
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1], **forgets)
+    with pytest.raises(InvalidRequestError, match="forgets what was written"):
+        write(table, 7, [2], "tuesday")
+    table.alter().unset_properties("delta.setTransactionRetentionDuration").commit()
+    assert write(table, 7, [2], "tuesday").outcome == "written"
+    named = DeltaTable(tmp_path / "named")
+    for part in ("monday", "tuesday"):
+        assert write(named, 7, [1], part, unit_column="load_id", **forgets).outcome == "written"
 
 
 def test_a_restore_takes_units_back_with_their_rows(tmp_path: Path) -> None:
