@@ -62,8 +62,8 @@ class DagsterRun:
         """What a recorded attempt is to this one.
 
         Attempts of one root run follow each other as Dagster created their runs and counted their retries. One that
-        Dagster has seen no end of was killed: this one repeats it. Attempts of other root runs follow each other as
-        they started.
+        Dagster has seen no end of was killed: this one repeats it, unless another one has done so before. Attempts of
+        other root runs follow each other as they started.
         """
         root = self.instance.get_run_record_by_id(self.root_run_id)
         if root is not None and recorded.order < (root.create_timestamp.timestamp() - _CLOCKS_DIFFER_S) * 1000:
@@ -76,12 +76,28 @@ class DagsterRun:
         if (run_id, retry_number) == (self.run_id, self.retry_number):
             return "own"
         own, other = (self.instance.get_run_record_by_id(str(one)) for one in (self.run_id, run_id))
-        if own is not None and other is not None:
-            theirs = (other.create_timestamp, other.storage_id, retry_number)
-            if theirs > (own.create_timestamp, own.storage_id, self.retry_number):
-                return "later"
-        step_key = str(said.get("step_key"))
-        return "earlier" if _has_ended(self.instance, str(run_id), step_key, retry_number) else "own"
+        if own is None or other is None:
+            return "earlier"
+        if (other.storage_id, retry_number) > (own.storage_id, self.retry_number):
+            return "later"
+        if _has_ended(self.instance, str(run_id), self.step_key, retry_number):
+            return "earlier"
+        between = (run for run in self._chain(own) if other.storage_id < run.storage_id < own.storage_id)
+        return "earlier" if any(self._has_succeeded(run.dagster_run.run_id) for run in between) else "own"
+
+    def _chain(self, own: dg.RunRecord) -> Iterator[dg.RunRecord]:
+        """The runs that re-execute the root run, and those that this one re-executes: Python's `execute_job` tags no
+        run with its root."""
+        yield from self.instance.get_run_records(dg.RunsFilter(tags={"dagster/root_run_id": self.root_run_id}))
+        parent: dg.RunRecord | None = own
+        while parent is not None and (run_id := parent.dagster_run.parent_run_id) is not None:
+            parent = self.instance.get_run_record_by_id(run_id)
+            if parent is not None:
+                yield parent
+
+    def _has_succeeded(self, run_id: str) -> bool:
+        stats = self.instance.get_run_step_stats(run_id, [self.step_key])
+        return any(one.status is not None and one.status.value == "SUCCESS" for one in stats)
 
     def user_metadata(self, asset_key: str, more: Mapping[str, str] | None = None) -> str:
         """`commitInfo.userMetadata`: JSON that names the attempt behind a commit, and `more`. It has the run's page
@@ -142,8 +158,8 @@ def _encode(part: str, separators: str) -> str:
 
 
 def _has_ended(instance: dg.DagsterInstance, run_id: str, step_key: str, retry_number: int) -> bool:
-    """Whether Dagster has seen an attempt of a step end. One whose process was killed has no end, or one that the
-    process of the run has noted for it."""
+    """Whether Dagster has seen an attempt of a step end, or the step succeed after it. One whose process was killed has
+    no end, or one that the process of the run has noted for it."""
     entries = instance.all_logs(run_id, of_type=_STARTS | _ENDS)
     events = [e for entry in entries if (e := entry.dagster_event) is not None and e.step_key == step_key]
     started_in, ended = None, 0
@@ -151,8 +167,10 @@ def _has_ended(instance: dg.DagsterInstance, run_id: str, step_key: str, retry_n
         if event.event_type in _STARTS:
             started_in = event.pid
             continue
-        if ended == retry_number:
-            return event.event_type == dg.DagsterEventType.STEP_SUCCESS or event.pid == started_in
+        if event.event_type == dg.DagsterEventType.STEP_SUCCESS and ended >= retry_number:
+            return True
+        if ended == retry_number and event.pid == started_in:
+            return True
         ended += 1
     return False
 

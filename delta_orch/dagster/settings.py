@@ -257,7 +257,7 @@ def refuse_old_names(given: Iterable[str]) -> None:
             raise InvalidRequestError(
                 f"There is no setting {name!r}",
                 cause=f"It is called {OLD_NAMES[name]!r} now",
-                remedy=_HINTS.get(name, f"Write {OLD_NAMES[name]}"),
+                remedy=_HINTS.get(name, f"Name it {OLD_NAMES[name]!r}"),
                 key=name,
             )
 
