@@ -20,7 +20,7 @@ from delta_orch.dagster.column_lineage import column_lineage
 from delta_orch.dagster.metadata import Metadata, data_version, outcome_metadata, place_metadata, report_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, asset_writer, read_run, retry_conflicts
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, read_run, retry_conflicts
 from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_old_names, refuse_slips
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
@@ -33,7 +33,7 @@ from delta_orch.pipeline.incremental import (
     ensure_max_versions,
 )
 from delta_orch.pipeline.recorded import find_commit_after
-from delta_orch.pipeline.run_identity import default_consumer
+from delta_orch.pipeline.run_identity import cdc_prefix, default_consumer
 from delta_orch.pipeline.step import Step, StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
@@ -449,7 +449,10 @@ def process(
         raise audit_failure(error) from error
     context.log.info(report.sentence())
     seconds = time.perf_counter() - started
-    yield from _results_of(context, key, report, returned(), [audit.name for audit in step.audits], seconds)
+    is_news = report.outcome not in ("nothing new", "fenced")
+    is_news = is_news or _has_untold_commit(context.instance, key, report, [one.consumer for one in readers.values()])
+    audits = [audit.name for audit in step.audits]
+    yield from _results_of(context, key, report, returned(), audits, seconds, is_news=is_news)
 
 
 def _results_of(
@@ -459,11 +462,14 @@ def _results_of(
     returned: Returned,
     audits: Sequence[str],
     seconds: float,
+    *,
+    is_news: bool,
 ) -> Iterator[object]:
     """What a run tells Dagster of an asset: a materialization, or an observation where there was nothing new.
 
     Args:
         audits: The checks that are audits, not the function's own.
+        is_news: The table has rows that Dagster has not been told of.
     """
     name = ".".join(key.path)
     definition = context.assets_def.metadata_by_key.get(key)
@@ -479,8 +485,7 @@ def _results_of(
         # What another attempt has committed was audited by it.
         standing = [last for last in _check_results_that_stand(context, key) if last.check_name in audits]
         checked += audit_results(report.findings, key) if report.findings else standing
-    is_told = report.outcome in ("nothing new", "fenced") and not _has_untold_commit(context.instance, key, report)
-    if not is_told or _has_downstream_in_run(context, key) or context.assets_def.specs_by_key[key].freshness_policy:
+    if is_news or _has_downstream_in_run(context, key) or context.assets_def.specs_by_key[key].freshness_policy:
         yield dg.MaterializeResult(
             asset_key=key, metadata=metadata, data_version=version, tags=returned.tags, check_results=checked
         )
@@ -496,7 +501,9 @@ def _has_downstream_in_run(context: dg.AssetExecutionContext, key: dg.AssetKey) 
     return bool(layer.asset_graph.get(key).child_keys & set(layer.selected_asset_keys))
 
 
-def _has_untold_commit(instance: dg.DagsterInstance, key: dg.AssetKey, report: StepReport) -> bool:
+def _has_untold_commit(
+    instance: dg.DagsterInstance, key: dg.AssetKey, report: StepReport, consumers: Sequence[str]
+) -> bool:
     """Whether a run of the asset has changed rows since the last materialization that Dagster has of it: it was killed
     after its commit, and what waits for new data has not run."""
     if report.version is None:
@@ -505,7 +512,7 @@ def _has_untold_commit(instance: dg.DagsterInstance, key: dg.AssetKey, report: S
     last = None if event is None else event.asset_materialization
     of_table, _, version = ((last.tags if last else None) or {}).get("dagster/data_version", "").rpartition(":")
     told = int(version) if of_table == report.table.snapshot().metadata.id and version.isdecimal() else -1
-    own = asset_writer(key.path) + ":"
+    own = tuple(map(cdc_prefix, consumers))
 
     def is_own_change(commit: "Commit") -> bool:
         is_own = any(txn.app_id.startswith(own) for txn in commit.txns)

@@ -519,7 +519,7 @@ def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...],
 
 def test_the_output_of_an_op_is_a_whole(tmp_path: Path) -> None:
     """Also where assets replace the partitions of their rows alone."""
-    lake, seen = Lake(tmp_path, partition_overwrite="overwrite_partitions"), []
+    lake, seen = Lake(tmp_path, write="overwrite_partitions"), []
     values = [pa.table({"n": [1, 2], "p": ["a", "b"]}), pa.table({"n": [3], "p": ["a"]})]
 
     @dg.op(out=dg.Out(metadata={"partition_by": ["p"]}))
