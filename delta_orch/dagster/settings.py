@@ -232,6 +232,11 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
     """
     given = plain_metadata(metadata)
     refuse_slips(given, INPUT_KEYS, "the input")
+    if misplaced := sorted({"partition_expr", "partition_format"} & set(given)):
+        raise InvalidRequestError(
+            f"The metadata {misplaced[0]!r} is about a table, and the input's comes from its upstream",
+            remedy="Say it in the metadata of the upstream asset",
+        )
     for prefix in ("", "starting_"):
         if given.get(f"{prefix}version") is not None and given.get(f"{prefix}timestamp") is not None:
             raise InvalidRequestError(

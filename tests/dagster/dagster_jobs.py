@@ -10,7 +10,15 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from delta_orch.dagster import DeltaLakeIOManager, DeltaTableResource
+from delta_orch.dagster import (
+    ChangeBatch,
+    DeltaLakeIOManager,
+    DeltaOut,
+    DeltaTableResource,
+    delta_asset,
+    delta_multi_asset,
+    incremental,
+)
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
 
@@ -202,3 +210,48 @@ def killed_once_job() -> dg.JobDefinition:
         jobs=[dg.define_asset_job("killed_once_job", executor_def=dg.multiprocess_executor)],
         resources={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"))},
     ).resolve_job_def("killed_once_job")
+
+
+def table(name: str) -> DeltaTableResource:
+    return DeltaTableResource(table_uri=dg.EnvVar(f"DELTA_TEST_{name.upper()}"))
+
+
+def read(context: dg.AssetExecutionContext, batch: ChangeBatch) -> pa.Table:
+    """The values that are new in the source, with the run that read them."""
+    values = batch.inserted().to_arrow()["v"].to_pylist()
+    return pa.table({"v": values, "run": [context.run.run_id] * len(values)})
+
+
+@delta_asset(incremental_from=table("source"), table=table("one"), write="append")
+def followed(context: dg.AssetExecutionContext, batch: ChangeBatch) -> pa.Table:
+    return read(context, batch)
+
+
+@delta_multi_asset(
+    incremental_from=table("source"),
+    outs={"one": DeltaOut(table("one"), "append"), "two": DeltaOut(table("two"), "append")},
+)
+def both(context: dg.AssetExecutionContext, batch: ChangeBatch):  # type: ignore[no-untyped-def]
+    rows = read(context, batch)
+    return {"one": rows, "two": None if is_fault("second") else rows}
+
+
+def incremental_job(asset: dg.AssetsDefinition) -> dg.JobDefinition:
+    def told(*arguments: Any) -> Any:
+        if is_fault("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if is_fault("after"):
+            raise RuntimeError("lost after the commit")
+        return tell(*arguments)
+
+    tell, incremental.incremental_metadata = incremental.incremental_metadata, told
+    jobs = [dg.define_asset_job("incremental_job", executor_def=dg.in_process_executor)]
+    return dg.Definitions([asset], jobs=jobs).resolve_job_def("incremental_job")
+
+
+def followed_job() -> dg.JobDefinition:
+    return incremental_job(followed)
+
+
+def both_job() -> dg.JobDefinition:
+    return incremental_job(both)

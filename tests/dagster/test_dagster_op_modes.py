@@ -43,10 +43,10 @@ class Chain:
         self.instance = dg.DagsterInstance.ephemeral()
         settings: dict[str, Any] = {"write": mode, **OF_MODE.get(mode, {})}
         of_run: dict[str, Any] = {
-            name: settings.pop(name) for name in ("mode", "merge_keys") if setter == "run" and name in settings
+            name: settings.pop(name) for name in ("write", "merge_keys") if setter == "run" and name in settings
         }
         if setter == "manager":
-            config = {**config, "mode": settings.pop("mode"), "merge_keys": settings.pop("merge_keys", [])}
+            config = {**config, "write": settings.pop("write"), "merge_keys": settings.pop("merge_keys", [])}
         manager = DeltaLakeIOManager(root_uri=str(root), **config)
 
         @dg.op(out=dg.Out(pa.Table, metadata=settings))
@@ -122,14 +122,14 @@ def test_a_snapshot_is_the_whole_table_as_the_op_left_it(tmp_path: Path, mode: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idempotency", ["run", "partition", "off"])
+@pytest.mark.parametrize("on_redo", ["replace", "keep", "add"])
 def test_what_was_appended_is_found_again_from_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotency: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_redo: str
 ) -> None:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path / "lake"))
-    monkeypatch.setenv("DELTA_TEST_IDEMPOTENCY", idempotency)
+    monkeypatch.setenv("DELTA_TEST_ON_REDO", on_redo)
     seen = tmp_path / "seen"
     monkeypatch.setenv("DELTA_TEST_SEEN", str(seen))
 
@@ -170,7 +170,7 @@ def test_each_output_is_collected_once(
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path / "lake"))
-    monkeypatch.setenv("DELTA_TEST_IDEMPOTENCY", "run")
+    monkeypatch.setenv("DELTA_TEST_ON_REDO", "replace")
     monkeypatch.setenv("DELTA_TEST_SEEN", str(tmp_path / "seen"))
     handle = dg.DagsterInstance.handle_new_event
 

@@ -59,17 +59,17 @@ def found(lake: Lake) -> list[tuple[Any, int, str]]:
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("mode", "layout", "idempotency"),
+    ("mode", "layout", "exactly_once"),
     [
-        *((mode, layout, "run") for mode in ("append", "merge") for layout in LAYOUTS),
-        ("append", ["day"], "off"),
-        ("merge", ["region"], "off"),
-        ("error", ["region"], "run"),
-        ("ignore", [], "run"),
+        *((mode, layout, True) for mode in ("append", "merge") for layout in LAYOUTS),
+        ("append", ["day"], False),
+        ("merge", ["region"], False),
+        ("error", ["region"], True),
+        ("ignore", [], True),
     ],
 )
-def test_a_row_outside_is_refused(tmp_path: Path, mode: str, layout: list[str], idempotency: str) -> None:
-    lake = Lake(tmp_path, write=mode, merge_keys=["id"], idempotency=idempotency)
+def test_a_row_outside_is_refused(tmp_path: Path, mode: str, layout: list[str], exactly_once: bool) -> None:
+    lake = Lake(tmp_path, write=mode, merge_keys=["id"], exactly_once=exactly_once)
     for bad in (TWO, None):
         rows: Rows = [(ONE, 1, "a"), (bad, 2, "b")]
         error = lake.fails(asset_of(itertools.repeat(rows), layout), partition=ONE)

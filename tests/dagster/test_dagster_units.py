@@ -21,7 +21,15 @@ from delta_orch.dagster import DeltaLakeIOManager, DeltaTableResource, build_del
 from delta_orch.dagster.run import read_run
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, RedoNotPossibleError
-from tests.dagster.dagster_jobs import added_job, appended_job, flights_job, killed_once_job, readings_job
+from tests.dagster.dagster_jobs import (
+    added_job,
+    appended_job,
+    both_job,
+    flights_job,
+    followed_job,
+    killed_once_job,
+    readings_job,
+)
 from tests.dagster.lake import Lake, metadata_of
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
@@ -46,6 +54,8 @@ class Jobs:
         monkeypatch.setenv("DELTA_TEST_ON_REDO", "replace")
         monkeypatch.setenv("DELTA_TEST_SEEN", str(folder / "seen"))
         monkeypatch.setenv("DAGSTER_HOME", str(folder / "home"))
+        for name in ("source", "one", "two"):
+            monkeypatch.setenv(f"DELTA_TEST_{name.upper()}", str(self.root / name))
         self.instance = dg.DagsterInstance.get()
 
     def run(self, job: Any = flights_job, *, fault: str = "", tags: dict[str, str] | None = None, **extras: Any) -> Any:
@@ -315,6 +325,51 @@ def test_a_step_retried_within_its_run_commits_its_rows_once(tmp_path: Path) -> 
     assert result.success
     assert outcomes(result, "readings") == ["replaced"]
     assert DeltaTable(tmp_path / "readings").snapshot().scan().to_arrow().num_rows == 1
+
+
+# Incremental steps
+
+
+def values(jobs: Jobs, name: str) -> list[tuple[int, str]]:
+    rows = DeltaTable(jobs.root / name).snapshot().scan().to_arrow().to_pylist()
+    return sorted((row["v"], row["run"]) for row in rows)
+
+
+def test_an_incremental_run_done_again_reads_the_same_versions(jobs: Jobs) -> None:
+    source = DeltaTable(jobs.root / "source")
+    source.append(pa.table({"v": [1]}))
+    first = jobs.run(followed_job)
+    source.append(pa.table({"v": [2]}))
+    second = jobs.run(followed_job)
+    assert outcomes(second, "followed") == ["written"]
+    source.append(pa.table({"v": [3]}))
+    again = jobs.again(second, followed_job, everything=True)
+    assert outcomes(again, "followed") == ["replaced"]
+    assert values(jobs, "one") == [(1, first.run_id), (2, again.run_id), (3, again.run_id)]
+    # A new run reads what is new.
+    assert jobs.run(followed_job).asset_materializations_for_node("followed") == []
+
+
+@pytest.mark.slow
+def test_an_incremental_run_killed_after_its_commit_goes_on_from_its_cursor(jobs: Jobs) -> None:
+    source = DeltaTable(jobs.root / "source")
+    source.append(pa.table({"v": [1]}))
+    lost = jobs.killed("followed_job", {})
+    again = jobs.again(lost, followed_job)
+    assert outcomes(again, "followed") == ["recovered"]
+    assert values(jobs, "one") == [(1, lost.run_id)]
+
+
+@pytest.mark.slow
+def test_after_one_output_has_failed_both_are_of_one_generation(jobs: Jobs) -> None:
+    source = DeltaTable(jobs.root / "source")
+    source.append(pa.table({"v": [1]}))
+    lost = jobs.run(both_job, fault="second")
+    assert not lost.success
+    assert values(jobs, "one") == [(1, lost.run_id)]
+    again = jobs.again(lost, both_job)
+    assert again.success
+    assert values(jobs, "one") == values(jobs, "two") == [(1, again.run_id)]
 
 
 # Several partitions in one run
