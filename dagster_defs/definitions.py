@@ -20,10 +20,10 @@ from delta_orch.dagster import (
     DeltaLakeIOManager,
     DeltaTableResource,
     MaintenancePolicy,
+    build_delta_check,
     build_delta_log_sensor,
     build_delta_maintenance_assets,
-    build_delta_null_rate_check,
-    build_delta_unique_check,
+    checks,
     delta_asset,
 )
 from delta_orch.delta_table import DeltaTable
@@ -89,7 +89,7 @@ def flights(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
     group_name="bronze",
 )
 def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
-    """Hourly weather at the airports. Only ever added to: what protects it from doubling is the transaction id."""
+    """Hourly weather at the airports. Only ever added to: a day is a unit, which is written once."""
     return read_weather(spark.session(), LANDING, partition_days(context))
 
 
@@ -167,15 +167,15 @@ maintenance = build_delta_maintenance_assets(
 )
 
 # Looked at afterwards. The log answers for files that have no nulls; gold is small.
-checks = [
-    build_delta_null_rate_check(flights, tables["flights"], max_null_rates=dict.fromkeys(FLIGHT_KEYS, 0.0)),
-    build_delta_unique_check(carrier_daily, tables["carrier_daily"], keys=["flight_date", "carrier"]),
+asset_checks = [
+    build_delta_check(flights, tables["flights"], checks.null_rate(max_null_rates=dict.fromkeys(FLIGHT_KEYS, 0.0))),
+    build_delta_check(carrier_daily, tables["carrier_daily"], checks.unique(keys=["flight_date", "carrier"])),
 ]
 
 bronze_job = dg.define_asset_job("bronze", selection=dg.AssetSelection.assets(flights, weather_readings))
 corrections_job = dg.define_asset_job("corrections", selection=dg.AssetSelection.assets(corrections))
 refresh_job = dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(flights_enriched, carrier_daily))
-maintenance_job = dg.define_asset_job("maintenance", selection=dg.AssetSelection.groups("maintenance"))
+maintenance_job = dg.define_asset_job("maintenance", selection=dg.AssetSelection.assets(*maintenance))
 
 # Whatever changes days of bronze, whoever does it: silver and gold follow.
 bronze_changed = build_delta_log_sensor(
@@ -193,7 +193,7 @@ def carriers_read() -> dg.RunRequest | dg.SkipReason:
 
 defs = dg.Definitions(
     assets=[flights, weather_readings, corrections, flights_enriched, carrier_daily, *maintenance],
-    asset_checks=checks,
+    asset_checks=asset_checks,
     jobs=[bronze_job, corrections_job, refresh_job, maintenance_job],
     sensors=[bronze_changed, carriers_read],
     resources={
@@ -202,7 +202,7 @@ defs = dg.Definitions(
         "corrections": DeltaLakeIOManager(root_uri=str(HOME)),
         "append_only": DeltaLakeIOManager(
             root_uri=str(TABLES),
-            # A day is added once, whichever run does it first.
+            # A day that is there stays as it is, whichever run comes again.
             on_redo="keep",
             properties={**RETENTION, "delta.appendOnly": "true"},
         ),

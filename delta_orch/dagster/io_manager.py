@@ -32,6 +32,7 @@ from delta_orch.dagster.run import (
     DEFAULT_CONFLICT_RETRIES,
     DagsterRun,
     asset_units,
+    asset_writer,
     is_in_run,
     read_run,
     retry_conflicts,
@@ -55,6 +56,7 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
+from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import OPS, asset_owner
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
@@ -280,12 +282,14 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         of_op = "overwrite" if mode == "overwrite" and not is_asset else None
         # What an op was given is told by the mode, which may be set at run time.
         about = {"write": mode} if not is_asset else {} if selection is None else selection.described
+        attempt = self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once)
         step = Step(
             f"Step {step_name(context)}",
             table,
             mode,
-            attempt=self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once),
+            attempt=attempt,
             on_redo=settings.on_redo or parse_on_redo(self.on_redo),
+            guards=_order(context.asset_key, attempt) if mode == "overwrite_partitions" and selection is None else (),
             unit_column=settings.unit_column or self.unit_column if is_asset else None,
             where=where,
             within=_within(mode, selection, schema),
@@ -335,7 +339,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 remedy="Write with append, merge or scd2; or leave unit out, so that a run replaces its partitions",
             )
         scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
-        adds = settings.write in ADDING
+        adds = settings.write in (*ADDING, "overwrite_partitions")
         return run.attempt(asset_units(context.asset_key.path, run, scopes, adds=adds, by_run=by_run))
 
     def _report(
@@ -493,6 +497,14 @@ def _ensure_exact(
             "it is partitioned by other columns, or exactly_once is False",
             remedy="Use write='overwrite', which replaces the partitions of the run",
         )
+
+
+def _order(key: dg.AssetKey, attempt: Attempt | None) -> tuple[TxnId, ...]:
+    """What keeps a late run of an asset without partitions from replacing partitions that a newer run has written: each
+    run is a unit of its own."""
+    if attempt is None:
+        return ()
+    return (TxnId(f"dagster-order:{asset_writer(key.path)}", attempt.order, ordered=True),)
 
 
 def _parse_engine(engine: object) -> str:

@@ -134,7 +134,7 @@ def asset_units(
         key: The asset key's parts.
         scopes: Partition key → the predicate over partition columns that selects its rows; None as a predicate where
             the table is partitioned otherwise. None for a run without partitions.
-        adds: The rows are added to those of other runs. Without partitions, a run is a unit then.
+        adds: Rows of other runs stay. Without partitions, a run is a unit then.
         by_run: Many runs add to one partition: each is a unit.
     """
     writer, of_run = asset_writer(key), f"run:{run.root_run_id}"
