@@ -20,10 +20,10 @@ from delta_orch.dagster import (
     DeltaLakeIOManager,
     DeltaTableResource,
     MaintenancePolicy,
+    build_delta_check,
     build_delta_log_sensor,
     build_delta_maintenance_assets,
-    build_delta_null_rate_check,
-    build_delta_unique_check,
+    checks,
     delta_asset,
 )
 from delta_orch.delta_table import DeltaTable
@@ -83,13 +83,13 @@ def flights(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
 @dg.asset(
     partitions_def=days,
     backfill_policy=dg.BackfillPolicy.single_run(),
-    metadata={"partition_expr": "reading_date", "mode": "append"},
+    metadata={"partition_expr": "reading_date", "write": "append"},
     io_manager_key="append_only",
     kinds={"deltalake", "spark"},
     group_name="bronze",
 )
 def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
-    """Hourly weather at the airports. Only ever added to: what protects it from doubling is the transaction id."""
+    """Hourly weather at the airports. Only ever added to: a day is a unit, which is written once."""
     return read_weather(spark.session(), LANDING, partition_days(context))
 
 
@@ -101,7 +101,7 @@ def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFra
     metadata={
         "schema": TABLES.name,
         "partition_expr": "flight_date",
-        "mode": "merge",
+        "write": "merge",
         "merge_keys": list(FLIGHT_KEYS),
     },
     deps=[flights],
@@ -120,9 +120,9 @@ def corrections(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
 @delta_asset(
     incremental_from=tables["flights"],
     table=tables["flights_enriched"],
-    write="dynamic",
+    write="overwrite_partitions",
     partition_by=["flight_date"],
-    table_properties=AS_IT_COMES,
+    properties=AS_IT_COMES,
     deps=[flights, weather_readings],
     required_resource_keys={"spark"},
     kinds={"spark"},
@@ -138,9 +138,9 @@ def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> D
 @delta_asset(
     incremental_from=tables["flights_enriched"],
     table=tables["carrier_daily"],
-    write="dynamic",
+    write="overwrite_partitions",
     partition_by=["flight_date"],
-    table_properties=RETENTION,
+    properties=RETENTION,
     # Looked at before the commit: a day that does not add up never becomes visible.
     audit={"adds_up": "flights > 0 AND cancelled <= flights"},
     deps=[flights_enriched],
@@ -167,15 +167,15 @@ maintenance = build_delta_maintenance_assets(
 )
 
 # Looked at afterwards. The log answers for files that have no nulls; gold is small.
-checks = [
-    build_delta_null_rate_check(flights, tables["flights"], max_null_rates=dict.fromkeys(FLIGHT_KEYS, 0.0)),
-    build_delta_unique_check(carrier_daily, tables["carrier_daily"], keys=["flight_date", "carrier"]),
+asset_checks = [
+    build_delta_check(flights, tables["flights"], checks.null_rate(max_null_rates=dict.fromkeys(FLIGHT_KEYS, 0.0))),
+    build_delta_check(carrier_daily, tables["carrier_daily"], checks.unique(keys=["flight_date", "carrier"])),
 ]
 
 bronze_job = dg.define_asset_job("bronze", selection=dg.AssetSelection.assets(flights, weather_readings))
 corrections_job = dg.define_asset_job("corrections", selection=dg.AssetSelection.assets(corrections))
 refresh_job = dg.define_asset_job("refresh", selection=dg.AssetSelection.assets(flights_enriched, carrier_daily))
-maintenance_job = dg.define_asset_job("maintenance", selection=dg.AssetSelection.groups("maintenance"))
+maintenance_job = dg.define_asset_job("maintenance", selection=dg.AssetSelection.assets(*maintenance))
 
 # Whatever changes days of bronze, whoever does it: silver and gold follow.
 bronze_changed = build_delta_log_sensor(
@@ -193,18 +193,18 @@ def carriers_read() -> dg.RunRequest | dg.SkipReason:
 
 defs = dg.Definitions(
     assets=[flights, weather_readings, corrections, flights_enriched, carrier_daily, *maintenance],
-    asset_checks=checks,
+    asset_checks=asset_checks,
     jobs=[bronze_job, corrections_job, refresh_job, maintenance_job],
     sensors=[bronze_changed, carriers_read],
     resources={
         "spark": Spark(),
-        "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), table_properties=AS_IT_COMES),
+        "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), properties=AS_IT_COMES),
         "corrections": DeltaLakeIOManager(root_uri=str(HOME)),
         "append_only": DeltaLakeIOManager(
             root_uri=str(TABLES),
-            # A day is added once, whichever run does it first.
-            idempotency="partition",
-            table_properties={**RETENTION, "delta.appendOnly": "true"},
+            # A day that is there stays as it is, whichever run comes again.
+            on_redo="keep",
+            properties={**RETENTION, "delta.appendOnly": "true"},
         ),
     },
     # All steps of a run share one Spark session.

@@ -81,7 +81,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         {
             **DeltaStepOperator.choices,
             "write": WRITES,
-            "schema_mode": (None, "merge"),
             "bootstrap": ("snapshot", "changes", "error"),
             "on_recreated": ("error", "bootstrap"),
         }
@@ -121,6 +120,11 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.on_recreated = on_recreated
         self.consumer = consumer
         self.full_refresh = full_refresh
+        if self.schema_mode not in (None, "merge"):
+            raise self.refusal(
+                f"has schema_mode={self.schema_mode!r}; possible is merge",
+                cause="An incremental step never replaces all rows",
+            )
         if write == "append" and on_recreated == "bootstrap":
             raise self.refusal(
                 "has write='append' and on_recreated='bootstrap'",

@@ -5,20 +5,12 @@ from __future__ import annotations
 import dagster as dg
 
 from delta_orch._version import VERSION
+from delta_orch.dagster import checks
 from delta_orch.dagster.all_tables import with_delta_maintenance
 from delta_orch.dagster.audits import build_delta_audit_checks
-from delta_orch.dagster.checks import (
-    ByPartition,
-    build_delta_cdc_lag_check,
-    build_delta_freshness_check,
-    build_delta_health_check,
-    build_delta_null_rate_check,
-    build_delta_row_count_check,
-    build_delta_schema_check,
-    build_delta_txn_gap_check,
-    build_delta_unique_check,
-    build_delta_writer_check,
-)
+from delta_orch.dagster.automation import DeltaAutomation
+from delta_orch.dagster.batch_function import IncrementalConfig
+from delta_orch.dagster.checks import ByPartition, build_delta_check
 from delta_orch.dagster.components import DeltaIncrementalComponent, DeltaMaintenanceComponent, DeltaTablesComponent
 from delta_orch.dagster.incremental import DeltaOut, delta_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
@@ -28,6 +20,7 @@ from delta_orch.dagster.observation import build_delta_observations, report_exis
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor
 from delta_orch.dagster.spark_submit import PipesDeltaSparkClient
+from delta_orch.dagster.undo import UndoConfig, build_delta_undo_op
 from delta_orch.delta_table import TableSnapshot as DeltaSnapshot
 from delta_orch.pipeline.audit import Audit
 from delta_orch.pipeline.incremental import ChangeBatch
@@ -37,6 +30,7 @@ __all__ = [
     "Audit",
     "ByPartition",
     "ChangeBatch",
+    "DeltaAutomation",
     "DeltaIncrementalComponent",
     "DeltaLakeIOManager",
     "DeltaMaintenanceComponent",
@@ -44,22 +38,18 @@ __all__ = [
     "DeltaSnapshot",
     "DeltaTableResource",
     "DeltaTablesComponent",
+    "IncrementalConfig",
     "MaintenanceConfig",
     "MaintenancePolicy",
     "PipesDeltaSparkClient",
+    "UndoConfig",
     "build_delta_audit_checks",
-    "build_delta_cdc_lag_check",
-    "build_delta_freshness_check",
-    "build_delta_health_check",
+    "build_delta_check",
     "build_delta_log_sensor",
     "build_delta_maintenance_assets",
-    "build_delta_null_rate_check",
     "build_delta_observations",
-    "build_delta_row_count_check",
-    "build_delta_schema_check",
-    "build_delta_txn_gap_check",
-    "build_delta_unique_check",
-    "build_delta_writer_check",
+    "build_delta_undo_op",
+    "checks",
     "delta_asset",
     "delta_multi_asset",
     "report_existing_partitions",

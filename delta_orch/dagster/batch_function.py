@@ -8,9 +8,22 @@ from inspect import Parameter, Signature, isasyncgenfunction, iscoroutinefunctio
 from typing import Any, get_type_hints
 
 import dagster as dg
+from pydantic import Field, create_model
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import ChangeBatch
+
+CONFIG = "config"
+
+
+class IncrementalConfig(dg.Config):
+    """What a single run of an incremental asset is asked for, in the launchpad or in `run_config`."""
+
+    full_refresh: bool = Field(
+        default=False,
+        description="Start anew: read the source as it is, and replace all rows that this asset wrote. The table stays "
+        "the same table for those who read it.",
+    )
 
 
 @dataclass(slots=True)
@@ -56,11 +69,20 @@ class BatchFunction:
             remedy="Name a parameter 'batch', or annotate one as ChangeBatch",
         )
 
-    def describe(self, compute: Callable[..., object]) -> None:
-        """Give the function that Dagster calls the name and the parameters of this one, without the batch."""
+    def describe(self, compute: Callable[..., object], *, has_schema: bool = False) -> None:
+        """Give the function that Dagster calls the name and the parameters of this one, without the batch, and a config
+        with `full_refresh`.
+
+        Args:
+            has_schema: The config is given by a schema, which names `full_refresh` itself, or has none.
+        """
         kept = [parameter for parameter in self._parameters if parameter.name != self._batch]
         if self._takes_context:
             kept = kept[1:]
+        if not has_schema:
+            kept = [p for p in kept if p.name != CONFIG] + [
+                Parameter(CONFIG, Parameter.KEYWORD_ONLY, annotation=self._config_type())
+            ]
         context = Parameter("context", Parameter.POSITIONAL_OR_KEYWORD, annotation=dg.AssetExecutionContext)
         compute.__name__ = self._name
         compute.__signature__ = Signature([context, *kept])  # type: ignore[attr-defined]
@@ -68,6 +90,26 @@ class BatchFunction:
         compute.__annotations__ = {
             p.name: p.annotation for p in (context, *kept) if p.annotation is not Parameter.empty
         } | {"return": dg.MaterializeResult}
+
+    def _config_type(self) -> type[dg.Config]:
+        own = next((p.annotation for p in self._parameters if p.name == CONFIG), IncrementalConfig)
+        if not isinstance(own, type) or not issubclass(own, dg.Config) or "full_refresh" in own.model_fields:
+            return own  # Dagster says what is wrong with it.
+        told = IncrementalConfig.model_fields["full_refresh"]
+        made: type[dg.Config] = create_model(own.__name__, __base__=own, full_refresh=(bool, told))
+        return made
+
+    def full_refresh(
+        self, context: dg.AssetExecutionContext, arguments: Mapping[str, object]
+    ) -> tuple[bool, Mapping[str, object]]:
+        """Whether the config of the run asks for a full refresh, and the arguments that the function takes."""
+        config = arguments.get(CONFIG)
+        takes = any(parameter.name == CONFIG for parameter in self._parameters)
+        kept = {name: value for name, value in arguments.items() if takes or name != CONFIG}
+        if config is None:
+            schema: object = context.op_execution_context.op_config
+            return isinstance(schema, Mapping) and schema.get("full_refresh") is True, kept
+        return getattr(config, "full_refresh", False) is True, kept
 
     def __call__(self, context: dg.AssetExecutionContext, batch: object, arguments: Mapping[str, object]) -> Returned:
         """What the function makes of a batch."""

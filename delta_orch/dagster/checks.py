@@ -1,6 +1,7 @@
-"""Asset checks of a table. What the log can tell is not read from data files.
+"""Asset checks of a table: `build_delta_check` makes one of a rule, and there is a function for each rule. What the log
+can tell is not read from data files.
 
-Each builder makes one check. A table that does not exist fails it; a table that cannot be read is an error of the run.
+A table that does not exist fails its check; a table that cannot be read is an error of the run.
 """
 
 # No postponed annotations in this file: Dagster reads them as they are.
@@ -35,8 +36,6 @@ from delta_orch.pipeline.target_table import snapshot_or_none
 Evaluate: TypeAlias = "Callable[[TableSnapshot, DeltaTable, Expression | None], Finding]"
 Asset: TypeAlias = dg.AssetsDefinition | dg.AssetKey | str | Sequence[str]
 
-_ERROR = dg.AssetCheckSeverity.ERROR
-_WARN = dg.AssetCheckSeverity.WARN
 _MOST_SHOWN = 5
 
 
@@ -75,16 +74,69 @@ class Finding:
     metadata: Metadata
 
 
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What a table must satisfy.
+
+    Attributes:
+        name: Of the check, unless another one is given.
+        description: What the catalog shows.
+        evaluate: Looks at a snapshot of the table; at the rows of one partition, if it has a predicate.
+        warns: A failure is a warning, unless a severity is given.
+        by_partition: The rule can be about the rows of one partition.
+    """
+
+    name: str
+    description: str
+    evaluate: Evaluate
+    warns: bool = False
+    by_partition: bool = False
+
+
 @checked
-def build_delta_freshness_check(
+def build_delta_check(
     asset: Asset,
     table: DeltaTableResource,
+    rule: Rule,
+    *,
+    name: str | None = None,
+    severity: dg.AssetCheckSeverity | None = None,
+    blocking: bool = False,
+    by_partition: ByPartition | None = None,
+) -> dg.AssetChecksDefinition:
+    """An asset check of a table.
+
+    ```python
+    build_delta_check(orders, table, checks.unique("id"), blocking=True)
+    build_delta_check(orders, table, checks.freshness(timedelta(hours=6)))
+    ```
+
+    Args:
+        asset: Whose check it is.
+        rule: One of this module's: `freshness`, `columns`, `row_count`, `null_rate`, `unique`, `health`, `cdc_lag`,
+            `txn_gaps`, `writers`.
+        name: By default the rule's.
+        severity: By default a warning for `freshness`, `health`, `cdc_lag` and `writers`, otherwise an error.
+        blocking: A failure keeps what is downstream of the asset from running.
+        by_partition: Look at each partition of the run on its own; for `row_count`, `null_rate` and `unique`.
+
+    Raises:
+        InvalidRequestError: The rule is about the whole table, and `by_partition` is given; or it needs Dagster 1.13.
+    """
+    _ensure(
+        by_partition is None or rule.by_partition,
+        f"The rule {rule.name} is about the whole table",
+        "Leave by_partition out",
+    )
+    chosen = severity or (dg.AssetCheckSeverity.WARN if rule.warns else dg.AssetCheckSeverity.ERROR)
+    return _check(asset, table, name or rule.name, rule.evaluate, chosen, blocking, rule.description, by_partition)
+
+
+@checked
+def freshness(
     *,
     max_age: timedelta,
-    name: str = "freshness",
-    severity: dg.AssetCheckSeverity = _WARN,
-    blocking: bool = False,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that the last commit that changed data is not older than `max_age`. Compaction and changed properties do
     not count. A commit that is dated further ahead than `max_age` fails it: by that clock data would never be old.
 
@@ -105,20 +157,15 @@ def build_delta_freshness_check(
                 )
         return Finding(False, "No commit that the log still holds changed data.", {})
 
-    return _check(asset, table, name, evaluate, severity, blocking, f"Data is no older than {max_age}.")
+    return Rule("freshness", f"Data is no older than {max_age}.", evaluate, warns=True)
 
 
 @checked
-def build_delta_schema_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def columns(
     *,
     columns: Mapping[str, str],
     allow_more_columns: bool = False,
-    name: str = "schema",
-    severity: dg.AssetCheckSeverity = _ERROR,
-    blocking: bool = False,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that the table has the declared columns: name → type, spelled as in Spark SQL or as in errors and metadata
     (`bigint` or `long`, `array<string>`).
 
@@ -133,22 +180,16 @@ def build_delta_schema_check(
         drift = column_drift(snapshot.schema, declared, exact=not allow_more_columns)
         return Finding(not drift, "; ".join(drift) or "The columns are those declared.", {"delta/drift": len(drift)})
 
-    return _check(asset, table, name, evaluate, severity, blocking, "The columns are those declared.")
+    return Rule("columns", "The columns are those declared.", evaluate)
 
 
 @checked
-def build_delta_row_count_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def row_count(
     *,
     min_rows: int | None = None,
     max_rows: int | None = None,
     where: str | None = None,
-    name: str = "row_count",
-    severity: dg.AssetCheckSeverity = _ERROR,
-    blocking: bool = False,
-    by_partition: ByPartition | None = None,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that the number of rows lies within bounds. Without `where`, the log answers, unless a file has no
     statistics.
 
@@ -170,20 +211,14 @@ def build_delta_row_count_check(
         return Finding(passed, f"There are {rows:,} rows.", {"delta/rows": rows})
 
     bounds = f"{min_rows if min_rows is not None else 0} to {'any number of' if max_rows is None else max_rows} rows"
-    return _check(asset, table, name, evaluate, severity, blocking, f"There are {bounds}.", by_partition)
+    return Rule("row_count", f"There are {bounds}.", evaluate, by_partition=True)
 
 
 @checked
-def build_delta_null_rate_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def null_rate(
     *,
     max_null_rates: Mapping[str, float],
-    name: str = "null_rate",
-    severity: dg.AssetCheckSeverity = _ERROR,
-    blocking: bool = False,
-    by_partition: ByPartition | None = None,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that the share of nulls in each column, 0 to 1, is not above its limit. Files that have no nulls by their
     statistics are not opened.
 
@@ -205,21 +240,15 @@ def build_delta_null_rate_check(
         described = f"Too many nulls: {', '.join(high)}" if high else "No column has too many nulls."
         return Finding(not high, described, {f"delta/null_rate/{column}": rate for column, rate in rates.items()})
 
-    return _check(asset, table, name, evaluate, severity, blocking, "No column has too many nulls.", by_partition)
+    return Rule("null_rate", "No column has too many nulls.", evaluate, by_partition=True)
 
 
 @checked
-def build_delta_unique_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def unique(
     *,
     keys: Sequence[str],
     where: str | None = None,
-    name: str = "unique",
-    severity: dg.AssetCheckSeverity = _ERROR,
-    blocking: bool = False,
-    by_partition: ByPartition | None = None,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that no two rows have the same values in `keys`. Nulls are equal to each other. DuckDB reads these columns,
     and spills to disk if needed.
 
@@ -234,19 +263,14 @@ def build_delta_unique_check(
         described = f"{count:,} keys occur more than once, such as {shown}." if count else "Every key occurs once."
         return Finding(not count, described, {"delta/repeated_keys": count})
 
-    return _check(asset, table, name, evaluate, severity, blocking, f"{', '.join(keys)} are unique.", by_partition)
+    return Rule("unique", f"{', '.join(keys)} are unique.", evaluate, by_partition=True)
 
 
 @checked
-def build_delta_health_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def health(
     *,
     policy: MaintenancePolicy | None = None,
-    name: str = "health",
-    severity: dg.AssetCheckSeverity = _WARN,
-    blocking: bool = False,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that no maintenance is due: few small files, a short log since the last checkpoint, few rows marked as
     deleted. The directory of the log is not listed.
     """
@@ -270,21 +294,16 @@ def build_delta_health_check(
         numbers = {f"delta/health/{key}": value for key, value in health.as_metadata().items()}
         return Finding(not due, "; ".join(due) or "No maintenance is due.", numbers)
 
-    return _check(asset, table, name, evaluate, severity, blocking, "No maintenance is due.")
+    return Rule("health", "No maintenance is due.", evaluate, warns=True)
 
 
 @checked
-def build_delta_cdc_lag_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def cdc_lag(
     *,
     source: DeltaTableResource,
     max_versions: int = 0,
     consumer: str | None = None,
-    name: str = "cdc_lag",
-    severity: dg.AssetCheckSeverity = _WARN,
-    blocking: bool = False,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that the table is behind its source by at most `max_versions` commits that changed data.
 
     Args:
@@ -321,20 +340,15 @@ def build_delta_cdc_lag_check(
             {"delta/versions_behind": behind, "delta/cursor": cursor, "delta/source_version": latest.version},
         )
 
-    return _check(asset, table, name, evaluate, severity, blocking, "The source is read up to its last commits.")
+    return Rule("cdc_lag", "The source is read up to its last commits.", evaluate, warns=True)
 
 
 @checked
-def build_delta_txn_gap_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def txn_gaps(
     *,
     app_id: str,
     last_versions: int = 1000,
-    name: str = "txn_gaps",
-    severity: dg.AssetCheckSeverity = _ERROR,
-    blocking: bool = False,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that the commits of a transaction id have no gap. Each batch of a cursor must begin where the batch before
     it ended. Other versions, such as the batches of a stream, must increase by one.
 
@@ -369,20 +383,15 @@ def build_delta_txn_gap_check(
         described = f"Gaps: {'; '.join(gaps[:_MOST_SHOWN])}." if gaps else f"{count} commits without a gap."
         return Finding(not gaps, described, {"delta/txns": count, "delta/txn_gaps": len(gaps)})
 
-    return _check(asset, table, name, evaluate, severity, blocking, f"The commits of {app_id} have no gap.")
+    return Rule("txn_gaps", f"The commits of {app_id} have no gap.", evaluate)
 
 
 @checked
-def build_delta_writer_check(
-    asset: Asset,
-    table: DeltaTableResource,
+def writers(
     *,
     last_versions: int = 100,
     orchestrators: Sequence[str] = ("dagster",),
-    name: str = "writers",
-    severity: dg.AssetCheckSeverity = _WARN,
-    blocking: bool = False,
-) -> dg.AssetChecksDefinition:
+) -> Rule:
     """Check that this package, in Dagster or Airflow, made all of the last commits that changed data.
 
     Args:
@@ -413,7 +422,7 @@ def build_delta_writer_check(
         described = f"Other writers: {', '.join(others[:_MOST_SHOWN])}." if others else "Nobody else wrote here."
         return Finding(not others, described, {"delta/commits_of_others": len(others)})
 
-    return _check(asset, table, name, evaluate, severity, blocking, "Nobody else writes here.")
+    return Rule("writers", "Nobody else writes here.", evaluate, warns=True)
 
 
 def _ensure(is_sound: bool, problem: str, remedy: str) -> None:

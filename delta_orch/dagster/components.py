@@ -17,13 +17,8 @@ from typing import Annotated, Any, Literal, Self
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field
 
-from delta_orch.dagster.checks import (
-    build_delta_freshness_check,
-    build_delta_health_check,
-    build_delta_row_count_check,
-    build_delta_schema_check,
-    build_delta_unique_check,
-)
+from delta_orch.dagster.automation import DeltaAutomation
+from delta_orch.dagster.checks import Rule, build_delta_check, columns, freshness, health, row_count, unique
 from delta_orch.dagster.incremental import Write, delta_asset
 from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance_assets
 from delta_orch.dagster.observation import build_delta_observations
@@ -32,6 +27,7 @@ from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
+from delta_orch.pipeline.unit import OnRedo
 
 _POLICY = MaintenancePolicy()
 _VARIABLE = re.compile(r"""\{\{-?\s*env(?:\.|\[\s*['"])(\w+)(?:['"]\s*\])?\s*-?\}\}""")
@@ -120,15 +116,20 @@ class _Scaffolder(dg.Scaffolder[Any]):
         dg.scaffold_component(request, self.attributes)
 
 
+def _uri(table: str) -> str:
+    """The same place whatever directory Dagster is started in, and another one where the variable is set."""
+    return f"{{{{ env('DELTA_LAKE', context.project_root ~ '/lake') }}}}/{table}"
+
+
 class DeltaTablesScaffolder(_Scaffolder):
     attributes = {  # noqa: RUF012
-        "tables": [{"key": "lake/events", "table_uri": "lake/events", "min_rows": 1, "max_age_hours": 24.0}],
+        "tables": [{"key": "lake/events", "table_uri": _uri("events"), "min_rows": 1, "max_age_hours": 24.0}],
         "observe_cron": "*/5 * * * *",
     }
 
 
 class DeltaMaintenanceScaffolder(_Scaffolder):
-    attributes = {"tables": {"events": "lake/events"}, "cron": "0 3 * * *"}  # noqa: RUF012
+    attributes = {"tables": {"events": _uri("events")}, "cron": "0 3 * * *"}  # noqa: RUF012
 
 
 class DeltaIncrementalScaffolder(_Scaffolder):
@@ -136,10 +137,9 @@ class DeltaIncrementalScaffolder(_Scaffolder):
 
     attributes = {  # noqa: RUF012
         "key": "lake/daily",
-        "source_uri": "lake/events",
-        "table_uri": "lake/daily",
+        "source_uri": _uri("events"),
+        "table_uri": _uri("daily"),
         "function": "transform.py:rows",
-        "write": "touched_partitions",
         "partition_by": ["day"],
     }
 
@@ -208,7 +208,10 @@ class DeltaIncrementalComponent(_DeltaComponent):
             description="Makes rows of a `ChangeBatch`: `file.py:name` beside the defs.yaml, or `package.module.name`."
         ),
     ]
-    write: Annotated[Write, dg.Resolver.default(description="What the rows replace.")] = "dynamic"
+    write: Annotated[
+        Write | None,
+        dg.Resolver.default(description="What the rows replace. None: the changed partitions (overwrite_changed)."),
+    ] = None
     merge_keys: Annotated[
         list[str] | None, dg.Resolver.default(description="The columns that identify a row, for `merge` and `scd2`.")
     ] = None
@@ -228,9 +231,7 @@ class DeltaIncrementalComponent(_DeltaComponent):
     partition_by: Annotated[list[str] | None, dg.Resolver.default(description="Partition columns of a new table.")] = (
         None
     )
-    table_properties: Annotated[
-        dict[str, str] | None, dg.Resolver.default(description="Properties of a new table.")
-    ] = None
+    properties: Annotated[dict[str, str] | None, dg.Resolver.default(description="Properties of a new table.")] = None
     schema_mode: Annotated[
         Literal["merge", "overwrite"] | None, dg.Resolver.default(description="How the schema follows.")
     ] = None
@@ -240,6 +241,13 @@ class DeltaIncrementalComponent(_DeltaComponent):
             description="What must hold before the commit: name → a predicate, or the arguments of an `Audit`."
         ),
     ] = Field(default={})
+    unit_column: Annotated[
+        str | None, dg.Resolver.default(description="A text column that is filled with the unit of each row.")
+    ] = None
+    on_redo: Annotated[OnRedo, dg.Resolver.default(description="What a run does that is executed again.")] = "replace"
+    exactly_once: Annotated[
+        bool, dg.Resolver.default(description="False: a run that is executed again goes on from the cursor.")
+    ] = True
     bootstrap: Annotated[Bootstrap, dg.Resolver.default(description="Where the first run begins.")] = "snapshot"
     on_recreated: Annotated[
         OnRecreated, dg.Resolver.default(description="What to do when the source was recreated.")
@@ -251,14 +259,12 @@ class DeltaIncrementalComponent(_DeltaComponent):
         default=[]
     )
     cron: Annotated[
-        str | None, dg.Resolver.default(description="When to run. None: when one of `deps` is updated.")
+        str | None, dg.Resolver.default(description="When to run. None: when one of `deps` has new data.")
     ] = None
     group_name: Annotated[str | None, dg.Resolver.default(description="The group of the asset.")] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
-        automation = dg.AutomationCondition
-        # A batch is what there is of the source; partitions of `deps` that were never materialized hold nothing up.
-        updated = automation.eager().without(~automation.any_deps_missing())
+        on_cron = None if self.cron is None else dg.AutomationCondition.on_cron(self.cron)
         made = delta_asset(
             incremental_from=self.resource(self.source_uri),
             table=self.resource(self.table_uri),
@@ -272,12 +278,15 @@ class DeltaIncrementalComponent(_DeltaComponent):
             on_recreated=self.on_recreated,
             max_versions=self.max_versions,
             partition_by=self.partition_by,
-            table_properties=self.table_properties,
+            properties=self.properties,
             schema_mode=self.schema_mode,
             audit=self.audit,
+            unit_column=self.unit_column,
+            on_redo=self.on_redo,
+            exactly_once=self.exactly_once,
             key=parse_key(self.key),
             deps=[parse_key(key) for key in self.deps],
-            automation_condition=updated if self.cron is None else automation.on_cron(self.cron),
+            automation_condition=on_cron or DeltaAutomation.on_new_data(),
             group_name=self.group_name,
         )(_function(self.function, context))
         return dg.Definitions(assets=[made])
@@ -285,7 +294,8 @@ class DeltaIncrementalComponent(_DeltaComponent):
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)
 class DeltaMaintenanceComponent(_DeltaComponent):
-    """Compaction, purge, checkpoint, vacuum and cleanup of the log as assets, where a table's health asks for it."""
+    """Compaction, purge, checkpoint, vacuum and cleanup of the log, where a table's health asks for it: an asset a
+    table, which is observed."""
 
     tables: Annotated[dict[str, str], dg.Resolver.default(description="Name → where the table is.")]
     cron: Annotated[str | None, dg.Resolver.default(description="When to look at the tables. None: by hand.")] = None
@@ -347,22 +357,22 @@ class DeltaMaintenanceComponent(_DeltaComponent):
 
 
 def _checks(key: dg.AssetKey, resource: DeltaTableResource, spec: DeltaTableSpec) -> list[dg.AssetChecksDefinition]:
-    checks: list[dg.AssetChecksDefinition] = []
+    rules: list[Rule] = []
     if spec.columns is not None:
-        checks.append(build_delta_schema_check(key, resource, columns=spec.columns))
+        rules.append(columns(columns=spec.columns))
     if spec.unique is not None:
-        checks.append(build_delta_unique_check(key, resource, keys=spec.unique))
+        rules.append(unique(keys=spec.unique))
     if spec.min_rows is not None:
-        checks.append(build_delta_row_count_check(key, resource, min_rows=spec.min_rows))
+        rules.append(row_count(min_rows=spec.min_rows))
     if spec.max_age_hours is not None:
         if not spec.max_age_hours < timedelta.max.total_seconds() / 3600:
             raise InvalidRequestError(
                 f"max_age_hours={spec.max_age_hours} is not an age", remedy="Give a number of hours, or leave it out"
             )
-        checks.append(build_delta_freshness_check(key, resource, max_age=timedelta(hours=spec.max_age_hours)))
+        rules.append(freshness(max_age=timedelta(hours=spec.max_age_hours)))
     if spec.healthy:
-        checks.append(build_delta_health_check(key, resource))
-    return checks
+        rules.append(health())
+    return [build_delta_check(key, resource, rule) for rule in rules]
 
 
 def _function(reference: str, context: dg.ComponentLoadContext) -> Callable[..., object]:

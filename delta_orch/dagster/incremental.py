@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from inspect import unwrap
-from typing import Any
+from typing import TYPE_CHECKING, Any, get_args
 from typing import Literal as OneOf
 
 import dagster as dg
@@ -17,12 +17,11 @@ from delta_orch.dagster.all_tables import ensure_own_cursors, remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.column_lineage import column_lineage
-from delta_orch.dagster.metadata import Metadata, data_version, place_metadata, report_metadata
+from delta_orch.dagster.metadata import Metadata, data_version, outcome_metadata, place_metadata, report_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
-from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_slips
-from delta_orch.dagster.told import with_untold_commit
+from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, read_run, retry_conflicts
+from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_old_names, refuse_slips
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import Audit, AuditLike, as_audits
@@ -33,20 +32,19 @@ from delta_orch.pipeline.incremental import (
     OnRecreated,
     ensure_max_versions,
 )
-from delta_orch.pipeline.run_identity import default_consumer
-from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.recorded import find_commit_after
+from delta_orch.pipeline.run_identity import cdc_prefix, default_consumer
+from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.pipeline.unit import OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.writing.target import split_options
 
-Write = OneOf["append", "dynamic", "merge", "overwrite", "scd2", "touched_partitions"]
-MODES: dict[Write, Mode] = {
-    "append": "append",
-    "dynamic": "overwrite_partitions",
-    "merge": "merge",
-    "overwrite": "overwrite",
-    "scd2": "scd2",
-    "touched_partitions": "overwrite_touched",
-}
+if TYPE_CHECKING:
+    from delta_orch.log.files.commit_reader import Commit
+
+Write = OneOf["append", "merge", "overwrite", "overwrite_changed", "overwrite_partitions", "scd2"]
+WRITES: tuple[Write, ...] = get_args(Write)
 
 EngineName = OneOf["auto", "spark", "local"]
 TableOrKey = DeltaTableResource | str
@@ -60,6 +58,7 @@ _NOT_TAKEN = {
     "dagster_type": "The asset hands no value on",
     "output_required": "A run that finds nothing new hands no output on",
     "outs": "Each asset has one table",
+    "unit": "Each run of an incremental asset is a unit",
 }
 
 
@@ -74,13 +73,16 @@ class DeltaOut:
     """
 
     table: TableOrKey
-    write: Write = "dynamic"
+    write: Write | None = None
     merge_keys: Sequence[str] | None = None
     sequence_by: str | None = None
     partition_by: Sequence[str] | None = None
-    table_properties: Mapping[str, str] | None = None
+    properties: Mapping[str, str] | None = None
     schema_mode: str | None = None
     audit: Sequence[AuditLike] | Mapping[str, object] = ()
+    unit_column: str | None = None
+    on_redo: OnRedo = "replace"
+    exactly_once: bool = True
     key: dg.AssetKey | str | Sequence[str] | None = None
     spec: Mapping[str, Any] | None = None
 
@@ -90,7 +92,7 @@ def delta_asset(
     *,
     incremental_from: Sources,
     table: TableOrKey,
-    write: Write = "dynamic",
+    write: Write | None = None,
     merge_keys: Sequence[str] | None = None,
     sequence_by: str | None = None,
     delete_marker: str | None = None,
@@ -100,9 +102,12 @@ def delta_asset(
     on_recreated: OnRecreated = "error",
     max_versions: int | None = None,
     partition_by: list[str] | None = None,
-    table_properties: Mapping[str, str] | None = None,
+    properties: Mapping[str, str] | None = None,
     schema_mode: str | None = None,
     audit: Sequence[AuditLike] | Mapping[str, object] = (),
+    unit_column: str | None = None,
+    on_redo: OnRedo = "replace",
+    exactly_once: bool = True,
     engine: EngineName = "auto",
     conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
     kinds: set[str] | None = None,
@@ -117,10 +122,14 @@ def delta_asset(
         return enrich(batch.scan().to_arrow())
     ```
 
-    The cursor is in the log of the written table. A run that is repeated after its commit, or that finds an unchanged
-    source, commits nothing. It reports an observation with `delta/skipped`, and no materialization that downstream
-    assets would run for. If an asset of the same run depends on this one, the run materializes the current version, and
-    its data version does not change. With `max_versions` one run processes one batch.
+    The cursor is in the log of the written table. A run that finds an unchanged source commits nothing. It reports an
+    observation, and no materialization that downstream assets would run for. If an asset of the same run depends on
+    this one, or the asset has a freshness policy, the run materializes the current version, and its data version does
+    not change: `DeltaAutomation.on_new_data()` starts nothing then. With `max_versions` one run processes one batch.
+
+    A run that is repeated after a crash goes on from the cursor. A run that is executed again after Dagster saw it end
+    reads the same versions of the source again, and its rows take the place of those it wrote. With
+    `full_refresh: true` in the config of a run, it reads the source as it is and replaces all that the asset wrote.
 
     The function takes the batch in the parameter `batch` (or in the one annotated with it), and whatever else the
     function of a `dg.asset` takes: context, resources, config, inputs. It returns rows, or `dg.Output(rows)` or
@@ -129,13 +138,14 @@ def delta_asset(
     Args:
         incremental_from: The table to read: a resource, or the key of one. For several tables, a mapping of names to
             tables. The function then gets in `batch` a mapping of names to batches: of the tables that have changes,
-            with `dynamic`, `overwrite` and `full_snapshot` of all of them. One commit holds all cursors.
+            with `overwrite_partitions`, `overwrite` and `full_snapshot` of all of them. One commit holds all cursors.
         table: The table to write, as above. It is created by the first run.
-        write: `append` adds the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others;
-            `dynamic` replaces the partitions the rows lie in; `touched_partitions` replaces exactly the partitions of
-            the batch, by columns of the same names, which also removes rows that were deleted from the source;
-            `overwrite` replaces all, and there `batch.scan()` reads the whole source; `scd2` keeps a version for each
-            change of a key (`pipeline.scd2`).
+        write: `overwrite_changed` replaces exactly the partitions of the batch, by columns of the same names, so that a
+            partition without rows becomes empty: the default, if the table has the source's partition columns among
+            its own; otherwise name one. `overwrite_partitions` replaces the partitions the rows lie in; `append` adds
+            the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others; `overwrite`
+            replaces all, and there `batch.scan()` reads the whole source; `scd2` keeps a version for each change of a
+            key (`pipeline.scd2`).
         merge_keys: The columns that identify a row, for `merge` and `scd2`.
         sequence_by: The column that orders the versions, for `scd2`.
         delete_marker: A boolean column of the rows, which the table does not keep: true where a key ends, for `scd2`.
@@ -146,12 +156,15 @@ def delta_asset(
         on_recreated: See `IncrementalReader`.
         max_versions: See `IncrementalReader`.
         partition_by: Partition columns of the table when it is created.
-        table_properties: Its properties.
+        properties: Its properties.
         schema_mode: `merge` adds the columns that the table does not have; `overwrite`, with `write="overwrite"`, takes
             those of the rows.
         audit: What must hold before the rows are committed: `Audit`s, predicates that every row satisfies, functions of
             the staged `DeltaSnapshot`; or such by name. Each is a blocking check of the asset. If one fails, so does
             the step; the table and the cursor stay as they are.
+        unit_column: A text column that is filled with the unit of each row. See `DeltaLakeIOManager`.
+        on_redo: What a run does that is executed again: `replace`, `keep` or `add`. See `DeltaLakeIOManager`.
+        exactly_once: False: a run that is executed again goes on from the cursor, whatever it wrote.
         engine: `auto`, `spark` or `local`.
         conflict_retries: How often the step runs again after a conflict with the commit of another writer.
         kinds: In addition to `deltalake`.
@@ -161,12 +174,15 @@ def delta_asset(
     Raises:
         InvalidRequestError: No such `write`, arguments that do not go together or that an incremental asset has no use
             for, or a function that is a generator or takes no batch.
-        InvalidPropertyError: `table_properties` that no table takes.
+        InvalidPropertyError: `properties` that no table takes.
     """
     sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
-    out = DeltaOut(table, write, merge_keys, sequence_by, partition_by, table_properties, schema_mode, audit)
+    out = DeltaOut(
+        table, write, merge_keys, sequence_by, partition_by, properties, schema_mode, audit, unit_column, on_redo,
+        exactly_once,
+    )  # fmt: skip
     ensure_sound(sources, out, asset_arguments, on_recreated, max_versions)
-    ensure_deletes(write, delete_marker, full_snapshot)
+    ensure_deletes(write or "", delete_marker, full_snapshot)
     keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
     audits = as_audits(audit)
 
@@ -176,18 +192,21 @@ def delta_asset(
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
             target = table_of(context, table)
             readers = readers_of(context, sources, target, consumer, bootstrap, on_recreated, max_versions)
-            step = step_of(out, target, engine, audits)
+            step = step_of(out, target, readers, engine, audits)
             step = replace(step, delete_marker=delete_marker, full_snapshot=full_snapshot)
             returned = Returned()
+            is_refresh, given = called.full_refresh(context, arguments)
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
                 nonlocal returned
-                returned = called(context, batches.get("", batches), arguments)
+                returned = called(context, batches.get("", batches), given)
                 return returned.rows
 
-            yield from process(context, context.asset_key, step, readers, rows, lambda: returned, conflict_retries)
+            yield from process(
+                context, context.asset_key, step, readers, rows, lambda: returned, conflict_retries, out, is_refresh
+            )
 
-        called.describe(compute)
+        called.describe(compute, has_schema="config_schema" in asset_arguments)
         arguments = {
             "description": function.__doc__,
             **asset_arguments,
@@ -240,9 +259,10 @@ def ensure_sound(
     max_versions: int | None,
 ) -> None:
     write = out.write
+    refuse_old_names([*asset_arguments, write or ""])
     ensure_max_versions(max_versions)
-    if write not in MODES:
-        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(MODES)}")
+    if write is not None and write not in WRITES:
+        raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(WRITES)}")
     if (write in ("merge", "scd2")) != bool(out.merge_keys) or isinstance(out.merge_keys, str):
         raise InvalidRequestError(
             "write='merge' or 'scd2' and merge_keys go together",
@@ -252,24 +272,26 @@ def ensure_sound(
         raise InvalidRequestError(
             "write='append' cannot start again when a source is recreated",
             cause="All rows of the new source would be added to those that came from the old one",
-            remedy="Leave on_recreated='error', or write by merge, touched_partitions or overwrite",
+            remedy="Leave on_recreated='error'. When a source was recreated, launch a run with full_refresh: true, "
+            "which replaces the rows of the old one",
         )
     if (write == "scd2") != (out.sequence_by is not None):
         raise InvalidRequestError(
             "write='scd2' and sequence_by go together", remedy="Name the column that orders the versions of a key"
         )
     parse_schema_mode(out.schema_mode)
-    split_options({"partition_by": out.partition_by, "properties": out.table_properties})
+    split_options({"partition_by": out.partition_by, "properties": out.properties})
     ensure_no_settings(asset_arguments.get("metadata"))
     for name, reason in _NOT_TAKEN.items():
         if name in asset_arguments:
             raise InvalidRequestError(f"An incremental asset takes no {name}", cause=reason, remedy=f"Leave {name} out")
     if not sources or ("" in sources and len(sources) > 1):
         raise InvalidRequestError("incremental_from names no source", remedy="Give every source a name")
-    if write == "touched_partitions" and len(sources) > 1:
+    if write in (None, "overwrite_changed") and len(sources) > 1:
         raise InvalidRequestError(
-            "write='touched_partitions' is about the partitions of one source",
-            remedy="Use 'merge', or 'dynamic' with the partitions recomputed from all sources",
+            "write='overwrite_changed' is about the partitions of one source",
+            cause="It is the default" if write is None else None,
+            remedy="Pass write='merge', or 'overwrite_partitions' with the partitions recomputed from all sources",
         )
     for name, source in sources.items():
         if not isinstance(source, DeltaTableResource | str):
@@ -297,7 +319,7 @@ def ensure_no_settings(metadata: object) -> None:
         raise InvalidRequestError(
             f"The metadata {passed_over[0]!r} is for assets of the IO manager; an incremental asset writes its table "
             "itself",
-            remedy="Pass it as an argument beside the table, the mode as write",
+            remedy="Pass it as an argument beside the table",
         )
 
 
@@ -312,19 +334,49 @@ def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
 
 
 def step_of(
-    out: DeltaOut, table: DeltaTable, engine: EngineName, audits: Sequence[Audit] = (), *, name: str = ""
+    out: DeltaOut,
+    table: DeltaTable,
+    readers: Mapping[str, IncrementalReader],
+    engine: EngineName,
+    audits: Sequence[Audit] = (),
+    *,
+    name: str = "",
 ) -> Step:
-    """The step that writes to a table. `process` fills in its name."""
+    """The step that writes to a table. `process` fills in its name.
+
+    Raises:
+        InvalidRequestError: Nothing says how it writes, and the tables do not share partition columns.
+    """
+    if out.write is None:
+        _ensure_shared_partitions(table, out, next(iter(readers.values())).source)
     return Step(
         name,
         table,
-        MODES[out.write],
+        out.write or "overwrite_changed",
         merge_keys=tuple(out.merge_keys or ()),
         sequence_by=out.sequence_by,
         schema_mode=parse_schema_mode(out.schema_mode),
         engine=engine,
-        options={"partition_by": out.partition_by, "properties": out.table_properties},
+        options={"partition_by": out.partition_by, "properties": out.properties},
         audits=tuple(audits),
+        unit_column=out.unit_column,
+        on_redo=out.on_redo,
+    )
+
+
+def _ensure_shared_partitions(table: DeltaTable, out: DeltaOut, source: DeltaTable) -> None:
+    before, read = snapshot_or_none(table), snapshot_or_none(source)
+    if read is None:
+        return  # The reader says so.
+    own, theirs = (out.partition_by or ()) if before is None else before.partition_columns, read.partition_columns
+    if theirs and {name.lower() for name in theirs} <= {name.lower() for name in own}:
+        return
+    raise InvalidRequestError(
+        f"Nothing says which rows of {table.uri} the changes of {source.uri} replace",
+        cause=f"By default they replace the changed partitions, but the source is partitioned by "
+        f"{', '.join(theirs) or 'nothing'} and the table by {', '.join(own) or 'nothing'}",
+        remedy="Pass write='append', 'merge', 'overwrite' or 'overwrite_partitions'; or give both tables the same "
+        "partition columns (partition_by)",
     )
 
 
@@ -370,12 +422,15 @@ def process(
     rows: Callable[[Mapping[str, ChangeBatch]], object],
     returned: Callable[[], Returned],
     conflict_retries: int,
+    out: DeltaOut,
+    full_refresh: bool,
 ) -> Iterator[object]:
     """Process what is new for an asset, and tell Dagster what came of it.
 
     Args:
         step: Its name, what the table is to be and who writes are filled in here.
         returned: What the function of the asset has returned for it, afterwards.
+        full_refresh: Start anew from the sources as they are.
     """
     run = read_run(context)
     ensure_own_cursors(context, key)
@@ -383,17 +438,21 @@ def process(
     if step.table.exists():
         options["partition_by"] = None
     options["user_metadata"] = run.user_metadata(name)
-    step = replace(step, name=name, options=options)
+    units = asset_units(key.path, run, None, adds=True, by_run=True)
+    step = replace(step, name=name, options=options, attempt=run.attempt(units) if out.exactly_once else None)
     started = time.perf_counter()
     try:
         with retry_conflicts(conflict_retries):
-            report = step.process_all(readers, rows)
+            report = step.process_all(readers, rows, full_refresh=full_refresh)
     except AuditFailedError as error:
         yield from audit_results(findings_of(error), key)
         raise audit_failure(error) from error
+    context.log.info(report.sentence())
     seconds = time.perf_counter() - started
-    report = with_untold_commit(context.instance, key, report, [reader.consumer for reader in readers.values()])
-    yield from _results_of(context, key, report, returned(), [audit.name for audit in step.audits], seconds)
+    is_news = report.outcome not in ("nothing new", "fenced")
+    is_news = is_news or _has_untold_commit(context.instance, key, report, [one.consumer for one in readers.values()])
+    audits = [audit.name for audit in step.audits]
+    yield from _results_of(context, key, report, returned(), audits, seconds, is_news=is_news)
 
 
 def _results_of(
@@ -403,12 +462,14 @@ def _results_of(
     returned: Returned,
     audits: Sequence[str],
     seconds: float,
+    *,
+    is_news: bool,
 ) -> Iterator[object]:
-    """What a run tells Dagster of an asset: a materialization, or an observation where it committed nothing, and all
-    that others have committed is told.
+    """What a run tells Dagster of an asset: a materialization, or an observation where there was nothing new.
 
     Args:
         audits: The checks that are audits, not the function's own.
+        is_news: The table has rows that Dagster has not been told of.
     """
     name = ".".join(key.path)
     definition = context.assets_def.metadata_by_key.get(key)
@@ -424,7 +485,7 @@ def _results_of(
         # What another attempt has committed was audited by it.
         standing = [last for last in _check_results_that_stand(context, key) if last.check_name in audits]
         checked += audit_results(report.findings, key) if report.findings else standing
-    if not report.skipped or _has_downstream_in_run(context, key):
+    if is_news or _has_downstream_in_run(context, key) or context.assets_def.specs_by_key[key].freshness_policy:
         yield dg.MaterializeResult(
             asset_key=key, metadata=metadata, data_version=version, tags=returned.tags, check_results=checked
         )
@@ -438,6 +499,26 @@ def _has_downstream_in_run(context: dg.AssetExecutionContext, key: dg.AssetKey) 
     """Whether a step of this run waits for this asset: without an output it would be left out."""
     layer = context.job_def.asset_layer
     return bool(layer.asset_graph.get(key).child_keys & set(layer.selected_asset_keys))
+
+
+def _has_untold_commit(
+    instance: dg.DagsterInstance, key: dg.AssetKey, report: StepReport, consumers: Sequence[str]
+) -> bool:
+    """Whether a run of the asset has changed rows since the last materialization that Dagster has of it: it was killed
+    after its commit, and what waits for new data has not run."""
+    if report.version is None:
+        return False
+    event = instance.get_latest_materialization_event(key)
+    last = None if event is None else event.asset_materialization
+    of_table, _, version = ((last.tags if last else None) or {}).get("dagster/data_version", "").rpartition(":")
+    told = int(version) if of_table == report.table.snapshot().metadata.id and version.isdecimal() else -1
+    own = tuple(map(cdc_prefix, consumers))
+
+    def is_own_change(commit: "Commit") -> bool:
+        is_own = any(txn.app_id.startswith(own) for txn in commit.txns)
+        return is_own and bool(commit.adds.num_rows or commit.removes.num_rows)
+
+    return find_commit_after(report.table, told, lambda _: True, also=is_own_change) is not None
 
 
 def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:
@@ -467,7 +548,7 @@ def incremental_metadata(
         definition: See `table_metadata`.
     """
     if report.version is None:
-        return {"delta/skipped": True, "delta/skip_reason": report.reason}
+        return outcome_metadata(report)
     metadata = report_metadata(
         report, report.snapshot(), table_name, run_id=run_id, seconds=seconds, definition=definition
     )

@@ -9,7 +9,7 @@ import dagster as dg
 import pyarrow as pa
 
 from delta_orch.change_feed.change_feed import ChangeFeed
-from delta_orch.dagster.own_version import own_snapshot, own_txn, written_rows
+from delta_orch.dagster.own_version import own_snapshot, unit_of, written_rows
 from delta_orch.dagster.partition_selection import PartitionSelection, select_partitions
 from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.dagster.run import is_in_run, read_run
@@ -29,13 +29,12 @@ def load_value(
     table: DeltaTable,
     settings: AssetSettings,
     engine: str,
-    code_location: str | None,
-    mode: str = "overwrite",
+    write: str = "overwrite",
 ) -> object:
     """The value of an input: the run's partitions of an asset, or all of one without partitions.
 
     Args:
-        mode: Of the IO manager, which an upstream op may override.
+        write: Of the IO manager, which an upstream op may override.
 
     Raises:
         TableNotFoundError: Nothing has been written there yet, and the input is neither optional nor the asset itself.
@@ -54,7 +53,7 @@ def load_value(
         return _changes(table, asked)
     if wanted.kind == "rows" and _is_itself(context):
         _ensure_not_written(context)
-    snapshot = _snapshot(context, table, asked, code_location, mode, is_rows=wanted.kind == "rows")
+    snapshot = _snapshot(context, table, asked, write, is_rows=wanted.kind == "rows")
     if snapshot is None:
         return _nothing_yet(context, table, wanted, engine)
     if wanted.kind == "snapshot":
@@ -118,8 +117,7 @@ def _snapshot(
     context: dg.InputContext,
     table: DeltaTable,
     asked: InputSettings,
-    code_location: str | None,
-    mode: str,
+    write: str,
     *,
     is_rows: bool,
 ) -> TableSnapshot | None:
@@ -128,13 +126,12 @@ def _snapshot(
     upstream = context.upstream_output
     if context.has_asset_key or upstream is None:
         return snapshot_or_none(table)
-    run = read_run(context, code_location)
-    # Where the run's own step left what was there (mode 'ignore'), that is its output.
-    own = own_snapshot(table, own_txn(run, upstream, "run").app_id)
+    # Where the run's own step left what was there (write='ignore'), that is its output.
+    own = own_snapshot(table, unit_of(upstream, read_run(context)))
     if own is not None:
         return written_rows(table, own) if is_rows else own
-    mode = upstream.definition_metadata.get("mode", mode)
-    return snapshot_or_none(table) if mode == "ignore" else None
+    write = upstream.definition_metadata.get("write", write)
+    return snapshot_or_none(table) if write == "ignore" else None
 
 
 def _changes(table: DeltaTable, asked: InputSettings) -> ChangeFeed:

@@ -6,8 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext, suppress
 from difflib import get_close_matches
-from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -15,6 +14,7 @@ from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_v
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
 from delta_orch.dagster.column_lineage import LINEAGE, column_lineage
 from delta_orch.dagster.inputs import input_name, load_value
+from delta_orch.dagster.loading import check_on_loading
 from delta_orch.dagster.metadata import (
     STORAGE_KIND,
     TABLE_RESOURCE,
@@ -24,15 +24,15 @@ from delta_orch.dagster.metadata import (
     warn_of_many_files,
 )
 from delta_orch.dagster.output_place import Place, asset_place, output_parts, table_place
-from delta_orch.dagster.own_version import own_txn, repeat_conflicts
-from delta_orch.dagster.partition_selection import PartitionSelection, written_partitions
+from delta_orch.dagster.own_version import op_attempt, repeat_conflicts
+from delta_orch.dagster.partition_selection import PartitionSelection, ensure_expression, written_partitions
 from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import (
     DEFAULT_CONFLICT_RETRIES,
     DagsterRun,
-    ensure_not_added,
-    ensure_same_config,
+    asset_units,
+    asset_writer,
     is_in_run,
     read_run,
     retry_conflicts,
@@ -43,10 +43,12 @@ from delta_orch.dagster.settings import (
     PLACE_KEYS,
     WRITTEN_KEYS,
     AssetSettings,
-    elsewhere,
-    parse_mode,
+    parse_on_redo,
     parse_settings,
+    parse_unit,
+    parse_write,
     plain_metadata,
+    refuse_old_names,
     refuse_slips,
 )
 from delta_orch.dagster.values import unwrap_optional
@@ -55,20 +57,21 @@ from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.run_identity import IDEMPOTENCY, Idempotency
-from delta_orch.pipeline.step import Look, Mode, Step, StepReport
+from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.table_owner import OPS, asset_owner
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
+from delta_orch.pipeline.unit import Attempt
 from delta_orch.protocol.types import StructType
 from delta_orch.writing.target import split_options
 
-PARTITION_OVERWRITE = ("replace_where", "dynamic")
 ENGINES = ("auto", "spark", "local")
 
-_WITHIN = ("append", "merge", "scd2", "error", "ignore")
-"""Modes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
-`overwrite_partitions` by the scopes of the transaction ids, which it does not go without."""
-_NO_PREDICATE = ("append", "merge", "scd2", "overwrite_partitions")
+ADDING = ("append", "merge", "scd2")
+"""Writes that leave the rows of other runs. Without partitions, each run is a unit."""
+_WITHIN = (*ADDING, "error", "ignore")
+"""Writes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
+`overwrite_partitions` by the scopes of its units, which it does not go without."""
+_NO_PREDICATE = (*ADDING, "overwrite_partitions")
 
 
 class DeltaLakeIOManager(dg.ConfigurableIOManager):
@@ -77,8 +80,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     An output of an op that is not an asset is in `{root_uri}/{job}/{node}/{output}`, with a folder for each mapping
     key. Every run commits a version of its own there, and its steps read that version.
 
-    Every write is one commit that happens at most once for a run and its retries; a partitioned asset replaces exactly
-    the partitions of its run. The definition metadata of an asset names the column that holds its partitions:
+    Every write is one commit. A run that is repeated after a crash finds it, a run that does the work again replaces
+    the rows of its unit: a partitioned asset exactly the partitions of its run. The definition metadata of an asset
+    names the column that holds its partitions:
 
     ```python
     @dg.asset(partitions_def=dg.DailyPartitionsDefinition("2013-01-01"), metadata={"partition_expr": "flight_date"})
@@ -95,29 +99,37 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     model_config = ConfigDict(hide_input_in_errors=True)
 
     root_uri: str = Field(description="The folder of all tables: a path or a URI.")
-    mode: str = Field(
+    write: str = Field(
         default="overwrite",
-        description="overwrite: replace the run's partitions, or the table of an asset without partitions. append: add "
-        "rows. merge: update the rows with the same merge_keys, insert the others. scd2: keep all versions of a key. "
-        "error, ignore: look before writing, and fail or do nothing where there is data already.",
+        description="overwrite: replace the run's partitions, or the table of an asset without partitions. "
+        "overwrite_partitions: replace the table's partitions that the rows lie in. append: add rows. merge: update "
+        "the rows with the same merge_keys, insert the others. scd2: keep all versions of a key. error, ignore: look "
+        "before writing, and fail or do nothing where there is data already.",
     )
-    merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for the mode merge.")
-    partition_overwrite: str = Field(
-        default="replace_where",
-        description="What overwrite replaces. replace_where: the run's partitions, and every row must lie in them. "
-        "dynamic: the table's partitions that the rows lie in.",
-    )
+    merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for merge and scd2.")
     storage_options: dict[str, str] = Field(
         default={},
         repr=False,
         description="Options of the store. Give secrets as dg.EnvVar: Dagster shows plain values in its UI.",
     )
-    table_properties: dict[str, str] = Field(default={}, description="Properties of tables that are created (delta.*).")
-    idempotency: str = Field(
-        default="run",
-        description="run: a run and its retries write once, a new run writes again, a run older than the last one "
-        "to write is kept out. partition: every partition is written once, whichever run does it. off: always write.",
+    properties: dict[str, str] = Field(default={}, description="Properties of tables that are created (delta.*).")
+    unit: str = Field(
+        default="partition",
+        description="What is written by one run. partition: its partitions; of an asset without partitions the asset, "
+        "or with append, merge and scd2 what the run adds. run: what the run adds to its partitions, to which other "
+        "runs add, too.",
     )
+    unit_column: str | None = Field(
+        default=None,
+        description="A text column that is filled with the unit of each row. With append, a unit that is done again is "
+        "replaced by it, also after compaction and when the log is gone.",
+    )
+    on_redo: str = Field(
+        default="replace",
+        description="What a unit does that is done again. replace: its new rows take the place of those it wrote. "
+        "keep: it stays as it is. add: the new rows stand beside the old ones.",
+    )
+    exactly_once: bool = Field(default=True, description="False: every attempt writes, and no unit is recorded.")
     engine: str = Field(default="auto", description="auto, spark or local. auto follows the value.")
     conflict_retries: int = Field(
         default=DEFAULT_CONFLICT_RETRIES,
@@ -126,45 +138,54 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     commit_metadata: dict[str, str] = Field(
         default={}, description="Names and values for the commitInfo of every commit; an asset's metadata adds to them."
     )
-    code_location: str | None = Field(
-        default=None,
-        description="Names the code location in transaction ids; by default the one a run was launched from.",
-    )
 
     @model_validator(mode="before")
     @classmethod
     def _check_names(cls, values: Any) -> Any:
-        # Pydantic passes over what it does not know, and a run would write in another mode than the one asked for.
+        # Pydantic passes over what it does not know, and a run would write otherwise than was asked for.
         for name in values if isinstance(values, dict) else ():
             if name not in cls.model_fields:
-                near = get_close_matches(name, cls.model_fields, 1) or [elsewhere(name)]
-                said = f"; did you mean {near[0]!r}?" if near[0] else ""
+                refuse_old_names([name])
+                near = get_close_matches(name, cls.model_fields, 1)
+                said = f"; did you mean {near[0]!r}?" if near else ""
                 raise ValueError(f"There is no setting {name!r}{said}")
         return values
 
     # Before, as a variable would be a text like any other afterwards.
-    @field_validator("mode", mode="before")
-    @classmethod
-    def _check_mode(cls, value: str) -> str:
-        return value if isinstance(value, dg.EnvVar) else parse_mode(value)
-
-    @field_validator("partition_overwrite", "idempotency", "engine", mode="before")
+    @field_validator("write", "unit", "on_redo", "engine", mode="before")
     @classmethod
     def _check_choice(cls, value: str, info: ValidationInfo) -> str:
-        named = {"partition_overwrite": PARTITION_OVERWRITE, "idempotency": IDEMPOTENCY, "engine": ENGINES}
-        choices = named[info.field_name or ""]
-        if not isinstance(value, dg.EnvVar) and value not in choices:
-            remedy = f"Use one of {', '.join(choices)}"
-            raise InvalidRequestError(f"There is no {info.field_name} {value!r}", remedy=remedy)
-        return value
+        if isinstance(value, dg.EnvVar):
+            return value
+        parsers = {"write": parse_write, "unit": parse_unit, "on_redo": parse_on_redo, "engine": _parse_engine}
+        return parsers[info.field_name or ""](value)
 
-    @field_validator("table_properties", mode="before")
+    @field_validator("properties", mode="before")
     @classmethod
     def _check_properties(cls, values: Any) -> Any:
         if isinstance(values, Mapping):
             known = {name: said for name, said in values.items() if not isinstance(said, dg.EnvVar)}
             split_options({"properties": known})
         return values
+
+    def get_resource_definition(self) -> Any:
+        """The definition, which checks the assets it is bound to. See `loading`."""
+        return check_on_loading(super().get_resource_definition(), self._check_asset)
+
+    def _check_asset(self, asset: dg.AssetsDefinition, key: dg.AssetKey) -> None:
+        """Raises InvalidRequestError: The metadata of an asset's definition misspells a key of this module, or what it
+        says does not fit."""
+        output, _ = asset.node_def.resolve_output_to_origin(asset.get_output_name_for_asset_key(key), None)
+        if output.dagster_type.is_nothing:
+            return
+        metadata = plain_metadata(asset.metadata_by_key.get(key))
+        about = f"asset {key.to_user_string()}"
+        refuse_slips(metadata, DEFINED_KEYS, about)
+        write, keys = resolve_env(self.write), self.merge_keys
+        # A variable that is not set here may be where the asset runs; and an output may say more.
+        settings = parse_settings(metadata, None, write or "overwrite", keys) if write else None
+        if settings is not None and asset.partitions_def is not None:
+            ensure_expression(asset.partitions_def, settings.partition_expr, settings.partition_format, about)
 
     def setup_for_execution(self, context: dg.InitResourceContext) -> None:
         """Raises InvalidRequestError: The run leaves steps out. See `reexecution.ensure_whole`."""
@@ -173,7 +194,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     # Writing
 
     def handle_output(self, context: dg.OutputContext, obj: object) -> None:
-        """Write one output in one commit, exactly once for a run and its retries; or write nothing for None.
+        """Write one output in one commit; or write nothing for None.
 
         Raises:
             dg.Failure: An audit did not pass. The table is as before.
@@ -185,7 +206,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         refuse_slips(context.definition_metadata, DEFINED_KEYS, "the definition")
         written = _written_metadata(context)
         refuse_slips(written, WRITTEN_KEYS, "the output")
-        settings = parse_settings(context.definition_metadata, written, self.mode, self.merge_keys)
+        settings = parse_settings(context.definition_metadata, written, self.write, self.merge_keys)
         if context.has_asset_key and settings.table is not None:
             raise InvalidRequestError(
                 "The metadata 'table' is for outputs of ops; the last part of an asset's key names its table",
@@ -211,12 +232,12 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             if context.has_asset_key and is_in_run(context):
                 report_failed_checks(context, error)
             raise audit_failure(error) from error
-        ensure_same_config(context, report)
-        if context.has_asset_key and is_in_run(context) and not report.skipped and LINEAGE not in written:
+        is_new = report.outcome in ("written", "replaced")
+        if context.has_asset_key and is_in_run(context) and is_new and LINEAGE not in written:
             step = context.step_context
             graph = step.job_def.asset_layer.asset_graph
             context.add_output_metadata(column_lineage(obj, report, context.asset_key, graph, step.instance))
-        self._report(context, report, ".".join(place), scopes, time.perf_counter() - started, settings.mode)
+        self._report(context, report, ".".join(place), scopes, time.perf_counter() - started, settings.write)
 
     def _step(
         self,
@@ -227,49 +248,49 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         rows: object,
     ) -> tuple[Step, dict[str, Expression]]:
         """The step, and the rows of each partition of the run by its key."""
-        key, table = output_parts(context), self._table(place)
-        is_once = self.idempotency == "partition"
+        key, table, is_asset = output_parts(context), self._table(place), context.has_asset_key
+        exactly_once = self.exactly_once if settings.exactly_once is None else settings.exactly_once
         before = snapshot_or_none(table)
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
         if before is None and partition_by is None:
-            is_moved = settings.mode == "scd2" and settings.sequence_by in (selection.columns if selection else ())
+            is_moved = settings.write == "scd2" and settings.sequence_by in (selection.columns if selection else ())
             # A version of a key closes one in another partition, so directories by the sequence are of no use.
-            partition_by = () if selection is None or is_moved else selection.columns
+            partition_by = () if selection is None or is_moved else selection.directories(schema)
         partition_columns = (partition_by or ()) if before is None else before.partition_columns
         scopes: dict[str, Expression] = {}
         tied = False
         if selection is not None:
             selection.ensure_one_to_one(schema)
             if before is not None:
-                selection.ensure_same_windows(before, every=is_once)
+                selection.ensure_same_windows(before)
             scopes = selection.scopes(schema)
             tied = _names(selection.columns) <= _names(partition_columns)
-            self._ensure_exact(settings, selection, partition_columns, is_tied=tied)
-        # An output of an op always has an identity: its run reads back the version that carries it.
-        named = self.idempotency != "off" or not context.has_asset_key
+            _ensure_exact(settings, selection, partition_columns, is_tied=tied, exactly_once=exactly_once)
         run = None
-        # What needs no identity is also written outside of a run, or where the root run is gone.
-        with nullcontext() if named else suppress(InvalidRequestError):
-            run = read_run(context, self.code_location)
-        mode: Mode = settings.mode
+        # What needs no run is also written outside of one. An output of an op does: its run reads back its version.
+        with nullcontext() if exactly_once or not is_asset else suppress(InvalidRequestError):
+            run = read_run(context)
+        mode: Mode = settings.write
         # The output of an op is a whole: what an older run left in other partitions does not belong to it.
-        if mode == "overwrite" and self.partition_overwrite == "dynamic" and context.has_asset_key:
-            mode = "overwrite_partitions"
-        where = None if selection is None or mode in _NO_PREDICATE else selection.predicate(schema)
+        if mode == "overwrite_partitions" and not is_asset:
+            mode = "overwrite"
+        where: str | Expression | None = settings.replace_where
+        if selection is not None and mode not in _NO_PREDICATE:
+            where = selection.predicate(schema)
         # The value of an op may have other columns in every run; an asset's are those of its table.
-        of_op = "overwrite" if mode == "overwrite" and not context.has_asset_key else None
+        of_op = "overwrite" if mode == "overwrite" and not is_asset else None
         # What an op was given is told by the mode, which may be set at run time.
-        about = {"mode": mode} if not context.has_asset_key else {} if selection is None else selection.described
-        look: Look | None = None
-        marks = is_once and context.has_asset_key
-        if settings.mode == "append" and self.idempotency != "off" and run is not None and (marks or run.is_repeated):
-            look = partial(ensure_not_added, table, run if run.is_repeated else None, once=marks)
+        about = {"write": mode} if not is_asset else {} if selection is None else selection.described
+        attempt = self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once)
         step = Step(
             f"Step {step_name(context)}",
             table,
             mode,
-            txns=() if run is None else self._txns(context, run, settings, selection, scopes if tied else {}),
+            attempt=attempt,
+            on_redo=settings.on_redo or parse_on_redo(self.on_redo),
+            guards=_order(context.asset_key, attempt) if mode == "overwrite_partitions" and selection is None else (),
+            unit_column=settings.unit_column or self.unit_column if is_asset else None,
             where=where,
             within=_within(mode, selection, schema),
             merge_keys=settings.merge_keys if mode in ("merge", "scd2") else (),
@@ -281,90 +302,45 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             options={
                 "partition_by": partition_by,
                 "properties": {
-                    **({} if selection is None else selection.windows(schema, every=is_once)),
-                    **self.table_properties,
-                    **settings.table_properties,
+                    **({} if selection is None else selection.windows(schema)),
+                    **self.properties,
+                    **settings.properties,
                 },
                 "user_metadata": None if run is None else run.user_metadata("/".join(key), about),
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
             audits=settings.audits,
-            look=look,
-            owner=asset_owner(context.asset_key.path) if context.has_asset_key else OPS,
+            owner=asset_owner(context.asset_key.path) if is_asset else OPS,
         )
         return step, scopes
 
-    def _txns(
+    def _attempt(
         self,
         context: dg.OutputContext,
-        run: DagsterRun,
+        run: DagsterRun | None,
         settings: AssetSettings,
         selection: PartitionSelection | None,
         tied: Mapping[str, Expression],
-    ) -> tuple[TxnId, ...]:
-        """Who writes. `tied` limits the identity of a partition to its rows, where the table is partitioned alike."""
-        idempotency = cast(Idempotency, self.idempotency)
-        if not context.has_asset_key:
-            return (own_txn(run, context, idempotency),)
-        scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
-        return run.identity(output_parts(context)).txns(
-            idempotency,
-            scopes=None if _adds(settings, idempotency) else scopes,
-            # A step that adds what it found; an older run that ends later must not lose it.
-            by_run=settings.mode in ("append", "merge", "scd2"),
-        )
-
-    def _ensure_exact(
-        self,
-        settings: AssetSettings,
-        selection: PartitionSelection,
-        partition_columns: Sequence[str],
         *,
-        is_tied: bool,
-    ) -> None:
-        """Refuse a write that nothing would check: in a table partitioned by other columns, the transaction ids cannot
-        be limited to partitions, and rows may lie in any of them."""
-        about = ", ".join(selection.columns)
-        if settings.mode == "ignore" and len(selection.keys) > 1:
+        exactly_once: bool,
+    ) -> Attempt | None:
+        """Who writes. `tied` limits the unit of a partition to its rows, where the table is partitioned alike."""
+        if run is None:
+            return None
+        if not context.has_asset_key:
+            return op_attempt(context, run, exactly_once=exactly_once)
+        if not exactly_once:
+            return None
+        by_run = (settings.unit or parse_unit(self.unit)) == "run"
+        if by_run and settings.write not in ADDING:
             raise InvalidRequestError(
-                f"mode 'ignore' cannot write {len(selection.keys)} partitions at once",
-                cause="It does nothing where it finds data, also for those of them that have none",
-                remedy="Run one partition at a time (BackfillPolicy.multi_run), or use idempotency='partition'",
+                f"unit='run' is for writes that add rows, and here write={settings.write!r}",
+                cause="What one run writes would take the place of what the others wrote",
+                remedy="Write with append, merge or scd2; or leave unit out, so that a run replaces its partitions",
             )
-        if settings.mode == "scd2":
-            self._ensure_versions(settings, selection)
-        is_guarded = self.idempotency != "off" and not _adds(settings, self.idempotency)
-        if is_guarded and len(selection.keys) > 1 and not is_tied:
-            raise InvalidRequestError(
-                f"A run over {len(selection.keys)} partitions cannot be exactly-once in a table that is not "
-                "partitioned by them",
-                cause=f"The table is partitioned by {', '.join(partition_columns) or 'nothing'}, "
-                f"the partitions are about {about}",
-                remedy="Run one partition at a time (BackfillPolicy.multi_run), or partition the table by that column",
-            )
-        is_dynamic = settings.mode == "overwrite" and self.partition_overwrite == "dynamic"
-        if is_dynamic and (self.idempotency == "off" or not is_tied):
-            raise InvalidRequestError(
-                "partition_overwrite='dynamic' could replace other partitions than those of the run",
-                cause=f"Nothing ties the table's partitions to {about}: "
-                "it is partitioned by other columns, or idempotency is off",
-                remedy="Use partition_overwrite='replace_where'",
-            )
-
-    def _ensure_versions(self, settings: AssetSettings, selection: PartitionSelection) -> None:
-        names, keys = _names(selection.columns), _names(settings.merge_keys)
-        if self.idempotency == "partition":
-            raise InvalidRequestError(
-                "mode 'scd2' with partitions needs idempotency='run'",
-                cause="A partition that is written once could not get a second version",
-                remedy="Use idempotency='run': what is there already is not added again",
-            )
-        if not names <= keys and names != _names([settings.sequence_by or ""]):
-            raise InvalidRequestError(
-                f"mode 'scd2' is not for partitions by {', '.join(selection.columns)}",
-                cause="The versions of a key follow each other through all partitions",
-                remedy="Use partitions by columns of merge_keys, or by the sequence column",
-            )
+        scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
+        adds = settings.write in (*ADDING, "overwrite_partitions")
+        return run.attempt(asset_units(context.asset_key.path, run, scopes, adds=adds, by_run=by_run))
 
     def _report(
         self,
@@ -373,19 +349,18 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         table_name: str,
         scopes: dict[str, Expression],
         seconds: float,
-        mode: Mode,
+        write: str,
     ) -> None:
         snapshot = report.snapshot()
         run_id = context.run_id if is_in_run(context) else None
         definition = context.definition_metadata
         metadata = report_metadata(report, snapshot, table_name, run_id=run_id, seconds=seconds, definition=definition)
-        metadata["delta/mode"] = mode
+        metadata["delta/write"] = write
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)
             metadata[PASSED] = dg.JsonMetadataValue([finding.name for finding in report.findings])
         warn_of_many_files(context, report, len(scopes), snapshot.partition_columns)
-        if report.skipped:
-            context.log.warning("Nothing was written: %s.", report.reason or "nothing to do")
+        context.log.info(report.sentence())
         counts = partition_row_counts(snapshot, scopes)
         if len(counts) == 1:
             metadata["dagster/partition_row_count"] = next(iter(counts.values()))
@@ -407,8 +382,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         uri, kind = definition.get("dagster/uri"), definition.get("dagster/storage_kind")
         named = definition.get(TABLE_RESOURCE)
         # How it is written does not matter, and may be for another IO manager.
-        theirs = [key for key in definition if key in DEFINED_KEYS or elsewhere(key)]
-        refuse_slips(definition.keys() - set(theirs), PLACE_KEYS, "the upstream", {})
+        refuse_slips(definition.keys() - set(DEFINED_KEYS), PLACE_KEYS, "the upstream")
         definition = {key: value for key, value in definition.items() if key in PLACE_KEYS}
         settings = parse_settings(definition, None, "overwrite")
         table = self._table(table_place(context if context.has_asset_key else upstream, settings))
@@ -421,7 +395,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 remedy="Name the asset in deps, and read the table through a DeltaTableResource",
                 uri=table.uri,
             )
-        return load_value(context, table, settings, self.engine, self.code_location, self.mode)
+        return load_value(context, table, settings, self.engine, self.write)
 
     def table_of(self, key: dg.AssetKey, metadata: Mapping[str, object] | None = None) -> DeltaTable:
         """The table of an asset, whether it exists or not.
@@ -466,7 +440,7 @@ def _report_nothing(context: dg.OutputContext, place: Place) -> None:
             "None for a step that writes elsewhere",
         )
     context.log.info("The value is None: %s stays as it is.", ".".join(place))
-    context.add_output_metadata({"delta/skipped": True, "delta/skip_reason": "the value is None"})
+    context.add_output_metadata({"delta/outcome": "nothing new", "delta/reason": "the value is None"})
 
 
 def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType) -> tuple[Expression, ...]:
@@ -478,9 +452,65 @@ def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType
     return tuple(selection.scopes(schema).values()) if one_by_one else (selection.predicate(schema),)
 
 
-def _adds(settings: AssetSettings, idempotency: str) -> bool:
-    """Whether every run adds its rows, also to a partition that a newer run has written."""
-    return settings.mode in ("append", "scd2") and idempotency == "run"
+def _ensure_exact(
+    settings: AssetSettings,
+    selection: PartitionSelection,
+    partition_columns: Sequence[str],
+    *,
+    is_tied: bool,
+    exactly_once: bool,
+) -> None:
+    """Refuse a write that nothing would check: in a table partitioned by other columns, the files of one unit cannot be
+    told from those of another, and rows may lie in any partition."""
+    about = ", ".join(selection.columns)
+    if settings.replace_where is not None:
+        raise InvalidRequestError(
+            "replace_where is for assets without partitions",
+            cause="The partitions of the run say which rows it replaces",
+            remedy="Leave replace_where out",
+        )
+    if settings.write == "ignore" and len(selection.keys) > 1:
+        raise InvalidRequestError(
+            f"write='ignore' cannot write {len(selection.keys)} partitions at once",
+            cause="It does nothing where it finds data, also for those of them that have none",
+            remedy="Run one partition at a time: BackfillPolicy.multi_run(1); or use on_redo='keep'",
+        )
+    names, keys = _names(selection.columns), _names(settings.merge_keys)
+    if settings.write == "scd2" and not names <= keys and names != _names([settings.sequence_by or ""]):
+        raise InvalidRequestError(
+            f"write='scd2' is not for partitions by {about}",
+            cause="The versions of a key follow each other through all partitions",
+            remedy="Use partitions by columns of merge_keys, or by the sequence column",
+        )
+    if exactly_once and len(selection.keys) > 1 and not is_tied:
+        raise InvalidRequestError(
+            f"A run over {len(selection.keys)} partitions writes one commit, whose files would hold rows of several",
+            cause=f"The table is partitioned by {', '.join(partition_columns) or 'nothing'}, "
+            f"the partitions of the asset are by {about}",
+            remedy="Run one partition at a time: BackfillPolicy.multi_run(1). Or partition a new table by that "
+            f'column: metadata {{"partition_by": {list(selection.columns)}}}',
+        )
+    if settings.write == "overwrite_partitions" and not (exactly_once and is_tied):
+        raise InvalidRequestError(
+            "write='overwrite_partitions' could replace other partitions than those of the run",
+            cause=f"Nothing ties the table's partitions to {about}: "
+            "it is partitioned by other columns, or exactly_once is False",
+            remedy="Use write='overwrite', which replaces the partitions of the run",
+        )
+
+
+def _order(key: dg.AssetKey, attempt: Attempt | None) -> tuple[TxnId, ...]:
+    """What keeps a late run of an asset without partitions from replacing partitions that a newer run has written: each
+    run is a unit of its own."""
+    if attempt is None:
+        return ()
+    return (TxnId(f"dagster-order:{asset_writer(key.path)}", attempt.order, ordered=True),)
+
+
+def _parse_engine(engine: object) -> str:
+    if engine not in ENGINES:
+        raise InvalidRequestError(f"There is no engine {engine!r}", remedy=f"Use one of {', '.join(ENGINES)}")
+    return str(engine)
 
 
 def _names(columns: Sequence[str]) -> set[str]:

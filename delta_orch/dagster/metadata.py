@@ -19,7 +19,7 @@ from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows, deleted_rows_ratio
 from delta_orch.pipeline.partitions import looks_only_at
-from delta_orch.pipeline.recorded import find_txn_commit, said_by
+from delta_orch.pipeline.recorded import said_by
 from delta_orch.pipeline.step import StepReport
 from delta_orch.protocol.types import StructType
 
@@ -94,37 +94,38 @@ def report_metadata(
         seconds: What the step took.
         definition: See `table_metadata`.
     """
-    metadata = {**table_metadata(snapshot, table_name, definition), "delta/skipped": report.skipped}
+    metadata: Metadata = {**outcome_metadata(report), **table_metadata(snapshot, table_name, definition)}
     if seconds is not None:
         metadata["delta/seconds"] = seconds
-    commit, run_id = _commit_of(report, run_id)
-    if run_id is not None:
+    if report.outcome == "recovered" and report.recovered is not None:
+        run_id = _run_in(report.recovered.commit_info)
+    if run_id is not None and report.outcome in _OWN:
         metadata["delta/committed_by"] = dg.MetadataValue.dagster_run(run_id)
-    metadata["delta/summary"] = dg.MetadataValue.md(_summary(report, snapshot, commit, metadata))
-    if report.reason is not None:
-        metadata["delta/skip_reason"] = report.reason
-    if report.commit is not None or report.recovered is not None or report.skipped_txns:
+    metadata["delta/summary"] = dg.MetadataValue.md(_summary(report, snapshot, metadata))
+    if report.outcome in _OWN:
         metadata["delta/operation_metrics"] = dg.JsonMetadataValue(report.metrics)
         # Each a number of its own, as the UI plots them. The log has them as text.
         numbers = {name: str(value) for name, value in report.metrics.items()}
         metadata |= {
             _plain_name(name): int(value) for name, value in numbers.items() if value.removeprefix("-").isdecimal()
         }
-    if report.skipped_txns:
-        metadata["delta/skipped_txns"] = dg.JsonMetadataValue([txn.app_id for txn in report.skipped_txns])
     if report.commit is not None and report.commit.rebased_versions:
         metadata["delta/rebased_versions"] = dg.JsonMetadataValue(list(report.commit.rebased_versions))
     return metadata
 
 
-def _commit_of(report: StepReport, run_id: str | None) -> tuple[int | None, str | None]:
-    """The version that a step or an earlier attempt of it committed, and the run that did."""
-    if not report.skipped:
-        return report.version, run_id if report.recovered is None else _run_in(report.recovered.commit_info)
-    if not report.skipped_txns:
-        return None, None
-    recorded = report.recovered or find_txn_commit(report.table, report.skipped_txns[0].app_id)
-    return recorded.version, _run_in(recorded.commit_info)
+_OWN = ("written", "replaced", "recovered")
+"""Outcomes of a step that has a commit to report."""
+
+
+def outcome_metadata(report: StepReport) -> Metadata:
+    """What became of a step: what the UI shows first."""
+    metadata: Metadata = {"delta/outcome": report.outcome}
+    if report.rows_replaced is not None:
+        metadata["delta/rows_replaced"] = report.rows_replaced
+    if report.fenced_by is not None:
+        metadata["delta/fenced_by"] = dg.MetadataValue.dagster_run(report.fenced_by)
+    return metadata
 
 
 def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
@@ -133,15 +134,16 @@ def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
     return str(said["run_id"]) if said.get("orchestrator") == "dagster" and "run_id" in said else None
 
 
-def _summary(report: StepReport, snapshot: Snapshot, version: int | None, metadata: Metadata) -> str:
+def _summary(report: StepReport, snapshot: Snapshot, metadata: Metadata) -> str:
     """What happened, in a table of Markdown."""
-    if report.skipped:
-        lines = [("nothing written", report.reason or "nothing to do"), ("table at version", snapshot.version)]
-        if version is not None:
-            lines.append(("committed before in version", version))
-    else:
-        lines = [("committed version", version)]
-    lines += [(_words(name), value) for name, value in report.metrics.items() if not report.skipped]
+    lines: list[tuple[str, object]] = [("outcome", report.outcome)]
+    if report.rows_replaced is not None:
+        lines.append(("rows replaced", report.rows_replaced))
+    if report.fenced_by is not None:
+        lines.append(("written by the newer run", report.fenced_by))
+    is_own = report.outcome in _OWN
+    lines.append(("committed version", report.version) if is_own else ("table at version", snapshot.version))
+    lines += [(_words(name), value) for name, value in report.metrics.items() if is_own]
     lines += [("files of the table", metadata["delta/num_files"]), ("bytes of the table", metadata["delta/size_bytes"])]
     if "dagster/row_count" in metadata:
         lines.append(("rows of the table", metadata["dagster/row_count"]))

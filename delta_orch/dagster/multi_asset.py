@@ -53,8 +53,9 @@ def delta_multi_asset(
     ```
 
     Each table has its own cursor, committed with its rows. Tables that stand at the same place get their rows from one
-    call. After a kill between two commits, the tables that are behind are processed, and the others left alone. Assets
-    can be materialized one by one; the rows of the others are then thrown away.
+    call. After a kill between two commits, the tables that are behind are processed, and the others left alone. After
+    a failure, executing the step again writes all tables anew. Assets can be materialized one by one; the rows of the
+    others are then thrown away.
 
     Args:
         incremental_from: As of `delta_asset`, as are the other arguments of the same names.
@@ -85,6 +86,7 @@ def delta_multi_asset(
         called = BatchFunction(function)
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
+            is_refresh, taken = called.full_refresh(context, arguments)
             results: dict[object, tuple[Returned, Mapping[str, ChangeBatch]]] = {}
             given: dict[str, Returned] = {}
 
@@ -93,10 +95,11 @@ def delta_multi_asset(
                 place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in batches.items())
                 if place not in results:
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
-                    for other, out in outs.items():
-                        step = step_of(out, table_of(context, out.table), engine, name=keys[other].to_user_string())
+                    for other, described in outs.items():
+                        target = table_of(context, described.table)
+                        step = step_of(described, target, readers, engine, name=keys[other].to_user_string())
                         batches = {n: step.guarded(batch) for n, batch in batches.items()}
-                    results[place] = called(context, batches.get("", batches), arguments), batches
+                    results[place] = called(context, batches.get("", batches), taken), batches
                 returned, handed = results[place]
                 for n, batch in asked.items():
                     batch.read.update(handed[n].read)
@@ -114,8 +117,8 @@ def delta_multi_asset(
                 if keys[name] not in context.selected_asset_keys:
                     continue
                 target = table_of(context, out.table)
-                step = step_of(out, target, engine, audits[name])
                 readers = readers_of(context, sources, target, None, bootstrap, on_recreated, max_versions)
+                step = step_of(out, target, readers, engine, audits[name])
                 given[name] = Returned()
                 yield from process(
                     context,
@@ -125,9 +128,11 @@ def delta_multi_asset(
                     partial(rows_of, name),
                     partial(given.__getitem__, name),
                     conflict_retries,
+                    out,
+                    is_refresh,
                 )
 
-        called.describe(compute)
+        called.describe(compute, has_schema="config_schema" in multi_asset_arguments)
         compute.__annotations__.pop("return")
         resources = {key for key in (*sources.values(), *(out.table for out in outs.values())) if isinstance(key, str)}
         specs = [

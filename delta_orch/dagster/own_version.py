@@ -1,53 +1,56 @@
 """The outputs of ops: every run reads back the version that it wrote itself.
 
-The outputs of all runs of a job are versions of one table. A run commits its own under a transaction id that names its
-root run, and its steps read what that commit wrote. So runs at the same time do not see each other's values, and
-what older runs wrote stays readable until vacuum and log cleanup remove it, as with any older version.
+The outputs of all runs of a job are versions of one table. A run commits its own as a unit that names its root run, and
+its steps read what that commit wrote. So runs at the same time do not see each other's values, and what older runs
+wrote stays readable until vacuum and log cleanup remove it, as with any older version.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import TypeVar
 
 import dagster as dg
 
-from delta_orch.dagster.output_place import output_parts
-from delta_orch.dagster.run import DagsterRun
+from delta_orch.dagster.run import DagsterRun, op_unit
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import ConflictError, InvalidRequestError, VersionNotFoundError
-from delta_orch.log.files.txn import TxnId
 from delta_orch.log.read.replay import Tail
 from delta_orch.pipeline.recorded import find_txn_commit, said_by
-from delta_orch.pipeline.run_identity import Idempotency
+from delta_orch.pipeline.unit import Attempt, Unit
 
 T = TypeVar("T")
 
 _ATTEMPTS = 30
 
 
-def own_txn(run: DagsterRun, output: dg.OutputContext, idempotency: Idempotency) -> TxnId:
-    """The transaction id of an output of an op: one a root run."""
-    (txn,) = run.identity(output_parts(output), is_op=True).txns("run", by_run=True)
-    if idempotency == "off":
-        # Every attempt writes, and the last one is what the run reads.
-        return TxnId(txn.app_id, time.time_ns() // 1_000_000, exact=True)
-    return txn
+def unit_of(output: dg.OutputContext, run: DagsterRun) -> Unit:
+    """The unit of an output of an op: one a root run."""
+    parts = (output.job_name, output.step_key, *(() if output.name == "result" else (output.name,)))
+    return op_unit(parts, output.mapping_key, run)
 
 
-def own_snapshot(table: DeltaTable, app_id: str) -> TableSnapshot | None:
-    """The table as of the last commit under a transaction id; None where there is none.
+def op_attempt(output: dg.OutputContext, run: DagsterRun, *, exactly_once: bool) -> Attempt:
+    """The attempt at an output of an op. It is recorded in any case, as its run reads back what it wrote."""
+    attempt = run.attempt([unit_of(output, run)])
+    # Every attempt writes, and the last one is what the run reads.
+    return attempt if exactly_once else replace(attempt, relation=lambda recorded, order: "earlier")
+
+
+def own_snapshot(table: DeltaTable, unit: Unit) -> TableSnapshot | None:
+    """The table as of the last commit of a unit; None where there is none.
 
     Raises:
         VersionNotFoundError: That commit was cleaned up.
     """
-    if not table.exists() or table.last_txn(app_id) is None:
+    if not table.exists() or table.last_txn(unit.name) is None:
         return None
-    version = find_txn_commit(table, app_id).version
+    version = find_txn_commit(table, unit.name).version
     if version is None:
         raise VersionNotFoundError(
-            f"The commit of {app_id} is gone from the log of {table.uri}",
+            f"The commit of {unit.name} is gone from the log of {table.uri}",
             cause="The log was cleaned up (delta.logRetentionDuration) since the run wrote its output",
             remedy="Launch a new run instead of re-executing this one",
             uri=table.uri,
@@ -62,12 +65,12 @@ def written_rows(table: DeltaTable, after: TableSnapshot) -> TableSnapshot:
         InvalidRequestError: They were merged, and are not to be told from others.
     """
     commit = table.log.read_commit(after.version)
-    if said_by(commit.commit_info).get("mode") in ("merge", "scd2"):
+    if said_by(commit.commit_info).get("write") in ("merge", "scd2"):
         raise InvalidRequestError(
             f"Version {after.version} of {table.uri} does not tell which rows the upstream op returned",
             cause="The op has merged them into the rows of older runs",
             remedy="Annotate the input as DeltaSnapshot for the whole table as the op left it, or give the op's output "
-            'the metadata {"mode": "overwrite"}',
+            'the metadata {"write": "overwrite"}',
             uri=table.uri,
         )
     if commit.removes.num_rows:

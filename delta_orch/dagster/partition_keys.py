@@ -199,32 +199,6 @@ def keys_of_value(
     return FoundKeys(tuple(found), "inside") if found else OUTSIDE
 
 
-@lru_cache(maxsize=4096)
-def is_window(
-    partitions_def: dg.TimeWindowPartitionsDefinition, field: StructField, value: str | int, text_format: str | None
-) -> bool:
-    """Whether a text or a number stands for a window of a definition, inside of it or not. So does what stands for no
-    time at all: those are rows that others keep there."""
-    try:
-        keys_of_value(partitions_def, field.name, field.data_type, value, text_format=text_format)
-    except InvalidRequestError:
-        return not _is_time(partitions_def, str(value), text_format)
-    return True
-
-
-def _is_time(partitions_def: dg.TimeWindowPartitionsDefinition, text: str, text_format: str | None) -> bool:
-    if parse_text(text, text_format or partitions_def.fmt) is not None:
-        return True
-    formats = ("%Y", "%Y-%m", "%Y-%m-%d-%H:%M", "%Y-%m-%d-%H:%M%z", "%Y%m", "%Y%m%d", "%Y%m%d%H", "%Y%m%d%H%M")
-    if any(parse_text(text, known) is not None for known in formats):
-        return True
-    try:
-        datetime.fromisoformat(text)
-    except ValueError:
-        return False
-    return True
-
-
 def _window_keys(
     partitions_def: dg.TimeWindowPartitionsDefinition,
     column: str,

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import dagster as dg
 
-from delta_orch.dagster.partition_keys import ensure_one_to_one, is_window, no_keys, partition_of, plain_schedule
+from delta_orch.dagster.partition_keys import ensure_one_to_one, no_keys, partition_of, plain_schedule
 from delta_orch.dagster.run import is_in_run
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
@@ -18,13 +17,8 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
 from delta_orch.protocol.table_properties import WINDOWS
 from delta_orch.protocol.types import StructField, StructType
-from delta_orch.scan.file_listing import list_partitions
 
 ByDimension = str | Mapping[str, str] | None
-
-
-_LOOKED_AT = 4
-"""So many values of a table on either side of a run's own show whether they are keys of its definition."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,73 +47,46 @@ class PartitionSelection:
         for definition, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
             ensure_one_to_one(definition, field, dimension.text_format, self.known_keys)
 
-    def windows(self, schema: StructType, *, every: bool = False) -> dict[str, str]:
-        """The table property of each column of texts or numbers: the schedule of the windows that they stand for and
-        the format that they are written in, or `keys`. Dates and timestamps lie in windows of any length.
+    def directories(self, schema: StructType) -> tuple[str, ...]:
+        """The columns that a new table is partitioned by where nobody has said. None, if one of them holds timestamps:
+        each of their values would be a directory."""
+        fields = self._fields(schema)
+        return () if any(str(field.data_type).startswith("timestamp") for field in fields) else self.columns
 
-        Args:
-            every: Where a key counts as written, its rows are those that it meant then. So it is told of dates and
-                timestamps, too, and how keys are spelled: their format and time zone, and the place of the dimension.
-        """
+    def windows(self, schema: StructType) -> dict[str, str]:
+        """The table property of each column of texts or numbers: the schedule of the windows that they stand for and
+        the format that they are written in, or `keys`. Dates and timestamps lie in windows of any length."""
         told: dict[str, str] = {}
-        of_column = zip(self.definitions, self.dimensions, self._fields(schema), strict=False)
-        for number, (made, dimension, field) in enumerate(of_column, 1):
-            said = ["keys"]
+        for made, dimension, field in zip(self.definitions, self.dimensions, self._fields(schema), strict=False):
+            if not _holds_texts(field):
+                continue
+            about = "keys"
             if isinstance(made, dg.TimeWindowPartitionsDefinition):
-                texts = [_written_format(made, dimension.text_format, field)] if _holds_texts(field) else []
-                said = [plain_schedule(made.cron_schedule), *texts, *((made.fmt, made.timezone) if every else ())]
-            if every and len(self.definitions) > 1:
-                said.append(f"dimension {number}")
-            if every or _holds_texts(field):
-                told[WINDOWS + field.name] = "; ".join(said)
+                written = _written_format(made, dimension.text_format, field)
+                about = f"{plain_schedule(made.cron_schedule)}; {written}"
+            told[WINDOWS + field.name] = about
         return told
 
-    def ensure_same_windows(self, snapshot: Snapshot, *, every: bool = False) -> None:
-        """Check that the texts and numbers of a partition column stand for windows of this definition: by the property
-        of a table that an asset has created or taken for its own, and by some of the values.
-
-        Args:
-            every: See `windows`.
+    def ensure_same_windows(self, snapshot: Snapshot) -> None:
+        """Check that the texts and numbers of a partition column stand for windows of this definition, by the property
+        of a table that an asset has created or taken for its own.
 
         Raises:
-            InvalidRequestError: One stands for a shorter window, or a longer one, or for none: the definition was
-                another when it was written. No run would ever replace its rows, which would stay beside those of the
-                new windows.
+            InvalidRequestError: They stand for shorter windows, or longer ones: the definition was another when they
+                were written. No run would ever replace their rows, which would stay beside those of the new windows.
         """
-        for name, schedule in self.windows(snapshot.schema, every=every).items():
+        for name, schedule in self.windows(snapshot.schema).items():
             known = snapshot.metadata.configuration.get(name, schedule)
-            told = min(known.count("; "), schedule.count("; ")) + 1
-            if known.split("; ")[:told] != schedule.split("; ")[:told]:
+            if known != schedule:
                 column = name.removeprefix(WINDOWS)
                 raise InvalidRequestError(
                     f"The column {column} of the table holds other partitions than those of the asset",
-                    cause=f"They were {known!r} before and are {schedule!r} now: rows of the old "
-                    "ones would stay beside the new ones, or their keys count as written",
+                    cause=f"They were {known!r} before and are {schedule!r} now: rows of the old ones would stay "
+                    "beside the new ones",
                     remedy="Give the asset a table of its own; or delete the rows of the old partitions, and then "
                     f"alter().set_properties({{{name!r}: {schedule!r}}}).commit()",
                     column=column,
                 )
-        fields = self._fields(snapshot.schema)
-        for index, (made, dimension, field) in enumerate(zip(self.definitions, self.dimensions, fields, strict=False)):
-            if not isinstance(made, dg.TimeWindowPartitionsDefinition) or not _holds_texts(field):
-                continue
-            if field.name not in snapshot.partition_columns:
-                continue
-            found = {value for value in list_partitions(snapshot)[field.name].to_pylist() if value is not None}
-            values = sorted(found, key=str)
-            place = bisect_left(
-                values, min(str(partitions[index].key) for partitions in self.partitions.values()), key=str
-            )
-            for value in values[max(0, place - _LOOKED_AT) : place + _LOOKED_AT]:
-                if not is_window(made, field, value, dimension.text_format):
-                    raise InvalidRequestError(
-                        f"The value {value!r} of {field.name} in the table is not a partition of the asset",
-                        cause="It stands for a shorter or a longer time: the asset had other partitions when it was "
-                        "written, and its rows would stay beside the new ones",
-                        remedy="Give the asset a table of its own, or a column of dates or timestamps; or delete the "
-                        "rows of the old partitions first",
-                        column=field.name,
-                    )
 
     @property
     def keys(self) -> tuple[str, ...]:
@@ -270,30 +237,45 @@ def _selection(
     asset: str,
     known_keys: Callable[[dg.PartitionsDefinition[str]], Sequence[str]],
 ) -> PartitionSelection:
+    expr = ensure_expression(partitions_def, partition_expr, partition_format, asset)
+    formats = partition_format or {}
+    return PartitionSelection(
+        tuple(Dimension(expr[name], formats.get(name)) for name in dimension_names(partitions_def)),
+        {str(key): partitions_of_key(partitions_def, key) for key in keys},
+        dimension_definitions(partitions_def),
+        known_keys,
+    )
+
+
+def ensure_expression(
+    partitions_def: dg.PartitionsDefinition[str],
+    partition_expr: Mapping[str, str] | None,
+    partition_format: Mapping[str, str] | None,
+    asset: str,
+) -> Mapping[str, str]:
+    """`partition_expr`, if it names a column for every dimension, and `partition_format` none that there is not.
+
+    Raises:
+        InvalidRequestError: They do not.
+    """
     names = dimension_names(partitions_def)
     if partition_expr is None or set(partition_expr) != set(names):
         wanted = '"partition_expr": "column"'
         if names != ("",):
             wanted = '"partition_expr": {' + ", ".join(f'"{name}": "column"' for name in names) + "}"
         raise InvalidRequestError(
-            f"{asset} has partitions, but its metadata does not say which column holds them",
+            f"{asset[0].upper()}{asset[1:]} has partitions, but its metadata does not say which column holds them",
             cause=f"partition_expr is {dict(partition_expr) if partition_expr else 'missing'}",
             remedy=f"Define the asset with metadata={{{wanted}}}",
             asset=asset,
         )
-    formats = partition_format or {}
-    if unknown := sorted(set(formats) - set(names)):
+    if unknown := sorted(set(partition_format or ()) - set(names)):
         raise InvalidRequestError(
             f"partition_format of {asset[0].lower()}{asset[1:]} names {unknown[0]!r}, which is not a dimension",
             remedy="Give one format, or for multi-dimensional partitions a format for some of the dimensions",
             asset=asset,
         )
-    return PartitionSelection(
-        tuple(Dimension(partition_expr[name], formats.get(name)) for name in names),
-        {str(key): partitions_of_key(partitions_def, key) for key in keys},
-        dimension_definitions(partitions_def),
-        known_keys,
-    )
+    return partition_expr
 
 
 def dimension_names(partitions_def: dg.PartitionsDefinition[str]) -> tuple[str, ...]:

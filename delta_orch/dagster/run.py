@@ -3,80 +3,105 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING
 
 import dagster as dg
 
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.pipeline.recorded import find_txn_commit, is_older, newest_first, said_by
-from delta_orch.pipeline.run_identity import (
-    ONCE_PER_PARTITION,
-    RunIdentity,
-    dagster_version,
-    dagster_writer,
-    ensure_one_location,
-)
-from delta_orch.pipeline.step import StepReport
-from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.expressions.nodes import Expression
+from delta_orch.pipeline.recorded import said_by
+from delta_orch.pipeline.unit import Attempt, RecordedUnit, Relation, Unit
 from delta_orch.storage.storage_options import public_uri
-
-if TYPE_CHECKING:
-    from delta_orch.delta_table import DeltaTable
-    from delta_orch.log.files.commit_reader import Commit
-    from delta_orch.staged_write import StagedWrite
-
-NO_LOCATION = "local"
-"""The code location of runs that were started without one: `dg.materialize`, the command line."""
 
 WEBSERVER_VARIABLE = "DELTA_ORCH_WEBSERVER_BASE_URL"
 """The environment variable with the address of Dagster's UI, for links from commits to their runs."""
 
 DEFAULT_CONFLICT_RETRIES = 3
 _PAUSE_S = 1.0
-_CLOCKS_DIFFER_S = 600
-"""By so much the clock of a machine that commits may be behind that of Dagster's database."""
+_CLOCKS_DIFFER_S = 86_400
+"""By so much the clock of a worker may be behind that of Dagster's database."""
 
-LookBehind = Callable[["Commit"], None]
 StepContext = dg.OutputContext | dg.InputContext | dg.AssetExecutionContext | dg.OpExecutionContext
+
+_STARTS = {dg.DagsterEventType.STEP_START, dg.DagsterEventType.STEP_RESTARTED}
+_ENDS = {
+    dg.DagsterEventType.STEP_SUCCESS,
+    dg.DagsterEventType.STEP_FAILURE,
+    dg.DagsterEventType.STEP_UP_FOR_RETRY,
+    dg.DagsterEventType.STEP_SKIPPED,
+}
 
 
 @dataclass(frozen=True, slots=True)
 class DagsterRun:
-    """What of a run goes into transaction ids and commits.
+    """One attempt of a step of a run.
 
     Attributes:
-        root_run_id: The first run of a chain of retries and re-executions, or the run itself.
-        root_run_created: When that one was created, timezone-aware.
-        step_started: When the step started for the first time in that chain.
-        is_repeated: There is another run in that chain, or another attempt of the step in the run.
+        run_id: The run.
+        root_run_id: The first run of a chain of re-executions, or the run itself.
+        step_key: The step.
+        retry_number: How many attempts of the step the run has had before this one.
+        started_ms: When this attempt started, in milliseconds since the epoch.
+        instance: Dagster's, which knows the other attempts.
     """
 
-    code_location: str
     run_id: str
     root_run_id: str
-    root_run_created: datetime
-    step_started: datetime
     step_key: str
-    is_repeated: bool
+    retry_number: int
+    started_ms: int
+    instance: dg.DagsterInstance
 
-    def identity(self, step: Sequence[str], *, is_op: bool = False) -> RunIdentity:
-        """Who writes.
+    def attempt(self, units: Sequence[Unit]) -> Attempt:
+        """The attempt, at the units that it writes."""
+        return Attempt(tuple(units), self.started_ms, self.run_id, self.relation)
 
-        Args:
-            step: The asset key's parts, or the parts that name the output of an op.
-            is_op: They do the latter.
+    def relation(self, recorded: RecordedUnit, order: int) -> Relation:
+        """What a recorded attempt is to this one.
+
+        Attempts of one root run follow each other as Dagster created their runs and counted their retries. One that
+        Dagster has seen no end of was killed: this one repeats it, unless another one has done so before. Attempts of
+        other root runs follow each other as they started.
         """
-        writer = dagster_writer(self.code_location, step, is_op=is_op)
-        started, created = dagster_version(self.step_started), dagster_version(self.root_run_created)
-        return RunIdentity(writer, started, self.root_run_id, run_version=created)
+        root = self.instance.get_run_record_by_id(self.root_run_id)
+        if root is not None and recorded.order < (root.create_timestamp.timestamp() - _CLOCKS_DIFFER_S) * 1000:
+            # Begun before this root run was created. The commit need not be looked for.
+            return "earlier"
+        said = said_by(recorded.commit_info)
+        run_id, retry_number = said.get("run_id"), said.get("retry_number")
+        if said.get("root_run_id") != self.root_run_id or not isinstance(retry_number, int):
+            return "later" if recorded.order > order else "earlier"
+        if (run_id, retry_number) == (self.run_id, self.retry_number):
+            return "own"
+        own, other = (self.instance.get_run_record_by_id(str(one)) for one in (self.run_id, run_id))
+        if own is None or other is None:
+            return "earlier"
+        if (other.storage_id, retry_number) > (own.storage_id, self.retry_number):
+            return "later"
+        if _has_ended(self.instance, str(run_id), self.step_key, retry_number):
+            return "earlier"
+        between = (run for run in self._chain(own) if other.storage_id < run.storage_id < own.storage_id)
+        return "earlier" if any(self._has_succeeded(run.dagster_run.run_id) for run in between) else "own"
+
+    def _chain(self, own: dg.RunRecord) -> Iterator[dg.RunRecord]:
+        """The runs that re-execute the root run, and those that this one re-executes: Python's `execute_job` tags no
+        run with its root."""
+        yield from self.instance.get_run_records(dg.RunsFilter(tags={"dagster/root_run_id": self.root_run_id}))
+        parent: dg.RunRecord | None = own
+        while parent is not None and (run_id := parent.dagster_run.parent_run_id) is not None:
+            parent = self.instance.get_run_record_by_id(run_id)
+            if parent is not None:
+                yield parent
+
+    def _has_succeeded(self, run_id: str) -> bool:
+        stats = self.instance.get_run_step_stats(run_id, [self.step_key])
+        return any(one.status is not None and one.status.value == "SUCCESS" for one in stats)
 
     def user_metadata(self, asset_key: str, more: Mapping[str, str] | None = None) -> str:
-        """`commitInfo.userMetadata`: JSON that names the run behind a commit, and `more`. It has the run's page where
-        the environment tells the address of the UI.
+        """`commitInfo.userMetadata`: JSON that names the attempt behind a commit, and `more`. It has the run's page
+        where the environment tells the address of the UI.
 
         Raises:
             InvalidRequestError: `DELTA_ORCH_WEBSERVER_BASE_URL` is not the address of a website.
@@ -88,11 +113,66 @@ class DagsterRun:
             "run_id": self.run_id,
             "root_run_id": self.root_run_id,
             "step_key": self.step_key,
-            "code_location": self.code_location,
+            "retry_number": self.retry_number,
             "asset_key": asset_key,
             **_run_page(self.run_id),
         }
         return orjson.dumps({**values, **(more or {})}).decode()
+
+
+def asset_writer(key: Sequence[str]) -> str:
+    """`dagster:{asset key}`, the parts of the key joined with `/`. What the names of an asset's units begin with."""
+    return "dagster:" + "/".join(_encode(part, ":/") for part in key)
+
+
+def asset_units(
+    key: Sequence[str], run: DagsterRun, scopes: Mapping[str, Expression | None] | None, *, adds: bool, by_run: bool
+) -> tuple[Unit, ...]:
+    """The units of an asset that a run writes: one for each partition; without partitions the asset.
+
+    Args:
+        key: The asset key's parts.
+        scopes: Partition key → the predicate over partition columns that selects its rows; None as a predicate where
+            the table is partitioned otherwise. None for a run without partitions.
+        adds: Rows of other runs stay. Without partitions, a run is a unit then.
+        by_run: Many runs add to one partition: each is a unit.
+    """
+    writer, of_run = asset_writer(key), f"run:{run.root_run_id}"
+    if scopes is None:
+        return (Unit(writer, of_run if adds or by_run else ""),)
+    return tuple(Unit(writer, f"{part}:{of_run}" if by_run else part, scope) for part, scope in scopes.items())
+
+
+def op_unit(parts: Sequence[str], mapping_key: str | None, run: DagsterRun) -> Unit:
+    """The unit of an output of an op: `dagster-op:{job}/{node path}[{mapping key}]:run:{root run id}`."""
+    writer = "dagster-op:" + "/".join(_encode(part, ":/[]") for part in parts)
+    mapped = "" if mapping_key is None else f"[{_encode(mapping_key, ':[]')}]"
+    return Unit(writer + mapped, f"run:{run.root_run_id}")
+
+
+def _encode(part: str, separators: str) -> str:
+    """`part` with `%` and the separators percent-encoded: distinct parts stay distinct."""
+    for char in "%" + separators:
+        part = part.replace(char, f"%{ord(char):02X}")
+    return part
+
+
+def _has_ended(instance: dg.DagsterInstance, run_id: str, step_key: str, retry_number: int) -> bool:
+    """Whether Dagster has seen an attempt of a step end, or the step succeed after it. One whose process was killed has
+    no end, or one that the process of the run has noted for it."""
+    entries = instance.all_logs(run_id, of_type=_STARTS | _ENDS)
+    events = [e for entry in entries if (e := entry.dagster_event) is not None and e.step_key == step_key]
+    started_in, ended = None, 0
+    for event in events:
+        if event.event_type in _STARTS:
+            started_in = event.pid
+            continue
+        if event.event_type == dg.DagsterEventType.STEP_SUCCESS and ended >= retry_number:
+            return True
+        if ended == retry_number and event.pid == started_in:
+            return True
+        ended += 1
+    return False
 
 
 def _run_page(run_id: str) -> dict[str, str]:
@@ -108,41 +188,26 @@ def _run_page(run_id: str) -> dict[str, str]:
     return {"run_url": f"{base.rstrip('/')}/runs/{run_id}"}
 
 
-def read_run(context: StepContext, code_location: str | None = None) -> DagsterRun:
-    """The run that the context of a running step belongs to.
-
-    Args:
-        code_location: Used instead of the one the run was launched from.
+def read_run(context: StepContext) -> DagsterRun:
+    """The attempt that the context of a running step belongs to.
 
     Raises:
-        InvalidRequestError: There is no run, or the root run is no longer in the instance.
+        InvalidRequestError: There is no run.
     """
     run, instance, step = _run_of(context)
-    root_run_id = run.root_run_id or run.run_id
-    record = instance.get_run_record_by_id(root_run_id)
-    if record is None:
-        raise InvalidRequestError(
-            f"Run {run.run_id} repeats run {root_run_id}, which is no longer in the Dagster instance",
-            cause="The root run tells whether this run repeats committed work",
-            remedy="Launch a new materialization instead of re-executing this run",
-            run_id=run.run_id,
-            root_run_id=root_run_id,
-        )
-    origin = run.remote_job_origin
-    repeating = instance.get_run_ids(dg.RunsFilter(tags={"dagster/root_run_id": root_run_id}))
-    # Python's `execute_job` gives no such tag.
-    chain = {root_run_id, run.run_id, *repeating}
-    stats = (one for run_id in chain for one in instance.get_run_step_stats(run_id, [step.step.key]))
-    # What started later has read newer input, whichever run was created or started first.
-    starts = [one.start_time for one in stats if one.start_time is not None]
+    (stats,) = instance.get_run_step_stats(run.run_id, [step.step.key]) or (None,)
+    # A step that has been retried has started several times.
+    started = None if stats is None else stats.partial_attempt_start or stats.start_time
+    if started is None:
+        record = instance.get_run_record_by_id(run.run_id)
+        started = 0.0 if record is None else record.create_timestamp.timestamp()
     return DagsterRun(
-        code_location=code_location or (origin.location_name if origin is not None else NO_LOCATION),
         run_id=run.run_id,
-        root_run_id=root_run_id,
-        root_run_created=record.create_timestamp,
-        step_started=datetime.fromtimestamp(min(starts), UTC) if starts else record.create_timestamp,
+        root_run_id=run.root_run_id or run.run_id,
         step_key=step.step.key,
-        is_repeated=len(chain) > 1 or step.previous_attempt_count > 0,
+        retry_number=step.previous_attempt_count,
+        started_ms=int(started * 1000),
+        instance=instance,
     )
 
 
@@ -158,7 +223,7 @@ def _run_of(context: StepContext) -> tuple[dg.DagsterRun, dg.DagsterInstance, dg
         raise InvalidRequestError(
             "The write does not happen inside a Dagster run",
             cause="The run is the identity that makes a write happen once",
-            remedy="Run it through dg.materialize; an IO manager with idempotency='off' writes without a run",
+            remedy="Run it through dg.materialize; an IO manager with exactly_once=False writes without a run",
         ) from error
 
 
@@ -173,86 +238,6 @@ def is_in_run(context: dg.OutputContext | dg.InputContext) -> bool:
 def step_name(context: dg.OutputContext) -> str:
     """The step's key, or outside of a run the asset's."""
     return context.step_key if is_in_run(context) else context.asset_key.to_user_string()
-
-
-def ensure_same_config(context: StepContext, report: StepReport) -> None:
-    """Check that a commit which stands for the one that a re-execution would make was made with its run config, and for
-    its partitions. What `execution` and `loggers` say does not matter.
-
-    Args:
-        context: Of the step.
-        report: Of its write, which may have found that commit.
-
-    Raises:
-        InvalidRequestError: It was made for others: the rows are not those that the run was asked for.
-    """
-    skipped = [txn for txn in report.skipped_txns if txn.version != ONCE_PER_PARTITION]
-    if not skipped:
-        return
-    run, instance, _ = _run_of(context)
-    if run.root_run_id is None:
-        return
-    for txn in skipped:
-        made_by = said_by(find_txn_commit(report.table, txn.app_id, txn.version).commit_info).get("run_id")
-        earlier = instance.get_run_by_id(str(made_by)) if made_by not in (None, run.run_id) else None
-        if earlier is not None and _asked_for(earlier) != _asked_for(run):
-            raise InvalidRequestError(
-                f"Run {run.run_id} repeats run {earlier.run_id}, whose rows are committed, with another run config "
-                "or for other partitions",
-                cause="A re-execution leaves what is committed as it is: the rows would be those of the old run",
-                remedy="Launch a new run; or re-execute with the config and partitions of that run, to keep its rows",
-                run_id=run.run_id,
-                committed_by=earlier.run_id,
-            )
-
-
-def ensure_not_added(table: DeltaTable, run: DagsterRun | None, staged: StagedWrite, *, once: bool) -> LookBehind:
-    """Check that nobody has written the rows of a step under another identity, up to its very commit.
-
-    Args:
-        run: Of the step, if it repeats another one: the definition may have changed in between.
-        staged: What the step adds.
-        once: Each partition is written once. The asset may have another code location elsewhere.
-
-    Raises:
-        InvalidRequestError: Somebody has, and adding them again would double them.
-    """
-    own = {txn.app_id for txn in staged.txns}
-    before = snapshot_or_none(table)
-
-    def ensure(commit: Commit) -> None:
-        if once:
-            ensure_one_location((txn.app_id for txn in commit.txns), staged.txns)
-        if run is None or own & {txn.app_id for txn in commit.txns}:
-            return
-        said, to_say = said_by(commit.commit_info), said_by({"userMetadata": staged.user_metadata})
-        if all(said.get(name) == to_say[name] for name in ("root_run_id", "asset_key")):
-            raise InvalidRequestError(
-                f"Version {commit.version} of {table.uri} has the rows of run {run.root_run_id} already, which "
-                f"{run.run_id} repeats and would add again",
-                cause="The mode or partitions, idempotency or code_location have changed between the two",
-                remedy="Leave the rows as they are; a new run adds new ones",
-                run_id=run.run_id,
-                root_run_id=run.root_run_id,
-            )
-
-    if before is not None and once:
-        ensure_one_location([name for name, at in before.txns.items() if at >= 0], staged.txns)
-    if before is not None and run is not None:
-        since = (run.root_run_created.timestamp() - _CLOCKS_DIFFER_S) * 1000
-        for commit in newest_first(table, before.version):
-            if is_older(commit, since):
-                break
-            # A restore takes the marks of partitions back with their rows.
-            if all((before.txn_version(txn.app_id) or 0) >= txn.version for txn in commit.txns):
-                ensure(commit)
-    return ensure
-
-
-def _asked_for(run: dg.DagsterRun) -> dict[str, object]:
-    asked = {name: said for name, said in run.run_config.items() if said and name not in ("execution", "loggers")}
-    about = ("dagster/partition", "dagster/asset_partition_range")
-    return asked | {name: said for name, said in run.tags.items() if name.startswith(about)}
 
 
 @contextmanager

@@ -6,15 +6,17 @@ Output metadata overrides definition metadata, which overrides the configuration
 |---|---|---|
 | `partition_expr` | definition | the partition column; for multi-dimensional partitions a column for each dimension |
 | `partition_format` | definition | `strftime` format of a string or integer column that does not hold the key itself |
-| `partition_by` | definition | partition columns of the new table, by default those of `partition_expr` |
+| `partition_by` | definition | partition columns of the new table, those of `partition_expr` but for timestamps |
 | `schema` | definition | the folder of the table, instead of the asset key's prefix |
 | `table` | definition of an op's output | the folder of the table, instead of job, node and output |
-| `mode` | definition, output | as the configuration's |
+| `write` | definition, output | as the configuration's |
 | `merge_keys` | definition, output | as the configuration's |
-| `sequence_by` | definition | the column that orders the versions of the mode `scd2` |
-| `delete_marker` | definition | a boolean column of the rows, true where a key of the mode `scd2` ends |
-| `full_snapshot` | definition | whether keys of the mode `scd2` end that are missing from the rows |
-| `table_properties` | definition | properties of a table that is created, over those of the configuration |
+| `replace_where` | definition, output | the rows that `overwrite` replaces, of an asset without partitions |
+| `unit`, `unit_column`, `on_redo`, `exactly_once` | definition | as the configuration's |
+| `sequence_by` | definition | the column that orders the versions of `scd2` |
+| `delete_marker` | definition | a boolean column of the rows, true where a key of `scd2` ends |
+| `full_snapshot` | definition | whether keys of `scd2` end that are missing from the rows |
+| `properties` | definition | properties of a table that is created, over those of the configuration |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 | `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
 | `audit` | definition | what must hold before the commit: predicates, or `Audit`s by name |
@@ -22,7 +24,7 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `version`, `timestamp` | definition of an input | the version to load: a number, or an ISO 8601 time with an offset |
 | `starting_version`, `starting_timestamp` | definition of an input | where a `ChangeFeed` begins |
 
-A misspelled key is an error. Ignored, it would change what a run writes.
+A misspelled key is an error when the definitions are loaded. Keys of others pass.
 """
 
 from __future__ import annotations
@@ -37,12 +39,18 @@ import dagster as dg
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.audit import Audit, as_audits
+from delta_orch.pipeline.unit import ON_REDO, OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode
 
-OutputMode = OneOf["overwrite", "append", "merge", "scd2", "error", "ignore"]
-MODES: tuple[OutputMode, ...] = get_args(OutputMode)
+ManagedWrite = OneOf["overwrite", "overwrite_partitions", "append", "merge", "scd2", "error", "ignore"]
+WRITES: tuple[ManagedWrite, ...] = get_args(ManagedWrite)
 
-WRITTEN_KEYS = ("mode", "merge_keys", "schema_mode", "commit_metadata")
+UnitKind = OneOf["partition", "run"]
+"""What one run of an asset writes. `partition`: its partitions, and without partitions the asset. `run`: a part of
+them, to which other runs add theirs."""
+UNIT_KINDS: tuple[UnitKind, ...] = get_args(UnitKind)
+
+WRITTEN_KEYS = ("write", "merge_keys", "replace_where", "schema_mode", "commit_metadata")
 """What output metadata may say."""
 PLACE_KEYS = ("partition_expr", "partition_format", "schema", "table")
 """Which rows are where: all that matters for reading."""
@@ -53,68 +61,49 @@ DEFINED_KEYS = (
     "sequence_by",
     "delete_marker",
     "full_snapshot",
-    "table_properties",
+    "properties",
+    "unit",
+    "unit_column",
+    "on_redo",
+    "exactly_once",
     *WRITTEN_KEYS,
 )
 """What definition metadata may say."""
-_OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table"}
-"""What would be passed over on an output. `schema` and `table` are words that others show there."""
+_OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table", "unit", "properties"}
+"""What would be passed over on an output. `schema`, `table`, `unit`, `properties` are words that others show there."""
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
 
-_WORDS_OF_THEIR_OWN = {"model", "models", "node", "nodes", "code", "tables", "schemas", "versions", "timestamps"}
+OLD_NAMES = {
+    "mode": "write",
+    "table_properties": "properties",
+    "partition_overwrite": "write",
+    "idempotency": "on_redo",
+    "dynamic": "overwrite_partitions",
+    "touched_partitions": "overwrite_changed",
+    "overwrite_touched": "overwrite_changed",
+}
+"""Old name of a setting or of a value of `write` → its name."""
+_HINTS = {
+    "partition_overwrite": "Write overwrite_partitions, to replace the partitions that the rows lie in",
+    "idempotency": "on_redo='keep' is what 'partition' was, and exactly_once=False what 'off' was",
+}
+_WORDS_OF_THEIR_OWN = {
+    *("column", "schemas", "tables", "timestamps", "units", "unite", "united", "versions", "writer", "writers"),
+    *("audited", "auditor", "replaced", "property"),
+}
 """Close to a key and common in metadata; none of them is a slip."""
 _SLIP = 0.84
-ELSEWHERE = {
-    "as_of": "version",
-    "commit_properties": "commit_metadata",
-    "custom_metadata": "commit_metadata",
-    "merge_config": "merge_keys",
-    "merge_predicate": "merge_keys",
-    "merge_schema": "schema_mode",
-    "overwrite_schema": "schema_mode",
-    "partition_columns": "partition_by",
-    "partition_expression": "partition_expr",
-    "primary_key": "merge_keys",
-    "primary_keys": "merge_keys",
-    "replace_where": "partition_expr",
-    "save_mode": "mode",
-    "schema_evolution": "schema_mode",
-    "table_config": "table_properties",
-    "table_configuration": "table_properties",
-    "timestamp_as_of": "timestamp",
-    "unique_key": "merge_keys",
-    "upsert_keys": "merge_keys",
-    "version_as_of": "version",
-    "write": "mode",
-    "write_mode": "mode",
-}
-"""What other IO managers and engines call a key or a setting of ours, in any spelling (`versionAsOf`)."""
-_OF_THE_MANAGER = "Give it to a DeltaLakeIOManager; an asset that needs another one names its key as io_manager_key"
-_CLUSTERING = "Set the table's own: table.alter().cluster_by(…).commit(); its compaction then clusters the rows"
-NOT_WRITTEN = {
-    "cluster_by": _CLUSTERING,
-    "conflict_retries": _OF_THE_MANAGER,
-    "idempotency": _OF_THE_MANAGER,
-    "partition_overwrite": _OF_THE_MANAGER,
-    "root_uri": _OF_THE_MANAGER,
-    "storage_options": _OF_THE_MANAGER,
-    "zorder_by": _CLUSTERING,
-}
-"""What no asset can say of its table, and where it is said."""
-_FILTERING = "Annotate the input as DeltaSnapshot, and read input.scan(where=…)"
-_FILTERS = ("filter", "filters", "partition_filters", "predicate", "row_filter", "where")
-_OF_UPSTREAM = "Say it in the metadata of the upstream, whose table it is about"
-NOT_READ = {**dict.fromkeys(_FILTERS, _FILTERING), **dict.fromkeys(PLACE_KEYS, _OF_UPSTREAM)}
-"""What no input can say. An input has all rows of its partitions, from where its upstream keeps them."""
+_LONG = 10
+"""A key of so many letters is meant by a name that only goes on after it, or breaks off."""
 
 
 @dataclass(frozen=True, slots=True)
 class AssetSettings:
     """See the module. `partition_expr` and `partition_format` map a dimension's name to a text; for an asset with one
-    dimension the name is empty."""
+    dimension the name is empty. What is None here, the IO manager says."""
 
-    mode: OutputMode
+    write: ManagedWrite
     schema: str | None = None
     partition_expr: Mapping[str, str] | None = None
     partition_format: Mapping[str, str] | None = None
@@ -123,11 +112,16 @@ class AssetSettings:
     schema_mode: str | None = None
     commit_metadata: Mapping[str, str] = field(default_factory=dict)
     merge_keys: tuple[str, ...] = ()
+    replace_where: str | None = None
     audits: tuple[Audit, ...] = ()
     sequence_by: str | None = None
     delete_marker: str | None = None
     full_snapshot: bool = False
-    table_properties: Mapping[str, str] = field(default_factory=dict)
+    properties: Mapping[str, str] = field(default_factory=dict)
+    unit: UnitKind | None = None
+    unit_column: str | None = None
+    on_redo: OnRedo | None = None
+    exactly_once: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,16 +138,17 @@ class InputSettings:
 def parse_settings(
     definition: Mapping[str, object] | None,
     output: Mapping[str, object] | None,
-    default_mode: str,
+    default_write: str,
     default_merge_keys: Sequence[str] = (),
 ) -> AssetSettings:
     """The settings of an asset.
 
     Raises:
-        InvalidRequestError: A key has a value of the wrong kind, the mode is not known, a merge has no keys, or
-            there are keys and nothing says that they are for a merge.
+        InvalidRequestError: A key has a value of the wrong kind or is an old name, `write` is not known, a merge has no
+            keys, or there are keys and nothing says that they are for a merge.
     """
     defined, written = plain_metadata(definition), plain_metadata(output)
+    refuse_old_names({**defined, **written})
     if misplaced := sorted(_OF_DEFINITION & set(written)):
         raise InvalidRequestError(
             f"The metadata {misplaced[0]!r} belongs to the definition, not to an output",
@@ -161,31 +156,36 @@ def parse_settings(
             remedy="Give it to the asset: @dg.asset(metadata={…})",
         )
     said = {**defined, **written}
-    mode = parse_mode(said.get("mode", default_mode))
+    write = parse_write(said.get("write", default_write))
     keys = parse_columns(said.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
     sequence_by = _text(defined, "sequence_by")
-    if (mode == "scd2") != (sequence_by is not None):
+    if (write == "scd2") != (sequence_by is not None):
         raise InvalidRequestError(
-            "mode 'scd2' and sequence_by go together",
+            "write='scd2' and sequence_by go together",
             cause="It says since when a row is valid, and in which order rows of one key are versions",
-            remedy='Give the asset the metadata {"mode": "scd2", "merge_keys": ["id"], "sequence_by": "updated_at"}',
+            remedy='Give the asset the metadata {"write": "scd2", "merge_keys": ["id"], "sequence_by": "updated_at"}',
         )
     delete_marker, full_snapshot = _text(defined, "delete_marker"), defined.get("full_snapshot", False)
-    ensure_deletes(mode, delete_marker, full_snapshot)
-    if mode in ("merge", "scd2") and not keys:
+    ensure_deletes(write, delete_marker, full_snapshot)
+    if write in ("merge", "scd2") and not keys:
         raise InvalidRequestError(
-            f"mode {mode!r} needs merge_keys",
+            f"write={write!r} needs merge_keys",
             cause="They say which row of the table a new row is about",
             remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
         )
-    if said.get("merge_keys") and "mode" not in said and mode not in ("merge", "scd2"):
+    if said.get("merge_keys") and "write" not in said and write not in ("merge", "scd2"):
         raise InvalidRequestError(
-            f"The metadata has merge_keys and no mode, and by default the mode is {default_mode!r}",
+            f"The metadata has merge_keys and no write, which by default is {default_write!r}",
             cause="The rows would not be merged by their keys",
-            remedy='Add "mode": "merge" to the metadata, or leave merge_keys out',
+            remedy='Add "write": "merge" to the metadata, or leave merge_keys out',
+        )
+    replace_where = _text(said, "replace_where")
+    if replace_where is not None and write != "overwrite":
+        raise InvalidRequestError(
+            f"replace_where is for write='overwrite', and here it is {write!r}", remedy="Leave it out, or overwrite"
         )
     return AssetSettings(
-        mode=mode,
+        write=write,
         schema=_text(defined, "schema"),
         partition_expr=_by_dimension(defined, "partition_expr"),
         partition_format=_by_dimension(defined, "partition_format"),
@@ -194,27 +194,32 @@ def parse_settings(
         schema_mode=parse_schema_mode(_text(said, "schema_mode")),
         commit_metadata={**_texts(defined, "commit_metadata"), **_texts(written, "commit_metadata")},
         merge_keys=keys,
+        replace_where=replace_where,
         audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
         sequence_by=sequence_by,
         delete_marker=delete_marker,
         full_snapshot=full_snapshot is True,
-        table_properties=_texts(defined, "table_properties"),
+        properties=_texts(defined, "properties"),
+        unit=None if (unit := defined.get("unit")) is None else parse_unit(unit),
+        unit_column=_text(defined, "unit_column"),
+        on_redo=None if (on_redo := defined.get("on_redo")) is None else parse_on_redo(on_redo),
+        exactly_once=_flag(defined, "exactly_once"),
     )
 
 
-def ensure_deletes(mode: str, delete_marker: str | None, full_snapshot: object) -> None:
+def ensure_deletes(write: str, delete_marker: str | None, full_snapshot: object) -> None:
     """Check what ends keys.
 
     Raises:
-        InvalidRequestError: The mode is not `scd2`, or `full_snapshot` is no bool.
+        InvalidRequestError: `write` is not `scd2`, or `full_snapshot` is no bool.
     """
     if not isinstance(full_snapshot, bool):
         raise InvalidRequestError("full_snapshot is not True or False", cause=f"It is {full_snapshot!r}")
-    if mode != "scd2" and (delete_marker is not None or full_snapshot):
+    if write != "scd2" and (delete_marker is not None or full_snapshot):
         raise InvalidRequestError(
-            "delete_marker and full_snapshot are for the mode 'scd2'",
-            cause=f"The mode is {mode!r}",
-            remedy="Leave them out, or use the mode scd2 with merge_keys and sequence_by",
+            "delete_marker and full_snapshot are for write='scd2'",
+            cause=f"Here it is {write!r}",
+            remedy="Leave them out, or pass write='scd2' with merge_keys and sequence_by",
         )
 
 
@@ -226,7 +231,12 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
             timestamp.
     """
     given = plain_metadata(metadata)
-    refuse_slips(given, INPUT_KEYS, "the input", NOT_READ)
+    refuse_slips(given, INPUT_KEYS, "the input")
+    if misplaced := sorted({"partition_expr", "partition_format"} & set(given)):
+        raise InvalidRequestError(
+            f"The metadata {misplaced[0]!r} is about a table, and the input's comes from its upstream",
+            remedy="Say it in the metadata of the upstream asset",
+        )
     for prefix in ("", "starting_"):
         if given.get(f"{prefix}version") is not None and given.get(f"{prefix}timestamp") is not None:
             raise InvalidRequestError(
@@ -241,32 +251,33 @@ def parse_input_settings(metadata: Mapping[str, object] | None) -> InputSettings
     )
 
 
-def refuse_slips(
-    given: Iterable[str], keys: Iterable[str], where: str, others: Mapping[str, str] = NOT_WRITTEN
-) -> None:
-    """Check that no key is a known one misspelled. Keys of the user's own pass, as do those with a `/`.
-
-    Args:
-        others: What is no key here, and what to do instead.
+def refuse_old_names(given: Iterable[str]) -> None:
+    """Check that no setting has the name that it had before.
 
     Raises:
-        InvalidRequestError: One is, and the error names the near one; or it is one of the others.
+        InvalidRequestError: One has, and the error names the new one.
     """
-    known = {_bare(key): key for key in keys}
-    elsewhere_said = {_bare(key): remedy for key, remedy in others.items()}
     for name in given:
-        if _bare(name) in elsewhere_said and "/" not in name:
+        if name in OLD_NAMES:
             raise InvalidRequestError(
-                f"The metadata key {name!r} of {where} would be ignored",
-                cause="That could change what is written or read",
-                remedy=f"{elsewhere_said[_bare(name)]}; a key of your own takes a prefix, as in 'my/{name}'",
+                f"There is no setting {name!r}",
+                cause=f"It is called {OLD_NAMES[name]!r} now",
+                remedy=_HINTS.get(name, f"Name it {OLD_NAMES[name]!r}"),
                 key=name,
             )
+
+
+def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
+    """Check that no key of metadata is a known one misspelled. Keys of the user's own pass.
+
+    Raises:
+        InvalidRequestError: One is, and the error names the near one.
+    """
+    known = {_bare(key): key for key in keys}
+    for name in given:
         if name in known.values() or "/" in name or name.lower() in _WORDS_OF_THEIR_OWN:
             continue
         near = known.get(_bare(name)) or _nearest(_bare(name), known)
-        if near is None and elsewhere(name) in known.values():
-            near = elsewhere(name)
         if near is not None:
             raise InvalidRequestError(
                 f"The metadata key {name!r} of {where} does not exist",
@@ -276,27 +287,48 @@ def refuse_slips(
             )
 
 
-def elsewhere(name: str) -> str | None:
-    """Our word for what others call so."""
-    return next((ours for theirs, ours in ELSEWHERE.items() if _bare(theirs) == _bare(name)), None)
-
-
 def _bare(name: str) -> str:
     return "".join(char for char in name.lower() if char.isalnum())
 
 
 def _nearest(name: str, known: Mapping[str, str]) -> str | None:
-    ratios = {key: SequenceMatcher(None, name, bare).ratio() for bare, key in known.items()}
-    best = max(ratios, key=lambda key: ratios[key])
-    return best if ratios[best] >= _SLIP else None
+    ratios = {bare: SequenceMatcher(None, name, bare).ratio() for bare in known}
+    best = max(ratios, key=lambda bare: ratios[bare])
+    if ratios[best] >= _SLIP or sorted(name) == sorted(best):
+        return known[best]
+    if len(name) < _LONG:
+        return None
+    return next((key for bare, key in known.items() if len(bare) >= _LONG and name.startswith(bare)), None)
 
 
-def parse_mode(mode: object) -> OutputMode:
-    """A write mode, checked."""
-    if mode not in MODES:
-        raise InvalidRequestError(f"mode {mode!r} does not exist", remedy=f"Use one of {', '.join(MODES)}", mode=mode)
+def parse_write(write: object) -> ManagedWrite:
+    """What becomes of the rows that are there, checked."""
+    if isinstance(write, str):
+        refuse_old_names([write])
+    if write not in WRITES:
+        by_changes = write == "overwrite_changed"
+        raise InvalidRequestError(
+            f"write={write!r} is for incremental steps" if by_changes else f"write={write!r} does not exist",
+            remedy=f"Use one of {', '.join(WRITES)}" + ("; or a @delta_asset" if by_changes else ""),
+            write=write,
+        )
     # A member of an enum of texts is one of them, too. Dagster stores plain ones alone.
-    return MODES[MODES.index(mode)]
+    return WRITES[WRITES.index(write)]
+
+
+def parse_unit(unit: object) -> UnitKind:
+    """What one run writes, checked."""
+    if unit not in UNIT_KINDS:
+        raise InvalidRequestError(f"unit={unit!r} does not exist", remedy=f"Use one of {', '.join(UNIT_KINDS)}")
+    return UNIT_KINDS[UNIT_KINDS.index(unit)]
+
+
+def parse_on_redo(on_redo: object) -> OnRedo:
+    """What a unit does that is done again, checked."""
+    if on_redo not in ON_REDO:
+        raise InvalidRequestError(f"on_redo={on_redo!r} does not exist", remedy=f"Use one of {', '.join(ON_REDO)}")
+    chosen: OnRedo = on_redo  # type: ignore[assignment]  # it was just looked up
+    return chosen
 
 
 def parse_columns(value: object, key: str) -> tuple[str, ...] | None:
@@ -323,6 +355,13 @@ def _text(metadata: Mapping[str, object], key: str) -> str | None:
     if value is not None and not isinstance(value, str):
         raise InvalidRequestError(f"The metadata {key!r} is not a string", cause=f"It is {value!r}")
     return value or None
+
+
+def _flag(metadata: Mapping[str, object], key: str) -> bool | None:
+    value = metadata.get(key)
+    if value is not None and not isinstance(value, bool):
+        raise InvalidRequestError(f"The metadata {key!r} is not True or False", cause=f"It is {value!r}")
+    return value
 
 
 def _number(metadata: Mapping[str, object], key: str) -> int | None:

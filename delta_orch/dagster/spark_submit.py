@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, get_type_hints
 
 import dagster as dg
 
 from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.run import DagsterRun, ensure_same_config, read_run
+from delta_orch.dagster.run import DagsterRun, asset_units, read_run
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.run_identity import Idempotency
-from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.submitted import (
     SubmittedRun,
     carry_out,
@@ -23,30 +21,36 @@ from delta_orch.pipeline.submitted import (
     find_spark_submit,
     submit_environment,
 )
+from delta_orch.pipeline.unit import OnRedo, Unit
 
 if TYPE_CHECKING:
     from dagster import PipesClientCompletedInvocation as _Invocation
     from dagster import PipesExecutionResult
 
-    from delta_orch.log.files.txn import TxnId
+    from delta_orch.log.write.commit_options import CommitOptions
+    from delta_orch.writing.target import WriteOptions
 else:
     # Dagster before 1.13 does not export it.
     _Invocation = get_type_hints(dg.PipesClient.run)["return"]
 
+WRITES = ("append", "merge", "overwrite", "overwrite_partitions")
+"""What a submitted program may do to the rows that are there."""
+
 
 class PipesDeltaSparkClient(dg.PipesClient):
-    """Submits programs with `spark-submit`. A program commits to a table under the transaction of the step:
+    """Submits programs with `spark-submit`. A program commits to a table as the unit of the step:
 
         run = delta_orch.submitted_run()
         run.table().append(rows, **run.options)
 
-    It may open Dagster Pipes as well, to log and to report more metadata. A retry or re-execution that finds the commit
-    in the table's log submits nothing. A program that ends well without the commit fails the step.
+    It may open Dagster Pipes as well, to log and to report more metadata. A run that repeats one which was killed after
+    the commit submits nothing. One that does the work again replaces the rows of its unit. A program that ends well
+    without the commit fails the step.
 
     Args:
         master: `--master`.
         deploy_mode: `--deploy-mode`. With `cluster` the driver runs elsewhere: give a `message_reader` it can write to.
-            A driver there goes on when the step is canceled; the transaction keeps its commit and a retry's apart.
+            A driver there goes on when the step is canceled; the unit keeps its commit and a retry's apart.
         conf: `--conf` of all programs.
         env: Environment variables of `spark-submit`.
         binary: The program, by name or path.
@@ -87,8 +91,8 @@ class PipesDeltaSparkClient(dg.PipesClient):
         application: str,
         application_args: Sequence[str] = (),
         conf: Mapping[str, str] | None = None,
-        adds: bool = True,
-        idempotency: Idempotency = "run",
+        write: Mode = "append",
+        on_redo: OnRedo = "replace",
         extras: Mapping[str, object] | None = None,
     ) -> dg.PipesClientCompletedInvocation:
         """Submit a program, and find its commit.
@@ -99,9 +103,8 @@ class PipesDeltaSparkClient(dg.PipesClient):
             application: The script or JAR.
             application_args: Its arguments.
             conf: `--conf`, over those of the client.
-            adds: True if the program keeps the rows that are there: running it twice would double its rows. A late run
-                of an older date may then still commit. False if the program replaces or merges rows.
-            idempotency: `run` or `partition`, as the IO manager's.
+            write: What the program does: `append`, `merge`, `overwrite` or `overwrite_partitions`.
+            on_redo: What a run does that is executed again: `replace`, `keep` or `add`. See `DeltaLakeIOManager`.
             extras: For the program, by Pipes.
 
         Returns: the invocation; the asset returns its `get_materialize_result()`, with the metadata of the commit and
@@ -113,10 +116,10 @@ class PipesDeltaSparkClient(dg.PipesClient):
             MissingDependencyError: There is no `spark-submit`.
         """
         target, run, name = table.table(), read_run(context), context.asset_key.to_user_string()
-        txns = _txns(context, run, idempotency, adds=adds)
-        step = Step(name, target, txns=txns)
         partition = {"partition": context.partition_key} if context.has_partition_key else None
-        submitted = SubmittedRun(target.uri, txns, run.user_metadata(name, partition))
+        about: WriteOptions = {"user_metadata": run.user_metadata(name, partition)}
+        attempt = run.attempt(_units(context, run, write))
+        step = Step(name, target, write, attempt=attempt, on_redo=on_redo, options=about)
         with dg.open_pipes_session(
             # Pipes asks the context of an asset for what is deprecated there.
             context=context.op_execution_context,
@@ -125,12 +128,14 @@ class PipesDeltaSparkClient(dg.PipesClient):
             extras=dict(extras or {}),
         ) as session:
             program = [application, *map(str, application_args)]
-            variables = {**submitted.environment(), **session.get_bootstrap_env_vars()}
-            settings = {**self.conf, **(conf or {}), **submitted.spark_conf()}
-            report = carry_out(step, partial(self._submit, program, variables, settings))
-            if report.skipped:
-                ensure_same_config(context, report)
-                context.log.info("%s: %s", name, report.reason)
+
+            def submit(options: CommitOptions) -> None:
+                submitted = SubmittedRun.of(target.uri, options)
+                variables = {**submitted.environment(), **session.get_bootstrap_env_vars()}
+                self._submit(program, variables, {**self.conf, **(conf or {}), **submitted.spark_conf()})
+
+            report = carry_out(step, submit)
+            context.log.info(report.sentence())
         snapshot = report.snapshot()
         metadata = report_metadata(report, snapshot, table_name=name, run_id=context.run.run_id)
         return _Completed(session, metadata, data_version(snapshot))
@@ -175,13 +180,10 @@ class _Completed(_Invocation):
         ]
 
 
-def _txns(
-    context: dg.AssetExecutionContext, run: DagsterRun, idempotency: Idempotency, *, adds: bool
-) -> tuple[TxnId, ...]:
-    if idempotency not in ("run", "partition"):
+def _units(context: dg.AssetExecutionContext, run: DagsterRun, write: str) -> tuple[Unit, ...]:
+    if write not in WRITES:
         raise InvalidRequestError(
-            f"idempotency={idempotency!r} is not 'run' or 'partition'",
-            cause="The commit of a submitted program is found by its transaction",
+            f"write={write!r} is not for a submitted program", remedy=f"Use one of {', '.join(WRITES)}"
         )
     keys = context.partition_keys if context.has_partition_key or context.has_partition_key_range else ()
     if len(keys) > 1:
@@ -189,6 +191,5 @@ def _txns(
             f"A submitted program commits one partition, but the run covers {len(keys)}",
             remedy="Give the asset BackfillPolicy.multi_run(1)",
         )
-    # What a late run adds is not lost to a newer one, in a partition as without.
-    scopes = None if adds and idempotency == "run" else dict.fromkeys(keys) or None
-    return run.identity(context.asset_key.path).txns(idempotency, scopes=scopes, by_run=adds)
+    adds = write in ("append", "merge")
+    return asset_units(context.asset_key.path, run, dict.fromkeys(keys) or None, adds=adds, by_run=False)

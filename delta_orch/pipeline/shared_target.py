@@ -50,7 +50,7 @@ def other_steps(before: TableSnapshot, consumers: tuple[str, ...]) -> frozenset[
             that has none spares those of incremental steps: they would not write them again.
     """
     spared = ("cdc:", *WRITERS) if consumers else ("cdc:",)
-    return frozenset(name for name in before.txns if name.startswith(spared) and not name.startswith(consumers))
+    return frozenset(name for name in before.txns.named(spared) if not name.startswith(consumers))
 
 
 def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:
@@ -182,7 +182,9 @@ def ensure_others_keep_theirs(table: DeltaTable, staged: StagedWrite, consumers:
 
     for commit, found in added_by(table, staged.read_version, wanted, is_own):
         version = commit.version
-        if owner := next((txn.app_id for txn in commit.txns if found and txn.app_id in others), None):
+        if not found or is_own(commit):
+            continue
+        if owner := next((txn.app_id for txn in commit.txns if txn.app_id in others), None):
             raise _unfit(table, f"The step {owner!r} has written them, in version {version}")
     if wanted:
         raise _unfit(table, f"Who has written them is not known: its log begins after version {version - 1}")

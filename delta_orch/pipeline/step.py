@@ -21,8 +21,7 @@ from delta_orch.errors import (
     SchemaMismatchError,
     TableExistsError,
 )
-from delta_orch.log.files.effect import effect_of
-from delta_orch.log.files.txn import TxnId, is_unit_name
+from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.audit import ensure_unique_keys
 from delta_orch.pipeline.run_identity import cdc_prefix
@@ -163,7 +162,7 @@ class Step:
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
         look: Is shown what was staged, before it is published; what it raises refuses it. What others commit after it
             has looked, and which the write would replace, is a conflict. What it returns is shown the others.
-        consumers: Of an incremental step, the names of its cursors (`run_identity.cdc_prefix`).
+        consumers: Of an incremental step, what the names of its cursors (`run_identity.cdc_prefix`) and units begin with.
         owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another,
             and none that `shared_target` spares. `process` sets it.
         look_at_partitions: Of `verbs.overwrite`.
@@ -390,6 +389,10 @@ class Step:
                         source=batch.source.uri,
                     )
         consumers = tuple(cdc_prefix(reader.consumer) for reader in readers.values())
+        if self.attempt is not None:
+            consumers += (f"{self.attempt.units[0].writer}:",)  # What its own runs have written is not another's.
+        if self.attempt is not None:
+            consumers += tuple(f"{unit.writer}:" for unit in self.attempt.units)
         inputs = tuple(batch.as_input() for batch in batches.values())
         cursors = tuple(batch.txn for batch in batches.values()) if moves_cursors else ()
         return replace(self, where=where, consumers=consumers, owner=INCREMENTAL, cursors=cursors, inputs=inputs)
@@ -438,14 +441,10 @@ class Step:
         gone: tuple[str, ...] = ()
         if before is not None:
             writer = None if self.attempt is None else self.attempt.units[0].writer
-            others = sorted(
-                name
-                for name, order in before.txns.items()
-                if order >= 0
-                and (is_unit_name(name) or name.startswith("cdc:"))
-                and not name.startswith(step.consumers)
-                and (writer is None or not name.startswith(f"{writer}:"))
-            )
+            recorded = before.txns.named(("cdc:", *UNIT_PREFIXES))
+            own_names = step.consumers if writer is None else (*step.consumers, f"{writer}:")
+            live = sorted(name for name, order in recorded.items() if order >= 0)
+            others = [name for name in live if not name.startswith(own_names) and (writer or name.startswith("cdc:"))]
             if others:
                 raise InvalidRequestError(
                     f"{self.name} cannot refresh {self.table.uri}: {others[0]} writes to it, too",
@@ -454,7 +453,7 @@ class Step:
                     "its units",
                     uri=self.table.uri,
                 )
-            gone = tuple(n for n, at in before.txns.items() if at >= 0 and is_unit_name(n))
+            gone = tuple(name for name in live if is_unit_name(name))
         own = {txn.app_id for txn in work.txns}
         keys = self.merge_keys if self.mode == "merge" else ()
         step = replace(step, taken_back=tuple(set(gone) - own), unique_keys=keys)
@@ -505,20 +504,24 @@ class Step:
         if before is not None and before.properties.set_transaction_retention_ms is not None:
             self._ensure_told_by_rows()
         if before is not None:
-            orders = ((txn, recorded_order(before, txn.app_id)) for txn in self.guards)
-            stale = [txn for txn, order in orders if order is not None and txn.is_recorded_by(order)]
+            guarded = ((txn, recorded_order(before, txn.app_id)) for txn in self.guards)
+            stale = [txn for txn, order in guarded if order is not None and txn.is_recorded_by(order)]
             if stale:
-                found = RecordedUnit.of(self.table, before, stale[0].app_id)
-                fenced = self._fenced(before, found)
+                order = recorded_order(before, stale[0].app_id)
+                assert order is not None
+                fenced = self._fenced(before, RecordedUnit.of(self.table, stale[0].app_id, order))
                 return _Work((), over=fenced, fenced=fenced)
         txns: list[TxnId] = []
         redone: list[RecordedUnit] = []
         over: list[tuple[Unit, RecordedUnit, bool]] = []
+        names = [unit.name for unit in self.attempt.units]
+        orders = {} if before is None else before.txn_versions(names)
         for unit in self.attempt.units:
-            if before is None or recorded_order(before, unit.name) is None:
+            order = orders.get(unit.name)
+            if order is None or order < 0:
                 txns.append(self._unit_txn(unit, None))
                 continue
-            recorded = RecordedUnit.of(self.table, before, unit.name)
+            recorded = RecordedUnit.of(self.table, unit.name, order)
             relation = self.attempt.relation_to(recorded)
             if relation == "earlier" and self.on_redo != "keep":
                 redone.append(recorded)
@@ -702,8 +705,7 @@ class Step:
         left_out = tuple(txn.app_id for txn in result.skipped_txns)
         if not work.redone and self.unit_column is None:
             return StepReport(self.table, result.version, "written", left_out=left_out, commit=result)
-        effect = effect_of(self.table.log.read_commit(result.version))
-        removed = None if effect is None else effect.rows_removed
+        removed = None if result.effect is None else result.effect.rows_removed
         outcome: Outcome = "replaced" if work.redone or removed else "written"
         return StepReport(self.table, result.version, outcome, removed, left_out=left_out, commit=result)
 

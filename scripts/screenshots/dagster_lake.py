@@ -13,9 +13,9 @@ from delta_orch.dagster import (
     DeltaLakeIOManager,
     DeltaTableResource,
     build_delta_audit_checks,
-    build_delta_freshness_check,
+    build_delta_check,
     build_delta_log_sensor,
-    build_delta_row_count_check,
+    checks,
     delta_asset,
     with_delta_maintenance,
 )
@@ -45,7 +45,7 @@ def orders(context: dg.AssetExecutionContext) -> pa.Table:
 @delta_asset(
     incremental_from=bronze,
     table=silver,
-    write="touched_partitions",
+    write="overwrite_changed",
     partition_by=["day"],
     deps=[orders],
     group_name="sales",
@@ -60,8 +60,8 @@ definitions = with_delta_maintenance(
         assets=[orders, daily_sales],
         asset_checks=[
             *build_delta_audit_checks([orders]),
-            build_delta_row_count_check(orders, bronze, min_rows=1000),
-            build_delta_freshness_check(orders, bronze, max_age=timedelta(hours=6)),
+            build_delta_check(orders, bronze, checks.row_count(min_rows=1000)),
+            build_delta_check(orders, bronze, checks.freshness(max_age=timedelta(hours=6))),
         ],
         sensors=[build_delta_log_sensor(name="orders_changed", table_uri=bronze.table_uri, target=[daily_sales])],
         resources={"io_manager": DeltaLakeIOManager(root_uri=str(ROOT))},

@@ -151,7 +151,7 @@ def test_an_incremental_append_that_is_cleared_reads_its_versions_again(tmp_path
 
 def test_the_default_of_an_incremental_task_empties_what_is_empty(tmp_path: Path, clock: list[int]) -> None:
     source = DeltaTable(tmp_path / "s")
-    source.append(rows("a", "b"), partition_by=["v"])
+    source.append(pa.table({"v": ["a", "b"], "n": [1, 2]}), partition_by=["v"])
 
     def make(**more: Any) -> Callable[[], Any]:
         return lambda: DeltaIncrementalOperator(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 from pathlib import Path
@@ -11,14 +10,22 @@ from typing import Any
 import dagster as dg
 import pyarrow as pa
 
-from delta_orch.dagster import DeltaLakeIOManager, DeltaTableResource
+from delta_orch.dagster import (
+    ChangeBatch,
+    DeltaLakeIOManager,
+    DeltaOut,
+    DeltaTableResource,
+    delta_asset,
+    delta_multi_asset,
+    incremental,
+)
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-08")
 
 
 class FailingIOManager(DeltaLakeIOManager):
     """Does as `DELTA_TEST_FAULT` says: `after` fails once the commit is done, `before` fails in its place, `kill` ends
-    the process right after the commit. (`forget` makes the asset below delete the root run.)"""
+    the process right after the commit."""
 
     def handle_output(self, context: dg.OutputContext, obj: Any) -> None:
         fault = os.environ.get("DELTA_TEST_FAULT", "")
@@ -38,18 +45,21 @@ class FailingIOManager(DeltaLakeIOManager):
     backfill_policy=dg.BackfillPolicy.single_run(),
 )
 def flights(context) -> pa.Table:  # type: ignore[no-untyped-def]
-    if os.environ["DELTA_TEST_FAULT"] == "forget":
-        context.instance.delete_run(context.run.root_run_id)
     keys = list(context.partition_keys)
     return pa.table({"day": keys, "run": [context.run.run_id] * len(keys)})
 
 
-@dg.asset(metadata={"mode": "append"}, config_schema={"n": dg.Field(int, is_required=False)})
+@dg.asset(metadata={"write": "append"})
 def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
     return pa.table({"run": [context.run.run_id]})
 
 
-@dg.op(out=dg.Out(metadata={"mode": "append"}))
+@dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "write": "append"})
+def added(context) -> pa.Table:  # type: ignore[no-untyped-def]
+    return pa.table({"day": [context.partition_key], "run": [context.run.run_id]})
+
+
+@dg.op(out=dg.Out(metadata={"write": "append"}))
 def appended(context) -> pa.Table:  # type: ignore[no-untyped-def]
     return pa.table({"run": [context.run.run_id]})
 
@@ -66,7 +76,7 @@ def look_at(appended: pa.Table) -> None:
         file.write("".join(f"{run}\n" for run in appended["run"].to_pylist()))
 
 
-IO_MANAGER = DeltaLakeIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), idempotency=dg.EnvVar("DELTA_TEST_IDEMPOTENCY"))
+IO_MANAGER = DeltaLakeIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), on_redo=dg.EnvVar("DELTA_TEST_ON_REDO"))
 
 PICKLED = dg.FilesystemIOManager(base_dir=dg.EnvVar("DAGSTER_HOME"))
 
@@ -162,11 +172,13 @@ def stored_job() -> None:
 
 
 def definitions() -> dg.Definitions:
+    in_process = dg.in_process_executor
     return dg.Definitions(
-        assets=[flights, readings],
+        assets=[flights, readings, added],
         jobs=[
-            dg.define_asset_job("flights_job", selection=[flights], executor_def=dg.in_process_executor),
-            dg.define_asset_job("readings_job", selection=[readings], executor_def=dg.in_process_executor),
+            dg.define_asset_job("flights_job", selection=[flights], executor_def=in_process),
+            dg.define_asset_job("readings_job", selection=[readings], executor_def=in_process),
+            dg.define_asset_job("added_job", selection=[added], executor_def=in_process),
         ],
         resources={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"))},
     )
@@ -180,34 +192,66 @@ def readings_job() -> dg.JobDefinition:
     return definitions().resolve_job_def("readings_job")
 
 
-def deployed_job(metadata: str, settings: str) -> dg.JobDefinition:
-    """The job of an asset as one deployment defines it, and the next one may define otherwise."""
-    said = json.loads(metadata)
+def added_job() -> dg.JobDefinition:
+    return definitions().resolve_job_def("added_job")
 
-    @dg.asset(metadata=said, partitions_def=DAYS if "partition_expr" in said else None)
-    def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
-        day = context.run.tags.get("dagster/partition", "2013-01-01")
-        return pa.table({"day": [day], "run": [context.run.run_id]})
 
+@dg.asset(metadata={"write": "append"}, retry_policy=dg.RetryPolicy(max_retries=1))
+def killed_once(context) -> pa.Table:  # type: ignore[no-untyped-def]
+    if context.retry_number:
+        os.environ["DELTA_TEST_FAULT"] = ""
+    return pa.table({"run": [context.run.run_id]})
+
+
+def killed_once_job() -> dg.JobDefinition:
+    """Each step has a process of its own."""
     return dg.Definitions(
-        [readings],
-        jobs=[dg.define_asset_job("readings_job", executor_def=dg.in_process_executor)],
-        resources={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), **json.loads(settings))},
-    ).resolve_job_def("readings_job")
+        [killed_once],
+        jobs=[dg.define_asset_job("killed_once_job", executor_def=dg.multiprocess_executor)],
+        resources={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"))},
+    ).resolve_job_def("killed_once_job")
 
 
-def deployed_op_job(settings: str) -> dg.JobDefinition:
-    """The same of an op."""
+def table(name: str) -> DeltaTableResource:
+    return DeltaTableResource(table_uri=dg.EnvVar(f"DELTA_TEST_{name.upper()}"))
 
-    @dg.op(out=dg.Out(metadata={"mode": "append"}))
-    def readings(context) -> pa.Table:  # type: ignore[no-untyped-def]
-        return pa.table({"run": [context.run.run_id]})
 
-    @dg.job(
-        executor_def=dg.in_process_executor,
-        resource_defs={"io_manager": FailingIOManager(root_uri=dg.EnvVar("DELTA_TEST_ROOT"), **json.loads(settings))},
-    )
-    def readings_job() -> None:
-        readings()
+def read(context: dg.AssetExecutionContext, batch: ChangeBatch) -> pa.Table:
+    """The values that are new in the source, with the run that read them."""
+    values = batch.inserted().to_arrow()["v"].to_pylist()
+    return pa.table({"v": values, "run": [context.run.run_id] * len(values)})
 
-    return readings_job
+
+@delta_asset(incremental_from=table("source"), table=table("one"), write="append")
+def followed(context: dg.AssetExecutionContext, batch: ChangeBatch) -> pa.Table:
+    return read(context, batch)
+
+
+@delta_multi_asset(
+    incremental_from=table("source"),
+    outs={"one": DeltaOut(table("one"), "append"), "two": DeltaOut(table("two"), "append")},
+)
+def both(context: dg.AssetExecutionContext, batch: ChangeBatch):  # type: ignore[no-untyped-def]
+    rows = read(context, batch)
+    return {"one": rows, "two": None if is_fault("second") else rows}
+
+
+def incremental_job(asset: dg.AssetsDefinition) -> dg.JobDefinition:
+    def told(*arguments: Any) -> Any:
+        if is_fault("kill"):
+            os.kill(os.getpid(), signal.SIGKILL)
+        if is_fault("after"):
+            raise RuntimeError("lost after the commit")
+        return tell(*arguments)
+
+    tell, incremental.incremental_metadata = incremental.incremental_metadata, told
+    jobs = [dg.define_asset_job("incremental_job", executor_def=dg.in_process_executor)]
+    return dg.Definitions([asset], jobs=jobs).resolve_job_def("incremental_job")
+
+
+def followed_job() -> dg.JobDefinition:
+    return incremental_job(followed)
+
+
+def both_job() -> dg.JobDefinition:
+    return incremental_job(both)

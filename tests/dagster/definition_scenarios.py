@@ -184,21 +184,20 @@ class Definition:
         for dimension in self.dimensions:
             if dimension.kind == "dynamic":
                 self.instance.add_dynamic_partitions(f"dynamic_{dimension.column}", dimension.keys)
-        self.mode = rng.choice(["overwrite", "overwrite", "append", "merge"])
-        self.overwrite = rng.choice(["replace_where", "replace_where", "dynamic"])
-        self.has_one_value = self.mode == "merge" or (self.mode == "overwrite" and self.overwrite == "dynamic")
+        self.write_as = rng.choice(["overwrite", "overwrite", "overwrite_partitions", "append", "merge"])
+        self.has_one_value = self.write_as in ("merge", "overwrite_partitions")
         self.kind = rng.choice(list(VALUES))
         self.read_as = rng.choice([*VALUES, "by_key"])
         self.layout = rng.choice([None, None, [], ["other"]])
-        self.rows: dict[str, list[int]] = {}
+        self.rows: dict[str, int] = {}
         self.seen: list[tuple[str, int]] = []
         self.wanted: list[str] | None = None
         self.events, self.copy = self._events(), self._copy()
-        self.io_manager = DeltaLakeIOManager(root_uri=str(root), partition_overwrite=self.overwrite)
+        self.io_manager = DeltaLakeIOManager(root_uri=str(root))
 
     def __str__(self) -> str:
         dimensions = " × ".join(map(str, self.dimensions))
-        return f"{dimensions}; {self.mode} ({self.overwrite}) of {self.kind}, layout {self.layout}; {self.mapping}"
+        return f"{dimensions}; {self.write_as} of {self.kind}, layout {self.layout}; {self.mapping}"
 
     def pick(self) -> str:
         if len(self.dimensions) == 1:
@@ -211,11 +210,11 @@ class Definition:
         is_multi = len(self.dimensions) > 1
         metadata: dict[str, Any] = {
             "partition_expr": {d.column: d.column for d in self.dimensions} if is_multi else "p",
-            "mode": self.mode,
+            "write": self.write_as,
         }
         if formats:
             metadata["partition_format"] = formats if is_multi else formats["p"]
-        if self.mode == "merge":
+        if self.write_as == "merge":
             metadata["merge_keys"] = ["id", *(d.column for d in self.dimensions)]
         if self.layout is not None:
             metadata["partition_by"] = self.layout
@@ -335,7 +334,7 @@ class Definition:
             assert self.found() == before, "a refused run changed the table"
             return False
         for key in map(str, keys):
-            self.rows[key] = [*self.rows.get(key, []), self.stamp] if self.mode == "append" else [self.stamp]
+            self.rows[key] = self.stamp
         return True
 
     def read(self) -> bool:
@@ -377,13 +376,7 @@ class Definition:
         )
 
     def model(self, keys: list[str] | None = None) -> list[tuple[str, int]]:
-        return [
-            (key, stamp)
-            for key, stamps in self.rows.items()
-            if keys is None or key in keys
-            for stamp in stamps
-            for _ in range(3)
-        ]
+        return [(key, stamp) for key, stamp in self.rows.items() if keys is None or key in keys for _ in range(3)]
 
     def found(self) -> list[tuple[str, int]]:
         table = DeltaTable(self.root / "events")

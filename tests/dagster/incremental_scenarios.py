@@ -41,7 +41,9 @@ class Scenario:
     def __init__(self, root: Path, seed: int) -> None:
         rng = self.random = random.Random(seed)
         self.root, self.stamp = root, 0
-        self.write: Any = rng.choice(["dynamic", "dynamic", "touched_partitions", "overwrite", "merge", "append"])
+        self.write: Any = rng.choice(
+            ["overwrite_partitions", "overwrite_partitions", "overwrite_changed", "overwrite", "merge", "append"]
+        )
         self.source_by, self.target_by = rng.choice(LAYOUTS), rng.choice(LAYOUTS)
         self.max_versions = rng.choice([None, 1])
         self.source = DeltaTable(root / "source")
@@ -61,9 +63,9 @@ class Scenario:
     @property
     def is_exact(self) -> bool:
         """Whether the mode is exact for these partitions. If so, it must not be refused."""
-        if self.write == "dynamic":
+        if self.write == "overwrite_partitions":
             return bool(self.target_by) and set(self.source_by) <= set(self.target_by)
-        return self.write != "touched_partitions" or bool(self.source_by)
+        return self.write != "overwrite_changed" or bool(self.source_by)
 
     def _asset(self) -> dg.AssetsDefinition:
         scenario = self
@@ -169,7 +171,7 @@ class Scenario:
             merged = {row[0]: row for row in self.expected}
             merged.update({row[0]: row for row in state})
             self.expected = list(merged.values())
-        elif self.write == "dynamic":
+        elif self.write == "overwrite_partitions":
             there = {self._partition(row) for row in state}
             # Of a recreated source all that is there is replaced.
             kept = [] if self.is_new else [row for row in self.expected if self._partition(row) not in there]
@@ -188,8 +190,8 @@ class Scenario:
 
 
 def _faulty(scenario: Scenario, process_all: Any) -> Any:
-    def call(step: Step, *arguments: Any) -> StepReport:
-        report: StepReport = process_all(step, *arguments)
+    def call(step: Step, *arguments: Any, **more: Any) -> StepReport:
+        report: StepReport = process_all(step, *arguments, **more)
         if scenario.fault == "after":
             scenario.fault = ""
             raise RuntimeError("lost after the commit")

@@ -1,5 +1,7 @@
 """Random scenarios on an instance, each step against a plain model: `python -m tests.dagster.scenarios --cases 200`.
 
+The model is the contract: each unit's rows are there once, those of the attempt at it that began last.
+
 A lake of assets and a job of ops: days that are replaced, rows that are appended, items that are merged, the last
 day's total, an incremental copy, regions that come and go, days whose mode changes, and two tables of one function.
 Steps run days, ranges and wholes; their writes fail before or after the commit, and are retried; runs overtake each
@@ -67,7 +69,8 @@ class Scenario:
         self.totals: dict[str, int] = {}
         self.copied: dict[str, int] = {}
         self.regions: dict[str, int] = {}
-        self.mixed: dict[str, list[int]] = {}
+        self.mixed: dict[str, int] = {}
+        self.began_last = 0
         self.mode = "overwrite"
         self.halves: dict[str, int] = {}
         self.overtakes = False
@@ -88,11 +91,11 @@ class Scenario:
             columns = {"day": keys, "stamp": [scenario.stamp] * len(keys)}
             return pa.table({**columns, **({"note": keys} if scenario.with_note else {})})
 
-        @dg.asset(metadata={"mode": "append"}, retry_policy=RETRY)
+        @dg.asset(metadata={"write": "append"}, retry_policy=RETRY)
         def appended() -> pa.Table:
             return pa.table({"stamp": [scenario.stamp]})
 
-        @dg.asset(metadata={"mode": "merge", "merge_keys": ["id"]}, retry_policy=RETRY)
+        @dg.asset(metadata={"write": "merge", "merge_keys": ["id"]}, retry_policy=RETRY)
         def items() -> pa.Table:
             return pa.table({"id": [scenario.stamp % 5, scenario.stamp % 3 + 5], "stamp": [scenario.stamp] * 2})
 
@@ -109,7 +112,7 @@ class Scenario:
         @delta_asset(
             incremental_from=DeltaTableResource(table_uri=str(self.root / "days")),
             table=DeltaTableResource(table_uri=str(self.root / "copied")),
-            write="touched_partitions",
+            write="overwrite_changed",
             partition_by=["day"],
             schema_mode="merge",
             deps=[days],
@@ -160,12 +163,12 @@ class Scenario:
 
         @dg.asset(
             partitions_def=DAYS,
-            metadata={"partition_expr": "day", "mode": mode},
+            metadata={"partition_expr": "day", "write": mode},
             backfill_policy=dg.BackfillPolicy.single_run(),
             retry_policy=RETRY,
         )
         def mixed(context: dg.AssetExecutionContext) -> pa.Table:
-            stamp = int(context.run.tags["stamp"])
+            stamp = scenario.began_last = int(context.run.tags["stamp"])
             if scenario.overtakes and stamp == scenario.stamp:
                 scenario.overtakes = False
                 scenario.run_mixed(stamp + 1000)
@@ -188,14 +191,10 @@ class Scenario:
         first, last = sorted(self.random.choices(range(len(KEYS)), k=2))
         self.mixed_span, keys = (KEYS[first], KEYS[last]), KEYS[first : last + 1]
         self.mode = self.random.choice(["append", "overwrite", "append"])
-        self.overtakes = is_overtaken = self.random.random() < 0.5
+        self.overtakes = self.random.random() < 0.5
         self.run_mixed(self.stamp)
-        for key in keys:
-            if self.mode == "append":
-                self.mixed.setdefault(key, []).extend([self.stamp, *([self.stamp + 1000] if is_overtaken else [])])
-            else:
-                # The newer run has written already: the older one is kept out.
-                self.mixed[key] = [self.stamp + 1000 if is_overtaken else self.stamp]
+        # Of an older run that a newer one has overtaken a retry is the newest attempt.
+        self.mixed.update(dict.fromkeys(keys, self.began_last))
 
     def _region(self) -> None:
         key = self.random.choice(["north", "south", "east"])
@@ -309,8 +308,7 @@ class Scenario:
         assert sorted((row["day"], row["total"]) for row in self.rows("totals")) == sorted(self.totals.items())
         assert sorted((row["day"], row["stamp"]) for row in self.rows("copied")) == sorted(self.copied.items())
         assert sorted((row["region"], row["stamp"]) for row in self.rows("regions")) == sorted(self.regions.items())
-        mixed = sorted((day, stamp) for day, stamps in self.mixed.items() for stamp in stamps)
-        assert sorted((row["day"], row["stamp"]) for row in self.rows("mixed")) == mixed
+        assert sorted((row["day"], row["stamp"]) for row in self.rows("mixed")) == sorted(self.mixed.items())
         for name in ("half_one", "half_two"):
             assert [row["stamp"] for row in self.rows(name)] == [self.halves[name] for _ in range(name in self.halves)]
 

@@ -60,8 +60,9 @@ def ordinary(name: str) -> dict[str, Any]:
     known: dict[str, dict[str, Any]] = {
         "Audit": {"name": "some", "min_rows": 1},
         "ByPartition": {"partitions_def": DAYS, "partition_expr": "day"},
-        "build_delta_schema_check": {"asset": upstream, "table": TABLE, "columns": {"id": "long"}},
-        "build_delta_row_count_check": {"asset": upstream, "table": TABLE, "min_rows": 1},
+        "build_delta_check": {"asset": upstream, "table": TABLE, "rule": delta_orch.dagster.checks.health()},
+        "checks.columns": {"columns": {"id": "long"}},
+        "checks.row_count": {"min_rows": 1},
         "DeltaOut": {"table": TABLE},
         "build_delta_audit_checks": {"assets": [upstream]},
         "build_delta_log_sensor": {"name": "new", "table_uri": "/nonexistent/t", "job": some_job},
@@ -79,7 +80,7 @@ def ordinary(name: str) -> dict[str, Any]:
     }
     if name in known:
         return known[name]
-    function = getattr(delta_orch.dagster, name)
+    function = public(name)
     given: dict[str, Any] = {
         "asset": upstream, "table": TABLE, "source": SOURCE, "columns": ["id"],
         "schema": pa.schema([("id", pa.int64())]),
@@ -90,22 +91,30 @@ def ordinary(name: str) -> dict[str, Any]:
     return {p.name: given[p.name] for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD}
 
 
+def public(name: str) -> Any:
+    found: Any = delta_orch.dagster
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
 def _is_function(name: str) -> bool:
-    public = getattr(delta_orch.dagster, name)
-    return inspect.isfunction(public) or (is_dataclass(public) and name not in ("ChangeBatch", "DeltaSnapshot"))
+    found = public(name)
+    return inspect.isfunction(found) or (is_dataclass(found) and name not in ("ChangeBatch", "DeltaSnapshot"))
 
 
-NAMES = [name for name in delta_orch.dagster.__all__ if _is_function(name)]
+RULES = ("cdc_lag", "columns", "freshness", "health", "null_rate", "row_count", "txn_gaps", "unique", "writers")
+NAMES = [*(name for name in delta_orch.dagster.__all__ if _is_function(name)), *(f"checks.{rule}" for rule in RULES)]
 CALLS = [
     (name, parameter.name)
     for name in NAMES
-    for parameter in inspect.signature(getattr(delta_orch.dagster, name)).parameters.values()
+    for parameter in inspect.signature(public(name)).parameters.values()
     if parameter.kind is not parameter.VAR_KEYWORD
 ]
 
 
 def _call(name: str, arguments: dict[str, Any]) -> None:
-    made = getattr(delta_orch.dagster, name)(**{**ordinary(name), **arguments})
+    made = public(name)(**{**ordinary(name), **arguments})
     if name.endswith("asset") and inspect.isfunction(made):
         made(rows)
 
@@ -166,9 +175,9 @@ def test_an_object_of_dagster_is_taken_or_refused_by_name(name: str, argument: s
 )
 def test_properties_that_no_table_takes_are_refused_at_definition(properties: dict[str, str], said: str) -> None:
     for define in (
-        lambda: delta_asset(incremental_from=SOURCE, table=TABLE, table_properties=properties),
-        lambda: delta_multi_asset(incremental_from=SOURCE, outs={"a": DeltaOut(TABLE, table_properties=properties)}),
-        lambda: DeltaLakeIOManager(root_uri="/t", table_properties=properties),
+        lambda: delta_asset(incremental_from=SOURCE, table=TABLE, properties=properties),
+        lambda: delta_multi_asset(incremental_from=SOURCE, outs={"a": DeltaOut(TABLE, properties=properties)}),
+        lambda: DeltaLakeIOManager(root_uri="/t", properties=properties),
     ):
         with pytest.raises((DeltaError, ValidationError), match=said):
             define()
@@ -176,8 +185,8 @@ def test_properties_that_no_table_takes_are_refused_at_definition(properties: di
 
 def test_properties_of_ones_own_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     own = {"team": "x", "delta.feature.deletionVectors": "supported", "delta.universalFormat.enabledFormats": ""}
-    delta_asset(incremental_from=SOURCE, table=TABLE, table_properties=own)
-    DeltaLakeIOManager(root_uri="/t", table_properties={**own, "delta.appendOnly": dg.EnvVar("UNSET")})
+    delta_asset(incremental_from=SOURCE, table=TABLE, properties=own)
+    DeltaLakeIOManager(root_uri="/t", properties={**own, "delta.appendOnly": dg.EnvVar("UNSET")})
 
 
 def test_a_variable_is_no_location_of_the_core() -> None:

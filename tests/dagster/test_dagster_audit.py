@@ -36,7 +36,7 @@ def test_rows_that_fail_are_never_there(tmp_path: Path, mode: str, is_partitione
 
     @dg.asset(
         partitions_def=DAYS if is_partitioned else None,
-        metadata={"mode": mode, "merge_keys": ["day", "id"], "audit": ["amount > 0", "id < 10"], **about},
+        metadata={"write": mode, "merge_keys": ["day", "id"], "audit": ["amount > 0", "id < 10"], **about},
     )
     def money() -> pa.Table:
         return values[-1]
@@ -75,7 +75,7 @@ def test_rows_that_fail_are_never_there(tmp_path: Path, mode: str, is_partitione
 def test_a_key_twice_makes_no_table(tmp_path: Path, audit: list[str]) -> None:
     lake, values = Lake(tmp_path), [amounts(1, 2)]
 
-    @dg.asset(metadata={"mode": "merge", "merge_keys": ["id"], **({"audit": audit} if audit else {})})
+    @dg.asset(metadata={"write": "merge", "merge_keys": ["id"], **({"audit": audit} if audit else {})})
     def money() -> pa.Table:
         return pa.concat_tables(values)
 

@@ -14,15 +14,8 @@ from delta_orch.dagster import (
     ByPartition,
     DeltaTableResource,
     MaintenancePolicy,
-    build_delta_cdc_lag_check,
-    build_delta_freshness_check,
-    build_delta_health_check,
-    build_delta_null_rate_check,
-    build_delta_row_count_check,
-    build_delta_schema_check,
-    build_delta_txn_gap_check,
-    build_delta_unique_check,
-    build_delta_writer_check,
+    build_delta_check,
+    checks,
 )
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError, SchemaMismatchError, StorageError
@@ -48,8 +41,8 @@ class Checked:
         self.table = DeltaTable(root / "orders")
         self.resource = DeltaTableResource(table_uri=self.table.uri)
 
-    def run(self, build: Any, **arguments: Any) -> tuple[bool, str, dict[str, Any]]:
-        check = build(orders, self.resource, **arguments)
+    def run(self, rule: Any, **arguments: Any) -> tuple[bool, str, dict[str, Any]]:
+        check = build_delta_check(orders, self.resource, rule(**arguments))
         result = dg.materialize([orders, check])
         (found,) = result.get_asset_check_evaluations()
         return found.passed, found.description or "", {key: value.value for key, value in found.metadata.items()}
@@ -64,7 +57,7 @@ ROWS = pa.table({"id": [1, 2, 2, None, None], "a.b": ["x", None, None, "y", "z"]
 
 
 def test_a_table_that_is_not_there_fails(checked: Checked) -> None:
-    passed, description, _ = checked.run(build_delta_row_count_check, min_rows=0)
+    passed, description, _ = checked.run(checks.row_count, min_rows=0)
     assert not passed
     assert "no table" in description
 
@@ -72,42 +65,42 @@ def test_a_table_that_is_not_there_fails(checked: Checked) -> None:
 @pytest.mark.slow
 def test_rows_nulls_keys_and_columns(checked: Checked) -> None:
     checked.table.append(ROWS)
-    assert checked.run(build_delta_row_count_check, min_rows=5, max_rows=5)[0]
-    assert not checked.run(build_delta_row_count_check, min_rows=6)[0]
-    assert checked.run(build_delta_row_count_check, max_rows=2, where="id = 2")[2]["delta/rows"] == 2
-    passed, description, numbers = checked.run(build_delta_null_rate_check, max_null_rates={"id": 0.4, "a.b": 0.3})
+    assert checked.run(checks.row_count, min_rows=5, max_rows=5)[0]
+    assert not checked.run(checks.row_count, min_rows=6)[0]
+    assert checked.run(checks.row_count, max_rows=2, where="id = 2")[2]["delta/rows"] == 2
+    passed, description, numbers = checked.run(checks.null_rate, max_null_rates={"id": 0.4, "a.b": 0.3})
     assert not passed
     assert "a.b: 40.00%" in description
     assert numbers["delta/null_rate/id"] == 0.4
-    assert checked.run(build_delta_null_rate_check, max_null_rates={"id": 0.4, "a.b": 0.4})[0]
-    passed, description, numbers = checked.run(build_delta_unique_check, keys=["ID"])
+    assert checked.run(checks.null_rate, max_null_rates={"id": 0.4, "a.b": 0.4})[0]
+    passed, description, numbers = checked.run(checks.unique, keys=["ID"])
     assert not passed
     # Nulls equal each other.
     assert numbers["delta/repeated_keys"] == 2
-    assert checked.run(build_delta_unique_check, keys=["id", "a.b"])[2]["delta/repeated_keys"] == 1
-    assert checked.run(build_delta_unique_check, keys=["id"], where="id = 1")[0]
+    assert checked.run(checks.unique, keys=["id", "a.b"])[2]["delta/repeated_keys"] == 1
+    assert checked.run(checks.unique, keys=["id"], where="id = 1")[0]
     columns = {"id": "long", "a.b": "string"}
-    assert checked.run(build_delta_schema_check, columns=columns)[0]
-    drift = checked.run(build_delta_schema_check, columns={"id": "integer", "gone": "string"})
+    assert checked.run(checks.columns, columns=columns)[0]
+    drift = checked.run(checks.columns, columns={"id": "integer", "gone": "string"})
     assert drift[1] == "id is long, not integer; gone is missing; a.b is new"
-    assert checked.run(build_delta_schema_check, columns={"ID": "bigint"}, allow_more_columns=True)[0]
-    shorter = checked.run(build_delta_schema_check, columns={"a.b": "varchar(9)"}, allow_more_columns=True)
+    assert checked.run(checks.columns, columns={"ID": "bigint"}, allow_more_columns=True)[0]
+    shorter = checked.run(checks.columns, columns={"a.b": "varchar(9)"}, allow_more_columns=True)
     assert shorter[1] == "a.b is string, not varchar(9)"
     checked.table.alter().add_column("code", "varchar(9)").commit()
     for kind, passes in (("varchar(9)", True), ("VARCHAR( 9 )", True), ("string", True), ("varchar(8)", False)):
-        assert checked.run(build_delta_schema_check, columns={"code": kind}, allow_more_columns=True)[0] is passes
+        assert checked.run(checks.columns, columns={"code": kind}, allow_more_columns=True)[0] is passes
     with pytest.raises(SchemaMismatchError, match="'strnig' is not a type"):
-        checked.run(build_delta_schema_check, columns={"id": "strnig"})
+        checked.run(checks.columns, columns={"id": "strnig"})
     with pytest.raises(InvalidRequestError, match="says NOT NULL"):
-        checked.run(build_delta_schema_check, columns={"id": "struct<a:int not null>"})
+        checked.run(checks.columns, columns={"id": "struct<a:int not null>"})
 
 
 def test_freshness_is_of_data(checked: Checked) -> None:
     checked.table.append(ROWS)
     checked.table.append(ROWS)
-    assert checked.run(build_delta_freshness_check, max_age=timedelta(hours=1))[0]
+    assert checked.run(checks.freshness, max_age=timedelta(hours=1))[0]
     checked.table.optimize()
-    passed, _, numbers = checked.run(build_delta_freshness_check, max_age=timedelta(0))
+    passed, _, numbers = checked.run(checks.freshness, max_age=timedelta(0))
     assert not passed
     assert numbers["delta/last_data_version"] == 1
 
@@ -116,7 +109,7 @@ def test_freshness_is_of_data(checked: Checked) -> None:
 def test_data_of_a_clock_that_is_far_ahead_is_not_fresh(checked: Checked, ahead: timedelta, is_fresh: bool) -> None:
     checked.table.append(ROWS)
     os.utime(log_file(checked.table, 0), (time.time() + ahead.total_seconds(),) * 2)
-    passed, description, numbers = checked.run(build_delta_freshness_check, max_age=timedelta(hours=1))
+    passed, description, numbers = checked.run(checks.freshness, max_age=timedelta(hours=1))
     assert passed == is_fresh
     assert "ahead of the clock here" in description
     assert numbers["delta/age_seconds"] < 0
@@ -125,10 +118,8 @@ def test_data_of_a_clock_that_is_far_ahead_is_not_fresh(checked: Checked, ahead:
 def test_health(checked: Checked) -> None:
     for _ in range(3):
         checked.table.append(ROWS)
-    assert checked.run(build_delta_health_check)[0]
-    passed, description, numbers = checked.run(
-        build_delta_health_check, policy=MaintenancePolicy(min_compactable_files=2)
-    )
+    assert checked.run(checks.health)[0]
+    passed, description, numbers = checked.run(checks.health, policy=MaintenancePolicy(min_compactable_files=2))
     assert not passed
     assert description == "3 files could be compacted"
     assert numbers["delta/health/num_files"] == 3
@@ -138,48 +129,47 @@ def test_cdc_lag(checked: Checked, tmp_path: Path) -> None:
     source = DeltaTable(tmp_path / "source")
     arguments = {"source": DeltaTableResource(table_uri=source.uri)}
     checked.table.append(ROWS)
-    assert "no source" in checked.run(build_delta_cdc_lag_check, **arguments)[1]
+    assert "no source" in checked.run(checks.cdc_lag, **arguments)[1]
     source.append(ROWS)
-    assert "has not read" in checked.run(build_delta_cdc_lag_check, **arguments)[1]
+    assert "has not read" in checked.run(checks.cdc_lag, **arguments)[1]
     batch = IncrementalReader(source, checked.table).next_batch()
     assert batch is not None
     checked.table.append(ROWS, txn=batch.txn)
-    assert checked.run(build_delta_cdc_lag_check, **arguments)[0]
+    assert checked.run(checks.cdc_lag, **arguments)[0]
     source.append(ROWS)
     source.optimize()
-    passed, _, numbers = checked.run(build_delta_cdc_lag_check, **arguments)
+    passed, _, numbers = checked.run(checks.cdc_lag, **arguments)
     assert not passed
     assert numbers["delta/versions_behind"] == 1
-    assert checked.run(build_delta_cdc_lag_check, max_versions=1, **arguments)[0]
+    assert checked.run(checks.cdc_lag, max_versions=1, **arguments)[0]
     # What was cleaned up is not read, either, and nobody knows how much it was.
     source.checkpoint()
     log_file(source, 1).unlink()
-    passed, description, _ = checked.run(build_delta_cdc_lag_check, max_versions=1, **arguments)
+    passed, description, _ = checked.run(checks.cdc_lag, max_versions=1, **arguments)
     assert not passed and "does not hold what lies between" in description
     # A source that went back has other versions than those that were read.
     checked.table.append(ROWS, txn=TxnId(batch.txn.app_id, source.version() + 1))
-    assert not checked.run(build_delta_cdc_lag_check, **arguments)[0]
+    assert not checked.run(checks.cdc_lag, **arguments)[0]
 
 
 def test_other_writers(checked: Checked) -> None:
     checked.table.append(ROWS, user_metadata='{"orchestrator": "dagster"}')
-    assert checked.run(build_delta_writer_check)[0]
+    assert checked.run(checks.writers)[0]
     checked.table.append(ROWS, user_metadata="by hand")
-    passed, description, _ = checked.run(build_delta_writer_check)
+    passed, description, _ = checked.run(checks.writers)
     assert not passed
     assert description == "Other writers: version 1 (WRITE)."
     checked.table.append(ROWS, user_metadata='{"orchestrator": "dagster"}')
-    assert checked.run(build_delta_writer_check, last_versions=1)[0]
+    assert checked.run(checks.writers, last_versions=1)[0]
     checked.table.checkpoint()
     log_file(checked.table, 2).unlink()
-    passed, description, _ = checked.run(build_delta_writer_check)
+    passed, description, _ = checked.run(checks.writers)
     assert not passed and "holds none" in description
 
 
 def test_severity_and_blocking(checked: Checked) -> None:
-    check = build_delta_row_count_check(
-        orders, checked.resource, min_rows=1, severity=dg.AssetCheckSeverity.WARN, blocking=True, name="some"
-    )
+    rule, severity = checks.row_count(min_rows=1), dg.AssetCheckSeverity.WARN
+    check = build_delta_check(orders, checked.resource, rule, severity=severity, blocking=True, name="some")
     (spec,) = check.check_specs
     assert (spec.name, spec.blocking, spec.asset_key) == ("some", True, dg.AssetKey("orders"))
     (found,) = dg.materialize([orders, check]).get_asset_check_evaluations()
@@ -189,41 +179,47 @@ def test_severity_and_blocking(checked: Checked) -> None:
 @pytest.mark.parametrize(
     ("build", "arguments"),
     [
-        (build_delta_row_count_check, {}),
-        (build_delta_row_count_check, {"min_rows": -1}),
-        (build_delta_row_count_check, {"max_rows": -1}),
-        (build_delta_row_count_check, {"min_rows": 2, "max_rows": 1}),
-        (build_delta_freshness_check, {"max_age": timedelta(seconds=-1)}),
-        (build_delta_writer_check, {"last_versions": 0}),
-        (build_delta_writer_check, {"orchestrators": ["dagstr"]}),
-        (build_delta_txn_gap_check, {"app_id": "a", "last_versions": 0}),
-        (build_delta_schema_check, {"columns": {}}),
-        (build_delta_null_rate_check, {"max_null_rates": {}}),
-        (build_delta_null_rate_check, {"max_null_rates": {"a": 40}}),
-        (build_delta_unique_check, {"keys": []}),
-        (build_delta_unique_check, {"keys": "id"}),
+        (checks.row_count, {}),
+        (checks.row_count, {"min_rows": -1}),
+        (checks.row_count, {"max_rows": -1}),
+        (checks.row_count, {"min_rows": 2, "max_rows": 1}),
+        (checks.freshness, {"max_age": timedelta(seconds=-1)}),
+        (checks.writers, {"last_versions": 0}),
+        (checks.writers, {"orchestrators": ["dagstr"]}),
+        (checks.txn_gaps, {"app_id": "a", "last_versions": 0}),
+        (checks.columns, {"columns": {}}),
+        (checks.null_rate, {"max_null_rates": {}}),
+        (checks.null_rate, {"max_null_rates": {"a": 40}}),
+        (checks.unique, {"keys": []}),
+        (checks.unique, {"keys": "id"}),
     ],
 )
 def test_arguments_are_checked(checked: Checked, build: Any, arguments: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError):
-        build(orders, checked.resource, **arguments)
+        build(**arguments)
+
+
+def test_a_rule_of_the_whole_table_looks_at_no_partition(checked: Checked) -> None:
+    by = ByPartition(dg.StaticPartitionsDefinition(["a"]))
+    with pytest.raises(InvalidRequestError, match="about the whole table"):
+        build_delta_check(orders, checked.resource, checks.health(), by_partition=by)
 
 
 def test_txn_gaps(checked: Checked) -> None:
     table, rows = checked.table, ROWS.slice(0, 1)
     table.append(rows)
-    assert not checked.run(build_delta_txn_gap_check, app_id="stream")[0]
+    assert not checked.run(checks.txn_gaps, app_id="stream")[0]
     for version in (3, 4):
         table.append(rows, txn=TxnId("stream", version))
-    assert checked.run(build_delta_txn_gap_check, app_id="stream")[0]
+    assert checked.run(checks.txn_gaps, app_id="stream")[0]
     table.append(rows, txn=TxnId("stream", 6))
-    passed, description, numbers = checked.run(build_delta_txn_gap_check, app_id="stream")
+    passed, description, numbers = checked.run(checks.txn_gaps, app_id="stream")
     assert not passed and "begins at 6, the one before ended at 4" in description
     assert numbers["delta/txn_gaps"] == 1
     # A cursor: what a batch says it has read.
     for start, end in ((0, 3), (4, 9), (11, 12)):
         table.append(rows, txn=TxnId("cdc:a<-b", end), commit_info={"sourceStartingVersion": start})
-    passed, description, numbers = checked.run(build_delta_txn_gap_check, app_id="cdc:a<-b")
+    passed, description, numbers = checked.run(checks.txn_gaps, app_id="cdc:a<-b")
     assert not passed and "begins at 11, the one before ended at 9" in description
 
 
@@ -237,15 +233,16 @@ def test_checks_look_at_partitions_one_by_one(tmp_path: Path) -> None:
     @dg.asset(partitions_def=days)
     def orders() -> None: ...
 
-    checks = [
-        build_delta_row_count_check(orders, resource, min_rows=2, where="id IS NOT NULL", by_partition=by),
-        build_delta_null_rate_check(orders, resource, max_null_rates={"id": 0.4}, by_partition=by),
-        build_delta_unique_check(orders, resource, keys=["id"], by_partition=ByPartition(days, "day")),
+    rules = [
+        (checks.row_count(min_rows=2, where="id IS NOT NULL"), by),
+        (checks.null_rate(max_null_rates={"id": 0.4}), by),
+        (checks.unique(keys=["id"]), ByPartition(days, "day")),
     ]
+    made = [build_delta_check(orders, resource, rule, by_partition=partition) for rule, partition in rules]
     instance = dg.DagsterInstance.ephemeral()
 
     def run(**arguments: Any) -> dict[str, tuple[bool, str | None]]:
-        result = dg.materialize([orders, *checks], instance=instance, raise_on_error=False, **arguments)
+        result = dg.materialize([orders, *made], instance=instance, raise_on_error=False, **arguments)
         return {one.check_name: (one.passed, one.description) for one in result.get_asset_check_evaluations()}
 
     assert {name: passed for name, (passed, _) in run(partition_key="2013-01-01").items()} == {
@@ -266,16 +263,16 @@ def test_checks_look_at_partitions_one_by_one(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("build", "arguments"),
     [
-        (build_delta_freshness_check, {"max_age": timedelta(hours=9)}),
-        (build_delta_schema_check, {"columns": {"id": "long", "kind": "string"}}),
-        (build_delta_row_count_check, {"max_rows": 9}),
-        (build_delta_row_count_check, {"max_rows": 9, "where": "id > 0"}),
-        (build_delta_null_rate_check, {"max_null_rates": {"id": 0.9}}),
-        (build_delta_unique_check, {"keys": ["id"]}),
-        (build_delta_health_check, {}),
-        (build_delta_cdc_lag_check, {"max_versions": 0}),
-        (build_delta_txn_gap_check, {"app_id": "job"}),
-        (build_delta_writer_check, {}),
+        (checks.freshness, {"max_age": timedelta(hours=9)}),
+        (checks.columns, {"columns": {"id": "long", "kind": "string"}}),
+        (checks.row_count, {"max_rows": 9}),
+        (checks.row_count, {"max_rows": 9, "where": "id > 0"}),
+        (checks.null_rate, {"max_null_rates": {"id": 0.9}}),
+        (checks.unique, {"keys": ["id"]}),
+        (checks.health, {}),
+        (checks.cdc_lag, {"max_versions": 0}),
+        (checks.txn_gaps, {"app_id": "job"}),
+        (checks.writers, {}),
     ],
 )
 def test_no_check_passes_for_what_it_could_not_read(
@@ -293,9 +290,9 @@ def test_no_check_passes_for_what_it_could_not_read(
     for version in (1, 2):
         more = pa.table({"id": [10 + version], "kind": ["a"]})
         checked.table.append(more, user_metadata=by_dagster, txn=TxnId("job", version))
-    if build is build_delta_cdc_lag_check:
+    if build is checks.cdc_lag:
         arguments = {**arguments, "source": DeltaTableResource(table_uri=source.uri)}
-    look: Any = build(orders, checked.resource, **arguments).node_def.compute_fn
+    look: Any = build_delta_check(orders, checked.resource, build(**arguments)).node_def.compute_fn
     count, outage = 0, range(0)
 
     def is_out_of_reach(call: StoreCall) -> bool:

@@ -47,7 +47,7 @@ def told(result: Any, key: str) -> dict[str, list[tuple[str, str]]] | None:
     }
 
 
-@pytest.mark.parametrize("write", ["append", "merge", "overwrite", "dynamic"])
+@pytest.mark.parametrize("write", ["append", "merge", "overwrite", "overwrite_partitions"])
 def test_rows_of_a_batch_as_they_are(lake: Lake, write: Any) -> None:
     keys: dict[str, Any] = {"merge_keys": ["k"]} if write == "merge" else {}
 

@@ -121,7 +121,7 @@ def test_a_table_that_moves_keeps_its_cursor_or_is_refused(tmp_path: Path) -> No
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
+@pytest.mark.parametrize("write", ["overwrite_partitions", "overwrite_changed", "overwrite"])
 def test_a_recreated_source_leaves_nothing_behind(tmp_path: Path, write: Write) -> None:
     lake = Lake(tmp_path)
 

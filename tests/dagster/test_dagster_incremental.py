@@ -96,20 +96,18 @@ def test_nothing_new_commits_nothing_and_computes_nothing(tmp_path: Path) -> Non
     pipeline.run()
     version = pipeline.target.version()
     metadata = pipeline.run()
-    assert metadata["delta/skipped"] is True
-    assert metadata["delta/skip_reason"] == "nothing new in the source"
+    assert metadata["delta/outcome"] == "nothing new"
     assert metadata["delta/version"] == pipeline.target.version() == version
     assert len(pipeline.batches) == 1
     assert not pipeline.materialized
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("retries", [0, 1])
 def test_a_commit_that_nobody_was_told_of_is_told_by_the_next_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, retries: int
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attempt died behind its commit. What runs by materializations, and the catalog, would never hear of it."""
-    pipeline = Pipeline(tmp_path, retry_policy=dg.RetryPolicy(max_retries=1) if retries else None)
+    pipeline = Pipeline(tmp_path)
     tell, deaths = incremental.incremental_metadata, list[str]()
 
     def dies(*arguments: Any) -> Any:
@@ -122,18 +120,15 @@ def test_a_commit_that_nobody_was_told_of_is_told_by_the_next_run(
         deaths.clear()
         monkeypatch.setattr(incremental, "incremental_metadata", dies)
         pipeline.source.append(rows(*days), partition_by=["day"])
-        version = len(pipeline.batches)
-        if not retries:
-            with pytest.raises(RuntimeError, match="died"):
-                pipeline.run()
-            # What others do to the table is not this asset's.
-            pipeline.target.alter().set_properties({"my.note": days[0]}).commit()
+        with pytest.raises(RuntimeError, match="died"):
+            pipeline.run()
+        # What others do to the table is not this asset's.
+        pipeline.target.alter().set_properties({"my.note": days[0]}).commit()
         metadata = pipeline.run()
         assert pipeline.materialized
-        assert (metadata["delta/skipped"], metadata["delta/version"]) == (False, version * (1 if retries else 2))
-        assert metadata["delta/operation_metrics"]["numOutputRows"] == "1"
+        assert (metadata["delta/outcome"], metadata["delta/version"]) == ("nothing new", pipeline.target.version())
         # Once, and the rows once.
-        assert pipeline.run()["delta/skipped"] is True
+        assert pipeline.run()["delta/outcome"] == "nothing new"
         assert not pipeline.materialized
     assert pipeline.silver() == [("a", 2), ("b", 2)]
     assert len(pipeline.batches) == 2
@@ -145,7 +140,9 @@ def test_the_cursor_is_in_the_commit_of_the_rows(tmp_path: Path) -> None:
     pipeline.run()
     table_id = pipeline.source.snapshot().metadata.id
     newest = pipeline.target.log.read_commit(pipeline.target.version())
-    assert [(txn.app_id, txn.version) for txn in newest.txns] == [(f"cdc:silver<-{table_id}", 0)]
+    cursor, unit = newest.txns
+    assert (cursor.app_id, cursor.version) == (f"cdc:silver<-{table_id}", 0)
+    assert unit.app_id.startswith("dagster:silver:run:")
     assert newest.adds.num_rows == 1
     assert '"asset_key":"silver"' in (pipeline.target.history(1)[0].user_metadata or "")
 
@@ -194,7 +191,7 @@ def test_a_step_that_appends_reads_inserted_rows_once_in_every_batch(tmp_path: P
     assert pipeline.silver() == expected and pipeline.target.snapshot().version == before
 
 
-@pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
+@pytest.mark.parametrize("write", ["overwrite_partitions", "overwrite_changed", "overwrite"])
 def test_inserted_rows_do_not_replace_what_earlier_batches_brought(tmp_path: Path, write: Write) -> None:
     pipeline = Pipeline(tmp_path)
     pipeline.source.append(rows("a"), partition_by=["day"])
@@ -223,17 +220,98 @@ def test_a_step_that_fails_after_its_commit_is_not_repeated(tmp_path: Path) -> N
 
     pipeline.asset = silver
     assert (pipeline.run()["delta/version"], pipeline.materialized) == (0, True)
-    assert pipeline.run()["delta/skip_reason"] == "nothing new in the source"
+    assert pipeline.run()["delta/outcome"] == "nothing new"
     assert pipeline.silver() == [("a", 1)]
 
 
-def test_touched_partitions_lose_what_the_source_lost(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, write="touched_partitions")
+def test_changed_partitions_lose_what_the_source_lost(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, write="overwrite_changed")
     pipeline.source.append(rows("a", "b", "c"), partition_by=["day"])
     pipeline.run()
     pipeline.source.overwrite(rows(), replace_where="day = 'b'")
     pipeline.run()
     assert pipeline.silver() == [("a", 2), ("c", 2)]
+
+
+def test_the_default_replaces_the_changed_partitions_where_the_tables_share_them(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a", "b"), partition_by=["day"])
+    pipeline.run()
+    # A source that is corrected to no rows: the partition becomes empty.
+    pipeline.source.overwrite(rows(), replace_where="day = 'b'")
+    assert pipeline.run()["delta/outcome"] == "written"
+    assert pipeline.silver() == [("a", 2)]
+
+
+def test_otherwise_somebody_must_say_how_the_rows_are_written(tmp_path: Path) -> None:
+    for number, (theirs, own) in enumerate([([], ["day"]), (["day"], None), (["day"], ["value"])]):
+        pipeline = Pipeline(tmp_path / str(number), partition_by=own)
+        pipeline.source.append(rows("a"), partition_by=theirs)
+        with pytest.raises(InvalidRequestError, match="Pass write='append'"):
+            pipeline.run()
+        assert not pipeline.target.exists()
+
+
+def refreshed(pipeline: Pipeline) -> dict[str, Any]:
+    return pipeline.run(run_config={"ops": {"silver": {"config": {"full_refresh": True}}}})
+
+
+@pytest.mark.parametrize("write", ["overwrite_changed", "append", "overwrite"])
+def test_a_full_refresh_replaces_what_the_asset_wrote(tmp_path: Path, write: str) -> None:
+    pipeline = Pipeline(tmp_path, write=write)
+    pipeline.source.append(rows("a", "b"), partition_by=["day"])
+    pipeline.run()
+    pipeline.source.overwrite(rows("c"))
+    table_id = pipeline.target.snapshot().metadata.id
+    assert refreshed(pipeline)["delta/outcome"] == "replaced"
+    assert pipeline.materialized
+    assert pipeline.silver() == [("c", 2)]
+    # Those who read the table go on, and so does the cursor.
+    assert pipeline.target.snapshot().metadata.id == table_id
+    assert pipeline.run()["delta/outcome"] == "nothing new"
+
+
+def test_a_full_refresh_is_the_way_on_behind_a_source_that_was_recreated_or_corrected(tmp_path: Path) -> None:
+    """Each error names it, and it works."""
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a", "b"), partition_by=["day"])
+    pipeline.asset = inserting(pipeline, "append")
+    pipeline.run()
+    pipeline.source.delete("day = 'b'")
+    with pytest.raises(InvalidRequestError, match="do more than insert rows") as corrected:
+        pipeline.run()
+    refreshed(pipeline)
+    assert pipeline.silver() == [("a", 1)]
+    shutil.rmtree(tmp_path / "bronze")
+    pipeline.source = DeltaTable(tmp_path / "bronze")
+    pipeline.source.append(rows("c"), partition_by=["day"])
+    with pytest.raises(InvalidRequestError) as recreated:
+        pipeline.run()
+    refreshed(pipeline)
+    assert pipeline.silver() == [("c", 1)]
+    assert "full_refresh" in str(recreated.value), str(recreated.value)
+    assert "full_refresh" in str(corrected.value), str(corrected.value)
+
+
+def test_a_config_of_the_function_gets_full_refresh_beside_its_own(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path)
+    pipeline.source.append(rows("a"), partition_by=["day"])
+    factors: list[int] = []
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=pipeline.source.uri),
+        table=DeltaTableResource(table_uri=pipeline.target.uri),
+        write="append",
+    )
+    def silver(batch: ChangeBatch, config: Settings) -> Any:
+        factors.append(config.plus)
+        return batch.inserted().to_arrow()
+
+    pipeline.asset = silver
+    for refresh in (False, True):
+        config = {"plus": 3, "full_refresh": refresh}
+        pipeline.run(run_config={"ops": {"silver": {"config": config}}})
+    assert (factors, pipeline.silver()) == ([3, 3], [("a", 1)])
 
 
 def test_overwrite_replaces_all(tmp_path: Path) -> None:
@@ -245,8 +323,8 @@ def test_overwrite_replaces_all(tmp_path: Path) -> None:
     assert pipeline.silver() == [("a", 2), ("b", 2), ("c", 2)]
 
 
-def test_touched_partitions_need_a_partitioned_source(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, write="touched_partitions", partition_by=None)
+def test_changed_partitions_need_a_partitioned_source(tmp_path: Path) -> None:
+    pipeline = Pipeline(tmp_path, write="overwrite_changed", partition_by=None)
     pipeline.source.append(rows("a"))
     pipeline.run()
     pipeline.source.append(rows("b"))
@@ -256,8 +334,8 @@ def test_touched_partitions_need_a_partitioned_source(tmp_path: Path) -> None:
 
 
 def test_partitions_are_not_replaced_in_a_table_without_any(tmp_path: Path) -> None:
-    """The way to write that is the default. It is refused in the words of the asset, and before any work."""
-    pipeline = Pipeline(tmp_path, partition_by=None)
+    """It is refused in the words of the asset, and before any work."""
+    pipeline = Pipeline(tmp_path, write="overwrite_partitions", partition_by=None)
     pipeline.source.append(rows("a"))
     with pytest.raises(InvalidRequestError, match=r"the table has no partitions. Give a new table partition_by"):
         pipeline.run()
@@ -277,7 +355,7 @@ def test_one_batch_a_run(tmp_path: Path) -> None:
 def test_no_batch_and_no_table(tmp_path: Path) -> None:
     pipeline = Pipeline(tmp_path, bootstrap="changes")
     pipeline.source.create(pa.schema([("day", pa.string()), ("value", pa.int64())]), partition_by=["day"])
-    assert pipeline.run()["delta/skipped"] is True
+    assert pipeline.run()["delta/outcome"] == "nothing new"
     assert not pipeline.target.exists()
 
 
@@ -365,11 +443,15 @@ def test_the_function_must_return_rows(tmp_path: Path) -> None:
         {"partitions_def": dg.StaticPartitionsDefinition(["a"])},
         {"io_manager_key": "x"},
         {"output_required": True},
-        {"metadata": {"mode": "append"}},
-        {"metadata": {"write_mode": "append"}},
+        {"metadata": {"write": "append"}},
+        {"metadata": {"merge_key": "id"}},
         {"incremental_from": {}},
         {"incremental_from": {"a": "x", "": "y"}},
-        {"incremental_from": {"a": "x", "c": "y"}, "write": "touched_partitions"},
+        {"incremental_from": {"a": "x", "c": "y"}, "write": "overwrite_changed"},
+        {"incremental_from": {"a": "x", "c": "y"}},
+        {"write": "dynamic"},
+        {"table_properties": {}},
+        {"unit": "run"},
         {"incremental_from": "b"},
         {
             "incremental_from": DeltaTableResource(table_uri="lake/t"),
@@ -517,7 +599,7 @@ def test_several_sources_and_one_commit(tmp_path: Path) -> None:
     assert seen == [{"orders": 0}, {"payments": 1}, {"orders": 1, "payments": 2}]
     found = target.snapshot().scan().to_arrow().sort_by("id").to_pylist()
     assert [(row["id"], row["what"]) for row in found] == [(1, "paid"), (2, "paid"), (3, "ordered")]
-    assert sorted(target.txns().values()) == [1, 2]
+    assert sorted(version for name, version in target.txns().items() if name.startswith("cdc:")) == [1, 2]
 
 
 def test_what_follows_in_the_same_run_runs(tmp_path: Path) -> None:
@@ -595,7 +677,7 @@ def test_an_eager_asset_does_not_run_for_nothing(tmp_path: Path) -> None:
     pipeline.run()
     dg.materialize([pipeline.asset, after], instance=pipeline.instance)
     first = dg.evaluate_automation_conditions(defs, pipeline.instance)
-    assert pipeline.run()["delta/skipped"] is True
+    assert pipeline.run()["delta/outcome"] == "nothing new"
     second = dg.evaluate_automation_conditions(defs, pipeline.instance, cursor=first.cursor)
     assert second.total_requested == 0
     pipeline.source.append(rows("b"))
@@ -639,9 +721,9 @@ def test_a_step_that_another_worker_overtook_runs_again(tmp_path: Path) -> None:
     [
         ("overwrite", ["day"], True),
         ("overwrite", None, True),
-        ("dynamic", ["day", "value"], True),
-        ("dynamic", ["value"], False),
-        ("touched_partitions", ["value"], True),
+        ("overwrite_partitions", ["day", "value"], True),
+        ("overwrite_partitions", ["value"], False),
+        ("overwrite_changed", ["value"], True),
     ],
 )
 def test_rows_of_partitions_that_were_not_touched_stay(
@@ -696,7 +778,7 @@ def test_several_tables_of_one_function_get_what_is_exact_for_each(tmp_path: Pat
 
 
 def test_a_recreated_source_leaves_no_row_of_the_old_one(tmp_path: Path) -> None:
-    pipeline = Pipeline(tmp_path, write="touched_partitions", on_recreated="bootstrap")
+    pipeline = Pipeline(tmp_path, write="overwrite_changed", on_recreated="bootstrap")
     pipeline.source.append(rows("a", "b"), partition_by=["day"])
     pipeline.run()
     shutil.rmtree(tmp_path / "bronze")

@@ -1,5 +1,6 @@
 import os
 import time
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError, DeltaError, InvalidPropertyError, InvalidRequestError
 from delta_orch.pipeline.maintenance import ALWAYS
 
-STEPS = ("compaction", "purge", "checkpoint", "vacuum", "log_cleanup")
+NAME = "maintenance__flights"
 
 
 @pytest.fixture
@@ -43,18 +44,16 @@ def build(table: DeltaTable, **arguments: Any) -> list[dg.AssetsDefinition]:
     return build_delta_maintenance_assets({"flights": DeltaTableResource(table_uri=table.uri)}, **arguments)
 
 
-def run(assets: list[dg.AssetsDefinition], **arguments: Any) -> dict[str, dict[str, Any]]:
-    result = dg.materialize(assets, **arguments)
-    metadata = {}
-    for step in STEPS:
-        (event,) = result.asset_materializations_for_node(f"maintenance__flights__{step}")
-        metadata[step] = {name: value.value for name, value in event.metadata.items()}
-    return metadata
+def execute(assets: list[dg.AssetsDefinition], **arguments: Any) -> Any:
+    job = dg.define_asset_job("upkeep", selection=dg.AssetSelection.assets(*assets))
+    return dg.Definitions(assets, jobs=[job]).resolve_job_def("upkeep").execute_in_process(**arguments)
 
 
-def named(assets: list[dg.AssetsDefinition], step: str) -> dg.AssetsDefinition:
-    (found,) = [asset for asset in assets if asset.key.path[-1] == step]
-    return found
+def run(assets: list[dg.AssetsDefinition], dry: bool = False) -> dict[str, Any]:
+    (asset,) = assets
+    config = dg.RunConfig({asset.op.name: MaintenanceConfig(dry_run=dry)})
+    (event,) = execute(assets, run_config=config).asset_observations_for_node(asset.op.name)
+    return {name: value.value for name, value in event.metadata.items()}
 
 
 def data_files(table: DeltaTable) -> int:
@@ -75,8 +74,8 @@ def test_only_errors_that_pass_are_tried_again(
         raise error("It failed")
 
     monkeypatch.setattr(DeltaTable, "optimize", fail_once)
-    result = dg.materialize(build(table, policy=ALWAYS), raise_on_error=False)
-    events = [event.event_type_value for event in result.events_for_node("maintenance__flights__compaction")]
+    result = execute(build(table, policy=ALWAYS), raise_on_error=False)
+    events = [event.event_type_value for event in result.events_for_node(NAME)]
     assert (events.count("STEP_RESTARTED"), result.success) == (retries, retries > 0)
 
 
@@ -84,22 +83,22 @@ def test_everything_there_is_to_do(table: DeltaTable) -> None:
     rows = table.snapshot().scan().to_arrow().sort_by("n")
     metadata = run(build(table, policy=ALWAYS))
     fresh = DeltaTable(table.uri)
-    assert metadata["compaction"]["delta/num_files_before"] == 4
-    assert metadata["compaction"]["delta/num_files"] == 1
-    assert metadata["compaction"]["delta/health/num_compactable_files"] == 4
-    assert metadata["checkpoint"]["delta/checkpoint_version"] == 4
-    assert metadata["vacuum"]["delta/vacuum_found_files"] == 4
-    assert metadata["vacuum"]["delta/vacuum_deleted_files"] == 4
+    assert metadata["delta/done"] == "compaction, checkpoint, vacuum"
+    assert next(iter(metadata)) == "delta/done"
+    assert metadata["delta/health/num_compactable_files"] == 4
+    assert metadata["delta/checkpoint/version"] == 4
+    # What the compaction has removed is due in the same run.
+    assert metadata["delta/vacuum/found_files"] == metadata["delta/vacuum/deleted_files"] == 4
     assert data_files(table) == 1
     assert fresh.snapshot().num_files == 1
     assert fresh.snapshot().scan().to_arrow().sort_by("n").equals(rows)
-    assert "maintenance/flights/compaction" in str([entry.user_metadata for entry in fresh.history()])
+    assert '"asset_key":"maintenance/flights"' in str([entry.user_metadata for entry in fresh.history()])
+    assert metadata["delta/version"] == fresh.version()
 
 
 def test_a_healthy_table_is_left_alone(table: DeltaTable) -> None:
     metadata = run(build(table, policy=MaintenancePolicy(5, 10, 1)))
-    assert all(metadata[step]["delta/skipped"] is True for step in STEPS)
-    assert metadata["compaction"]["delta/skip_reason"] == "the policy sees no need"
+    assert (metadata["delta/due"], metadata["delta/done"]) == ("none", "none")
     assert table.version() == 3
 
 
@@ -107,79 +106,55 @@ def test_a_second_run_finds_nothing(table: DeltaTable) -> None:
     run(build(table, policy=ALWAYS))
     version = DeltaTable(table.uri).version()
     again = run(build(table, policy=MaintenancePolicy(2, 10, 0)))
-    assert all(again[step]["delta/skipped"] is True for step in STEPS)
+    assert again["delta/done"] == "none"
     assert DeltaTable(table.uri).version() == version
 
 
 def test_vacuum_may_only_report(table: DeltaTable) -> None:
     metadata = run(build(table, policy=ALWAYS, vacuum_dry_run_only=True))
-    assert metadata["vacuum"]["delta/vacuum_found_files"] == 4
-    assert "delta/vacuum_deleted_files" not in metadata["vacuum"]
+    assert metadata["delta/vacuum/found_files"] == 4
+    assert "delta/vacuum/deleted_files" not in metadata
     assert data_files(table) == 5
 
 
 def test_a_dry_run_only_reports(table: DeltaTable) -> None:
-    config = dg.RunConfig({f"maintenance__flights__{step}": MaintenanceConfig(dry_run=True) for step in STEPS})
-    metadata = run(build(table, policy=ALWAYS), run_config=config)
-    assert all(metadata[step]["delta/skipped"] for step in STEPS)
-    due = [step for step in STEPS if metadata[step]["delta/is_due"]]
-    assert due == ["compaction", "checkpoint", "vacuum"]
-    assert metadata["vacuum"]["delta/skip_reason"] == "the run is a dry one"
+    metadata = run(build(table, policy=ALWAYS), dry=True)
+    assert (metadata["delta/due"], metadata["delta/done"]) == ("compaction, checkpoint, vacuum", "none")
     assert (DeltaTable(table.uri).version(), data_files(table)) == (3, 4)
     # What could be vacuumed is still in use: nothing was compacted.
-    assert metadata["vacuum"]["delta/vacuum_found_files"] == 0
+    assert metadata["delta/vacuum/found_files"] == 0
 
 
-def test_order_pools_and_dependencies(table: DeltaTable) -> None:
+def test_a_table_that_is_not_there_needs_nothing(tmp_path: Path) -> None:
+    assert run(build(DeltaTable(tmp_path / "none"), policy=ALWAYS))["delta/due"] == "none"
+
+
+def test_pools_dependencies_and_materializing_all(table: DeltaTable) -> None:
     @dg.asset
     def flights() -> None: ...
 
-    assets = build(table, deps={"flights": flights}, pool="lake", key_prefix=["ops", "delta"])
-    keys = [asset.key for asset in assets]
-    assert keys == [dg.AssetKey(["ops", "delta", "flights", step]) for step in ("health", *STEPS)]
-    parents = [asset.asset_deps[asset.key] for asset in assets]
-    assert parents == [{dg.AssetKey("flights")}, *({key} for key in keys[:-1])]
-    assert [asset.op.pool for asset in assets] == [None, *["lake"] * len(STEPS)]
-    assert all("dagster/kind/deltalake" in asset.specs_by_key[asset.key].tags for asset in assets)
+    (asset,) = assets = build(table, deps={"flights": flights}, pool="lake", key_prefix=["ops", "delta"])
+    assert asset.key == dg.AssetKey(["ops", "delta", "flights"])
+    assert asset.asset_deps[asset.key] == {flights.key}
+    assert asset.op.pool == "lake"
+    assert "dagster/kind/deltalake" in asset.specs_by_key[asset.key].tags
+    graph = dg.Definitions([flights, *assets]).resolve_asset_graph()
+    assert graph.materializable_asset_keys == {flights.key} == dg.AssetSelection.all().resolve(graph)
 
 
 # Of Dagster itself, where it evaluates conditions by hand.
 @pytest.mark.filterwarnings("ignore:Parameter `include_sources`")
-def test_what_a_measurement_finds_due_runs_by_itself(table: DeltaTable) -> None:
-    condition = dg.AutomationCondition.on_cron("0 3 * * *")
-    policy = MaintenancePolicy(2, 100, 1)
-    assets = build(table, automation_condition=condition, policy=policy)
-    assert assets[0].automation_conditions_by_key[assets[0].key] == condition
-    defs, instance = dg.Definitions(assets), dg.DagsterInstance.ephemeral()
-    cursor = None
-
-    def requested() -> set[str]:
-        nonlocal cursor
-        found = dg.evaluate_automation_conditions(defs, instance, cursor=cursor)
-        cursor = found.cursor
-        return {
-            step
-            for step in ("health", *STEPS)
-            for asset in assets
-            if asset.key.path[-1] == step and found.get_num_requested(asset.key)
-        }
-
-    assert requested() == set()
-    assert dg.materialize(assets, selection=[assets[0]], instance=instance).success
-    # Four small files, four commits, nothing removed yet.
-    assert requested() == {"compaction"}
-    assert requested() == set()
-    assert dg.materialize(assets, selection=[assets[1]], instance=instance).success
-    assert requested() == set()
-    result = dg.materialize(assets, selection=[assets[0]], instance=instance)
-    assert [(one.check_name, one.passed) for one in result.get_asset_check_evaluations()] == [
-        (f"needs_{step}", step != "vacuum") for step in STEPS
-    ]
-    assert requested() == {"vacuum"}
-    (event,) = result.asset_materializations_for_node("maintenance__flights__health")
-    assert event.metadata["delta/health/num_expired_tombstones"].value == 4
-    assert dg.materialize(assets, selection=[named(assets, "vacuum")], instance=instance).success
-    assert data_files(table) == 1
+def test_upkeep_runs_by_itself(table: DeltaTable) -> None:
+    condition = dg.AutomationCondition.cron_tick_passed("* * * * *")
+    (asset,) = build(table, automation_condition=condition)
+    assert asset.automation_conditions_by_key[asset.key] == condition
+    defs, instance = dg.Definitions([asset]), dg.DagsterInstance.ephemeral()
+    now = datetime.now(UTC)
+    first = dg.evaluate_automation_conditions(defs, instance, evaluation_time=now)
+    later = dg.evaluate_automation_conditions(
+        defs, instance, evaluation_time=now + timedelta(minutes=1), cursor=first.cursor
+    )
+    assert (first.total_requested, later.total_requested) == (0, 1)
 
 
 def test_vacuum_keeps_what_consumers_have_to_read(tmp_path: Path) -> None:
@@ -194,11 +169,8 @@ def test_vacuum_keeps_what_consumers_have_to_read(tmp_path: Path) -> None:
     assets = build_delta_maintenance_assets({"bronze": source}, policy=ALWAYS, consumers={"bronze": [target]})
 
     def vacuumed() -> int:
-        result = dg.materialize(assets, selection=[named(assets, "vacuum")])
-        (event,) = result.asset_materializations_for_node("maintenance__bronze__vacuum")
-        found = event.metadata["delta/vacuum_found_files"].value
-        assert isinstance(found, int)
-        return found
+        # Nothing was removed that nobody has to read.
+        return int(run(assets).get("delta/vacuum/deleted_files", 0))
 
     source.table().overwrite(pa.table({"n": [2]}))
     # Who has never run begins with what is there.
@@ -209,7 +181,7 @@ def test_vacuum_keeps_what_consumers_have_to_read(tmp_path: Path) -> None:
     # What was removed in the very millisecond of the last version that it has read would be kept.
     source.table().append(pa.table({"n": [4]}))
     assert dg.materialize([silver]).success
-    assert vacuumed() == 1
+    assert vacuumed() >= 1
 
 
 def test_a_purge_takes_deleted_rows_out_of_their_files(tmp_path: Path) -> None:
@@ -218,15 +190,13 @@ def test_a_purge_takes_deleted_rows_out_of_their_files(tmp_path: Path) -> None:
     table.delete("n < 4")
     policy = MaintenancePolicy(max_deleted_rows_ratio=0.04)
     metadata = run(build(table, policy=policy))
-    assert metadata["purge"]["delta/skip_reason"] == "the policy sees no need"
-    assert metadata["purge"]["delta/health/deleted_rows_ratio"] == 0.04
+    assert metadata["delta/due"] == "none"
+    assert metadata["delta/health/deleted_rows_ratio"] == 0.04
     table.delete("n = 4")
-    metadata = run(build(table, policy=policy))
-    assert metadata["purge"]["delta/skipped"] is False
-    assert metadata["checkpoint"]["delta/health/deleted_rows_ratio"] == 0
+    assert run(build(table, policy=policy))["delta/done"] == "purge"
+    assert run(build(table, policy=policy))["delta/health/deleted_rows_ratio"] == 0
     found = DeltaTable(table.uri).snapshot()
     assert sorted(found.scan().to_arrow()["n"].to_pylist()) == list(range(5, 100))
-    assert "maintenance/flights/purge" in str([entry.user_metadata for entry in table.history()])
 
 
 def grow_old(table: DeltaTable, days: int) -> None:
@@ -254,24 +224,18 @@ def test_the_log_is_cleaned_up_behind_its_consumers(tmp_path: Path) -> None:
     table.append(pa.table({"n": [6]}))
     assets = build_delta_maintenance_assets({"bronze": source}, consumers={"bronze": [target]})
 
-    def cleaned_up(**config: bool) -> dict[str, Any]:
-        name = "maintenance__bronze__log_cleanup"
-        asked = dg.RunConfig({name: MaintenanceConfig(**config)}) if config else None
-        result = dg.materialize(assets, selection=[named(assets, "log_cleanup")], run_config=asked)
-        (event,) = result.asset_materializations_for_node(name)
-        return {key: value.value for key, value in event.metadata.items()}
-
-    told = cleaned_up()
+    told = run(assets)
     # Due by the age of its files, but somebody has not read them.
     assert told["delta/health/num_expired_log_files"] >= 5
-    assert told["delta/log_cleanup_deleted_files"] == 0
+    assert told["delta/log_cleanup/deleted_files"] == 0
+    assert (told["delta/due"], told["delta/done"]) == ("log_cleanup", "none")
     assert dg.materialize([silver]).success
     assert sorted(target.table().snapshot().scan().to_arrow()["n"].to_pylist()) == list(range(7))
-    told = cleaned_up(dry_run=True)
-    assert told["delta/log_cleanup_found_files"] == told["delta/health/num_expired_log_files"]
-    told = cleaned_up()
-    assert told["delta/log_cleanup_deleted_files"] == told["delta/health/num_expired_log_files"]
-    assert cleaned_up()["delta/skip_reason"] == "the policy sees no need"
+    told = run(assets, dry=True)
+    assert told["delta/log_cleanup/found_files"] == told["delta/health/num_expired_log_files"]
+    told = run(assets)
+    assert told["delta/log_cleanup/deleted_files"] == told["delta/health/num_expired_log_files"]
+    assert run(assets)["delta/due"] == "none"
     fresh = DeltaTable(table.uri).snapshot()
     assert sorted(fresh.scan().to_arrow()["n"].to_pylist()) == list(range(7))
 
@@ -283,8 +247,8 @@ def test_the_log_of_a_table_that_keeps_its_history_is_left_alone(tmp_path: Path)
     table.checkpoint()
     grow_old(table, 60)
     metadata = run(build(table, policy=ALWAYS))
-    assert metadata["log_cleanup"]["delta/health/num_expired_log_files"] == 0
-    assert metadata["log_cleanup"]["delta/skip_reason"] == "the policy sees no need"
+    assert metadata["delta/health/num_expired_log_files"] == 0
+    assert "log_cleanup" not in metadata["delta/due"]
     assert DeltaTable(table.uri).snapshot(version=0).scan().to_arrow()["n"].to_pylist() == [0]
 
 
@@ -295,7 +259,7 @@ def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
         return pa.table({"n": [1]})
 
     @dg.asset(
-        key=["fix", "flights"], metadata={"schema": "bronze", "mode": "append"}, deps=[flights], io_manager_key="fixes"
+        key=["fix", "flights"], metadata={"schema": "bronze", "write": "append"}, deps=[flights], io_manager_key="fixes"
     )
     def fixes() -> pa.Table:
         return pa.table({"n": [2]})
@@ -332,14 +296,21 @@ def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
     defs = with_delta_maintenance(plain, policy=ALWAYS)
     dg.Definitions.validate_loadable(defs)
     graph = defs.resolve_asset_graph()
-    health = [key for key in graph.get_all_asset_keys() if key.path[-1] == "health"]
-    assert sorted("/".join(key.path[1:-1]) for key in health) == ["bronze/flights", "one", "silver", "two"]
-    first = dg.AssetKey(["maintenance", "bronze", "flights", "health"])
+    upkeep = sorted(key for key in graph.get_all_asset_keys() if key.path[0] == "maintenance")
+    assert ["/".join(key.path[1:]) for key in upkeep] == ["bronze/flights", "one", "silver", "two"]
+    assert not graph.materializable_asset_keys & set(upkeep)
+    first = dg.AssetKey(["maintenance", "bronze", "flights"])
     assert graph.get(first).parent_keys == {flights.key, fixes.key}
     assert graph.get(first).automation_condition is not None
-    assert defs.resolve_implicit_global_asset_job_def().execute_in_process().success
+    # "Materialize all" leaves the upkeep out.
+    instance = dg.DagsterInstance.ephemeral()
+    assert defs.resolve_implicit_global_asset_job_def().execute_in_process(instance=instance).success
     table = DeltaTable(tmp_path / "silver_table")
-    assert "maintenance/silver/compaction" not in str(table.history())
+    assert table.snapshot().segment.checkpoint is None
+    job = dg.define_asset_job("upkeep", selection=dg.AssetSelection.assets(*upkeep))
+    upkeep_job = dg.Definitions.merge(defs, dg.Definitions(jobs=[job])).resolve_job_def("upkeep")
+    assert upkeep_job.execute_in_process(instance=instance).success
+    table = DeltaTable(table.uri)
     assert table.snapshot().segment.checkpoint is not None
     readers = {name: len(found.read_by) for name, found in tables_of(plain).items()}
     assert readers == {"bronze/flights": 3, "one": 0, "silver": 0, "two": 0}

@@ -136,7 +136,8 @@ def test_none_of_the_tables_loses_rows_of_days_that_are_not_touched(tmp_path: Pa
     @delta_multi_asset(
         incremental_from=DeltaTableResource(table_uri=source.uri),
         outs={
-            t: DeltaOut(DeltaTableResource(table_uri=str(tmp_path / t)), partition_by=["day"]) for t in ("copy", "late")
+            t: DeltaOut(DeltaTableResource(table_uri=str(tmp_path / t)), "overwrite_partitions", partition_by=["day"])
+            for t in ("copy", "late")
         },
     )
     def both(batch: ChangeBatch) -> dict[str, pa.Table]:
@@ -153,7 +154,7 @@ def test_none_of_the_tables_loses_rows_of_days_that_are_not_touched(tmp_path: Pa
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("write", ["dynamic", "touched_partitions", "overwrite"])
+@pytest.mark.parametrize("write", ["overwrite_partitions", "overwrite_changed", "overwrite"])
 def test_one_table_is_appended_to_and_another_is_replaced(tmp_path: Path, write: Any) -> None:
     """Each method of the batch is exact for one of them alone. The error says what the function reads instead."""
     source, added, replaced = (DeltaTable(tmp_path / name) for name in ("source", "added", "replaced"))

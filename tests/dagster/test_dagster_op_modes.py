@@ -41,12 +41,12 @@ class Chain:
         self.got: list[list[int]] = []
         self.given: list[list[int]] = []
         self.instance = dg.DagsterInstance.ephemeral()
-        settings: dict[str, Any] = {"mode": mode, **OF_MODE.get(mode, {})}
+        settings: dict[str, Any] = {"write": mode, **OF_MODE.get(mode, {})}
         of_run: dict[str, Any] = {
-            name: settings.pop(name) for name in ("mode", "merge_keys") if setter == "run" and name in settings
+            name: settings.pop(name) for name in ("write", "merge_keys") if setter == "run" and name in settings
         }
         if setter == "manager":
-            config = {**config, "mode": settings.pop("mode"), "merge_keys": settings.pop("merge_keys", [])}
+            config = {**config, "write": settings.pop("write"), "merge_keys": settings.pop("merge_keys", [])}
         manager = DeltaLakeIOManager(root_uri=str(root), **config)
 
         @dg.op(out=dg.Out(pa.Table, metadata=settings))
@@ -106,7 +106,7 @@ def test_an_op_gets_the_rows_that_were_returned_or_is_refused(tmp_path: Path, mo
 @pytest.mark.parametrize("kind", [pa.Table, pa.RecordBatchReader, pd.DataFrame, pl.DataFrame, pl.LazyFrame])
 @pytest.mark.parametrize("properties", [{}, {"delta.enableChangeDataFeed": "true"}, {"delta.checkpointInterval": "1"}])
 def test_an_op_that_appends_hands_over_its_rows_alone(tmp_path: Path, kind: Any, properties: dict[str, str]) -> None:
-    chain = Chain(tmp_path, "append", "output", kind, table_properties=properties)
+    chain = Chain(tmp_path, "append", "output", kind, properties=properties)
     for _ in range(3):
         chain.run()
     assert chain.got == chain.given == [[0, 1], [0, 2], [0, 3]]
@@ -122,14 +122,14 @@ def test_a_snapshot_is_the_whole_table_as_the_op_left_it(tmp_path: Path, mode: s
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idempotency", ["run", "partition", "off"])
+@pytest.mark.parametrize("on_redo", ["replace", "keep", "add"])
 def test_what_was_appended_is_found_again_from_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, idempotency: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_redo: str
 ) -> None:
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path / "lake"))
-    monkeypatch.setenv("DELTA_TEST_IDEMPOTENCY", idempotency)
+    monkeypatch.setenv("DELTA_TEST_ON_REDO", on_redo)
     seen = tmp_path / "seen"
     monkeypatch.setenv("DELTA_TEST_SEEN", str(seen))
 
@@ -170,7 +170,7 @@ def test_each_output_is_collected_once(
     (tmp_path / "home").mkdir()
     monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path / "lake"))
-    monkeypatch.setenv("DELTA_TEST_IDEMPOTENCY", "run")
+    monkeypatch.setenv("DELTA_TEST_ON_REDO", "replace")
     monkeypatch.setenv("DELTA_TEST_SEEN", str(tmp_path / "seen"))
     handle = dg.DagsterInstance.handle_new_event
 
@@ -201,7 +201,7 @@ def test_an_empty_output_is_empty_for_the_next_op(tmp_path: Path, mode: str) -> 
     got: list[int] = []
     rows = [2, 0, 3, 0]
 
-    @dg.op(out=dg.Out(pa.Table, metadata={"mode": mode}))
+    @dg.op(out=dg.Out(pa.Table, metadata={"write": mode}))
     def numbers():  # type: ignore[no-untyped-def]
         return pa.table({"n": pa.array(range(rows[len(got)]), pa.int64())})
 

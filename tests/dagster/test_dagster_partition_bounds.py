@@ -59,17 +59,17 @@ def found(lake: Lake) -> list[tuple[Any, int, str]]:
 @pytest.mark.slow
 @pytest.mark.sampled
 @pytest.mark.parametrize(
-    ("mode", "layout", "idempotency"),
+    ("mode", "layout", "exactly_once"),
     [
-        *((mode, layout, "run") for mode in ("append", "merge") for layout in LAYOUTS),
-        ("append", ["day"], "off"),
-        ("merge", ["region"], "off"),
-        ("error", ["region"], "run"),
-        ("ignore", [], "run"),
+        *((mode, layout, True) for mode in ("append", "merge") for layout in LAYOUTS),
+        ("append", ["day"], False),
+        ("merge", ["region"], False),
+        ("error", ["region"], True),
+        ("ignore", [], True),
     ],
 )
-def test_a_row_outside_is_refused(tmp_path: Path, mode: str, layout: list[str], idempotency: str) -> None:
-    lake = Lake(tmp_path, mode=mode, merge_keys=["id"], idempotency=idempotency)
+def test_a_row_outside_is_refused(tmp_path: Path, mode: str, layout: list[str], exactly_once: bool) -> None:
+    lake = Lake(tmp_path, write=mode, merge_keys=["id"], exactly_once=exactly_once)
     for bad in (TWO, None):
         rows: Rows = [(ONE, 1, "a"), (bad, 2, "b")]
         error = lake.fails(asset_of(itertools.repeat(rows), layout), partition=ONE)
@@ -84,7 +84,7 @@ def test_a_row_outside_is_refused(tmp_path: Path, mode: str, layout: list[str], 
 
 
 def test_an_append_of_days_to_a_table_of_instants(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="append")
+    lake = Lake(tmp_path, write="append")
     moments = [datetime(2013, 1, 1, 23, 59, 59, 999_999), datetime(2013, 1, 2)]
 
     @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "at", "partition_by": []})
@@ -99,7 +99,7 @@ def test_an_append_of_days_to_a_table_of_instants(tmp_path: Path) -> None:
 
 
 def test_a_months_run_appends_its_days(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="append")
+    lake = Lake(tmp_path, write="append")
     days = [date(2013, 1, 31), date(2013, 2, 1)]
 
     @dg.asset(
@@ -122,7 +122,7 @@ def test_a_months_run_appends_its_days(tmp_path: Path) -> None:
 def test_a_merge_moves_no_row_out_of_another_partition(
     tmp_path: Path, layout: list[str], properties: dict[str, str]
 ) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["id"], table_properties=properties)
+    lake = Lake(tmp_path, write="merge", merge_keys=["id"], properties=properties)
     lake.run(asset_of(iter([[(ONE, 1, "a"), (ONE, 3, "c")]]), layout), partition=ONE)
     lake.run(asset_of(iter([[(TWO, 2, "b")]]), layout), partition=TWO)
     version = lake.table("events").version()
@@ -140,7 +140,7 @@ def test_a_merge_moves_no_row_out_of_another_partition(
 @pytest.mark.slow
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_with_the_partition_among_its_keys_a_merge_sees_one_partition(tmp_path: Path, layout: list[str]) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["day", "id"])
+    lake = Lake(tmp_path, write="merge", merge_keys=["day", "id"])
     # In any order, and late: each partition has what its own last run says.
     for partition, text in ((TWO, "b"), (ONE, "a"), (THREE, "c"), (ONE, "A"), (TWO, "B")):
         lake.run(asset_of(iter([[(partition, 1, text)]]), layout), partition=partition)
@@ -148,7 +148,7 @@ def test_with_the_partition_among_its_keys_a_merge_sees_one_partition(tmp_path: 
 
 
 def test_within_one_run_over_several_partitions_no_row_moves_either(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["id"])
+    lake = Lake(tmp_path, write="merge", merge_keys=["id"])
     lake.run(asset_of(iter([[(ONE, 1, "a"), (TWO, 2, "b")]]), None), span=(ONE, TWO))
     version = lake.table("events").version()
     error = lake.fails(asset_of(itertools.repeat([(TWO, 1, "A")]), None), span=(ONE, TWO))
@@ -160,7 +160,7 @@ def test_within_one_run_over_several_partitions_no_row_moves_either(tmp_path: Pa
 
 @pytest.mark.parametrize("late", [[(ONE, 1, "old"), (TWO, 2, "b")], [(ONE, 5, "old"), (TWO, 2, "b")]])
 def test_a_late_range_leaves_out_what_a_newer_run_has_written(tmp_path: Path, late: Rows) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["id"])
+    lake = Lake(tmp_path, write="merge", merge_keys=["id"])
     newer = asset_of(iter([[(ONE, 1, "new")]]), None)
 
     def overtaken() -> Iterator[Rows]:
@@ -172,7 +172,7 @@ def test_a_late_range_leaves_out_what_a_newer_run_has_written(tmp_path: Path, la
 
 
 def test_a_late_range_takes_no_row_of_a_partition_that_it_leaves_out(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["id"])
+    lake = Lake(tmp_path, write="merge", merge_keys=["id"])
     newer = asset_of(iter([[(ONE, 1, "new")]]), None)
 
     def overtaken() -> Iterator[Rows]:
@@ -186,7 +186,7 @@ def test_a_late_range_takes_no_row_of_a_partition_that_it_leaves_out(tmp_path: P
 
 
 def test_a_range_needs_the_partition_column_in_its_rows(tmp_path: Path) -> None:
-    lake = Lake(tmp_path, mode="merge", merge_keys=["id"])
+    lake = Lake(tmp_path, write="merge", merge_keys=["id"])
     lake.run(asset_of(iter([[(ONE, 1, "a")]]), None), partition=ONE)
 
     @dg.asset(

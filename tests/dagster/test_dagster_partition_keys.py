@@ -305,7 +305,7 @@ def _multi(**dimensions: str) -> dg.MultiPartitionsDefinition:
 def test_a_partition_that_is_written_once_stays_what_it_was(tmp_path: Path, old: Any, new: Any) -> None:
     """Another format, another order of the dimensions: the rows would be added again under another key. Another zone:
     the key counts as written, and other rows are meant."""
-    lake = Lake(tmp_path, idempotency="partition")
+    lake = Lake(tmp_path, on_redo="keep")
 
     def events(definition: Any) -> tuple[Any, Any]:
         if isinstance(definition, dict):
@@ -319,7 +319,7 @@ def test_a_partition_that_is_written_once_stays_what_it_was(tmp_path: Path, old:
             partitions_def=made,
             metadata={
                 "partition_expr": definition if isinstance(definition, dict) else "at",
-                "mode": "append",
+                "write": "append",
                 "partition_by": [],
             },
         )

@@ -236,9 +236,9 @@ def test_two_writers_of_one_key_do_not_both_open_a_version(tmp_path: Path, is_ne
 
 
 def test_assets_keep_versions_once(tmp_path: Path) -> None:
-    lake, batches = Lake(tmp_path, table_properties=MAPPED), [rows((1, 1, "x"))]
+    lake, batches = Lake(tmp_path, properties=MAPPED), [rows((1, 1, "x"))]
 
-    @dg.asset(metadata={"mode": "scd2", "merge_keys": ["a key"], "sequence_by": "at", "audit": ["at > 0"]})
+    @dg.asset(metadata={"write": "scd2", "merge_keys": ["a key"], "sequence_by": "at", "audit": ["at > 0"]})
     def people() -> pa.Table:
         return batches[-1]
 
@@ -258,7 +258,7 @@ def test_assets_keep_versions_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("is_of_manager", [True, False])
 @pytest.mark.parametrize("deletes", [{}, {"full_snapshot": True}, {"delete_marker": "gone"}])
 def test_the_next_asset_loads_all_versions(tmp_path: Path, is_of_manager: bool, deletes: dict[str, Any]) -> None:
-    config: dict[str, Any] = {"mode": "scd2", "merge_keys": ["id"]}
+    config: dict[str, Any] = {"write": "scd2", "merge_keys": ["id"]}
     lake = Lake(tmp_path, **(config if is_of_manager else {}))
     metadata = {**({} if is_of_manager else config), "sequence_by": "at", **deletes}
     loaded: list[pa.Table] = []
@@ -288,7 +288,7 @@ def test_an_incremental_asset_moves_its_cursor_though_nothing_changes(tmp_path: 
         write="scd2",
         merge_keys=["a key"],
         sequence_by="at",
-        table_properties=MAPPED,
+        properties=MAPPED,
         max_versions=1,
     )
     def silver(batch: ChangeBatch) -> Any:
@@ -316,7 +316,7 @@ def test_an_incremental_asset_ends_keys_that_its_source_deletes(tmp_path: Path) 
         merge_keys=["a key"],
         sequence_by="at",
         full_snapshot=True,
-        table_properties=MAPPED,
+        properties=MAPPED,
     )
     def silver(batch: ChangeBatch) -> Any:
         read = batch.scan().to_arrow()
@@ -335,7 +335,11 @@ def test_an_incremental_asset_ends_keys_that_its_source_deletes(tmp_path: Path) 
 
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
-    for metadata in ({"mode": "scd2", "merge_keys": ["a"]}, {"mode": "scd2", "sequence_by": "a"}, {"sequence_by": "a"}):
+    for metadata in (
+        {"write": "scd2", "merge_keys": ["a"]},
+        {"write": "scd2", "sequence_by": "a"},
+        {"sequence_by": "a"},
+    ):
 
         @dg.asset(metadata=metadata)
         def people() -> pa.Table:
@@ -345,7 +349,7 @@ def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
 
     @dg.asset(
         partitions_def=dg.StaticPartitionsDefinition(["1"]),
-        metadata={"mode": "scd2", "merge_keys": ["a key"], "sequence_by": "at", "partition_expr": "vä.l"},
+        metadata={"write": "scd2", "merge_keys": ["a key"], "sequence_by": "at", "partition_expr": "vä.l"},
     )
     def split() -> pa.Table:
         return rows((1, 1, "x"))
@@ -373,7 +377,7 @@ def test_each_day_is_a_batch(tmp_path: Path, is_full: bool) -> None:
     @dg.asset(
         partitions_def=DAYS,
         metadata={
-            "mode": "scd2",
+            "write": "scd2",
             "merge_keys": ["id"],
             "sequence_by": "day",
             "partition_expr": "day",
@@ -427,7 +431,7 @@ def test_regions_have_their_own_histories(tmp_path: Path) -> None:
     @dg.asset(
         partitions_def=dg.StaticPartitionsDefinition(["x", "y"]),
         metadata={
-            "mode": "scd2",
+            "write": "scd2",
             "merge_keys": ["region", "id"],
             "sequence_by": "at",
             "partition_expr": "region",

@@ -65,7 +65,7 @@ def test_no_mode_rounds_a_value_or_leaves_a_column_out(tmp_path: Path, mode: str
     lake, given = Lake(tmp_path), [pa.table({"n": [1], "v": [1], "at": [1]}), pa.table(other)]
     versions = {"sequence_by": "at"} if mode == "scd2" else {}
 
-    @dg.asset(metadata={"mode": mode, "merge_keys": ["n"], **versions})
+    @dg.asset(metadata={"write": mode, "merge_keys": ["n"], **versions})
     def items() -> pa.Table:
         return given[0]
 
@@ -79,7 +79,7 @@ def test_no_mode_rounds_a_value_or_leaves_a_column_out(tmp_path: Path, mode: str
 @pytest.mark.parametrize("schema_mode", ["merge", None])
 def test_a_merge_takes_narrower_types_and_more_columns_where_told(tmp_path: Path, schema_mode: str | None) -> None:
     lake = Lake(tmp_path)
-    metadata = {"mode": "merge", "merge_keys": ["n"], **({"schema_mode": schema_mode} if schema_mode else {})}
+    metadata = {"write": "merge", "merge_keys": ["n"], **({"schema_mode": schema_mode} if schema_mode else {})}
     given = [pa.table({"n": [1, 2], "v": [1, 2]}), pa.table({"v": pa.array([7], pa.int8()), "n": [2]})]
     if schema_mode:
         given[1] = given[1].append_column("w", [["x"]])

@@ -26,7 +26,7 @@ class Writer:
         self.name, self.kind, self.mode = name, kind, mode
         self._lake, self._count = lake, 0
         self._source = DeltaTable(lake.root / f"source_{name}")
-        self.replaces = mode in ("overwrite", "dynamic")
+        self.replaces = mode in ("overwrite", "overwrite_partitions")
 
     def rows(self) -> pa.Table:
         return pa.table({"who": [self.name] * self._count, "n": list(range(self._count)), "p": ["x"] * self._count})
@@ -42,7 +42,7 @@ class Writer:
         return self.rows().slice(self._count - 1) if self.mode == "append" else self.rows()
 
     def _run_asset(self) -> None:
-        metadata = {"schema": "s", "mode": self.mode, "partition_by": ["p"]}
+        metadata = {"schema": "s", "write": self.mode, "partition_by": ["p"]}
         if self.mode == "merge":
             metadata["merge_keys"] = KEYS
 
@@ -53,7 +53,7 @@ class Writer:
         self._lake.run(write)
 
     def _run_op(self) -> None:
-        @dg.op(out=dg.Out(metadata={"schema": "s", "table": "t", "mode": self.mode, "partition_by": ["p"]}))
+        @dg.op(out=dg.Out(metadata={"schema": "s", "table": "t", "write": self.mode, "partition_by": ["p"]}))
         def write() -> pa.Table:
             return self._given()
 
@@ -81,7 +81,7 @@ class Writer:
 
 KINDS = [
     *product(["asset"], ["overwrite", "append", "merge"]),
-    *product(["incremental"], ["overwrite", "dynamic", "append", "merge"]),
+    *product(["incremental"], ["overwrite", "overwrite_partitions", "append", "merge"]),
     *product(["op"], ["overwrite", "append"]),
 ]
 

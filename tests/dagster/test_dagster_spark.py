@@ -79,12 +79,12 @@ def test_rows_of_another_day_are_refused(spark: SparkSession, tmp_path: Path) ->
 def test_a_skipped_write_does_not_run_the_query(spark: SparkSession, tmp_path: Path) -> None:
     poison: list[bool] = []
 
-    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "mode": "append"})
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "write": "append"})
     def readings(context) -> DataFrame:  # type: ignore[no-untyped-def]
         value = F.raise_error(F.lit("the query ran")).cast("int") if poison else F.lit(1)
         return spark.range(1).select(F.lit(context.partition_key).alias("day"), value.alias("n"))
 
-    config = {"idempotency": "partition"}
+    config = {"on_redo": "keep"}
     run(tmp_path, readings, partition_key="2013-01-01", config=config)
     poison.append(True)
     result = run(tmp_path, readings, partition_key="2013-01-01", config=config)

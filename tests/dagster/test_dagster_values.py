@@ -17,7 +17,7 @@ import pytest
 from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.dagster import DeltaLakeIOManager, DeltaSnapshot
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import InvalidRequestError, TableNotFoundError
+from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from tests.dagster.lake import Lake, metadata_of
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
@@ -158,7 +158,7 @@ def test_none_of_an_optional_type_writes_nothing(lake: Lake) -> None:
     assert not lake.table("numbers").exists()
     lake.run(numbers, after)
     nothing = lake.run(numbers, after)
-    assert metadata_of(nothing, "numbers")["delta/skip_reason"] == "the value is None"
+    assert metadata_of(nothing, "numbers")["delta/reason"] == "the value is None"
     assert lake.table("numbers").version() == 0 or lake.rows("numbers") == [{"n": 1}]
     assert [table.num_rows for table in got[1:]] == [1, 1]
 
@@ -462,7 +462,7 @@ def test_assets_of_one_job_may_add_to_one_table(tmp_path: Path, modes: tuple[str
     lake = Lake(tmp_path, merge_keys=["n", "of"])
 
     def adder(name: str, mode: str, deps: Any = ()) -> dg.AssetsDefinition:
-        @dg.asset(key=[name, "t"], metadata={"schema": "s", "mode": mode}, deps=deps)
+        @dg.asset(key=[name, "t"], metadata={"schema": "s", "write": mode}, deps=deps)
         def write() -> pa.Table:
             return pa.table({"n": [1], "of": [name]})
 
@@ -499,16 +499,16 @@ def op_job(lake: Lake, **out: Any) -> dg.JobDefinition:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("idempotency", ["run", "off"])
+@pytest.mark.parametrize("exactly_once", [True, False])
 @pytest.mark.parametrize("key", [("etl", "load", "result"), ("a",)])
-def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...], idempotency: str) -> None:
+def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...], exactly_once: bool) -> None:
     named = {} if len(key) > 1 else {"table": key[0]}
-    lake, asset = Lake(tmp_path / "1", idempotency=idempotency), writer(*key)
+    lake, asset = Lake(tmp_path / "1", exactly_once=exactly_once), writer(*key)
     lake.run(asset)
     with pytest.raises(InvalidRequestError, match="not for outputs of ops"):
         op_job(lake, **named).execute_in_process(instance=lake.instance)
     assert lake.rows(*key) == [{"n": 1}]
-    lake = Lake(tmp_path / "2", idempotency=idempotency)
+    lake = Lake(tmp_path / "2", exactly_once=exactly_once)
     for _ in range(2):
         op_job(lake, **named).execute_in_process(instance=lake.instance)
     assert "belongs to outputs of ops" in str(lake.fails(asset))
@@ -519,7 +519,7 @@ def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...],
 
 def test_the_output_of_an_op_is_a_whole(tmp_path: Path) -> None:
     """Also where assets replace the partitions of their rows alone."""
-    lake, seen = Lake(tmp_path, partition_overwrite="dynamic"), []
+    lake, seen = Lake(tmp_path, write="overwrite_partitions"), []
     values = [pa.table({"n": [1, 2], "p": ["a", "b"]}), pa.table({"n": [3], "p": ["a"]})]
 
     @dg.op(out=dg.Out(metadata={"partition_by": ["p"]}))
@@ -549,9 +549,9 @@ def test_assets_of_other_jobs_and_managers_share_no_table(tmp_path: Path) -> Non
     assert "It belongs to asset a/t" in str(inner.fails(writer("t")))
     assert lake.rows("a", "t") == [{"n": 1}]
     # Rows may be merged and appended into it, and replaced by its own asset again.
-    merged = {"schema": "a", "mode": "merge", "merge_keys": ["n"]}
+    merged = {"schema": "a", "write": "merge", "merge_keys": ["n"]}
     assert lake.run(writer("late", "t", metadata=merged)).success
-    assert lake.run(writer("more", "t", metadata={"schema": "a", "mode": "append"})).success
+    assert lake.run(writer("more", "t", metadata={"schema": "a", "write": "append"})).success
     assert lake.rows("a", "t") == [{"n": 1}, {"n": 1}]
     assert lake.run(writer("a", "t")).success
     assert lake.rows("a", "t") == [{"n": 1}]
@@ -564,53 +564,96 @@ def test_the_table_of_an_asset_is_named_by_its_key(lake: Lake) -> None:
     assert "'table' is for outputs of ops" in str(lake.fails(writer("t", metadata={"table": "other"})))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
-    "key",
+    ("key", "near"),
     [
-        "mod",
-        "Mode",
-        "modes",
-        "partitionexpr",
-        "partition-by",
-        "schemamode",
-        "commit_metdata",
-        "write_mode",
-        "writeMode",
-        "write",
-        "mergeSchema",
-        "replaceWhere",
-        "table_config",
+        ("wirte", "write"),
+        ("Write", "write"),
+        ("writes", "write"),
+        ("partitionexpr", "partition_expr"),
+        ("partition_expression", "partition_expr"),
+        ("partition-by", "partition_by"),
+        ("mergeKeys", "merge_keys"),
+        ("commit_metdata", "commit_metadata"),
+        ("onredo", "on_redo"),
+        ("unit_colum", "unit_column"),
+        ("audits", "audit"),
+        ("exactlyonce", "exactly_once"),
+        ("mode", "write"),
+        ("table_properties", "properties"),
+        ("idempotency", "on_redo"),
     ],
 )
-def test_a_misspelled_key_is_refused(lake: Lake, key: str) -> None:
-    assert "does not exist" in str(lake.fails(writer("t", metadata={key: "append"})))
-    assert not lake.table("t").exists()
+def test_a_misspelled_key_is_refused_when_the_definitions_load(lake: Lake, key: str, near: str) -> None:
+    calls: list[str] = []
 
+    @dg.asset(metadata={key: "append"})
+    def t() -> pa.Table:
+        calls.append("called")
+        return pa.table({"n": [1]})
+
+    defs = dg.Definitions([t], resources={"io_manager": lake.io_manager})
+    with pytest.raises(InvalidRequestError, match=repr(near)):
+        dg.Definitions.validate_loadable(defs)
+    assert isinstance(lake.fails(t), InvalidRequestError)
+    assert calls == []
+
+
+def test_what_an_output_says_is_known_when_it_is_there(lake: Lake) -> None:
     @dg.asset
     def said() -> dg.Output[pa.Table]:
-        return dg.Output(pa.table({"n": [1]}), metadata={"mod": "append"})
+        return dg.Output(pa.table({"n": [1]}), metadata={"wirte": "append"})
 
-    assert "'mode'" in str(lake.fails(said))
-
-
-@pytest.mark.parametrize("key", ["idempotency", "partitionOverwrite", "storage_options", "cluster_by"])
-def test_a_setting_that_no_asset_has_is_not_passed_over(lake: Lake, key: str) -> None:
-    assert "would be ignored" in str(lake.fails(writer("t", metadata={key: "off"})))
-    assert not lake.table("t").exists()
+    assert "'write'" in str(lake.fails(said))
+    assert not lake.table("said").exists()
 
 
-@pytest.mark.parametrize("key", ["where", "filters", "row_filter"])
-def test_an_input_has_no_filter(lake: Lake, key: str) -> None:
+@pytest.mark.parametrize(
+    ("metadata", "partitions_def", "said"),
+    [
+        ({"write": "merge"}, None, "merge_keys"),
+        ({"write": "upsert"}, None, "'upsert' does not exist"),
+        ({"unit": "hour"}, None, "unit='hour'"),
+        ({"on_redo": "again"}, None, "on_redo='again'"),
+        ({"exactly_once": "no"}, None, "True or False"),
+        ({}, dg.StaticPartitionsDefinition(["a"]), "which column holds them"),
+        ({"audit": 7}, None, "audit"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_when_the_definitions_load(
+    lake: Lake, metadata: dict[str, Any], partitions_def: Any, said: str
+) -> None:
+    @dg.asset(metadata=metadata, partitions_def=partitions_def)
+    def t() -> pa.Table:
+        return pa.table({"n": [1]})
+
+    with pytest.raises(DeltaError, match=said):
+        dg.Definitions.validate_loadable(dg.Definitions([t], resources={"io_manager": lake.io_manager}))
+
+
+def test_assets_of_other_io_managers_are_not_looked_at(lake: Lake) -> None:
+    @dg.asset(metadata={"wirte": "x"}, io_manager_key="other")
+    def theirs() -> int:
+        return 1
+
+    @dg.asset(metadata={"wirte": "x"})
+    def nothing() -> None: ...
+
+    resources = {"io_manager": lake.io_manager, "other": dg.mem_io_manager}
+    dg.Definitions.validate_loadable(dg.Definitions([theirs, nothing], resources=resources))
+
+
+@pytest.mark.parametrize("key", ["where", "filters", "schema", "primary_key"])
+def test_keys_of_others_on_an_input_pass(lake: Lake, key: str) -> None:
     lake.run(writer("t"))
 
     @dg.asset(ins={"t": dg.AssetIn(metadata={key: "n > 1"})})
     def reads(t: pa.Table) -> None: ...
 
-    assert "DeltaSnapshot" in str(lake.fails(reads, dg.AssetSpec("t")))
+    assert lake.run(reads, dg.AssetSpec("t")).success
 
 
-@pytest.mark.parametrize("key", ["schema", "table", "partition_expr", "partition_format"])
+@pytest.mark.parametrize("key", ["partition_expr", "partition_format"])
 def test_an_input_does_not_say_where_its_rows_are(lake: Lake, key: str) -> None:
     lake.run(writer("t"))
 
@@ -630,7 +673,7 @@ def test_a_slip_in_what_says_where_rows_are_is_not_read_over(lake: Lake, key: st
 
     assert "of the upstream does not exist" in str(lake.fails(reads, dg.AssetSpec("t", metadata={key: "x"})))
     # How it is written is said to its own IO manager.
-    assert lake.run(reads, dg.AssetSpec("t", metadata={"mod": "x", "write_mode": "x", "replace_where": "x"})).success
+    assert lake.run(reads, dg.AssetSpec("t", metadata={"write": "x", "write_mode": "x", "replace_where": "x"})).success
 
 
 class Writing(str, Enum):  # noqa: UP042  # as many have them
@@ -639,13 +682,13 @@ class Writing(str, Enum):  # noqa: UP042  # as many have them
 
 def test_a_mode_may_be_a_member_of_an_enum(lake: Lake) -> None:
     for _ in range(2):
-        result = lake.run(writer("t", metadata={"mode": Writing.ADDS}))
-        assert metadata_of(result, "t")["delta/mode"] == "append"
+        result = lake.run(writer("t", metadata={"write": Writing.ADDS}))
+        assert metadata_of(result, "t")["delta/write"] == "append"
     assert lake.rows("t") == [{"n": 1}, {"n": 1}]
 
 
 def test_merge_keys_without_a_mode_are_refused(lake: Lake) -> None:
-    said: list[dict[str, Any]] = [{"mode": "merge"}, {"mode": "append"}, {}]
+    said: list[dict[str, Any]] = [{"write": "merge"}, {"write": "append"}, {}]
 
     @dg.asset(metadata={"merge_keys": ["n"]})
     def items() -> dg.Output[pa.Table]:
@@ -654,13 +697,13 @@ def test_merge_keys_without_a_mode_are_refused(lake: Lake) -> None:
     for _ in range(2):
         lake.run(items)
     # The table would be replaced.
-    with pytest.raises(InvalidRequestError, match="merge_keys and no mode, and by default the mode is 'overwrite'"):
+    with pytest.raises(InvalidRequestError, match="merge_keys and no write, which by default is 'overwrite'"):
         lake.run(items)
     assert lake.rows("items") == [{"n": 1}, {"n": 1}]
 
 
 def test_what_is_said_of_the_asset_counts_as_said_of_its_output(lake: Lake) -> None:
-    said = [{"mode": "append"}, {"mod": "append"}]
+    said = [{"write": "append"}, {"wirte": "append"}]
 
     @dg.asset
     def counted(context: dg.AssetExecutionContext) -> pa.Table:
@@ -671,7 +714,7 @@ def test_what_is_said_of_the_asset_counts_as_said_of_its_output(lake: Lake) -> N
         lake.run(counted)
     assert lake.rows("counted") == [{"n": 1}, {"n": 1}]
     said.pop(0)
-    assert "'mode'" in str(lake.fails(counted))
+    assert "'write'" in str(lake.fails(counted))
 
 
 def test_what_is_said_of_one_partition_is_not_how_a_run_writes(lake: Lake) -> None:
@@ -679,11 +722,11 @@ def test_what_is_said_of_one_partition_is_not_how_a_run_writes(lake: Lake) -> No
 
     @dg.asset(partitions_def=days, metadata={"partition_expr": "day"})
     def counted(context: dg.AssetExecutionContext) -> pa.Table:
-        for name in ("rows", "mode"):
+        for name in ("rows", "write"):
             context.add_asset_metadata({name: "append"}, partition_key=context.partition_key)
         return pa.table({"day": [context.partition_key], "n": [1]})
 
-    assert "'mode' is about the partition 2013-01-01 alone" in str(lake.fails(counted, partition="2013-01-01"))
+    assert "'write' is about the partition 2013-01-01 alone" in str(lake.fails(counted, partition="2013-01-01"))
     assert not lake.table("counted").exists()
 
 
@@ -710,14 +753,15 @@ def test_values_loaded_outside_of_a_run(lake: Lake) -> None:
 
 
 def test_keys_of_ones_own_pass(lake: Lake) -> None:
-    own = {"owner": "me", "model": "x", "team": "t", "my/mode": 1, "description": "d", "columns": 3, "table_name": "t"}
+    own: dict[str, Any] = {"owner": "me", "model": "x", "team": "t", "my/write": 1, "description": "d", "columns": 3}
+    own |= {"table_name": "t", "primary_key": "n", "where": "n > 1", "write_mode": "x", "filters": [], "writer": "me"}
     lake.run(writer("t", metadata=own))
     assert lake.rows("t") == [{"n": 1}]
 
 
 @pytest.mark.parametrize(
     ("name", "near"),
-    [("mod", "mode"), ("table_config", "table_properties"), ("write_mode", "mode"), ("merge_config", "merge_keys")],
+    [("wirte", "write"), ("merge_key", "merge_keys"), ("unit_colum", "unit_column"), ("exactlyonce", "exactly_once")],
 )
 def test_a_misspelled_setting_is_refused(tmp_path: Path, name: str, near: str) -> None:
     arguments: dict[str, Any] = {name: "append"}
@@ -740,7 +784,7 @@ def test_metadata_of_ones_own_for_the_commit(tmp_path: Path) -> None:
 
 
 def test_contexts_without_a_run(tmp_path: Path) -> None:
-    manager = DeltaLakeIOManager(root_uri=str(tmp_path), idempotency="off")
+    manager = DeltaLakeIOManager(root_uri=str(tmp_path), exactly_once=False)
     output = dg.build_output_context(asset_key=dg.AssetKey("t"))
     manager.handle_output(output, pa.table({"n": [1]}))
     loaded = manager.load_input(dg.build_input_context(asset_key=dg.AssetKey("t")))
