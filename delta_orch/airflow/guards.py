@@ -171,7 +171,7 @@ def keeps_others_rows(
         return None
 
     def of_this_dag(before: TableSnapshot) -> list[str]:
-        return [name for name in before.txns if name.startswith(f"{own.dag}.") and reason(name) is not None]
+        return [name for name in before.txns.named((f"{own.dag}.",)) if reason(name) is not None]
 
     def look(staged: StagedWrite) -> None:
         for name in sorted(units_replaced(table, staged, where, of_this_dag)):
@@ -226,7 +226,7 @@ def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> Invalid
     from delta_orch.verbs.units import REPLACING, StepRecord
 
     snapshot = table.snapshot()
-    if recorded_order(snapshot, name) is not None and any(one.startswith(f"{dag}.") for one in snapshot.txns):
+    if recorded_order(snapshot, name) is not None and any(snapshot.txns.named((f"{dag}.",))):
         record = StepRecord.of(RecordedUnit.of(table, snapshot, name).commit_info)
         if record is not None and record.write not in REPLACING:
             return None
