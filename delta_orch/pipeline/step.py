@@ -390,8 +390,6 @@ class Step:
                     )
         consumers = tuple(cdc_prefix(reader.consumer) for reader in readers.values())
         if self.attempt is not None:
-            consumers += (f"{self.attempt.units[0].writer}:",)  # What its own runs have written is not another's.
-        if self.attempt is not None:
             consumers += tuple(f"{unit.writer}:" for unit in self.attempt.units)
         inputs = tuple(batch.as_input() for batch in batches.values())
         cursors = tuple(batch.txn for batch in batches.values()) if moves_cursors else ()
