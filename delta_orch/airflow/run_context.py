@@ -181,12 +181,23 @@ class TaskRun:
             return "own"
         is_of_run = counted.get("run_started_ms") == self.started_ms
         if is_of_run and (told.get("dag_id"), told.get("task_id")) == (self.dag_id, self.task_id):
-            if told.get("map_index") != self.map_index and counted.get("clear_number") == self.clear_number:
+            is_sibling = told.get("map_index") != self.map_index
+            if is_sibling and counted.get("clear_number") == self.clear_number and not self._is_newer_than(recorded):
                 raise _written_twice(self, recorded, told.get("map_index"))
             if isinstance(tries, int) and tries < self.try_number:
                 is_retry = (counted.get("max_tries"), counted.get("retries")) == (self.max_tries, self.retries)
                 return "own" if is_retry else "earlier"
         return "later" if began > self.attempt_id else "earlier"
+
+    def _is_newer_than(self, recorded: RecordedUnit) -> bool:
+        """Whether this is the first try of an instance that was created after a commit. The instances of one run are
+        created before any of them begins; but `dag.test()` starts each run of a logical date at that date."""
+        committed_ms = recorded.commit_info.get("timestamp")
+        try:
+            created_ms = int(self.attempt_id.replace("-", "")[:12], 16)  # Of an id of version 7 of RFC 9562.
+        except ValueError:
+            return False
+        return self.try_number == 1 and isinstance(committed_ms, int) and committed_ms < created_ms
 
     def _relation_by_order(self, recorded: int, order: int) -> Relation:
         """As `relation_to`, where the log does not hold the commit any more."""
