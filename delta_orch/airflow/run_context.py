@@ -166,7 +166,8 @@ class TaskRun:
 
     def relation_to(self, recorded: RecordedUnit, order: int) -> Relation:
         """What the attempt that wrote the unit before is to this one. A clear lies between two tries if `max_tries`
-        differs: a retry keeps it. (`retries` counts, too: a DAG that changes them could make up for the difference.)
+        differs: a retry keeps it. (`retries` counts, too: a DAG that changes them could make up for the difference.
+        A retry that is taken for a clear replaces its rows.)
         Otherwise Airflow's ids tell, which are ordered by time: a run that was created anew has newer ones.
 
         Raises:
@@ -185,8 +186,8 @@ class TaskRun:
             if is_sibling and counted.get("clear_number") == self.clear_number and not self._is_newer_than(recorded):
                 raise _written_twice(self, recorded, told.get("map_index"))
             if isinstance(tries, int) and tries < self.try_number:
-                is_retry = (counted.get("max_tries"), counted.get("retries")) == (self.max_tries, self.retries)
-                return "own" if is_retry else "earlier"
+                is_same = (counted.get("max_tries"), counted.get("retries")) == (self.max_tries, self.retries)
+                return "own" if is_same and self.tries_before_clear < tries else "earlier"
         return "later" if began > self.attempt_id else "earlier"
 
     def _is_newer_than(self, recorded: RecordedUnit) -> bool:
