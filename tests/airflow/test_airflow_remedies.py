@@ -17,8 +17,11 @@ from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import (
+    DeltaCloneOperator,
     DeltaIncrementalOperator,
     DeltaMergeOperator,
+    DeltaPublishOperator,
+    DeltaRestoreOperator,
     DeltaUndoOperator,
     DeltaUpdateOperator,
     DeltaWriteOperator,
@@ -300,3 +303,51 @@ def test_a_mapped_append_with_identity(tmp_path: Path, clock: list[int]) -> None
     other.counts.clear(resets_run=True)
     assert other.run(make("b"))["outcome"] == "replaced"
     assert content(tmp_path / "t") == ["b"]
+
+
+def test_restores_and_clones_are_done_again(tmp_path: Path, clock: list[int]) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for value in "ab":
+        table.append(rows(value))
+
+    def restore() -> Any:
+        return DeltaRestoreOperator(task_id="restore", table_uri=tmp_path / "t", version=0)
+
+    def clone() -> Any:
+        return DeltaCloneOperator(task_id="clone", source=tmp_path / "t", target=tmp_path / "c", replace=True)
+
+    one, other = Instance(clock), Instance(clock)
+    for make, instance in ((restore, one), (clone, other)):
+        assert instance.run(make)["outcome"] == "written"
+        assert instance.retry(make)["outcome"] == "recovered"
+    assert (content(tmp_path / "t"), content(tmp_path / "c"), table.version()) == (["a"], ["a"], 2)
+    table.append(rows("c"))
+    assert one.clear(restore)["outcome"] == "replaced"
+    table.append(rows("d"))
+    assert other.clear(clone)["outcome"] == "replaced"
+    assert (content(tmp_path / "t"), content(tmp_path / "c")) == (["a", "d"], ["a", "d"])
+    assert one.retry(restore)["outcome"] == "recovered"
+
+
+def test_what_is_staged_and_published_is_a_unit(tmp_path: Path, clock: list[int]) -> None:
+    uri = tmp_path / "t"
+
+    def stage(*values: str) -> Callable[[], Any]:
+        return lambda: DeltaWriteOperator(
+            task_id="stage", table_uri=uri, python_callable=lambda: rows(*values), stage=True
+        )
+
+    def publish(staged: Any) -> Any:
+        # As the template of it renders.
+        reference = {"staged": None, **staged}
+        return Instance(clock).run(lambda: DeltaPublishOperator(task_id="publish", table_uri=uri, staged=reference))
+
+    one = Instance(clock)
+    first = one.run(stage("a"))
+    assert (first["version"], publish(first)["outcome"], publish(first)["outcome"]) == (None, "written", "recovered")
+    second = one.clear(stage("b", "c"))
+    assert (second["outcome"], content(uri)) == ("replaced", ["a"])
+    assert publish(second)["outcome"] == "replaced" and content(uri) == ["b", "c"]
+    # A retry of the stage finds what was published.
+    third = one.retry(stage("x"))
+    assert (third["outcome"], publish(third)["outcome"], content(uri)) == ("recovered", "recovered", ["b", "c"])
