@@ -85,6 +85,18 @@ def _delta_orch_reader(query: Query) -> Run:
     return lambda table: _aggregated(DeltaTable(table).snapshot().scan(query.scanned, where).to_reader(), query)
 
 
+def delta_orch_dataset(query: Query) -> Run:
+    """A data set of pyarrow, of tables whose files hold exactly their rows."""
+    import pyarrow.dataset as ds
+
+    from delta_orch import DeltaTable
+
+    def run(table: Path) -> object:
+        return _aggregated(_scanned(DeltaTable(table).snapshot().to_pyarrow_dataset(), query, ds.field("id")), query)
+
+    return run
+
+
 def _deltalake_datafusion(query: Query) -> Run:
     import pyarrow as pa
     from deltalake import DeltaTable, QueryBuilder

@@ -106,10 +106,10 @@ with DAG(
 
     @task.delta(
         table_uri=table_uri("flights"),
-        mode="overwrite",
+        write="overwrite",
         replace_where="flight_date = DATE '" + DAY + "'",
         partition_by=["flight_date"],
-        table_properties=RETENTION,
+        properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
     def flights(day: str, spark: SparkSession | None = None) -> DataFrame:
@@ -118,15 +118,15 @@ with DAG(
 
     @task.delta(
         table_uri=table_uri("weather_readings"),
-        mode="append",
-        # A day is added once, whichever run does it first.
-        idempotency="partition",
+        write="append",
+        # The table only grows: a day that is there stays as it is.
+        on_redo="keep",
         partition_by=["reading_date"],
-        table_properties={**RETENTION, "delta.appendOnly": "true"},
+        properties={**RETENTION, "delta.appendOnly": "true"},
         spark_conf=SPARK_CONF,
     )
     def weather_readings(day: str, spark: SparkSession | None = None) -> DataFrame:
-        """Only ever added to: what protects it from doubling is the transaction id."""
+        """Only ever added to: what protects it from doubling is the unit in the commit."""
         return read_weather(spark, LANDING, [date.fromisoformat(day)])
 
     flights_enriched = DeltaIncrementalOperator(
@@ -134,9 +134,9 @@ with DAG(
         source=table_uri("flights"),
         target=table_uri("flights_enriched"),
         python_callable=enrich,
-        mode="overwrite_partitions",
+        write="overwrite_partitions",
         partition_by=["flight_date"],
-        table_properties=RETENTION,
+        properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
     carrier_daily = DeltaIncrementalOperator(
@@ -144,9 +144,9 @@ with DAG(
         source=table_uri("flights_enriched"),
         target=table_uri("carrier_daily"),
         python_callable=summarize,
-        mode="overwrite_partitions",
+        write="overwrite_partitions",
         partition_by=["flight_date"],
-        table_properties=RETENTION,
+        properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
 
@@ -166,11 +166,11 @@ with DAG(
     DeltaMergeOperator(
         task_id="corrections",
         table_uri=table_uri("flights"),
-        keys=list(FLIGHT_KEYS),
+        merge_keys=list(FLIGHT_KEYS),
         python_callable=corrections_of,
         op_args=[DAY],
         partition_by=["flight_date"],
-        table_properties=RETENTION,
+        properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
 

@@ -96,7 +96,7 @@ def _caller(function: Any) -> Any:
             if len(values) < arity or (more and options_of is None):
                 raise TypeError(f"{function.name} takes {arity} values, not {len(values) + len(more)}")
         chosen = options_of(*more, **options) if more or options else None
-        if values and isinstance(values[0], _compute.Expression):
+        if _compute.Expression in [type(value) for value in values]:
             return _compute.Expression._call(function.name, list(values), chosen)
         return function.call([_scalar(value) for value in values], chosen)
 

@@ -7,6 +7,7 @@ line prints.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 from urllib.parse import quote, quote_plus
 
@@ -48,7 +49,7 @@ _TOLD = (
 )
 # Settings, in whatever spelling. Only of what a caller tells: a path in an error may be of a partition by that name.
 _SET = (
-    rf"""(?i)((?<![/\w.%-])(?:{_NAME}|sig)["'`]?\s?(?:[:=]|%3[AD])\s?["']?|(?<!\S)--?{_NAME}\s["']?)"""
+    rf"""(?i)((?<![/\w.%-])(?:{_NAME}|sig)["'`]?\s?(?:[:=]|%3[AD])\s?["']?|(?<![^\s'"`=(])--?{_NAME}\s["']?)"""
     r"""(?!\*\*\*)[^\s"'\\,;&)]+"""
 )
 # An argument that an error quotes. A path of a partition by that name goes on behind its value.
@@ -58,6 +59,14 @@ _COMPARED = (
     rf"(?i)((?<![/\w.%-]){_NAME}[`\"]?\s?(?:[=<>!]{{1,3}}|\b(?:NOT )?(?:I?LIKE|RLIKE|IN)\b)\s?\(?\s?')"
     r"(?!\*\*\*')[^']*(?:'\s?,\s?'[^']*)*(?=')"
 )
+# What an expression, a name or a comment says of a secret without telling it: words, small numbers, days, placeholders,
+# calls and columns of expressions; patterns of LIKE; names of steps and partitions joined by colons.
+_PLAIN = (
+    r"`?(?:[A-Z]?[a-z]+|[A-Z]+)(?:[-_./:=\s]+(?:[A-Z]?[a-z]+|[A-Z]+))*[-_./:?!]*`?"
+    r"|[\d.,:/-]{0,6}|\d{4}-\d\d-\d\d[\dTZ:.+-]*|(?:md|sha|uuid|base|aes|rsa|int|utf)-?\d+"
+    r"|[${<%|*(].*|\w*\(.*|[a-z]\w*\.[a-z]\w*"
+)
+_PATTERN_OR_ID = rf"(?i)^{_NAME}(?:[`\"]?\s(?:NOT )?(?:I?LIKE|RLIKE)\b|:\w)"
 _NAME_OF_SECRET = rf"(?i){_SECRET}"
 # No pattern finds anything in a text without one of these. To compile them all takes a tenth of a first UPDATE.
 _MAY_HOLD = re.compile(
@@ -133,25 +142,41 @@ def _without_login(word: re.Match[str]) -> str:
     return re.sub(_USER, rf"\1{_HIDDEN}@", head + at) + rest
 
 
+def without_credentials(text: str) -> str:
+    """A text that has its meaning only as it is, such as an expression, a name or a comment, without what `kept` cuts
+    out. It may name secrets: neither `Password: at least 8 letters` nor `token_type = 'bearer'` loses anything."""
+    return _kept(text, _without_value_unless_plain)
+
+
 def tells_secret(text: str) -> bool:
-    """Whether a text, which may be prose, holds a credential: `Password: at least eight letters` does not."""
-    return _without_credentials(text) != text
+    """Whether a text holds what `without_credentials` cuts out."""
+    return without_credentials(text) != text
 
 
 def kept(value: Any) -> Any:
     """A value of JSON that a commit may keep: as `redacted`, but queries without a signature, key or token stay, and
     passwords, keys and tokens go in whatever spelling they are set."""
     if isinstance(value, str):
-        value = _without_credentials(value)
-        if _MAY_HOLD.search(value) is None:
-            return value
-        return re.sub(_SET, rf"\1{_HIDDEN}", re.sub(_COMPARED, rf"\1{_HIDDEN}", value))
+        return _kept(value, lambda found: f"{found[1]}{_HIDDEN}")
     if isinstance(value, dict):
         return {
             kept(key): _HIDDEN if isinstance(item, str) and _names_secret(key) else kept(item)
             for key, item in value.items()
         }
     return [kept(item) for item in value] if isinstance(value, list) else value
+
+
+def _kept(text: str, without_value: Callable[[re.Match[str]], str]) -> str:
+    text = _without_credentials(text)
+    if _MAY_HOLD.search(text) is None:
+        return text
+    return re.sub(_SET, without_value, re.sub(_COMPARED, without_value, text))
+
+
+def _without_value_unless_plain(found: re.Match[str]) -> str:
+    values = re.split(r"'\s?,\s?'", found[0][len(found[1]) :])
+    is_plain = re.search(_PATTERN_OR_ID, found[0]) or all(re.fullmatch(_PLAIN, value) for value in values)
+    return found[0] if is_plain else f"{found[1]}{_HIDDEN}"
 
 
 def secrets_in(uri: str) -> list[str]:

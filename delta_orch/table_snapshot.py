@@ -60,7 +60,8 @@ class TableWrites:
         """Add rows in one commit. The first append creates the table from the given `TableDefinition`.
 
         Args:
-            data: Spark DataFrame, Arrow table, reader or list of batches, pandas or Polars DataFrame, or list of dicts.
+            data: Spark DataFrame, Arrow table, reader or list of batches, pandas or Polars DataFrame, list
+                of dicts, or dict of columns. Floats of pandas that stand for integers with nulls are integers.
                 Its columns match the table's by name. A table that it creates has NOT NULL where an Arrow schema says
                 so, at any depth. Columns of Spark's frames may be null, as with Delta on Spark.
             schema_mode: `merge` adds columns the table does not have, in the same commit, and widens types where
@@ -311,18 +312,27 @@ class TableSnapshot(TableWrites, Snapshot):
 
         return list_partitions(self)
 
-    def to_pyarrow_dataset(self) -> ds.FileSystemDataset:
+    def to_pyarrow_dataset(self, where: str | Expression | pc.Expression | None = None) -> ds.FileSystemDataset:
         """The files as a data set of pyarrow, where they hold exactly the rows of this version. All footers are read to
         make sure. Reading it raises pyarrow's errors.
 
+        A filter of the data set opens only files that may hold its rows, by partition values and statistics. Of floats,
+        of decimals of more than 15 digits and of fields of structs, statistics serve `where` only.
+
+        Args:
+            where: Only rows for which this is true, as in `scan`. The footers of files without such rows are not read.
+                The data set's fragments are whole files.
+
         Raises:
+            InvalidExpressionError, ColumnNotFoundError: `where` does not fit.
+            UnsupportedExpressionError: Arrow has no counterpart of `where`.
             UnsupportedFeatureError: The table has deletion vectors, mapped columns, widened types, variants, dates of
                 the Julian calendar, times in 96 bits, or files whose columns differ in type or case.
             MissingFileError, StorageError: A file cannot be read.
         """
         from delta_orch.scan.arrow_dataset import arrow_dataset
 
-        return arrow_dataset(self)
+        return arrow_dataset(self, where)
 
     def _target(self, options: CommitOptions) -> tuple[TableLog, Snapshot]:
         """

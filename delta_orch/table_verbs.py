@@ -163,6 +163,7 @@ class TableVerbs(TableWrites):
         paths: Sequence[str | PathLike[str]],
         *,
         partition_values: Mapping[str, object] | Sequence[Mapping[str, object]] | None = None,
+        replace_where: str | Expression | None = None,
         **options: Unpack[CommitOptions],
     ) -> CommitResult:
         """Commit Parquet files that another program wrote, as they are, with the statistics of their footers. See
@@ -173,19 +174,21 @@ class TableVerbs(TableWrites):
                 store, where `external_paths` allows. Vacuum deletes no file outside the directory.
             partition_values: The values of the partition columns, of all files or of each; None takes them from
                 directories `name=value` in the paths.
+            replace_where: The files replace exactly the rows for which this is true, and have no others. Files that
+                also hold other rows are rewritten, as by `overwrite`.
 
         Raises:
             InvalidRequestError: A file is named twice, is or was in the table, is no Parquet file or has no place for
                 data; or the partition values do not fit.
             SchemaMismatchError: A file does not have the table's columns, by name and type.
-            ConstraintViolationError: A row breaks NOT NULL or a rule of the table.
+            ConstraintViolationError: A row breaks NOT NULL or a rule of the table, or lies outside of `replace_where`.
             MissingFileError, UnsupportedStoreError: A file is not there, or the table may not read it.
             UnsupportedFeatureError: The table's files are more than their columns: column mapping by id, Iceberg.
             ConflictError: Another writer changed what this relies on. Of all of these: the table is unchanged.
         """
         from delta_orch.verbs.add_files import add_files
 
-        return add_files(*self._target(options), paths, partition_values, options)
+        return add_files(*self._target(options), paths, partition_values, replace_where, options)
 
     def generate(self, mode: str = "symlink_format_manifest") -> tuple[str, ...]:
         """Write manifests that let engines without Delta read the newest version's files: one a partition, below

@@ -24,6 +24,14 @@ settings.load_profile("delta_orch")
 _ROOT = str(Path(__file__).resolve().parent.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
+# What is set for other work must not reach the tests: another Spark, a cloud, an Airflow or Dagster that runs here.
+_OF_OTHER_WORK = ("AIRFLOW", "AWS_", "AZURE_", "DAGSTER_", "GOOGLE_", "HADOOP_", "PYSPARK_", "SPARK_")
+for _name in [name for name in os.environ if name.startswith(_OF_OTHER_WORK)]:
+    del os.environ[_name]
+# No proxy stands before the emulators.
+for _name in ("NO_PROXY", "no_proxy"):
+    os.environ[_name] = ",".join(filter(None, ["127.0.0.1,localhost", os.environ.get(_name)]))
+
 # A store that fails on purpose is not waited for as long as one that fails at night.
 os.environ.setdefault("DELTA_ORCH_RETRY_SECONDS", "2")
 

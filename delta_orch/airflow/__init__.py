@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.publish_operator import DeltaPublishOperator, delta_write_audit_publish
     from delta_orch.airflow.relay_operator import DeltaPartitionRelayOperator
     from delta_orch.airflow.retry_policy import DELTA_RETRY_POLICY
-    from delta_orch.airflow.row_operators import DeltaDeleteOperator, DeltaMergeOperator
+    from delta_orch.airflow.row_operators import DeltaDeleteOperator, DeltaMergeOperator, DeltaUpdateOperator
     from delta_orch.airflow.sensors import (
         DeltaFreshnessSensor,
         DeltaPartitionSensor,
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     )
     from delta_orch.airflow.submit_operator import DeltaSparkSubmitOperator
     from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger
-    from delta_orch.airflow.whole_table_operators import DeltaCloneOperator, DeltaRestoreOperator
+    from delta_orch.airflow.whole_table_operators import DeltaCloneOperator, DeltaRestoreOperator, DeltaUndoOperator
     from delta_orch.airflow.write_operator import DeltaWriteOperator
 
 __all__ = [
@@ -57,6 +57,8 @@ __all__ = [
     "DeltaSparkSubmitOperator",
     "DeltaTableVersionSensor",
     "DeltaTxnSensor",
+    "DeltaUndoOperator",
+    "DeltaUpdateOperator",
     "DeltaVacuumOperator",
     "DeltaVersionTrigger",
     "DeltaWriteOperator",
@@ -87,6 +89,8 @@ _HOME = {
     "DeltaSparkSubmitOperator": "submit_operator",
     "DeltaTableVersionSensor": "sensors",
     "DeltaTxnSensor": "sensors",
+    "DeltaUndoOperator": "whole_table_operators",
+    "DeltaUpdateOperator": "row_operators",
     "DeltaVacuumOperator": "maintenance_operators",
     "DeltaVersionTrigger": "triggers",
     "DeltaWriteOperator": "write_operator",

@@ -157,7 +157,7 @@ class DeltaCheckOperator(DeltaTableOperator):
                 problems=problems,
             )
         version = None if staged else snapshot.version
-        return {"table_uri": table.uri, "version": version, "skipped": True, "passed": True}
+        return {"table_uri": table.uri, "version": version, "outcome": "nothing new", "passed": True}
 
     def _schema(self, snapshot: TableSnapshot) -> list[str]:
         if self.columns is None:

@@ -35,7 +35,7 @@ def _passes(templated: Collection[str], choices: Mapping[str, Sequence[object]],
         ensure_choice(name, value, choices.get(name))
         if name in _PREDICATES:
             ensure_predicate(value)
-    elif isinstance(value, Mapping) and name == "table_properties" and not is_template(value):
+    elif isinstance(value, Mapping) and name == "properties" and not is_template(value):
         from delta_orch.protocol.table_properties import ensure_settable, property_texts
 
         ensure_settable(property_texts(value), on_new_table=True)
@@ -105,6 +105,29 @@ def ensure_choice(name: str, value: str, allowed: Sequence[object] | None) -> No
         )
 
 
+OLD_NAMES = {
+    "mode": "write",
+    "partition_overwrite_mode": "write='overwrite_partitions'",
+    "keys": "merge_keys",
+    "table_properties": "properties",
+    "checks": "audit",
+    "idempotency": "on_redo='keep' for what 'partition' was, and exactly_once=False for what 'off' was",
+    "adds": "write='append' or write='overwrite'",
+}
+"""Old name of an argument → what takes its place."""
+
+
+def ensure_names(arguments: Mapping[str, object]) -> None:
+    """Raises InvalidRequestError: An argument has its old name."""
+    for name in OLD_NAMES.keys() & arguments.keys():
+        raise InvalidRequestError(
+            f"Task {arguments.get('task_id', '')} has the argument {name}".replace("  ", " "),
+            cause="It has another name now",
+            remedy=f"Write {OLD_NAMES[name]}",
+            argument=name,
+        )
+
+
 class CheckedArguments:
     """Mixed into what a DAG file makes: arguments are checked against the signatures when it is parsed. Templates of
     templated fields pass, and so do the arguments of Airflow's own classes."""
@@ -132,34 +155,15 @@ class CheckedOperator(CheckedArguments):
     @classmethod
     def ensure_known(cls, arguments: Mapping[str, Any]) -> None:
         """Refuse, when a DAG is parsed, some arguments of a mapped task that no run could make right."""
+        ensure_names(arguments)
         ensure_arguments(cls, {**arguments})
         for name in ("target", *_LOCATED):
             for location in _locations(arguments.get(name)):
                 checked_location(location)
 
-    @classmethod
-    def adds_rows(cls, arguments: Mapping[str, Any]) -> bool:
-        """Whether a task with these arguments adds rows each time that it is cleared; what is not given has its
-        default."""
-        return False
-
-    @classmethod
-    def ensure_exact(cls, arguments: Mapping[str, Any]) -> None:
-        """Refuse, when a DAG is parsed, what the installed Airflow is too old for.
-
-        Raises:
-            InvalidRequestError: The task adds rows, and Airflow keeps no state of tasks.
-        """
-        from delta_orch.airflow.versions import keeps_state
-
-        if not keeps_state() and cls.adds_rows(arguments):
-            from delta_orch.airflow.stateless import cannot_add
-
-            raise cannot_add(f"Task {arguments.get('task_id', '')}".rstrip())
-
     def _mask_settings(self) -> None:
         """Tell Airflow's masker the secrets among the settings and options: it knows fewer names of them."""
-        settings = [getattr(self, name, None) for name in ("spark_conf", "env_vars", "table_properties")]
+        settings = [getattr(self, name, None) for name in ("spark_conf", "env_vars", "properties")]
         found = [text for given in settings for text in secret_settings(given)] + list(_secret_options(self))
         if not found:
             return

@@ -5,18 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from airflow.sdk.bases.decorator import DecoratedOperator, task_decorator_factory
+from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator, task_decorator_factory
+from attrs import fields
 
 from delta_orch.airflow.checked import CheckedOperator
+from delta_orch.airflow.expansion import ensure_instances
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
 from delta_orch.airflow.step_operator import UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.write_operator import DeltaWriteOperator
-from delta_orch.arguments import ensure_arguments
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
+    from airflow.sdk import XComArg
     from airflow.sdk.bases.decorator import TaskDecorator
+    from airflow.sdk.definitions._internal.expandinput import ExpandInput
 
 
 class _Decorated(DecoratedOperator):  # type: ignore[misc]
@@ -62,18 +65,13 @@ def delta_task(python_callable: UserFunction | None = None, **kwargs: OperatorAr
     """Make a function a task that writes what it returns to a Delta table.
 
     Takes the arguments of `DeltaWriteOperator` and of any operator; the task's XCom is
-    `{table_uri, version, skipped, operation_metrics}`. A parameter `spark=None` receives the session of `spark_conf`.
+    `{table_uri, version, outcome, operation_metrics}`. A parameter `spark=None` receives the session of `spark_conf`.
 
     Args:
         python_callable: The function, where the decorator is used without parentheses.
-        **kwargs: `table_uri` (required), `mode`, `replace_where`, …
+        **kwargs: `table_uri` (required), `write`, `replace_where`, …
     """
-    # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
-    kwargs.setdefault("multiple_outputs", False)
-    _ensure_arguments(DeltaDecoratedOperator, kwargs)
-    return task_decorator_factory(
-        python_callable=python_callable, decorated_operator_class=DeltaDecoratedOperator, **kwargs
-    )
+    return _decorator(DeltaDecoratedOperator, python_callable, kwargs)
 
 
 class DeltaChangesDecoratedOperator(_Decorated, DeltaIncrementalOperator):
@@ -95,20 +93,37 @@ def delta_changes_task(python_callable: UserFunction | None = None, **kwargs: Op
 
     Args:
         python_callable: The function, where the decorator is used without parentheses.
-        **kwargs: `source` and `target` (required), `mode`, `consumer`, …
+        **kwargs: `source` and `target` (required), `write`, `consumer`, …
     """
-    kwargs.setdefault("multiple_outputs", False)
-    _ensure_arguments(DeltaChangesDecoratedOperator, kwargs)
-    return task_decorator_factory(
-        python_callable=python_callable, decorated_operator_class=DeltaChangesDecoratedOperator, **kwargs
-    )
+    return _decorator(DeltaChangesDecoratedOperator, python_callable, kwargs)
 
 
-def _ensure_arguments(kind: type[CheckedOperator], given: dict[str, OperatorArgument]) -> None:
-    """Mapped tasks are made of these when they run; here they are known already."""
+class _MappedDecorator(_TaskDecorator):  # type: ignore[misc]
+    """As Airflow's; what it is mapped over is looked at when the DAG is parsed."""
+
+    def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
+        found = super()._expand(expand_input, strict=strict)
+        ensure_instances(str(self.kwargs.get("task_id", self.function.__name__)), self.kwargs, expand_input.value)
+        return found
+
+
+def _decorator(
+    kind: type[CheckedOperator], function: UserFunction | None, given: dict[str, OperatorArgument]
+) -> TaskDecorator:
+    """Mapped tasks are made of these arguments when they run; here they are known already."""
     if wrong := {"op_args", "op_kwargs"} & given.keys():
         raise InvalidRequestError(
             f"The decorator has {min(wrong)}", remedy="Give a function's arguments where the task is called"
         )
-    ensure_arguments(kind, given)
-    kind.ensure_exact(given)
+    # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
+    given.setdefault("multiple_outputs", False)
+    kind.ensure_known(given)
+    made = task_decorator_factory(python_callable=function, decorated_operator_class=kind, **given)
+
+    def checked(decorator: _TaskDecorator) -> _MappedDecorator:
+        names = [field.name for field in fields(type(decorator)) if field.init]
+        return _MappedDecorator(**{name: getattr(decorator, name) for name in names})
+
+    if function is not None:
+        return checked(made)
+    return lambda python_callable: checked(made(python_callable))

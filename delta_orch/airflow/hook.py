@@ -38,27 +38,23 @@ _TEST_S = 5.0
 """How long the test of a connection asks a store again that cannot be reached. The form waits for it."""
 
 
-Opened: TypeAlias = "list[tuple[DeltaTable, TableSnapshot | None]]"
-"""Tables, or versions of them."""
-
 # Not by context: threads of a function know no context of its task.
-_noting: list[Opened] = []
+_pinned: dict[str, int] = {}
 
 
 @contextmanager
-def opened_by_hooks() -> Iterator[Opened]:
-    """Gives what is opened meanwhile, by whichever hook."""
-    opened: Opened = []
-    _noting.append(opened)
+def pinned_versions(versions: Mapping[str, int]) -> Iterator[None]:
+    """Let hooks of this process open these tables at these versions, where a reference names none.
+
+    Args:
+        versions: Table URI → version.
+    """
+    _pinned.update(versions)
     try:
-        yield opened
+        yield
     finally:
-        _noting.remove(opened)
-
-
-def _note(table: DeltaTable, snapshot: TableSnapshot | None) -> None:
-    for opened in _noting:
-        opened.append((table, snapshot))
+        for uri in versions:
+            _pinned.pop(uri, None)
 
 
 class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
@@ -101,9 +97,7 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
             AirflowNotFoundException: There is no such connection (other than the default one).
         """
         self._connected()
-        table = self._open(table_uri)
-        _note(table, None)
-        return table
+        return self._open(table_uri)
 
     async def async_table(self, table_uri: TableLocation) -> DeltaTable:
         """As `table`, for triggers: the connection is fetched without blocking the event loop."""
@@ -143,9 +137,8 @@ class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
         table = self._open(_named(reference))
         if staged is not None:
             return table.staged(staged).snapshot()
-        snapshot = table.snapshot(version=version)
+        snapshot = table.snapshot(version=_pinned.get(table.uri) if version is None else version)
         _ensure_same_table(reference, snapshot, table.uri)
-        _note(table, snapshot)
         return snapshot
 
     def test_connection(self) -> tuple[bool, str]:

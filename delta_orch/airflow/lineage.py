@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from airflow.providers.openlineage.extractors import OperatorLineage
 
-    from delta_orch.airflow.table_operator import DeltaTableOperator
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.protocol.types import StructType
 
@@ -38,7 +37,15 @@ class Source:
     snapshot: TableSnapshot
 
 
-def lineage_of(operator: DeltaTableOperator) -> OperatorLineage:
+class Reporting(Protocol):
+    """An operator that has ended."""
+
+    outcome: Outcome | None
+    has_read: Mapping[str, tuple[DeltaTable, int]]
+    writes: bool
+
+
+def lineage_of(operator: Reporting) -> OperatorLineage:
     """Inputs and outputs of a task that has ended.
 
     Datasets are named by their location, as Spark's own integration does. Versions are the table's. Where columns come

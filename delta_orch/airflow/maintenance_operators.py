@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.locations import checked_location, is_template
-from delta_orch.airflow.once import report_of
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.step import StepReport
 from delta_orch.protocol.table_properties import parse_size_bytes
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.pipeline.unit import Outcome
 
 
 class DeltaCheckpointOperator(DeltaTableOperator):
@@ -25,7 +26,7 @@ class DeltaCheckpointOperator(DeltaTableOperator):
     writes = False
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        return {"table_uri": table.uri, "version": table.checkpoint(), "skipped": True}
+        return {"table_uri": table.uri, "version": table.checkpoint(), "outcome": "nothing new"}
 
 
 class DeltaOptimizeOperator(DeltaTableOperator):
@@ -72,7 +73,8 @@ class DeltaOptimizeOperator(DeltaTableOperator):
         result = table.optimize(
             self.where, size, zorder_by=self.zorder_by, full=self.full, user_metadata=run.user_metadata()
         )
-        return xcom_of(report_of(table, result))
+        outcome: Outcome = "nothing new" if result.skipped else "written"
+        return xcom_of(StepReport(table, result.version, outcome, commit=result))
 
 
 class DeltaVacuumOperator(DeltaTableOperator):
@@ -122,7 +124,7 @@ class DeltaVacuumOperator(DeltaTableOperator):
         return {
             "table_uri": table.uri,
             "version": table.version(),
-            "skipped": result.dry_run or result.num_files == 0,
+            "outcome": "nothing new" if result.dry_run or result.num_files == 0 else "written",
             "dry_run": result.dry_run,
             "num_files": result.num_files,
             "size_bytes": result.size_bytes,

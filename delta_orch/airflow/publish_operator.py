@@ -9,15 +9,11 @@ from airflow.sdk import TaskGroup
 
 from delta_orch.airflow.check_operator import DeltaCheckOperator
 from delta_orch.airflow.hook import DEFAULT_CONN_ID
-from delta_orch.airflow.neighbors import Neighbors
-from delta_orch.airflow.rebuilds import ensure_in_time
 from delta_orch.airflow.row_operators import DeltaMergeOperator
-from delta_orch.airflow.siblings import ensure_not_taken
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.run_identity import ONCE_PER_PARTITION
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -35,8 +31,7 @@ class DeltaPublishOperator(DeltaTableOperator):
 
     The XCom and the asset events describe that commit. Where the staging task found its work done, so does this one.
     A commit by another writer that what was staged relies on fails the task, and so does vacuum, which removes what is
-    older than the table's retention: clear the staging task to write anew. So does another mapped staging task of the
-    run that has the same identity, once what it has staged is published.
+    older than the table's retention: clear the staging task to write anew.
 
     Args:
         staged: The XCom of the staging task, or the reference in it. (templated)
@@ -68,20 +63,13 @@ class DeltaPublishOperator(DeltaTableOperator):
             raise self.refusal(f"has staged={self.staged!r:.100}, which is not an XCom of a task with stage=True")
         write = table.staged(reference)
         earlier = write.published_version()
-        look, tasks = None, Neighbors(context, run)
-        is_ordered = any(txn.version > ONCE_PER_PARTITION for txn in write.txns)
-        if earlier is None and write.operation == "WRITE" and is_ordered and tasks.removing():
-            # Others may have committed since the staging task looked.
-            look = ensure_in_time(tasks, table, write)
-        result = write.publish(if_unchanged=self.if_unchanged, look=look)
-        if result.skipped and earlier is None:
-            ensure_not_taken(table, write)
-        xcom: XCom = {"table_uri": table.uri, "version": result.version, "skipped": result.skipped}
-        if not result.skipped:
-            xcom["operation_metrics"] = dict(result.operation_metrics)
+        result = write.publish(if_unchanged=self.if_unchanged)
         if earlier is not None:
-            xcom |= {"version": earlier, "skipped": False, "recovered": True}
-        return xcom
+            return {"table_uri": table.uri, "version": earlier, "outcome": "recovered"}
+        if result.skipped:
+            return {"table_uri": table.uri, "version": result.version, "outcome": "fenced"}
+        xcom: XCom = {"table_uri": table.uri, "version": result.version, "outcome": said.get("outcome", "written")}
+        return {**xcom, "operation_metrics": dict(result.operation_metrics)}
 
 
 @checked
@@ -89,7 +77,7 @@ def delta_write_audit_publish(
     group_id: str,
     *,
     table_uri: TableLocation,
-    checks: Mapping[str, Mapping[str, OperatorArgument]],
+    audit: Mapping[str, Mapping[str, OperatorArgument]],
     delta_conn_id: str = DEFAULT_CONN_ID,
     if_unchanged: bool | None = None,
     outlets: Sequence[object] | None = None,
@@ -105,42 +93,42 @@ def delta_write_audit_publish(
     Args:
         group_id: The group's.
         table_uri: The table.
-        checks: Name → arguments of `DeltaCheckOperator`, at least one.
+        audit: Name → arguments of `DeltaCheckOperator`, at least one.
         delta_conn_id: The connection with the storage options.
         if_unchanged: As `DeltaPublishOperator`. By default true where a check is about the whole table: one with
             `python_callable`, or with `min_rows` and no `where`. What holds for each row needs it not.
         outlets: Assets that are told of the commit; filled in as for every task.
         default_args: Of all tasks of the group: `retries`, …
-        **write: Arguments of `DeltaWriteOperator`; with `keys` or `on`, of `DeltaMergeOperator`.
+        **write: Arguments of `DeltaWriteOperator`; with `merge_keys` or `on`, of `DeltaMergeOperator`.
 
     Raises:
         InvalidRequestError: There is no check, one is called as the other tasks are, or an argument is wrong.
     """
     if own := {"task_id", "stage", "staged"} & write.keys():
         raise InvalidRequestError(f"Task group {group_id} has {min(own)}, which is its own to say")
-    if not checks or {STAGE, PUBLISH} & set(checks) or not all(isinstance(one, Mapping) for one in checks.values()):
+    if not audit or {STAGE, PUBLISH} & set(audit) or not all(isinstance(one, Mapping) for one in audit.values()):
         raise InvalidRequestError(
-            f"Task group {group_id} takes checks by name, at least one, none called {STAGE} or {PUBLISH}",
-            remedy='Pass checks={"amounts": {"rows": {"positive": "amount >= 0"}}}',
+            f"Task group {group_id} takes audits by name, at least one, none called {STAGE} or {PUBLISH}",
+            remedy='Pass audit={"amounts": {"rows": {"positive": "amount >= 0"}}}',
         )
-    for name, check in checks.items():
+    for name, check in audit.items():
         if own := {"task_id", "table_uri", "delta_conn_id", "version", "reference", "max_age"} & check.keys():
             raise InvalidRequestError(
                 f"Check {name} of task group {group_id} has {min(own)}",
                 cause="It looks at the version that the group has staged, which has no time yet",
                 remedy="Leave it out",
             )
-    kind = DeltaMergeOperator if {"keys", "on"} & set(write) else DeltaWriteOperator
+    kind = DeltaMergeOperator if {"merge_keys", "on"} & set(write) and "write" not in write else DeltaWriteOperator
     place: dict[str, OperatorArgument] = {"table_uri": table_uri, "delta_conn_id": delta_conn_id}
     told: dict[str, OperatorArgument] = {} if outlets is None else {"outlets": outlets}
     if if_unchanged is None:
         if_unchanged = any(
-            "python_callable" in check or ("min_rows" in check and "where" not in check) for check in checks.values()
+            "python_callable" in check or ("min_rows" in check and "where" not in check) for check in audit.values()
         )
     with TaskGroup(group_id, default_args=dict(default_args or {})) as group:
         stage = kind(task_id=STAGE, stage=True, outlets=[], **place, **write)
         publish = DeltaPublishOperator(task_id=PUBLISH, staged=stage.output, if_unchanged=if_unchanged, **place, **told)
-        for name, arguments in checks.items():
+        for name, arguments in audit.items():
             check = DeltaCheckOperator(task_id=name, reference=stage.output, inlets=[], **place, **arguments)
             stage >> check >> publish
     return group

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import Asset
 
-from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
+from delta_orch.airflow.table_operator import CHANGED, DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.versions import keeps_state, needs_newer
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
 
@@ -30,7 +30,7 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
     A table that was created anew, or whose log was cleaned up unseen, counts as touched everywhere. A run without
     triggering event of this table relays nothing. A partition that cannot be a key (null, an empty text) is an error.
 
-    The XCom is `{table_uri, version, skipped, partition_keys}`. It commits nothing.
+    The XCom is `{table_uri, version, outcome, partition_keys}`. It commits nothing.
 
     Args:
         column: The partition column whose values are the keys; needed where the table has several.
@@ -62,8 +62,9 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
             keys |= self._keys_between(table, first, last, table_id)
         for outlet in self.outlets if keys else ():
             context["outlet_events"][outlet].add_partitions(sorted(keys))
-        # `skipped` is false where something is told: the events are this task's work.
-        return {"table_uri": table.uri, "version": version, "skipped": not keys, "partition_keys": sorted(keys)}
+        # The events are this task's work.
+        outcome = "written" if keys else "nothing new"
+        return {"table_uri": table.uri, "version": version, "outcome": outcome, "partition_keys": sorted(keys)}
 
     def _triggering_ranges(self, context: Context, table: DeltaTable) -> Iterator[tuple[int, int, str]]:
         for events in (context.get("triggering_asset_events") or {}).values():
@@ -74,7 +75,7 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
                     continue
                 if isinstance(told.get("ending_version"), int):
                     yield int(told["starting_version"]), int(told["ending_version"]), str(told["table_id"])
-                elif isinstance(told.get("version"), int) and not told.get("skipped"):
+                elif isinstance(told.get("version"), int) and told.get("outcome") in CHANGED:
                     # The event of an operator of this package.
                     first = told.get("starting_version", told["version"])
                     yield int(first), int(told["version"]), str(told.get("table_id", ""))

@@ -1,22 +1,21 @@
-"""Operators that change single rows: `DeltaMergeOperator`, `DeltaDeleteOperator`."""
+"""Operators that change single rows: `DeltaMergeOperator`, `DeltaUpdateOperator`, `DeltaDeleteOperator`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.checked import ensure_predicate
+from delta_orch.airflow.guards import Neighbors, keeps_others_rows
 from delta_orch.airflow.locations import is_output, is_template
-from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.step_operator import ENGINES
-from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
-from delta_orch.airflow.write_operator import DeltaRowsOperator
+from delta_orch.airflow.table_operator import OperatorArgument, XCom
+from delta_orch.airflow.unit_operator import DeltaUnitOperator
+from delta_orch.airflow.write_operator import DeltaWriteOperator
+from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import publish_now
 
 if TYPE_CHECKING:
@@ -24,144 +23,87 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.log.files.txn import TxnId
-    from delta_orch.log.write.commit_options import CommitResult
-    from delta_orch.staged_write import StagedWrite
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
     from delta_orch.verbs.merge.clauses import Merge
 
 _LATER = {"set": {"x": "1"}, "values": {"x": "1"}, "condition": "true", "except_columns": ()}
 """In place of the output of a task, when the DAG is parsed."""
 
 
-def looked_at(
-    table: DeltaTable,
-    look: Callable[[StagedWrite], object] | None,
-    write: Callable[..., CommitResult],
-    *,
-    stage: bool = False,
-) -> CommitResult:
-    """A write that is looked at before it is published, or staged for others."""
-    result = write(stage=stage or look is not None)
-    if look is None or result.staged is None:
-        return result
-    staged = table.staged(result.staged)
-    look(staged)
-    return result if stage else publish_now(staged)
+class DeltaMergeOperator(DeltaWriteOperator):
+    """Update, insert and delete rows by the rows that a function returns, or that a query yields, in one commit.
 
-
-class DeltaMergeOperator(DeltaRowsOperator):
-    """Update, insert and delete rows by the rows that a function returns, or that a query yields, in one commit. Or
-    keep a version of each row that a key has had (`sequence_by`).
-
-    **Exactly once**, as `DeltaWriteOperator`. An upsert (`keys`) that is cleared is done again, which changes nothing
-    twice. Of clauses nobody can tell, so a merge by clauses counts as one that adds rows: a clearing after an attempt
-    that was never acknowledged leaves it, and a run of a DAG that was created anew is refused.
+    With `merge_keys` it is `DeltaWriteOperator(write="merge")`, or `write="scd2"` with `sequence_by`: doing it again
+    merges the rows once more. Keys that the new rows lack stay. With `on` and `clauses` a crash is recovered, but doing
+    it again is refused (`RedoNotPossibleError`), because applying clauses twice may count twice.
 
     An upsert creates the table if there is none, from its rows, whose keys must be unique then as always. A merge by
-    clauses needs one. Source rows come as for `DeltaWriteOperator`.
+    clauses needs one.
 
     Args:
-        keys: Upsert by these columns: rows with equal keys are replaced, others inserted. (templated)
-        on: Instead of `keys`: when a row of the table (`target`) and one of the source (`source`) belong together.
-            (templated)
+        merge_keys: Upsert by these columns: rows with equal keys are replaced, others inserted. (templated)
+        on: Instead of `merge_keys`: when a row of the table (`target`) and one of the source (`source`) belong
+            together. (templated)
         clauses: With `on`: the clauses in their order, each `{"when_matched_update": {"set": {…}, "condition": "…"}}`,
             by the names and arguments of `DeltaTable.merge`. (templated)
-        partition_by: With `keys`: partition columns, if the first commit creates the table.
-        table_properties: With `keys`: properties, if the first commit creates the table. (templated)
-        sequence_by: With `keys`: update nothing, and keep each version of a key (`pipeline.scd2`); the column that says
-            since when a row is valid.
-        delete_marker: With `sequence_by`: a boolean column of the rows, which the table does not keep: true where a key
-            ends.
-        full_snapshot: With `sequence_by`: keys that are missing from the rows end.
         source_alias: What `on` and `clauses` call the source.
         target_alias: What they call the table.
-        idempotency: `run`, `partition` or `off`, as `DeltaWriteOperator`.
-        identity: As `DeltaWriteOperator`. (templated)
-        stage: As `DeltaWriteOperator`.
+        kwargs: As `DeltaWriteOperator`, without `write`.
     """
 
-    template_fields: Sequence[str] = (*DeltaRowsOperator.template_fields, "keys", "on", "clauses")
+    template_fields: Sequence[str] = (*DeltaWriteOperator.template_fields, "on", "clauses")
     template_fields_renderers = {  # noqa: RUF012 (Airflow's own spelling of a class attribute)
-        **DeltaRowsOperator.template_fields_renderers,
+        **DeltaWriteOperator.template_fields_renderers,
         "on": "sql",
     }
 
     def __init__(
         self,
         *,
-        keys: Sequence[str] | None = None,
         on: str | None = None,
         clauses: Sequence[Mapping[str, Mapping[str, object]]] = (),
-        sequence_by: str | None = None,
-        delete_marker: str | None = None,
-        full_snapshot: bool = False,
         source_alias: str = "source",
         target_alias: str = "target",
         **kwargs: OperatorArgument,
     ) -> None:
-        super().__init__(**kwargs)
-        self.keys = keys
+        name = kwargs.get("task_id")
+        if "write" in kwargs:
+            raise InvalidRequestError(f"Task {name} has write, and merges", remedy="Use DeltaWriteOperator(write=…)")
+        if (kwargs.get("merge_keys") is None) == (on is None):
+            raise InvalidRequestError(f"Task {name} takes merge_keys or on", remedy="Give exactly one of them")
+        merges = "scd2" if kwargs.get("sequence_by") is not None else "merge"
+        super().__init__(write=merges if on is None else "append", **kwargs)
         self.on = on
         self.clauses = clauses
-        self.sequence_by = sequence_by
-        self.delete_marker = delete_marker
-        self.full_snapshot = full_snapshot
         self.source_alias = source_alias
         self.target_alias = target_alias
         self.ensure_text("on", on)
-        self.ensure_columns("keys", keys)
-        if (keys is None) == (on is None):
-            raise self.refusal("takes keys or on, exactly one of them")
-        if keys is not None and not is_template(keys) and not keys:
-            raise self.refusal(f"has keys={keys!r}, which is not a list of columns")
-        if keys is not None and clauses:
+        if on is None and clauses:
             raise self.refusal("has clauses, which only on uses")
         if on is not None and not clauses:
             raise self.refusal("has on, but no clauses")
-        if on is not None and sequence_by is not None:
-            raise self.refusal("has sequence_by, which only keys uses")
-        self.ensure_versions(is_kept=sequence_by is not None)
-        if full_snapshot and self.stage:
-            raise self.refusal("has full_snapshot, which ends keys that others add before the rows are published")
         self._ensure_clauses()
         self._ensure_aliases()
         if self.schema_mode == "overwrite":
             raise self.refusal("has schema_mode='overwrite', which a merge does not have")
-        for name in ("partition_by", "table_properties"):
+        for name in ("partition_by", "properties", "unit_column", "replace_where"):
             if on is not None and getattr(self, name) is not None:
-                raise self.refusal(f"has {name}, but a merge by clauses creates no table")
-        self.ensure_exact({"task_id": self.task_id, "on": on, "idempotency": self.idempotency})
-
-    @classmethod
-    def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
-        return arguments.get("on") is not None and arguments.get("idempotency", "run") == "run"
+                raise self.refusal(f"has {name}, which a merge by clauses does not use")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        names = [name for clause in self.clauses for name in clause]
-        once = self.once(context, run, table, adds=self.keys is None, clauses=names)
+        if self.on is None:
+            return super().execute_on_table(context, run, table)
+        step = self.unit_step(context, run, table, "merge_clauses")
         with self.lazy_session(run) as session:
-            if self.keys is not None:
-                mode: Mode = "merge" if self.sequence_by is None else "scd2"
-                step = self.versions(replace(self.step(run, table, mode), merge_keys=tuple(self.keys)))
-                if self.stage:
-                    step = replace(step, options={**step.options, "stage": True})
-                report = once.run(step, lambda: self.rows(context, session()))
-            else:
 
-                def merge(txns: tuple[TxnId, ...]) -> CommitResult:
-                    rows = self.rows(context, session())
-                    look = once.look(txns, None)
-                    return looked_at(table, look, partial(self._merge, run, table, rows, txns), stage=self.stage)
+            def merge(options: CommitOptions) -> CommitResult:
+                return self._merge(table, self.rows(context, session()), options)
 
-                report = once.commit(f"Task {self.task_id}", merge)
-        return xcom_of(report)
+            return self.told(step.commit(merge))
 
-    def _merge(
-        self, run: TaskRun, table: DeltaTable, rows: object, txns: tuple[TxnId, ...], *, stage: bool
-    ) -> CommitResult:
+    def _merge(self, table: DeltaTable, rows: object, options: CommitOptions) -> CommitResult:
         if rows is None:
             raise self.refusal("has a function that returned None instead of rows")
-        options: dict[str, Any] = {"txn": txns, "user_metadata": run.user_metadata(), "stage": stage}
         merge: Any = table.merge(
             rows,
             cast("str", self.on),
@@ -169,7 +111,7 @@ class DeltaMergeOperator(DeltaRowsOperator):
             target_alias=self.target_alias,
             engine=self.engine,
             schema_mode=self.schema_mode,
-            **options,
+            **{**cast("dict[str, Any]", options), "stage": self.stage},
         )
         for clause in self.clauses:
             for name, arguments in clause.items():
@@ -217,24 +159,68 @@ class DeltaMergeOperator(DeltaRowsOperator):
             self.ensure_text(name, getattr(self, name))
         if self.source_alias.lower() == self.target_alias.lower():
             raise self.refusal(f"calls source and table {self.source_alias!r}; give each a name of its own")
-        if self.keys is not None and (self.source_alias, self.target_alias) != ("source", "target"):
+        if self.on is None and (self.source_alias, self.target_alias) != ("source", "target"):
             raise self.refusal("has an alias, which only on uses")
 
 
-class DeltaDeleteOperator(DeltaOnceOperator):
-    """Delete rows, in one commit. Where no row matches, nothing is committed.
+class DeltaUpdateOperator(DeltaUnitOperator):
+    """Update rows, in one commit. A crash is recovered; doing it again is refused, because it may count twice.
+
+    Args:
+        set: Column → its new value in Spark SQL. (templated)
+        where: Which rows, in Spark SQL; all by default. (templated)
+        engine: `auto`, `spark` or `local`.
+        identity, writer, on_redo, exactly_once: See `DeltaUnitOperator`.
+    """
+
+    template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "set", "where")
+    template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
+    choices = MappingProxyType({**DeltaUnitOperator.choices, "engine": ENGINES})
+
+    def __init__(
+        self,
+        *,
+        set: Mapping[str, str],
+        where: str | None = None,
+        engine: str = "auto",
+        **kwargs: OperatorArgument,
+    ) -> None:
+        super().__init__(**kwargs)
+        self.set = set
+        self.where = where
+        self.engine = engine
+        self.ensure_text("where", where)
+        if not is_template(set):
+            from delta_orch.expressions.parse import parse_row_value
+
+            if not set:
+                raise self.refusal("sets nothing")
+            for column, value in set.items():
+                if not isinstance(value, str) or not value.strip():
+                    raise self.refusal(f"sets {column!r} to {value!r:.60}", remedy="Write the value in Spark SQL")
+                parse_row_value(value)
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        step = self.unit_step(context, run, table, "update")
+        where: Any = self.where
+        return self.told(
+            step.commit(lambda options: table.update(self.set, where, engine=cast("Any", self.engine), **options))
+        )
+
+
+class DeltaDeleteOperator(DeltaUnitOperator):
+    """Delete rows, in one commit. Doing it again deletes again. Where no row matches, nothing is committed.
 
     Args:
         where: Which rows, in Spark SQL. (templated)
         all_rows: Instead of `where`: delete every row.
         engine: `auto`, `spark` or `local`.
-        idempotency: `run`, `partition` or `off`, as `DeltaWriteOperator`.
-        identity: As `DeltaWriteOperator`. (templated)
+        identity, writer, on_redo, exactly_once: See `DeltaUnitOperator`.
     """
 
-    template_fields: Sequence[str] = (*DeltaOnceOperator.template_fields, "where")
+    template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "where")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
-    choices = MappingProxyType({**DeltaOnceOperator.choices, "engine": ENGINES})
+    choices = MappingProxyType({**DeltaUnitOperator.choices, "engine": ENGINES})
 
     def __init__(
         self,
@@ -252,17 +238,31 @@ class DeltaDeleteOperator(DeltaOnceOperator):
         if (where is None) != all_rows or (isinstance(where, str) and not where.strip()):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
-    @classmethod
-    def removes_rows(cls, arguments: Mapping[str, object]) -> bool:
-        """A task removes rows of its run's interval, whatever its arguments are."""
-        return True
-
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        once = self.once(context, run, table, adds=False, is_said=True)
+        step = self.unit_step(context, run, table, "delete")
+        if step.attempt is None:
+            return self.told(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
+        look = keeps_others_rows(
+            Neighbors(context, run),
+            table,
+            step.attempt.units[0].writer,
+            replaces=False,
+            whole=self.all_rows,
+            where=self.where,
+            is_insisting=lambda: False,
+        )
 
-        def delete(txns: tuple[TxnId, ...]) -> CommitResult:
-            look = once.look(txns, self.where)
-            said: dict[str, Any] = {"engine": self.engine, "txn": txns, "user_metadata": run.user_metadata()}
-            return looked_at(table, look, partial(table.delete, self.where, **said))
+        def delete(options: CommitOptions) -> CommitResult:
+            told: CommitOptions = {**options, "stage": True}
+            result = table.delete(self.where, engine=self._engine, **told)
+            if result.staged is None:
+                return result
+            staged = table.staged(result.staged)
+            look(staged)
+            return publish_now(staged)
 
-        return xcom_of(once.commit(f"Task {self.task_id}", delete))
+        return self.told(step.commit(delete))
+
+    @property
+    def _engine(self) -> Any:
+        return self.engine

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn, Protocol
+from typing import TYPE_CHECKING, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
@@ -28,23 +28,10 @@ if TYPE_CHECKING:
     from airflow.sdk import Context
 
     from delta_orch.airflow.locations import TableLocation
+    from delta_orch.airflow.triggers import Watch
     from delta_orch.delta_table import DeltaTable
 
 SEEN_VERSION_KEY = "delta_orch_seen_version"
-
-
-class Found(Protocol):
-    """What a look at a table found."""
-
-    def report(self, table_uri: str) -> dict[str, object]: ...
-
-
-class Watch(Protocol):
-    """Looks at a table; `seen_version` is what another process goes on from."""
-
-    seen_version: int | None
-
-    def check(self) -> Found | None: ...
 
 
 class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]

@@ -8,9 +8,9 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.locations import is_template, location_text
-from delta_orch.airflow.sensor_base import DeltaSensor, Watch
+from delta_orch.airflow.sensor_base import DeltaSensor
 from delta_orch.airflow.table_operator import OperatorArgument
-from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger, WatchTrigger
+from delta_orch.airflow.triggers import DeltaConditionTrigger, DeltaVersionTrigger, Watch, WatchTrigger
 from delta_orch.pipeline.conditions import (
     ConditionWatch,
     FreshnessCondition,

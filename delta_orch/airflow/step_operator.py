@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 
 from delta_orch.airflow.locations import is_output
 from delta_orch.airflow.spark_session import connection_conf, task_spark_session
-from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument
+from delta_orch.airflow.table_operator import OperatorArgument
+from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.versions import determine_kwargs
 from delta_orch.pipeline.step import Mode, Step
-from delta_orch.pipeline.table_owner import AIRFLOW
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -26,25 +26,29 @@ if TYPE_CHECKING:
 
 ENGINES = ("auto", "spark", "local")
 SCHEMA_MODES = (None, "merge", "overwrite")
+UNIT_COLUMN_MODES = ("append", "overwrite", "overwrite_partitions", "overwrite_changed", "error", "ignore")
 UserFunction = Callable[..., object]
 OpenSession = Callable[[], "SparkSession | None"]
 
 
-class DeltaStepOperator(DeltaTableOperator):
+class DeltaStepOperator(DeltaUnitOperator):
     """Base of the operators that commit the rows of a function. `DeltaWriteOperator` describes the arguments."""
 
     template_fields: Sequence[str] = (
         # First: the others may refer to them, and Airflow renders in this order.
         "op_args",
         "op_kwargs",
-        *DeltaTableOperator.template_fields,
-        "table_properties",
+        *DeltaUnitOperator.template_fields,
+        "properties",
         "spark_conf",
         "spark_conn_id",
     )
     template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
-    choices: Mapping[str, Sequence[object]] = MappingProxyType({"engine": ENGINES, "schema_mode": SCHEMA_MODES})
+    choices: Mapping[str, Sequence[object]] = MappingProxyType(
+        {**DeltaUnitOperator.choices, "engine": ENGINES, "schema_mode": SCHEMA_MODES}
+    )
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
+    merge_keys: Sequence[str] | None = None
     sequence_by: str | None = None
     delete_marker: str | None = None
     full_snapshot: bool = False
@@ -56,7 +60,8 @@ class DeltaStepOperator(DeltaTableOperator):
         op_args: Collection[OperatorArgument] | None = None,
         op_kwargs: Mapping[str, OperatorArgument] | None = None,
         partition_by: Sequence[str] | None = None,
-        table_properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
+        unit_column: str | None = None,
         schema_mode: str | None = None,
         engine: str = "auto",
         spark_conf: Mapping[str, str] | None = None,
@@ -68,7 +73,8 @@ class DeltaStepOperator(DeltaTableOperator):
         self.op_args = op_args or ()
         self.op_kwargs = op_kwargs or {}
         self.partition_by = partition_by
-        self.table_properties = table_properties
+        self.properties = properties
+        self.unit_column = unit_column
         self.schema_mode = schema_mode
         self.engine = engine
         self.spark_conf = spark_conf
@@ -82,41 +88,47 @@ class DeltaStepOperator(DeltaTableOperator):
                 raise self.refusal(f"has {name}, which the local engine does not use")
         if spark_conn_id is not None and {"spark.master", "spark.remote"} & set(spark_conf or ()):
             raise self.refusal("has spark_conn_id, and a master or server in spark_conf")
-        self.ensure_text("spark_conn_id", self.spark_conn_id)
+        for name in ("spark_conn_id", "unit_column"):
+            self.ensure_text(name, getattr(self, name))
+        if unit_column is not None and not self.exactly_once:
+            raise self.refusal("has unit_column, which exactly_once=False does not fill")
         self.ensure_columns("partition_by", partition_by)
 
-    def ensure_versions(self, *, is_kept: bool) -> None:
-        """Refuse what says how versions of keys are kept, where none are."""
+    def ensure_mode(self, write: str | None) -> None:
+        """Refuse arguments that other modes use."""
+        is_scd2 = write == "scd2"
+        self.ensure_columns("merge_keys", self.merge_keys)
         for name in ("sequence_by", "delete_marker"):
             self.ensure_text(name, getattr(self, name))
-        if is_kept != (self.sequence_by is not None):
-            raise self.refusal("takes sequence_by with mode='scd2', and only then")
-        if not is_kept and (self.delete_marker is not None or self.full_snapshot):
-            raise self.refusal("has delete_marker or full_snapshot, which only sequence_by uses")
-        if is_kept and self.schema_mode is not None:
-            raise self.refusal("has sequence_by and schema_mode: versions have the columns of the table")
+        if (write in ("merge", "scd2")) != bool(self.merge_keys):
+            raise self.refusal("takes a list of columns as merge_keys with write='merge' or 'scd2', and only then")
+        if is_scd2 != (self.sequence_by is not None):
+            raise self.refusal("takes sequence_by with write='scd2', and only then")
+        if not is_scd2 and (self.delete_marker is not None or self.full_snapshot):
+            raise self.refusal("has delete_marker or full_snapshot, which only write='scd2' uses")
+        if is_scd2 and self.schema_mode is not None:
+            raise self.refusal("has write='scd2' and schema_mode: versions have the columns of the table")
+        if self.unit_column is not None and write is not None and write not in UNIT_COLUMN_MODES:
+            raise self.refusal(
+                f"has unit_column, which write={write!r} does not fill",
+                cause="A merge updates rows that other units wrote",
+                remedy=f"Leave it out, or write by {', '.join(UNIT_COLUMN_MODES)}",
+            )
 
-    def versions(self, step: Step) -> Step:
-        """The step, with what says how versions of keys are kept."""
+    def step(self, context: Context, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
+        """The write of this attempt."""
+        step = self.unit_step(context, run, table, mode)
         return replace(
-            step, sequence_by=self.sequence_by, delete_marker=self.delete_marker, full_snapshot=self.full_snapshot
-        )
-
-    def step(self, run: TaskRun, table: DeltaTable, mode: Mode) -> Step:
-        """The write of this task, without transaction ids."""
-        return Step(
-            f"Task {self.task_id}",
-            table,
-            mode,
+            step,
             creates_only=True,
+            unit_column=self.unit_column,
+            merge_keys=tuple(self.merge_keys or ()),
+            sequence_by=self.sequence_by,
+            delete_marker=self.delete_marker,
+            full_snapshot=self.full_snapshot,
             schema_mode=self.schema_mode,
             engine=self.engine,
-            owner=AIRFLOW,
-            options={
-                "partition_by": self.partition_by,
-                "properties": self.table_properties,
-                "user_metadata": run.user_metadata(),
-            },
+            options={**step.options, "partition_by": self.partition_by, "properties": self.properties},
         )
 
     @contextmanager

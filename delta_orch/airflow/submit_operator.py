@@ -5,15 +5,16 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.checked import ensure_choice
-from delta_orch.airflow.once import DeltaOnceOperator
 from delta_orch.airflow.spark_session import master_of
-from delta_orch.airflow.table_operator import OperatorArgument, XCom, xcom_of
+from delta_orch.airflow.table_operator import OperatorArgument, XCom
+from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.versions import AirflowException, BaseHook
 from delta_orch.pipeline.submitted import (
     SubmittedRun,
+    carry_out,
     driver_settings,
     end_process,
     find_spark_submit,
@@ -25,13 +26,14 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.log.files.txn import TxnId
+    from delta_orch.pipeline.step import Mode
 
+WRITES = ("append", "overwrite", "overwrite_partitions", "merge", "merge_clauses")
 BINARIES = ("spark-submit", "spark2-submit", "spark3-submit")
 """What a connection may name, as the Spark provider allows."""
 
 
-class DeltaSparkSubmitOperator(DeltaOnceOperator):
+class DeltaSparkSubmitOperator(DeltaUnitOperator):
     """Submit a script with `spark-submit`. The script commits to the table under the task's transaction.
 
     The script asks `delta_orch.submitted_run()` for the run, and passes its options to the verb that writes:
@@ -50,21 +52,20 @@ class DeltaSparkSubmitOperator(DeltaOnceOperator):
             `queue`, `namespace` and `spark-binary`. (templated)
         spark_conf: Settings, by `--conf`. (templated)
         env_vars: Environment variables of `spark-submit`. (templated)
-        adds: True if the script keeps the rows that are there: running it twice would double its rows. False if it
-            replaces or merges them.
-        idempotency: `run` or `partition`, as `DeltaWriteOperator`.
-        identity: As `DeltaWriteOperator`. (templated)
+        write: What the script does: `append`, `overwrite` (of all rows or of a predicate), `overwrite_partitions`,
+            `merge` by keys, or `merge_clauses`, which is not done again.
+        identity, writer, on_redo: See `DeltaUnitOperator`.
     """
 
     template_fields: Sequence[str] = (
-        *DeltaOnceOperator.template_fields,
+        *DeltaUnitOperator.template_fields,
         "application",
         "application_args",
         "spark_conn_id",
         "spark_conf",
         "env_vars",
     )
-    choices = MappingProxyType({"idempotency": ("run", "partition")})
+    choices = MappingProxyType({**DeltaUnitOperator.choices, "write": WRITES})
 
     def __init__(
         self,
@@ -74,39 +75,29 @@ class DeltaSparkSubmitOperator(DeltaOnceOperator):
         spark_conn_id: str = "spark_default",
         spark_conf: Mapping[str, str] | None = None,
         env_vars: Mapping[str, str] | None = None,
-        adds: bool = True,
-        idempotency: str = "run",
+        write: str = "append",
         **kwargs: OperatorArgument,
     ) -> None:
-        # Named here, so that the choices of this class are those it is checked by.
-        super().__init__(idempotency=idempotency, **kwargs)
+        super().__init__(**kwargs)
         self.application = application
         self.application_args = application_args
         self.spark_conn_id = spark_conn_id
         self.spark_conf = spark_conf
         self.env_vars = env_vars
-        self.adds = adds
+        self.write = write
         self._process: subprocess.Popen[str] | None = None
         for name in ("application", "spark_conn_id"):
             self.ensure_text(name, getattr(self, name))
-        self.ensure_exact({"task_id": self.task_id, "adds": adds, "idempotency": idempotency})
-
-    @classmethod
-    def adds_rows(cls, arguments: Mapping[str, object]) -> bool:
-        return arguments.get("adds", True) is True and arguments.get("idempotency", "run") == "run"
+        if not self.exactly_once:
+            raise self.refusal(
+                "has exactly_once=False",
+                cause="The commit of a submitted script is found by the unit that it records",
+                remedy="Leave it out; on_redo='add' adds rows each time that the task is cleared",
+            )
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        submitted = False
-
-        def program(txns: tuple[TxnId, ...]) -> None:
-            nonlocal submitted
-            submitted = True
-            self._submit(SubmittedRun(table.uri, txns, run.user_metadata()))
-
-        xcom = xcom_of(self.once(context, run, table, adds=self.adds).submit(f"Task {self.task_id}", program))
-        if submitted:
-            xcom.pop("recovered", None)  # It was found in the log, but it is this attempt's.
-        return xcom
+        step = self.unit_step(context, run, table, cast("Mode", self.write))
+        return self.told(carry_out(step, lambda options: self._submit(SubmittedRun.of(table.uri, options))))
 
     def on_kill(self) -> None:
         process = self._process

@@ -16,7 +16,7 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
 from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
-from delta_orch.airflow.checked import CheckedOperator
+from delta_orch.airflow.checked import CheckedOperator, ensure_names
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook, version_of
 from delta_orch.airflow.lineage import Outcome, lineage_of
 from delta_orch.airflow.locations import checked_location, is_template
@@ -38,25 +38,28 @@ OperatorArgument = Any
 """An argument of Airflow's `BaseOperator`, or a value for the user's function."""
 
 XCom = dict[str, object]
-"""What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed, or
-where it committed none the one it found; None without a table, and for what is staged), `table_id` (of that version,
-where there is one: a task that reads it refuses another table at the same place), `skipped` (the task has committed
-nothing), `staged` (the reference of a staged write), `starting_version` (the first of several commits, others' may lie
-between), and details. Where an earlier attempt had made the commit, it is
-described as if this one had, and `recovered` is true."""
+"""What a task reports, in JSON's types and never data: `table_uri` (canonical), `version` (the one it committed or
+recovered, else the one it found; None without a table, and for what is staged), `table_id` (of that version, where
+there is one: a task that reads it refuses another table at the same place), `outcome` (see `pipeline.unit.Outcome`),
+`rows_replaced`, `fenced_by` (the id of a run), `staged` (the reference of a staged write), `starting_version` (the
+first of several commits, others' may lie between), `operation_metrics`, and details."""
 
+CHANGED = ("written", "replaced", "recovered")
+"""Outcomes of tasks whose rows are in the table."""
 
-_LOGGED = ("table_uri", "version", "skipped", "staged", "recovered", "operation_metrics")
+_LOGGED = ("table_uri", "version", "outcome", "rows_replaced", "fenced_by", "staged", "operation_metrics")
 
 
 def xcom_of(report: StepReport, **details: object) -> XCom:
-    """The report of a step. `operation_metrics` only where the step computed something."""
-    found: XCom = {"table_uri": report.table.uri, "version": report.version, "skipped": report.skipped}
-    if report.commit is not None and report.commit.staged is not None:
+    """The report of a step. `operation_metrics` only where there is a commit of the task."""
+    found: XCom = {"table_uri": report.table.uri, "version": report.version, "outcome": report.outcome}
+    if report.rows_replaced is not None:
+        found["rows_replaced"] = report.rows_replaced
+    if report.fenced_by is not None:
+        found["fenced_by"] = report.fenced_by
+    if report.has_written and report.commit is not None and report.commit.staged is not None:
         found |= {"version": None, "staged": report.commit.staged}
-    if report.recovered is not None:
-        found |= {"skipped": False, "recovered": True}
-    if report.commit is not None or report.recovered is not None:
+    if report.outcome in CHANGED and (report.commit is not None or report.recovered is not None):
         found["operation_metrics"] = report.metrics
     return {**found, **details}
 
@@ -95,7 +98,13 @@ def airflow_failures() -> Iterator[None]:
     except DeltaError as error:
         if error.retryable:
             raise
-        raise AirflowFailException(f"{error.code}: {error}") from error
+        raise AirflowFailException(_in_lines(error)) from error
+
+
+def _in_lines(error: DeltaError) -> str:
+    """Problem, cause and remedy on lines of their own: Airflow's page of a log cuts long lines at its right edge."""
+    parts = {"Cause": error.cause, "Remedy": error.remedy}
+    return "\n".join([f"{error.code}: {error.problem}", *(f"{name}: {part}" for name, part in parts.items() if part)])
 
 
 class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
@@ -141,6 +150,7 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
         emit_when_unchanged: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
+        ensure_names(kwargs)
         super().__init__(**kwargs)
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
@@ -220,7 +230,7 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
 
     def _emit(self, context: Context, xcom: XCom, table: DeltaTable) -> None:
         task = context["ti"].task
-        if xcom.get("staged") or (xcom["skipped"] and not self.emit_when_unchanged):
+        if xcom.get("staged") or (xcom["outcome"] not in CHANGED and not self.emit_when_unchanged):
             # Airflow emits what it finds among the outlets when the task ends.
             task.outlets = []
             return
@@ -265,14 +275,14 @@ def attach_to_outlets(context: Context, outlets: Sequence[object], xcom: XCom, t
         return
     extra: dict[str, object] = {
         name: xcom[name]
-        for name in ("table_uri", "version", "starting_version", "table_id", "skipped", "recovered")
+        for name in ("table_uri", "version", "starting_version", "table_id", "outcome", "rows_replaced")
         if name in xcom
     }
     metrics, version = xcom.get("operation_metrics"), xcom["version"]
     first = xcom.get("starting_version", version)
     if first == version and isinstance(metrics, Mapping) and "numOutputRows" in metrics:
         extra["rows"] = int(metrics["numOutputRows"])
-    if not xcom["skipped"] and isinstance(version, int) and isinstance(first, int):
+    if xcom["outcome"] in CHANGED and isinstance(version, int) and isinstance(first, int):
         from delta_orch.pipeline.tail import partitions_as_text, partitions_of_versions
 
         extra["partitions"] = partitions_as_text(partitions_of_versions(table.log, first, version))

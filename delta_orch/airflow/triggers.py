@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 from weakref import WeakValueDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
@@ -17,7 +17,6 @@ from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.pipeline.conditions import ConditionWatch, VersionWatch, WatchGoal, condition_from_json
 
 if TYPE_CHECKING:
-    from delta_orch.airflow.sensor_base import Found, Watch
     from delta_orch.delta_table import DeltaTable
 
 FOUND = "found"
@@ -25,6 +24,20 @@ FAILED = "failed"
 TIMED_OUT = "timed out"
 _THREADS = ThreadPoolExecutor(32, thread_name_prefix="delta-orch-trigger")
 """Where stores are waited for: the event loop's own threads stay free, however many stores hang."""
+
+
+class Found(Protocol):
+    """What a look at a table found."""
+
+    def report(self, table_uri: str) -> dict[str, object]: ...
+
+
+class Watch(Protocol):
+    """Looks at a table; `seen_version` is what another process goes on from."""
+
+    seen_version: int | None
+
+    def check(self) -> Found | None: ...
 
 
 class SharedTable:

@@ -56,7 +56,6 @@ __all__ = [
     "asset_extra",
     "conf",
     "connection_in_loop",
-    "counts_every_clearing",
     "determine_kwargs",
     "keeps_state",
     "mask_secret",
@@ -70,13 +69,8 @@ def keeps_state() -> bool:
     return RELEASE >= (3, 3)
 
 
-def counts_every_clearing() -> bool:
-    """Whether a run's `clear_number` moves with each clearing: since 3.2. Before, only with those of an ended run."""
-    return RELEASE >= (3, 2)
-
-
 def needs_newer(what: str, cause: str, remedy: str) -> InvalidRequestError:
-    """The error for what came with 3.3, or is exact only from there on."""
+    """The error for what came with 3.3."""
     return InvalidRequestError(
         f"{what} needs Airflow 3.3 or newer, and {__version__} is installed", cause=cause, remedy=remedy
     )

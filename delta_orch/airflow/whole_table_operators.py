@@ -1,15 +1,15 @@
-"""Operators on a table as a whole: `DeltaRestoreOperator`, `DeltaCloneOperator`."""
+"""Operators on a table as a whole: `DeltaRestoreOperator`, `DeltaCloneOperator`, `DeltaUndoOperator`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
-from delta_orch.airflow.neighbors import Neighbors
-from delta_orch.airflow.once import OnceWriter, work_of
-from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.airflow.run_context import UnitName
+from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
+from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.pipeline.conditions import whole_number
 
 if TYPE_CHECKING:
@@ -18,12 +18,17 @@ if TYPE_CHECKING:
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
+    from delta_orch.pipeline.step import Mode, StepReport
 
 
-class _VersionOperator(DeltaTableOperator):
+class _VersionOperator(DeltaUnitOperator):
     """Base of the operators that name a version of their table."""
 
-    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "version", "timestamp")
+    kind = ""
+    """The verb."""
+
+    template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "version", "timestamp")
 
     def __init__(
         self,
@@ -48,12 +53,17 @@ class _VersionOperator(DeltaTableOperator):
         """As rendered."""
         return None if self.version is None else whole_number("version", self.version, 0)
 
-    def once(self, context: Context, run: TaskRun, table: DeltaTable) -> OnceWriter:
-        """Whoever does it twice finds it done; only retries are kept from repeating it."""
-        return OnceWriter(
-            tasks=Neighbors(context, run), table=table, idempotency="run", name=None, adds=False, is_said=True,
-            work=work_of(self),
-        )  # fmt: skip
+    def done_once(
+        self, context: Context, run: TaskRun, table: DeltaTable, verb: Callable[..., CommitResult]
+    ) -> StepReport:
+        """A retry finds it done; a clear does it again, which changes nothing twice."""
+        step = self.unit_step(context, run, table, cast("Mode", self.kind))
+
+        def again(options: CommitOptions) -> CommitResult:
+            told: Any = {name: value for name, value in options.items() if name != "stage"}
+            return verb(**told)
+
+        return step.commit(again)
 
 
 class DeltaRestoreOperator(_VersionOperator):
@@ -65,6 +75,8 @@ class DeltaRestoreOperator(_VersionOperator):
         ignore_missing_files: Commit even where files of the older version are gone.
     """
 
+    kind = "restore"
+
     def __init__(self, *, ignore_missing_files: bool = False, **kwargs: OperatorArgument) -> None:
         super().__init__(**kwargs)
         self.ignore_missing_files = ignore_missing_files
@@ -72,17 +84,11 @@ class DeltaRestoreOperator(_VersionOperator):
             raise self.refusal("has neither a version nor a timestamp to restore")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        report = self.once(context, run, table).commit(
-            f"Task {self.task_id}",
-            lambda txns: table.restore(
-                self._version(),
-                self.timestamp,
-                ignore_missing_files=self.ignore_missing_files,
-                txn=txns,
-                user_metadata=run.user_metadata(),
-            ),
-        )
-        return xcom_of(report)
+        def restore(**options: Any) -> CommitResult:
+            missing = self.ignore_missing_files
+            return table.restore(self._version(), self.timestamp, ignore_missing_files=missing, **options)
+
+        return self.told(self.done_once(context, run, table, restore))
 
 
 class DeltaCloneOperator(_VersionOperator):
@@ -95,10 +101,11 @@ class DeltaCloneOperator(_VersionOperator):
         version: The version, by default the newest. (templated)
         timestamp: Instead: the newest version not after this moment. (templated)
         replace: A table at the target becomes the clone. By default that is refused.
-        table_properties: Of the clone, beside those it takes over. (templated)
+        properties: Of the clone, beside those it takes over. (templated)
     """
 
-    template_fields: Sequence[str] = (*_VersionOperator.template_fields, "source", "table_properties")
+    template_fields: Sequence[str] = (*_VersionOperator.template_fields, "source", "properties")
+    kind = "clone"
 
     def __init__(
         self,
@@ -107,7 +114,7 @@ class DeltaCloneOperator(_VersionOperator):
         target: TableLocation,
         shallow: bool = True,
         replace: bool = False,
-        table_properties: Mapping[str, str] | None = None,
+        properties: Mapping[str, str] | None = None,
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(table_uri=target, **kwargs)
@@ -115,25 +122,76 @@ class DeltaCloneOperator(_VersionOperator):
         self.reads_from(source)
         self.shallow = shallow
         self.replace = replace
-        self.table_properties = table_properties
+        self.properties = properties
         if is_same_table(self.source, self.table_uri):
             raise self.refusal("has one table as source and target")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         source: Any = self.hook.table(self.source)
-        report = self.once(context, run, table).commit(
-            f"Task {self.task_id}",
-            lambda txns: source.clone(
+
+        def clone(**options: Any) -> CommitResult:
+            result: CommitResult = source.clone(
                 table.uri,
                 self.shallow,
                 self._version(),
                 self.timestamp,
                 self.replace,
-                self.table_properties,
+                self.properties,
                 storage_options=self.hook.storage_options(),
-                txn=txns,
-                user_metadata=run.user_metadata(),
-            ),
-        )
+                **options,
+            )
+            return result
+
+        report = self.done_once(context, run, table, clone)
         self.has_read = {"source": (source, source.snapshot(self._version(), self.timestamp).version)}
-        return xcom_of(report, source_uri=source.uri)
+        return self.told(report, source_uri=source.uri)
+
+
+class DeltaUndoOperator(DeltaTableOperator):
+    """Remove exactly the rows that a unit wrote, or all units of a run. The unit is then as if it had never been done.
+
+    The XCom has `units`, and `rows_removed`. Undoing what is undone already finds nothing new.
+
+    Args:
+        unit: The name of a unit, as `DeltaTable.units()` lists it. (templated)
+        run: Instead: the id of a run. Where runs of several DAGs have it, name the units. (templated)
+        dry_run: Only report what would be removed.
+    """
+
+    template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "unit", "run")
+
+    def __init__(
+        self, *, unit: str | None = None, run: str | None = None, dry_run: bool = False, **kwargs: OperatorArgument
+    ) -> None:
+        super().__init__(**kwargs)
+        self.unit = unit
+        self.run = run
+        self.dry_run = dry_run
+        for name in ("unit", "run"):
+            self.ensure_text(name, getattr(self, name))
+        if (unit is None) == (run is None):
+            raise self.refusal("takes unit or run", remedy="Give exactly one of them")
+
+    def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        if self.run is not None:
+            self._ensure_one_dag(table)
+        result = table.undo(unit=self.unit, run=self.run, dry_run=self.dry_run, user_metadata=run.user_metadata())
+        version = table.version() if result.version is None else result.version
+        return {
+            "table_uri": table.uri,
+            "version": version,
+            "outcome": "nothing new" if result.version is None else "replaced",
+            "rows_removed": result.rows_removed,
+            "units": list(result.units),
+            "dry_run": self.dry_run,
+        }
+
+    def _ensure_one_dag(self, table: DeltaTable) -> None:
+        """Scheduled runs of different DAGs share their ids."""
+        units = [UnitName.of(str(one["unit"])) for one in table.units().to_pylist() if one["run"] == self.run]
+        dags = sorted({unit.dag for unit in units if unit is not None})
+        if len(dags) > 1:
+            raise self.refusal(
+                f"undoes run {self.run!r}, of which {', '.join(dags)} have one each",
+                remedy="Name the unit: unit='…'; table.units() lists them",
+            )

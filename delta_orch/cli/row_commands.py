@@ -4,6 +4,7 @@ change rows: `delete`, `update`, `merge`; and `sql`, which runs one statement.""
 from __future__ import annotations
 
 import math
+import os
 import re
 import uuid
 from argparse import BooleanOptionalAction
@@ -15,6 +16,8 @@ from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
 from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine, parse_columns
 from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
+from delta_orch.protocol.arrow_building import python_rows
+from delta_orch.protocol.epoch import FarMoment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -26,6 +29,7 @@ COMMANDS = Commands()
 
 _LONGEST_TEXT = 200
 _OUTPUT = take.argument("--output", "FILE.parquet", "The Parquet file to write the rows to.", type=Path, required=True)
+_FORCE = take.flag("--force", "Replace the output file if it exists.")
 _CHANGED = take.argument("--where", "SQL", "The rows, in Spark SQL. Default: all.")
 
 Cell = Any
@@ -69,10 +73,11 @@ def show(
     out.print_line(f"{len(shown)} rows of version {state.version}" + (", and more" if has_more else ""))
 
 
-@COMMANDS.add(_OUTPUT, *take.VERSION, take.COLUMNS, take.WHERE, take.ENGINE)
+@COMMANDS.add(_OUTPUT, _FORCE, *take.VERSION, take.COLUMNS, take.WHERE, take.ENGINE)
 def read(
     at: Target,
     output: Path,
+    force: bool,
     columns: str | None,
     where: str | None,
     engine: str,
@@ -81,7 +86,7 @@ def read(
     state = at.snapshot()
     scan = state.scan(parse_columns(columns), where)
     reads = open_engine(engine)
-    _export(at, reads.to_reader(scan.to_relation(reads)), output, {"version": state.version})
+    _export(at, reads.to_reader(scan.to_relation(reads)), output, force, {"version": state.version})
 
 
 @COMMANDS.add(take.WHERE, *take.VERSION)
@@ -96,6 +101,7 @@ def explain(at: Target, where: str | None) -> None:
 
 @COMMANDS.add(
     _OUTPUT,
+    _FORCE,
     take.argument("--from", "A", "The first version.", dest="starting_version", type=int),
     take.argument("--to", "B", "The last version. Default: the newest.", dest="ending_version", type=int),
     take.argument("--from-timestamp", "TIME", "Versions since this time (ISO 8601).", dest="starting_timestamp"),
@@ -109,13 +115,12 @@ def explain(at: Target, where: str | None) -> None:
     take.argument("--schema-version", "N", "Columns as of this version. Default: of the last one.", type=int),
     take.ENGINE,
 )
-def changes(at: Target, output: Path, engine: str, **choice: Any) -> None:
+def changes(at: Target, output: Path, force: bool, engine: str, **choice: Any) -> None:
     """Write the rows that a range of versions inserted, updated and deleted to one Parquet file."""
     feed = at.table().changes(**choice)
     reads = open_engine(engine)
-    _export(
-        at, reads.to_reader(feed.to_relation(reads)), output, out.attributes(feed, "starting_version ending_version")
-    )
+    versions = out.attributes(feed, "starting_version ending_version")
+    _export(at, reads.to_reader(feed.to_relation(reads)), output, force, versions)
 
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
@@ -123,13 +128,13 @@ def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
     for batch in reader:
         if len(rows) >= count:
             break
-        rows += batch.slice(0, count - len(rows)).to_pylist()
+        rows += python_rows(batch.slice(0, count - len(rows)))
     return rows
 
 
-def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: dict[str, object]) -> None:
+def _export(at: Target, reader: pa.RecordBatchReader, output: Path, force: bool, versions: dict[str, object]) -> None:
     try:
-        num_rows = _write_parquet(reader, output)
+        num_rows = _write_parquet(reader, output, force)
     finally:
         out.show_progress("")
     if at.json:
@@ -139,25 +144,24 @@ def _export(at: Target, reader: pa.RecordBatchReader, output: Path, versions: di
         out.print_line(f"{num_rows:,} rows ({of}) in {output}")
 
 
-def _write_parquet(reader: pa.RecordBatchReader, path: Path) -> int:
-    """Write a stream to `path`, which appears complete or not at all; a file that is there is replaced.
+def _write_parquet(reader: pa.RecordBatchReader, path: Path, force: bool) -> int:
+    """Write a stream to `path`, which appears complete or not at all.
+
+    Args:
+        force: Replace a file that is there.
 
     Returns: The number of rows.
 
     Raises:
-        StorageError: The file cannot be written, for example because the disk is full. `path` is as before.
+        InvalidRequestError: There is a file, and `force` is not set; or `path` lies in a table's directory.
+        StorageError: The file cannot be written, for example because the disk is full.
+        In all cases `path` is as before.
     """
     import pyarrow.parquet as pq
 
     from delta_orch.storage.base import storage_error
 
-    if not path.parent.is_dir():
-        raise StorageError(
-            f"Cannot write {path}",
-            cause=f"There is no directory {path.parent}",
-            remedy="Create it first",
-            path=str(path),
-        )
+    _ensure_free(path, force)
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
     num_rows = 0
     try:
@@ -166,6 +170,7 @@ def _write_parquet(reader: pa.RecordBatchReader, path: Path) -> int:
                 writer.write_batch(batch)
                 num_rows += batch.num_rows
                 out.show_progress(f"{num_rows:,} rows")
+        _ensure_free(path, force)
         temporary.replace(path)
     except OSError as e:
         if isinstance(e, DeltaError):
@@ -174,6 +179,36 @@ def _write_parquet(reader: pa.RecordBatchReader, path: Path) -> int:
     finally:
         temporary.unlink(missing_ok=True)
     return num_rows
+
+
+def _ensure_free(path: Path, force: bool) -> None:
+    """Raises as `_write_parquet`."""
+    from delta_orch.protocol.paths import LOG_DIRECTORY, parse_log_path
+
+    if not path.parent.is_dir() or path.is_dir():
+        raise StorageError(
+            f"Cannot write {path}",
+            cause="It is a directory" if path.is_dir() else f"There is no directory {path.parent}",
+            remedy="Name a file in a directory that exists",
+            path=str(path),
+        )
+    # Through links and `..`. A log may be a link itself: its files are known by their names.
+    directory = path.parent.resolve()
+    tables = [above for above in (directory, *directory.parents) if (above / LOG_DIRECTORY).exists()]
+    if tables or parse_log_path(path.name) is not None:
+        raise InvalidRequestError(
+            f"The output {path} would lie in a table",
+            cause=f"{tables[0]} is a table" if tables else "It would be taken for a file of a log",
+            remedy="Write to a file outside of tables",
+            path=str(path),
+        )
+    if not force and os.path.lexists(path):
+        raise InvalidRequestError(
+            f"The output {path} exists",
+            cause="Only --force replaces a file",
+            remedy="Add --force, or write to another file",
+            path=str(path),
+        )
 
 
 def _json_rows(fields: Sequence[StructField], rows: Sequence[Row]) -> list[Row]:
@@ -218,7 +253,7 @@ def json_value(value: Cell, data_type: DataType) -> Cell:
             return b64encode(value).decode()
         case float(), _ if not math.isfinite(value):
             return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-        case datetime(), _:
+        case ((datetime() | FarMoment()), _):
             return value.isoformat()
         case ((bool() | int() | float() | str()), _):
             return value
@@ -382,7 +417,7 @@ def _print_table(at: Target, rows: pa.Table) -> None:
     of_table = re.match(r"\s*(?:DESC|SHOW)", at.uri, re.IGNORECASE) is None
     # Arrow's milliseconds and other types of answers that are no table's.
     fields = schema_from_arrow(rows.schema).fields
-    found = rows.to_pylist()
+    found = python_rows(rows)
     if at.json:
         out.print_json(
             {

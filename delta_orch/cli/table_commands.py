@@ -64,7 +64,8 @@ def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, ob
             "reader_features": _sorted(state.protocol.reader_features),
             "writer_features": _sorted(state.protocol.writer_features),
         },
-        **out.attributes(state, "txns domain_metadata features"),
+        "txns": dict(state.txns),
+        **out.attributes(state, "domain_metadata features"),
         "columns": [describe_column(column) for column in state.columns],
         **out.attributes(state, "constraints clustering_columns"),
         "in_commit_timestamps": {

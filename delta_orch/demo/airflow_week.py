@@ -152,8 +152,7 @@ def read_tasks(run: DagRun) -> dict[str, JsonValue]:
             tasks[instance.task_id] = {
                 "state": str(getattr(instance.state, "value", instance.state)),
                 "tries": instance.try_number,
-                "skipped": report.get("skipped"),
-                "recovered": report.get("recovered", False),
+                "outcome": report.get("outcome"),
                 "version": report.get("version"),
             }
     return tasks

@@ -128,7 +128,7 @@ class Results:
         for name in ("retried", "upserted"):
             # Empty where Airflow has not run at all, which is wrong for a reason of its own.
             task = self.airflow.get(name)
-            if task is not None and (task["tries"], task["recovered"]) != (2, True):
+            if task is not None and (task["tries"], task["outcome"]) != (2, "recovered"):
                 wrong.append(f"airflow: {task['task']} did not fail after its commit and find it again: {task}")
         followed = self.airflow.get("followed")
         if isinstance(followed, dict):

@@ -269,9 +269,13 @@ class Engine(Protocol):
     def statement(self) -> AbstractContextManager[None]:
         """Around the requests of one statement: what an engine makes for one of them may serve the next."""
 
-    def evaluated(self, relation: Relation) -> AbstractContextManager[Relation]:
+    def evaluated(self, relation: Relation, *, repeats: bool = False) -> AbstractContextManager[Relation]:
         """The rows, evaluated once and now, as a relation that may be read any number of times inside the context and
         gives the same rows each time. What memory does not hold goes to disk; afterwards it is gone.
+
+        Args:
+            repeats: The relation itself gives the same rows each time. An engine may return it where they do not fit
+                into memory.
 
         Raises StorageError: e.g. a full disk; else as pulling the rows.
         """

@@ -14,11 +14,13 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.file_lookup import NamePositions
 from delta_orch.errors import SchemaMismatchError
-from delta_orch.protocol.arrow_building import literal_array, literal_scalar, with_children
+from delta_orch.protocol.arrow_building import children_of, literal_array, literal_scalar, with_children
 from delta_orch.protocol.types import BINARY, INTEGER
 
 Column = TypeVar("Column", pa.Array, pa.ChunkedArray)
 _NANOS_PER_MICRO = 1_000
+_MOST_BYTES = (1 << 31) - 1
+"""Of `string` and `binary`, in one array. Batches are cut before (`batch_bytes`): only a single row can be longer."""
 
 
 def conform_batch(batch: pa.RecordBatch, target: pa.Schema, *, lossless: bool) -> pa.RecordBatch:
@@ -99,7 +101,26 @@ def _conform_array(array: pa.Array, target: pa.DataType, lossless: bool, path: s
         return _conform_list(array, target, lossless, path)
     if types.is_timestamp(target):
         return _conform_timestamp(array, target, lossless)
+    if types.is_large_string(array.type) or types.is_large_binary(array.type):
+        array = _rebased(array, path)
     return pc.cast(array, target)
+
+
+def _rebased(array: pa.Array, path: str) -> pa.Array:
+    """Long text or bytes whose offsets fit 32 bits: a slice has those of the array that it was cut from."""
+    offsets = array.buffers()[1]
+    if offsets is None or not len(array):
+        return array
+    ends = (array.offset, array.offset + len(array))
+    first, last = (int.from_bytes(offsets[8 * end : 8 * end + 8], "little") for end in ends)
+    if last - first > _MOST_BYTES:
+        raise SchemaMismatchError(
+            f"Column {path} has a value of more than {_MOST_BYTES} bytes",
+            cause="Parquet and the readers of Delta hold no longer ones",
+            remedy="Split the value, or store it as a file and its path in the table",
+            column=path,
+        )
+    return array if last <= _MOST_BYTES else pa.concat_arrays([array])
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
@@ -152,14 +173,28 @@ def _blank_below(parent: pa.Array, values: pa.Array) -> pa.Array:
 def _conform_map(array: pa.Array, target: pa.MapType, lossless: bool, path: str) -> pa.Array:
     if not pa.types.is_map(array.type):
         raise pa.ArrowInvalid(f"{array.type} is not a map")
+    array = _own_elements(array)
     keys = conform_column(array.keys, target.key_type, lossless=lossless, path=f"{path}.key")
     items = conform_column(array.items, target.item_type, lossless=lossless, path=f"{path}.value")
     return with_children(array, [keys, items], target)
 
 
+def _own_elements(array: pa.Array) -> pa.Array:
+    """A list or map, which may be a slice, without the elements of the array that it was cut from."""
+    offsets, children = array.offsets, children_of(array)
+    first, last = offsets[0].as_py(), offsets[-1].as_py()
+    if last - first == len(children[0]):
+        return array
+    mask = pc.is_null(array) if array.null_count else None
+    kind = pa.MapArray if pa.types.is_map(array.type) else pa.ListArray
+    children = [child.slice(first, last - first) for child in children]
+    return kind.from_arrays(pc.subtract(offsets, first), *children, type=array.type, mask=mask)
+
+
 def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: str) -> pa.Array:
     element = f"{path}.element"
     if pa.types.is_list(array.type):
+        array = _own_elements(array)
         values = conform_column(array.values, target.value_type, lossless=lossless, path=element)
         return with_children(array, [values], target)
     if not hasattr(array.type, "value_field"):

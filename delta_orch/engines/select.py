@@ -18,7 +18,7 @@ EngineChoice: TypeAlias = "str | Engine"
 
 _KEPT_VALUES = {
     "pyarrow.Table", "pyarrow.RecordBatch", "pyarrow.Dataset", "pandas.DataFrame", "polars.DataFrame",
-    "polars.LazyFrame", "pyspark.DataFrame",
+    "polars.LazyFrame", "pyspark.DataFrame", "builtins.dict",
 }  # fmt: skip
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from functools import partial, reduce
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import pyarrow as pa
 
@@ -66,6 +66,30 @@ def arrow_predicate(expression: Expression, schema: StructType) -> Callable[[Row
     return answers
 
 
+def arrow_expression(expression: Expression, schema: StructType) -> pc.Expression:
+    """As `arrow_predicate`, as an expression of Arrow for data sets of this schema. Raises as it does."""
+    import pyarrow.compute
+
+    answer = _Translator(schema).predicate(expression)(_Fields(schema))
+    return pyarrow.compute.scalar(answer) if isinstance(answer, pa.Scalar) else answer
+
+
+class _Fields(NamedTuple):
+    """Stands for the rows of a data set."""
+
+    schema: StructType
+
+    def column(self, name: str) -> pc.Expression:
+        """Floats with a detour: Arrow takes bounds of a column in Parquet for those of all its values, and would pass
+        over NaN, which they leave out."""
+        import pyarrow.compute
+
+        column = pyarrow.compute.field(name)
+        if find_column((name,), self.schema)[1] not in (FLOAT, DOUBLE):
+            return column
+        return pc.struct_field(pc.make_struct(column, field_names=[name]), [0])
+
+
 _FALSE, _NULL = literal_array([False, None], BOOLEAN)
 
 
@@ -98,7 +122,7 @@ class _Translator:
             case Opaque() | Coerced():
                 text = to_spark_sql(node)
                 raise UnsupportedExpressionError(
-                    f"Arrow cannot evaluate {text!r}", remedy="Use an engine: DuckDB or Spark", expression=text
+                    f"Arrow cannot evaluate {text!r}", remedy="Read the rows with scan(where=…)", expression=text
                 )
         raise InvalidExpressionError(f"{type(node).__name__} is not an expression", type=type(node).__name__)
 

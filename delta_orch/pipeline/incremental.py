@@ -372,7 +372,7 @@ class IncrementalReader:
         """A source that gets a name, or another one, among several has a cursor of another name. So it has where nobody
         chose the name, and the target has moved."""
         suffix = f"<-{latest.metadata.id}"
-        cursors = {name.removesuffix(suffix): at for name, at in target.txns.items() if name.endswith(suffix)}
+        cursors = {name.removesuffix(suffix): at for name, at in target.txns.named(end=suffix).items()}
         base = "" if self.base is None else cdc_prefix(self.base).removesuffix("<-")
         own = (base, f"{base}:", f"{base}/")
         for cursor, version in sorted(cursors.items()):
@@ -391,7 +391,7 @@ class IncrementalReader:
 
     def _has_other_cursor(self, target: TableSnapshot, latest: TableSnapshot) -> bool:
         prefix = cdc_prefix(self.consumer)
-        others = sorted(k.removeprefix(prefix) for k, n in target.txns.items() if k.startswith(prefix) and n >= 0)
+        others = sorted(k.removeprefix(prefix) for k, n in target.txns.named((prefix,)).items() if n >= 0)
         if not others:
             return False
         if self.on_recreated == "error":

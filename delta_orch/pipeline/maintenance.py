@@ -256,9 +256,8 @@ def _read_until_ms(source: DeltaTable, consumer: DeltaTable) -> float:
     """When the last version was committed that every cursor of a consumer has behind it."""
     snapshot = source.snapshot()
     suffix = f"<-{snapshot.metadata.id}"
-    txns = consumer.snapshot().txns if consumer.exists() else {}
-    names = [name for name, version in txns.items() if version >= 0]
-    cursors = [txns[name] for name in names if name.startswith("cdc:") and name.endswith(suffix)]
+    found = consumer.snapshot().txns.named(("cdc:",), suffix) if consumer.exists() else {}
+    cursors = [version for version in found.values() if version >= 0]
     if not cursors:
         raise InvalidRequestError(
             f"{consumer.uri} has not read {source.uri} incrementally",

@@ -50,7 +50,7 @@ def other_steps(before: TableSnapshot, consumers: tuple[str, ...]) -> frozenset[
             that has none spares those of incremental steps: they would not write them again.
     """
     spared = ("cdc:", *WRITERS) if consumers else ("cdc:",)
-    return frozenset(name for name in before.txns if name.startswith(spared) and not name.startswith(consumers))
+    return frozenset(name for name in before.txns.named(spared) if not name.startswith(consumers))
 
 
 def replaced_files(table: DeltaTable, staged: StagedWrite) -> FileTable:

@@ -21,8 +21,7 @@ from delta_orch.errors import (
     SchemaMismatchError,
     TableExistsError,
 )
-from delta_orch.log.files.effect import effect_of
-from delta_orch.log.files.txn import TxnId, is_unit_name
+from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.audit import ensure_unique_keys
 from delta_orch.pipeline.run_identity import cdc_prefix
@@ -440,14 +439,10 @@ class Step:
         gone: tuple[str, ...] = ()
         if before is not None:
             writer = None if self.attempt is None else self.attempt.units[0].writer
-            others = sorted(
-                name
-                for name, order in before.txns.items()
-                if order >= 0
-                and (is_unit_name(name) or name.startswith("cdc:"))
-                and not name.startswith(step.consumers)
-                and (writer is None or not name.startswith(f"{writer}:"))
-            )
+            recorded = before.txns.named(("cdc:", *UNIT_PREFIXES))
+            own_names = step.consumers if writer is None else (*step.consumers, f"{writer}:")
+            live = sorted(name for name, order in recorded.items() if order >= 0)
+            others = [name for name in live if not name.startswith(own_names) and (writer or name.startswith("cdc:"))]
             if others:
                 raise InvalidRequestError(
                     f"{self.name} cannot refresh {self.table.uri}: {others[0]} writes to it, too",
@@ -456,7 +451,7 @@ class Step:
                     "its units",
                     uri=self.table.uri,
                 )
-            gone = tuple(n for n, at in before.txns.items() if at >= 0 and is_unit_name(n))
+            gone = tuple(name for name in live if is_unit_name(name))
         own = {txn.app_id for txn in work.txns}
         keys = self.merge_keys if self.mode == "merge" else ()
         step = replace(step, taken_back=tuple(set(gone) - own), unique_keys=keys)
@@ -507,19 +502,24 @@ class Step:
         if before is not None and before.properties.set_transaction_retention_ms is not None:
             self._ensure_told_by_rows()
         if before is not None:
-            orders = ((txn, recorded_order(before, txn.app_id)) for txn in self.guards)
-            stale = [txn for txn, order in orders if order is not None and txn.is_recorded_by(order)]
+            guarded = ((txn, recorded_order(before, txn.app_id)) for txn in self.guards)
+            stale = [txn for txn, order in guarded if order is not None and txn.is_recorded_by(order)]
             if stale:
-                found = RecordedUnit.of(self.table, before, stale[0].app_id)
-                return _Work((), fenced=self._fenced(before, found))
+                order = recorded_order(before, stale[0].app_id)
+                assert order is not None
+                fenced = self._fenced(before, RecordedUnit.of(self.table, stale[0].app_id, order))
+                return _Work((), over=fenced, fenced=fenced)
         txns: list[TxnId] = []
         redone: list[RecordedUnit] = []
         over: list[tuple[Unit, RecordedUnit, bool]] = []
+        names = [unit.name for unit in self.attempt.units]
+        orders = {} if before is None else before.txn_versions(names)
         for unit in self.attempt.units:
-            if before is None or recorded_order(before, unit.name) is None:
+            order = orders.get(unit.name)
+            if order is None or order < 0:
                 txns.append(self._unit_txn(unit, None))
                 continue
-            recorded = RecordedUnit.of(self.table, before, unit.name)
+            recorded = RecordedUnit.of(self.table, unit.name, order)
             relation = self.attempt.relation_to(recorded)
             if relation == "earlier" and self.on_redo != "keep":
                 redone.append(recorded)
@@ -703,8 +703,7 @@ class Step:
         left_out = tuple(txn.app_id for txn in result.skipped_txns)
         if not work.redone and self.unit_column is None:
             return StepReport(self.table, result.version, "written", left_out=left_out, commit=result)
-        effect = effect_of(self.table.log.read_commit(result.version))
-        removed = None if effect is None else effect.rows_removed
+        removed = None if result.effect is None else result.effect.rows_removed
         outcome: Outcome = "replaced" if work.redone or removed else "written"
         return StepReport(self.table, result.version, outcome, removed, left_out=left_out, commit=result)
 

@@ -87,16 +87,8 @@ def schema_of_new_table(data: object, engine: EngineChoice = "auto") -> StructTy
     return Source(data).as_table(chosen.schema(open_source(chosen, described)))
 
 
-_INTEGERS = ("byte", "short", "integer", "long")
-# Below, a double holds every integer. It may itself be the next one, rounded.
-_LARGEST = 2**53
-
-
 def fit_frame(data: object, schema: StructType | None, *, merges: bool, hands_on: bool) -> object:
     """A pandas frame with the columns that a step's table needs; anything else as it is.
-
-    pandas keeps integers with a null as floats. Where the table's column is of integers, and all values are whole, they
-    become integers again; other floats are left for the table to refuse.
 
     Args:
         schema: The table's; None where the step creates the table, or replaces its columns.
@@ -133,15 +125,7 @@ def fit_frame(data: object, schema: StructType | None, *, merges: bool, hands_on
     if not len(frame):
         # Whatever pandas calls columns that it has seen no value of.
         return frame.astype(object)
-    integers = {}
-    for name in frame.columns:
-        field = schema.find(name) if isinstance(name, str) else None
-        if field is None or str(field.data_type) not in _INTEGERS or frame[name].dtype.kind != "f":
-            continue
-        known = frame[name].dropna()
-        if len(known) < len(frame) and bool(((known % 1 == 0) & (known.abs() < _LARGEST)).all()):
-            integers[name] = "Int64"
-    return frame.astype(integers) if integers else frame
+    return frame
 
 
 def _untyped(data: object) -> list[str]:

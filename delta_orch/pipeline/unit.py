@@ -75,10 +75,8 @@ class RecordedUnit:
     find: Callable[[], tuple[int | None, Mapping[str, object]]]
 
     @classmethod
-    def of(cls, table: DeltaTable, snapshot: TableSnapshot, name: str) -> RecordedUnit:
-        """What a version of a table says of a unit that it has recorded."""
-        order = recorded_order(snapshot, name)
-        assert order is not None
+    def of(cls, table: DeltaTable, name: str, order: int) -> RecordedUnit:
+        """What a table says of a unit that it has recorded under this order."""
 
         def find() -> tuple[int | None, Mapping[str, object]]:
             found = find_txn_commit(table, name, order)

@@ -7,7 +7,7 @@ Each kind of action has one list of fields. It says how they are read and in whi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeVar
 
 import orjson
@@ -49,6 +49,22 @@ PROBE_LEAF: Mapping[str, str] = {
 }
 """For each action the required leaf: it is null exactly in the rows that hold another action."""
 
+CHECKPOINT_KEYS: Mapping[str, Mapping[str, str]] = {
+    "add": {"path": "text", "partitionValues": "map"},
+    "remove": {"path": "text"},
+    "protocol": {"minReaderVersion": "integer", "minWriterVersion": "integer"},
+    "metaData": {"id": "text", "schemaString": "text"},
+    "txn": {"appId": "text", "version": "integer"},
+    "domainMetadata": {"domain": "text", "configuration": "text"},
+    "checkpointMetadata": {"version": "integer"},
+    "sidecar": {"path": "text", "sizeInBytes": "integer"},
+    "deletionVector": {
+        "storageType": "text", "pathOrInlineDv": "text", "sizeInBytes": "integer", "cardinality": "integer"
+    },
+}  # fmt: skip
+"""For each action, and each deletion vector, the fields without which it says nothing, or something else. A checkpoint
+that has a column for it has columns for these."""
+
 
 def is_below(leaf: str, column: str) -> bool:
     """Whether the Parquet leaf (`add.partitionValues.key_value.key`) belongs to the column (`add.partitionValues`)."""
@@ -70,6 +86,7 @@ _NAMES: Mapping[type[Action], str] = {
     Sidecar: "sidecar",
 }
 ACTION_NAMES = tuple(_NAMES.values())
+_SPELLED = {name.lower(): name for name in ACTION_NAMES}
 
 
 def parse_action(obj: JsonObject) -> Action | None:
@@ -79,7 +96,8 @@ def parse_action(obj: JsonObject) -> Action | None:
     that are null where the protocol wants none count as absent.
 
     Raises:
-        ProtocolViolationError: A known action lacks what the protocol requires, or has it in the wrong type.
+        ProtocolViolationError: A known action lacks what the protocol requires, or has it in the wrong type, or its
+            name in another case.
     """
     for kind, name in _NAMES.items():
         body = obj.get(name)
@@ -91,6 +109,9 @@ def parse_action(obj: JsonObject) -> Action | None:
                 raise ProtocolViolationError(
                     f"a {name} action of the log is malformed", cause=cause, action=name
                 ) from None
+    for key, body in obj.items():
+        if body is not None and (spelled := _SPELLED.get(key.lower())) is not None:
+            raise ProtocolViolationError(f"an action {key} of the log is not spelled {spelled}", action=spelled)
     return None
 
 
@@ -341,3 +362,10 @@ _KNOWN: Mapping[type, frozenset[str]] = {
     **dict.fromkeys((Add, Remove, AddCdcFile), _FILE_KEYS),
 }
 """The keys that are no `extra`. A file action may carry, and loses, a field of the other kinds."""
+
+CHECKPOINT_FIELDS: Mapping[str, Sequence[str]] = {
+    "": tuple(PROBE_LEAF),
+    **{name: tuple(field.key for field in _FIELDS[kind]) for kind, name in _NAMES.items() if name in PROBE_LEAF},
+    "deletionVector": tuple(DELETION_VECTOR_FIELDS.values()),
+}
+"""The columns of a checkpoint that are read, by the column they lie in."""

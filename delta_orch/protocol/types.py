@@ -6,9 +6,11 @@ Values of these classes are immutable and compare by value. JSON spelling lives 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
+
+import orjson
 
 from delta_orch.protocol.actions import JsonObject
 
@@ -148,6 +150,28 @@ VARIANT = PrimitiveType("variant")
 CHAR_VARCHAR_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 COLLATIONS = "__COLLATIONS"
 """The key of a column's metadata with its type as declared, where texts in it have a length."""
+
+STATED_DEFINITIONS = "delta_orch.definitions"
+"""The key, in the metadata of a column of rows, of the definitions that Arrow or Spark states (`definitions_in`). No
+table has it: a column is defined by `create`, not by rows."""
+_OF_ANOTHER_TABLE = ("delta.columnMapping.", "delta.typeChanges", "delta.identity.highWaterMark")
+
+
+def definitions_in(metadata: JsonObject, also: Collection[str] = ()) -> dict[str, str]:
+    """What the metadata of a column says about its values (generation, identity, default, invariants, and what Delta
+    may have beside them), as texts. What only means something in the table it comes from is left out.
+
+    Args:
+        also: More keys that count.
+    """
+    return {
+        key: value if isinstance(value, str) else orjson.dumps(value).decode()
+        for key, value in metadata.items()
+        if (key.startswith("delta.") and not key.startswith(_OF_ANOTHER_TABLE))
+        or key == "CURRENT_DEFAULT"
+        or key in also
+    }
+
 
 PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
     t.name: t

@@ -117,7 +117,8 @@ def _is_of_partitions(plan: ScanPlan) -> bool:
 def _counted(snapshot: Snapshot, plan: ScanPlan, counts: pa.Array) -> int:
     if plan.where is not None:
         # Each file stands for its rows: their partition values are the same.
-        values = typed_partitions(plan.files, snapshot.schema, plan.partition_columns).append_column(_COUNT, counts)
+        partitions = typed_partitions(plan.files, snapshot.schema, plan.partition_columns)
+        values = pa.table([*partitions.columns, counts], names=[*partitions.column_names, _COUNT])
         from delta_orch.engines.local.engine import LocalEngine
 
         engine = LocalEngine()

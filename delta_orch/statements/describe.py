@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ColumnNotFoundError, InvalidRequestError
@@ -16,11 +16,14 @@ from delta_orch.protocol.schema import (
 from delta_orch.protocol.table_properties import INTERNAL_PROPERTIES, OWNER
 from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, ArrayType, DataType, MapType, StructField, StructType
-from delta_orch.redaction import public
+from delta_orch.redaction import public, without_credentials
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
 from delta_orch.table_snapshot import TableSnapshot
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 def describe(cursor: Cursor) -> Statement:
@@ -84,10 +87,21 @@ def _description(statement: str, name: TableName, tell: Callable[[DeltaTable], o
     return run
 
 
+def _shown(told: pa.Table) -> pa.Table:
+    """What the log tells, whoever wrote it, without credentials."""
+    import pyarrow as pa
+
+    for index, field in enumerate(told.schema):
+        if field.type == pa.string():
+            texts = [None if text is None else without_credentials(text) for text in told.column(index).to_pylist()]
+            told = told.set_column(index, field, pa.array(texts, pa.string()))
+    return told
+
+
 def _rows(names: list[str], rows: list[tuple[str | None, ...]]) -> object:
     import pyarrow as pa
 
-    return pa.table({name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(names)})
+    return _shown(pa.table({name: pa.array([row[i] for row in rows], pa.string()) for i, name in enumerate(names)}))
 
 
 def _history(table: DeltaTable, limit: int | None) -> object:
@@ -102,7 +116,7 @@ def _history(table: DeltaTable, limit: int | None) -> object:
 
     entries = table.history(limit)
     # The columns of Delta on Spark in their order; what has parts is JSON.
-    return pa.table(
+    told_of_versions = pa.table(
         {
             "version": pa.array([entry.version for entry in entries], pa.int64()),
             "timestamp": pa.array([entry.timestamp_ms for entry in entries], pa.int64()).cast(
@@ -123,6 +137,7 @@ def _history(table: DeltaTable, limit: int | None) -> object:
             "engineInfo": pa.array([entry.engine_info for entry in entries], pa.string()),
         }
     )
+    return _shown(told_of_versions)
 
 
 def _detail(table: DeltaTable) -> object:
@@ -133,7 +148,7 @@ def _detail(table: DeltaTable) -> object:
     metadata, protocol = snapshot.metadata, snapshot.protocol
     clustering = [".".join(path) for path in snapshot.clustering_columns or ()]
     moment = pa.timestamp("ms", "UTC")
-    return pa.table(
+    details = pa.table(
         {
             "format": ["delta"],
             "id": [metadata.id],
@@ -155,6 +170,7 @@ def _detail(table: DeltaTable) -> object:
             "tableFeatures": pa.array([sorted(snapshot.features)], pa.list_(pa.string())),
         }
     )
+    return _shown(details)
 
 
 def _columns(table: DeltaTable, extended: bool) -> object:

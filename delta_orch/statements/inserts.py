@@ -104,7 +104,8 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         if isinstance(rows, Query):
             appends = not overwrite and matched is None and replace_where is None
             options = options_of_commit(rows, session, table, appends=appends)
-            found = rows.relation(session, engine, named=by_name or (matched is not None and matched.on is not None))
+            is_named = by_name or (matched is not None and matched.on is not None)
+            found = rows.relation(session, engine, named=is_named, defines_columns=evolves)
             if evolves:
                 return table.append(found, schema_mode="merge", engine=engine, **options)
             wanted = engine.schema(found).names if by_name else columns

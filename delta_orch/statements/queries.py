@@ -18,6 +18,7 @@ from delta_orch.log.write.commit_options import CommitOptions, EveryRow
 from delta_orch.statements.cursor import Cursor, Token, tokens_of
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 from delta_orch.storage.external_paths import is_one_table
+from delta_orch.table.column_definitions import ensure_none_stated
 from delta_orch.table_snapshot import TableSnapshot
 
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
@@ -117,14 +118,25 @@ class Query:
         """The tables that it reads."""
         return self.tables.values()
 
-    def relation(self, session: Session, engine: Engine, *, named: bool = True) -> Relation:
-        """The rows; `named` as of `Engine.sql`. Raises as the engine's `sql`, and where a name stands for no table."""
+    def relation(
+        self, session: Session, engine: Engine, *, named: bool = True, defines_columns: bool = False
+    ) -> Relation:
+        """The rows; `named` as of `Engine.sql`.
+
+        Args:
+            defines_columns: Rows that state definitions are refused: columns of a query have none.
+
+        Raises as the engine's `sql`, and where a name stands for no table.
+        """
         values = {name: source.at_version(session).value(session) for name, source in self.tables.items()}
         with_metadata = self._with_metadata(list(values.values()))
         relations: dict[str, Relation] = {}
         for name, value in values.items():
             relations[name] = self._scan(session, engine, value, metadata=with_metadata is not None)
-            ensure_no_column_in_double_quotes(self.text, engine.schema(relations[name]))
+            schema = engine.schema(relations[name])
+            ensure_no_column_in_double_quotes(self.text, schema)
+            if defines_columns:
+                ensure_none_stated(schema)
         return engine.sql(with_metadata or self.text, relations, named=named)
 
     def _with_metadata(self, values: Sequence[object]) -> str | None:

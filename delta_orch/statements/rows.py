@@ -202,7 +202,9 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     def run(session: Session) -> object:
         engine, table = session.engine(), session.target(name)
         options = options_of_commit(source, session, table)
-        rows = source.relation(session, engine) if isinstance(source, Query) else source.given(session)
+        rows: object = source.given(session) if isinstance(source, Source) else None
+        if isinstance(source, Query):
+            rows = source.relation(session, engine, defines_columns=schema_mode is not None)
         ours, theirs = side_names(target_alias, source_alias)
         builder = table.merge(
             rows,

@@ -175,7 +175,8 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             table.version()
         if replaces and query is not None:
             options, engine = options_of_commit(query, session, table), session.engine()
-            return table.create_or_replace(data=query.relation(session, engine), engine=engine, **definition, **options)
+            rows = query.relation(session, engine, defines_columns=True)
+            return table.create_or_replace(data=rows, engine=engine, **definition, **options)
         if replaces:
             return table.create_or_replace(fields, **definition, **session.options)
         if table.exists():
@@ -189,7 +190,8 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
         engine = session.engine()
         options = cast("WriteOptions", {**definition, **session.options})
         # As of no table: of two that create it with rows, one does.
-        return overwrite(table.log, None, query.relation(session, engine), None, "static", None, engine, options)
+        rows = query.relation(session, engine, defines_columns=True)
+        return overwrite(table.log, None, rows, None, "static", None, engine, options)
 
     if if_not_exists:
         return lambda session: _unless_there(session.target(name), partial(make, session))

@@ -8,6 +8,7 @@ was made to deceive it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -46,6 +47,8 @@ _SCHEMA, _CHILDREN, _ROW_GROUPS, _COLUMNS = 2, 5, 4, 1
 _CHUNK_METADATA, _CRYPTO_METADATA = 3, 8
 _CHUNK_TYPE, _CHUNK_PATH, _CHUNK_CODEC, _CHUNK_STATISTICS, _CHUNK_SIZES = 1, 3, 4, 12, 16
 _BOUNDS = (1, 2, 5, 6)
+_BROTLI = re.compile(rb"(?:[\x15\x25\x35\x45]|\x05\x08|\x05\x88\x80*\x00)(?:\x08|\x88\x80*\x00)")
+"""The field of a chunk's codec with Brotli's number, in every way that Thrift can write it."""
 _TEXT_BYTES, _HISTOGRAMS = 1, (2, 3)
 
 
@@ -63,6 +66,20 @@ class _Leaf(NamedTuple):
     bound_bytes: int
     levels: tuple[int, int]
     path: bytes
+
+
+class RepeatedTexts(NamedTuple):
+    """What is known of the texts of a file before they are read.
+
+    Attributes:
+        dictionaries: The leaf columns, by their dotted paths, that can be read as dictionaries: every value is in one.
+        wide: Those of them that repeat long values: as a dictionary, a column takes a fraction.
+        row_bytes: What the values of other texts take in a row, going by the dictionaries that some of them are in.
+    """
+
+    dictionaries: tuple[str, ...] = ()
+    wide: frozenset[str] = frozenset()
+    row_bytes: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,7 +122,14 @@ class ParquetFooter:
         """Whether its rows may take much more memory than its bytes do. Whoever has few rows and lies about sizes gets
         that many times a page. Raises as `metadata`."""
         rows, groups = self.metadata.num_rows, range(self.metadata.num_row_groups)
-        return rows >= _FEW_ROWS or any(rows * self.metadata.row_group(g).total_byte_size > _MUCH_BYTES for g in groups)
+        if rows >= _FEW_ROWS or self.may_be_brotli:
+            return True
+        return any(rows * self.metadata.row_group(g).total_byte_size > _MUCH_BYTES for g in groups)
+
+    @cached_property
+    def may_be_brotli(self) -> bool:
+        """Whether a column may be packed with Brotli: the number of that codec is somewhere in the footer."""
+        return _BROTLI.search(_footer_of(self.tail)) is not None
 
     @cached_property
     def calendar(self) -> LegacyCalendar | None:

@@ -21,7 +21,7 @@ from delta_orch.protocol.schema import (
 )
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.table_properties import CONSTRAINT_PREFIX, ensure_no_credential
-from delta_orch.protocol.types import LONG, VARIANT, DataType, StructField, StructType, fields_of
+from delta_orch.protocol.types import LONG, STATED_DEFINITIONS, VARIANT, DataType, StructField, StructType, fields_of
 from delta_orch.table.configuration import TableConfiguration
 
 if TYPE_CHECKING:
@@ -112,7 +112,9 @@ def ensure_definitions(schema: StructType, before: StructType | None) -> None:
         SchemaMismatchError: One cannot be: an identity of another type than long, a generated variant, one of both
             kinds at once, or such a column inside a struct.
         InvalidExpressionError: A default that cannot be read.
+        InvalidRequestError: Rows or an Arrow schema state one.
     """
+    ensure_none_stated(schema)
     for field in schema:
         known = None if before is None else before.find(field.name)
         if known is not None and known.metadata == field.metadata and known.data_type == field.data_type:
@@ -142,6 +144,21 @@ def ensure_definitions(schema: StructType, before: StructType | None) -> None:
                     remedy="Only top-level columns can",
                     column=field.name,
                 )
+
+
+def ensure_none_stated(schema: StructType) -> None:
+    """Check that no column would lose a definition that the metadata of Arrow or Spark states. Raises
+    InvalidRequestError."""
+    for field in fields_of(schema):
+        stated = field.metadata.get(STATED_DEFINITIONS)
+        if isinstance(stated, Mapping) and stated:
+            raise InvalidRequestError(
+                f"The metadata of the column {field.name!r} holds {min(stated)}",
+                cause="Rows and Arrow schemas give columns names, types and NOT NULL, but no definitions",
+                remedy="Create the table with columns (column(), identity_column()) or schema JSON before, or remove "
+                "the metadata",
+                column=field.name,
+            )
 
 
 def ensure_identity(field: StructField) -> None:

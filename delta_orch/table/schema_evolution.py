@@ -13,11 +13,13 @@ from delta_orch.errors import InvalidRequestError, SchemaMismatchError
 from delta_orch.protocol.schema_check import is_lossless_cast
 from delta_orch.protocol.schema_edit import without_metadata
 from delta_orch.protocol.types import (
+    STATED_DEFINITIONS,
     VARIANT,
     VOID,
     DataType,
     StructField,
     StructType,
+    definitions_in,
     is_variant_storage,
     may_be_null,
     parts_beside,
@@ -96,7 +98,7 @@ def overwritten_schema(table: StructType, source: StructType) -> StructType:
     for column in source:
         known = table.find(column.name)
         if known is not None and _is_same(_loosen(known.data_type), _loosen(column.data_type)):
-            column = replace(known, nullable=known.nullable and column.nullable)
+            column = _beside(replace(known, nullable=known.nullable and column.nullable), column)
         columns.append(column)
     return StructType(tuple(columns))
 
@@ -153,6 +155,14 @@ def _without_protocol_keys(field: StructField) -> StructField:
     return replace(field, metadata=kept)
 
 
+def _beside(ours: StructField, theirs: StructField) -> StructField:
+    """A column of the table, with the definitions that rows state and it does not have: no table takes them."""
+    stated = theirs.metadata.get(STATED_DEFINITIONS, {})
+    own = definitions_in(ours.metadata, stated)
+    others = {key: text for key, text in stated.items() if own.get(key) != text}
+    return replace(ours, metadata={**ours.metadata, STATED_DEFINITIONS: others}) if others else ours
+
+
 @dataclass(slots=True)
 class _Merging:
     may_widen: bool
@@ -173,7 +183,7 @@ class _Merging:
             seen.add(theirs.name.lower())
             ours = table.find(theirs.name)
             if ours is not None:
-                merged[ours.name] = self.column(ours, theirs.data_type, path)
+                merged[ours.name] = _beside(self.column(ours, theirs.data_type, path), theirs)
             else:
                 new[theirs.name] = _loosen_field(theirs)
         return StructType((*merged.values(), *new.values()))

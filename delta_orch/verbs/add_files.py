@@ -15,6 +15,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
+    ConstraintViolationError,
     InvalidRequestError,
     MissingFileError,
     ProtocolViolationError,
@@ -22,12 +23,14 @@ from delta_orch.errors import (
     StorageError,
     UnsupportedFeatureError,
 )
+from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.expressions.tree import is_not_true
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult, ensure_unscoped
-from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import string_array, type_to_arrow
 from delta_orch.protocol.partition_values import parse_partition_value, serialize_partition_value
 from delta_orch.protocol.paths import decode_path, encode_path, is_absolute, local_path_in_log
@@ -46,7 +49,10 @@ from delta_orch.table.type_widening import is_widening
 from delta_orch.verbs.found_files import OF_32_BITS, FoundSchema, described_files, partition_values_of, read_schemas
 from delta_orch.verbs.removed_files import inner_tables_above
 from delta_orch.verbs.vacuum import ensure_none_runs
-from delta_orch.writing.target import RowShape, WriteTarget, existing_target
+from delta_orch.writing.plan import Write, WritePlan, run_plan
+from delta_orch.writing.row_address import words_of
+from delta_orch.writing.selection import first_file_with
+from delta_orch.writing.target import RowShape, WriteTarget
 
 _MOST_NAMED = 5
 PartitionValues = Mapping[str, object]
@@ -57,9 +63,13 @@ def add_files(
     snapshot: Snapshot,
     paths: Sequence[str | PathLike[str]],
     partition_values: PartitionValues | Sequence[PartitionValues] | None,
+    replace_where: str | Expression | None,
     options: CommitOptions,
 ) -> CommitResult:
     """Commit Parquet files that are there already. None is moved, copied or changed.
+
+    With `replace_where` they replace exactly the rows for which the predicate is true, in the same commit, as
+    `overwrite` does: all their rows must satisfy it, and files that also hold other rows are rewritten without those.
 
     Statistics come from the footers. A table that has rules for its rows (NOT NULL, constraints, generated columns,
     lengths) has the rows of the files read and checked. A file may lack columns that may be null and have no default.
@@ -69,17 +79,45 @@ def add_files(
     Raises as `DeltaTable.add_files`.
     """
     ensure_unscoped(options, "Files are added to the whole table")
-    transaction = Transaction(
-        log, snapshot, operation="ADD FILES", operation_parameters={"numFiles": len(paths)}, **options
-    )
-    if transaction.stale_txns():
-        return transaction.commit()
-    transaction.ensure_follows()
-    target = existing_target(snapshot)
+    if options.get("stage"):
+        raise InvalidRequestError(
+            "The operation ADD FILES cannot be staged",
+            cause="To discard it would delete files that it has not written",
+            remedy="Stage an append, overwrite, delete, update, merge or upsert",
+        )
+    parameters: dict[str, object] = {"numFiles": len(paths)}
+    if replace_where is not None:
+        parameters["predicate"] = words_of(replace_where)
+
+    def change(write: Write) -> dict[str, int]:
+        # Before the files are looked up: a vacuum that has ended has deleted.
+        ensure_none_runs(log)
+        write.transaction.relies_on_unnamed_files()
+        adds = _described(snapshot, write.target, paths, partition_values)
+        metrics = {"numFiles": adds.num_rows, "numOutputBytes": FileTable(adds).size_bytes}
+        if replace_where is not None:
+            metrics |= _replace(write, adds, replace_where)
+        if write.target.partition_columns:
+            partitions = file_partition_strings(adds, write.target.schema, write.target.partition_columns)
+            write.transaction.read_partitions(distinct_rows(partitions))
+        else:
+            write.transaction.read_whole_table()
+        outside = pa.array([is_absolute(path) for path in FileTable(adds).path.to_pylist()], pa.bool_())
+        write.transaction.add_files(pc.filter(adds, pc.invert(outside)), just_written=True)
+        write.transaction.add_files(pc.filter(adds, outside))
+        return metrics
+
+    return run_plan(log, snapshot, WritePlan("ADD FILES", parameters, change, options))
+
+
+def _described(
+    snapshot: Snapshot,
+    target: WriteTarget,
+    paths: Sequence[str | PathLike[str]],
+    partition_values: PartitionValues | Sequence[PartitionValues] | None,
+) -> pa.Table:
+    """The files, columns of `ADD_SCHEMA`, which are known to fit the table."""
     _ensure_takes_files(target)
-    # Before the files are looked up: a vacuum that has ended has deleted.
-    ensure_none_runs(log)
-    transaction.relies_on_unnamed_files()
     files = _found(snapshot.store, [_log_path(snapshot.store, path) for path in paths])
     _ensure_new(snapshot, files)
     columns = [field for field in target.schema if field.name in target.partition_columns]
@@ -91,16 +129,35 @@ def add_files(
     adds = described_files(snapshot.store, files, values, target.write_spec())
     for shape in shapes:
         _ensure_rows_fit(snapshot, adds, target.write_spec(), shape)
-    if target.partition_columns:
-        partitions = file_partition_strings(adds, target.schema, target.partition_columns)
-        transaction.read_partitions(distinct_rows(partitions))
-    else:
-        transaction.read_whole_table()
-    outside = pa.array([is_absolute(file.path) for file in files], pa.bool_())
-    transaction.add_files(pc.filter(adds, pc.invert(outside)), just_written=True)
-    transaction.add_files(pc.filter(adds, outside))
-    transaction.set_operation_metrics({"numFiles": len(files), "numOutputBytes": sum(file.size for file in files)})
-    return transaction.commit()
+    return adds
+
+
+def _replace(write: Write, adds: pa.Table, where: str | Expression) -> dict[str, int]:
+    """Let the rows for which a predicate is true leave.
+
+    Raises:
+        ConstraintViolationError: A file that is added has another row.
+        UnsupportedFeatureError: A file would be rewritten, and the table has a change data feed.
+    """
+    assert write.snapshot is not None
+    selected = write.select(where)
+    outside = is_not_true(resolve_predicate(where, write.target.schema))
+    if (path := first_file_with(write.engine, write.snapshot, adds, outside)) is not None:
+        raise ConstraintViolationError(
+            f"The file {decode_path(path)} has a row outside of replace_where",
+            cause=f"{words_of(where)} is false or null for it",
+            remedy="Add the file without replace_where, or name a predicate that is true for all rows",
+        )
+    if selected.partial.num_rows and write.tells_changes:
+        raise UnsupportedFeatureError(
+            "The change data feed cannot tell what these files replace",
+            cause="Files with other rows would be rewritten, and the feed would not have the rows of the new files",
+            remedy="Replace whole files, such as partitions, or overwrite with the rows of the files",
+            features=["changeDataFeed"],
+        )
+    write.keep(selected)
+    write.transaction.remove_files(selected.files)
+    return {"numRemovedFiles": selected.files.num_rows, "numRemovedBytes": FileTable(selected.files).size_bytes}
 
 
 def _ensure_takes_files(target: WriteTarget) -> None:

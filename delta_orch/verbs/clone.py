@@ -199,7 +199,7 @@ def _stage(
     """Returns: The files that leave the target."""
     # Whoever creates the table meanwhile may put rows into it that are not the source's.
     transaction.read_whole_table()
-    transaction.update_metadata(table.metadata)
+    transaction.update_metadata(table.metadata, source.metadata)
     if before is None or table.protocol != before.protocol:
         transaction.update_protocol(table.protocol)
     clustering, known = source.clustering or (), () if before is None else before.clustering or ()

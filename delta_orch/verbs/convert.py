@@ -18,9 +18,10 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, ensure_unscoped
 from delta_orch.log.write.transaction import Transaction
+from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.paths import LOG_DIRECTORY, encode_path
 from delta_orch.protocol.type_text import parse_declared_type
-from delta_orch.protocol.types import StructField, StructType
+from delta_orch.protocol.types import STATED_DEFINITIONS, StructField, StructType, definitions_in
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.type_widening import has_type_changes
@@ -128,7 +129,13 @@ def parse_partition_schema(given: object) -> tuple[StructField, ...]:
                 )
             columns.append(StructField(name, parse_declared_type(data_type)[0]))
         return tuple(columns)
-    return tuple(StructField(field.name, field.data_type) for field in parse_schema_argument(given))
+    return tuple(StructField(f.name, f.data_type, metadata=_stated(f)) for f in parse_schema_argument(given))
+
+
+def _stated(column: StructField) -> JsonObject:
+    # The values in directories are what they are: a table of such a column is created, and files are added to it.
+    stated = definitions_in(column.metadata)
+    return {STATED_DEFINITIONS: stated} if stated else {}
 
 
 def _with_features(

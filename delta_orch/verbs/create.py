@@ -24,16 +24,11 @@ from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, ensu
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import schema_from_arrow
-from delta_orch.protocol.schema import (
-    CURRENT_DEFAULT,
-    GENERATION_EXPRESSION,
-    IDENTITY_START,
-    INVARIANTS,
-    parse_schema,
-)
+from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.type_text import parse_columns
 from delta_orch.protocol.types import StructField, StructType
+from delta_orch.table.column_definitions import ensure_none_stated
 from delta_orch.table.iceberg import ensure_same_partitioning
 from delta_orch.table.protocol_upgrade import (
     PROTECTED_BEFORE,
@@ -233,8 +228,9 @@ def parse_schema_argument(schema: object) -> StructType:
             arrow = pa.schema(schema)
         except pa.ArrowInvalid as e:
             raise _not_a_schema(schema, str(e)) from e
-        _ensure_no_definitions(arrow)
-        return schema_from_arrow(arrow)
+        columns = schema_from_arrow(arrow)
+        ensure_none_stated(columns)
+        return columns
     if isinstance(schema, str) and not schema.lstrip().startswith("{"):
         return parse_columns(schema)
     # Spark's StructType writes the same JSON as the log.
@@ -243,19 +239,6 @@ def parse_schema_argument(schema: object) -> StructType:
         return parse_schema(text)
     except DeltaError as e:
         raise SchemaMismatchError("The schema's JSON cannot be read", cause=str(e)) from e
-
-
-def _ensure_no_definitions(schema: pa.Schema) -> None:
-    """An Arrow schema gives names, types and NOT NULL. What deltalake writes into its metadata would be lost."""
-    for field in schema:
-        said = {key.decode(errors="replace") for key in field.metadata or {}}
-        if lost := sorted(said & {GENERATION_EXPRESSION, IDENTITY_START, CURRENT_DEFAULT, INVARIANTS}):
-            raise InvalidRequestError(
-                f"The metadata of the Arrow column {field.name!r} holds {lost[0]}",
-                cause="Of an Arrow schema, names, types and NOT NULL are taken",
-                remedy="Pass columns (column(), identity_column()) or schema JSON, or remove the metadata",
-                column=field.name,
-            )
 
 
 def _spark_schema_json(schema: object) -> str:

@@ -7,7 +7,6 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.protocol.table_properties import ensure_no_credential
 
 SYSTEM_PREFIX = "delta."
 
@@ -29,7 +28,6 @@ def set_domain_metadata(
             f"The configuration of a metadata domain is a string, not {type(configuration).__name__}",
             remedy="Serialize it, for example as JSON",
         )
-    ensure_no_credential(configuration, "metadata domain")
     transaction = _transaction(log, snapshot, "SET DOMAIN METADATA", domain, options)
     _ensure_domains(snapshot)
     transaction.set_domain_metadata(domain, configuration)

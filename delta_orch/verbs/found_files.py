@@ -22,6 +22,7 @@ from delta_orch.errors import (
     StorageError,
 )
 from delta_orch.log.files.file_columns import ADD_SCHEMA
+from delta_orch.protocol.actions import JsonObject
 from delta_orch.protocol.arrow_building import (
     bool_array,
     int64_array,
@@ -180,8 +181,8 @@ def merged_schema(found: Sequence[FoundSchema]) -> StructType:
     there, and its history says so (PROTOCOL, "Type Widening").
 
     Raises:
-        SchemaMismatchError: No type that is there holds the values of all; two files are named. Or the type of a column
-            is not known (null).
+        SchemaMismatchError: No type that is there holds the values of all; two files are named. Or no file knows the
+            type of a column (null).
     """
     return _struct([(one.schema, one.path) for one in found], "")
 
@@ -192,16 +193,18 @@ _Change = tuple[DataType, DataType, str]
 
 def _struct(types: Sequence[tuple[StructType, str]], prefix: str) -> StructType:
     names: dict[str, str] = {}
+    stated: dict[str, JsonObject] = {}
     columns: dict[str, list[_Typed]] = {}
     for schema, path in types:
         for field in schema:
             names.setdefault(field.name.lower(), field.name)
+            stated[field.name.lower()] = {**stated.get(field.name.lower(), {}), **field.metadata}
             columns.setdefault(field.name.lower(), []).append((field.data_type, path))
     fields = []
     for folded, typed in columns.items():
         changes: list[_Change] = []
         name = names[folded]
-        column = StructField(name, _type(typed, f"{prefix}{name}", "", changes), True)
+        column = StructField(name, _type(typed, f"{prefix}{name}", "", changes), True, stated[folded])
         for before, after, place in changes:
             column = with_type_change(column, before, after, place)
         fields.append(column)
@@ -212,6 +215,8 @@ def _type(typed: Sequence[_Typed], column: str, place: str, changes: list[_Chang
     def inside(name: str, inner: Sequence[_Typed]) -> DataType:
         return _type(inner, f"{column}.{name}", f"{place}.{name}" if place else name, changes)
 
+    # A file whose values are all null does not say what they would be.
+    typed = [(t, path) for t, path in typed if t != VOID] or typed
     structs = [(t, path) for t, path in typed if isinstance(t, StructType)]
     if len(structs) == len(typed):
         return _struct(structs, f"{column}.")

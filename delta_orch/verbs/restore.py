@@ -113,7 +113,7 @@ def _difference(past: Snapshot, newest: Snapshot) -> tuple[pa.Table, pa.Table]:
 def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.Table, removes: pa.Table) -> None:
     transaction.read_whole_table()
     table = TableConfiguration(united_protocol(newest.protocol, past.protocol), _restored_metadata(past, newest))
-    transaction.update_metadata(table.metadata)
+    transaction.update_metadata(table.metadata, past.metadata)
     if table.protocol != newest.protocol:
         transaction.update_protocol(table.protocol)
     clustering = past.clustering or ()
@@ -132,8 +132,8 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
 
 def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
     """What the ids were that go with the rows, where they have moved since; -1 for one that was not there."""
-    recorded = {**({} if past.checkpoint is None else past.checkpoint.txns), **past.tail.txns}
     now = gone_with_rows(newest.txns)
+    recorded = past.every_txn.among(list(now))
     then = {name: recorded[name].version if name in recorded else -1 for name in now}
     return {name: version for name, version in then.items() if version != now[name]}
 

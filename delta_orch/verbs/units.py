@@ -26,7 +26,7 @@ from delta_orch.log.files.file_columns import (
     live_row_counts,
     record_counts,
 )
-from delta_orch.log.files.txn import is_unit_name
+from delta_orch.log.files.txn import UNIT_PREFIXES, is_unit_name
 from delta_orch.log.files.unit_tag import units_of
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
@@ -256,7 +256,7 @@ def _history_gone(uri: str, unit: str) -> RedoNotPossibleError:
 
 def list_units(log: TableLog, snapshot: Snapshot) -> pa.Table:
     """See `DeltaTable.units`."""
-    orders = {name: order for name, order in snapshot.txns.items() if is_unit_name(name) and order >= 0}
+    orders = {name: order for name, order in snapshot.txns.named(UNIT_PREFIXES).items() if order >= 0}
     rows: dict[str, dict[str, object]] = {}
     for commit in commits_newest_first(log, snapshot.version) if orders else ():
         names = [txn.app_id for txn in commit.txns if orders.get(txn.app_id) == txn.version and txn.app_id not in rows]
@@ -430,7 +430,7 @@ def _cursors_before(snapshot: Snapshot, one: _Undone) -> dict[str, int]:
 
 
 def _units_of_run(log: TableLog, snapshot: Snapshot, run: str) -> tuple[str, ...]:
-    orders = {name: order for name, order in snapshot.txns.items() if is_unit_name(name) and order >= 0}
+    orders = {name: order for name, order in snapshot.txns.named(UNIT_PREFIXES).items() if order >= 0}
     return tuple(
         txn.app_id
         for commit in commits_newest_first(log, snapshot.version)

@@ -80,7 +80,9 @@ def update(
         ):
             write.moves_across_partitions = True
             write.transaction.move_across_scopes()
-        counts = changes.apply(rows, recomputed=recomputed)
+        address = [*as_they_are(changes.address_columns), ComputedColumn(ADDRESS.kind, Literal(UPDATE, STRING))]
+        addresses = write.engine.project(changes.scan(selected.leaving, ()), address)
+        counts = changes.apply(rows, addresses=addresses, recomputed=recomputed)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=True)
 
     return run_plan(log, snapshot, WritePlan("UPDATE", predicate_parameters(where), change, options, engine=engine))

@@ -173,9 +173,13 @@ def _without_named(table_log: TableLog, snapshot: Snapshot, result: VacuumResult
         return result
     needed = _needed_files(newest, (), table_log.store, expired_ms)
     paths = string_array(result.paths)
-    names = pc.replace_substring_regex(paths, "^.*/", "")
-    is_named = pc.or_(pc.is_in(paths, value_set=needed.paths), pc.is_in(names, value_set=needed.foreign_names))
+    is_named = pc.or_(pc.is_in(paths, value_set=needed.paths), _is_named(paths, needed.foreign_names))
     return replace(result, paths=tuple(pc.filter(paths, pc.invert(is_named)).to_pylist()))
+
+
+def _is_named(paths: pa.Array, names: pa.Array) -> pa.BooleanArray:
+    """Which paths end in one of some file names."""
+    return pc.is_in(pc.replace_substring_regex(paths, "^.*/", ""), value_set=names)
 
 
 def ensure_none_runs(table_log: TableLog) -> None:
@@ -252,11 +256,15 @@ def _unneeded_files(
     needed = _needed_files(snapshot, others, store, expired_ms)
     files, identities = _columns(store.list_recursive() if full else removed_files(snapshot, expired_ms))
     paths = listed = FileTable(files).path.combine_chunks()
-    is_needed = is_listed = pc.is_in(listed, value_set=needed.paths)
-    if pc.any(pc.ends_with(paths, ".crc")).as_py():
+    # What is needed stays, whatever it is called.
+    is_listed = pc.is_in(listed, value_set=needed.paths)
+    is_kept = [is_listed, pc.greater(files.column("time").combine_chunks(), expired_ms)]
+    if len(needed.foreign_names):
+        is_kept.append(_is_named(listed, needed.foreign_names))
+    if pc.any(pc.ends_with(listed, ".crc")).as_py():
         # A checksum file of Hadoop's local file system (`.name.crc`) goes with the file it stands beside.
-        paths = pc.replace_substring_regex(paths, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
-        is_needed = pc.is_in(paths, value_set=needed.paths)
+        paths = pc.replace_substring_regex(listed, r"(^|/)\.([^/]+)\.crc$", r"\1\2")
+        is_kept += [pc.is_in(paths, value_set=needed.paths), _is_named(paths, needed.foreign_names)]
     # Also of a file that lies at the root.
     rooted = pc.binary_join_element_wise("", paths, "/")
     parts = pc.split_pattern(rooted, "/", max_splits=1, reverse=True)
@@ -267,15 +275,11 @@ def _unneeded_files(
         _is_hidden(directory[1:], snapshot.partition_columns) or _is_below(directory[1:], inner_tables)
         for directory in directories.dictionary.to_pylist()
     ]
-    is_kept = [
-        pc.greater(files.column("time").combine_chunks(), expired_ms),
+    is_kept += [
         pc.take(bool_array(kept), directories.indices),
         pc.starts_with(names, "_"),
         pc.starts_with(names, "."),
-        is_needed,
     ]
-    if len(needed.foreign_names):
-        is_kept.append(pc.is_in(names, value_set=needed.foreign_names))
     doomed = pc.sort_by(pc.filter(files, pc.invert(reduce(pc.or_, is_kept))).select(["path", "size"]), "path")
     if not doomed.num_rows:
         return doomed

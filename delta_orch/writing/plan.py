@@ -90,10 +90,10 @@ class Source:
     redefine: Callable[[WriteTarget, StructType, TableDefinition], WriteTarget] | None = None
     constants: Mapping[str, str] = field(default_factory=dict)
 
-    def open(self, engine: Engine) -> Relation:
-        """The rows. Raises InvalidRequestError: The value is none that can be written, or a row has one of the
-        constants already."""
-        rows = self._open(engine)
+    def open(self, engine: Engine, target: StructType | None = None) -> Relation:
+        """The rows, for a table of these columns. Raises InvalidRequestError: The value is none that can be written, or
+        a row has one of the constants already."""
+        rows = self._open(engine, target)
         if not self.constants:
             return rows
         names = [field.name for field in engine.schema(rows)]
@@ -108,13 +108,13 @@ class Source:
         filled = [ComputedColumn(name, Literal(text, STRING)) for name, text in self.constants.items()]
         return engine.project(rows, [*as_they_are(names), *filled])
 
-    def _open(self, engine: Engine) -> Relation:
-        # A scan exports Arrow, too, which knows no variants.
-        if engine.accepts(self.data) and not hasattr(self.data, "to_relation"):
+    def _open(self, engine: Engine, target: StructType | None) -> Relation:
+        # A scan exports Arrow, too, which knows no variants. A pandas frame may need another look.
+        if engine.accepts(self.data) and not (hasattr(self.data, "to_relation") or hasattr(self.data, "iloc")):
             return engine.relation(self.data)
         from delta_orch.writing.sources import open_source
 
-        return open_source(engine, self.data)
+        return open_source(engine, self.data, target)
 
     def as_table(self, schema: StructType) -> StructType:
         """The schema of a table that these rows create."""
@@ -286,7 +286,8 @@ class Write:
         if self.snapshot is None:
             self.target.stage_metadata(self.transaction)
         else:
-            relation = source.open(self.engine)
+            is_new = source.schema_mode is SchemaMode.OVERWRITE
+            relation = source.open(self.engine, None if is_new else self.target.schema)
         self._rows, schema = relation, self.engine.schema(relation)
         if self.snapshot is not None:
             before = self.target

@@ -33,6 +33,7 @@ from delta_orch.engines.scan_plan import ScanPlan, with_row_addresses
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.tree import conjunction
+from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.types import LONG
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.writing.moved_rows import RowCopies
@@ -114,6 +115,7 @@ class RowChanges:
         relation: Relation | None,
         *,
         sets: Mapping[RowKey, RowSet] | None = None,
+        addresses: Relation | None = None,
         whole: pa.Table | None = None,
         recomputed: Collection[str] = (),
         filled: Collection[str] = (),
@@ -130,6 +132,8 @@ class RowChanges:
         Args:
             relation: See the module; None for none.
             sets: The rows that it names, where the caller knows them; None to find them.
+            addresses: The same rows without the table's columns, where `relation` gives the same rows each time. Rows
+                that do not fit into memory are then evaluated when they are written, and wait nowhere.
             whole: Further files, all columns of `ADD_SCHEMA`, of which every row is deleted without being looked at.
             recomputed: Columns that the table computes for updated rows (generated ones): what the relation has there
                 is not looked at. Generated columns that are not among them are verified.
@@ -149,19 +153,25 @@ class RowChanges:
             if relation is None:
                 sets = {}
             elif sets is None:
+                is_again = False
                 names = engine.schema(relation).names
                 if keys or any(self._write.target.schema.find(name) is not None for name in names):
-                    relation = stack.enter_context(engine.evaluated(relation))
-                sets = engine.row_sets(relation, ADDRESS.kind, ADDRESS.file_number, ADDRESS.row_position)
+                    repeats = addresses is not None
+                    evaluated = stack.enter_context(engine.evaluated(relation, repeats=repeats))
+                    is_again, relation = repeats and evaluated is relation, evaluated
+                named = addresses if is_again else relation
+                if is_again:
+                    self._opened.clear()
+                sets = engine.row_sets(named, ADDRESS.kind, ADDRESS.file_number, ADDRESS.row_position)
             if relation is not None and not may_repeat:
                 self.ensure_once(sets, relation, keys)
-            scanned = time.monotonic()
+            scanned, opened = time.monotonic(), list(self._opened)
             counts = ChangedFiles(self._write, self._copies, self._files, sets, whole).stage(
                 relation, recomputed=recomputed, filled=filled
             )
         written = time.monotonic()
-        if self._opened:
-            groups, read = (sum(numbers) for numbers in zip(*self._opened, strict=True))
+        if opened:
+            groups, read = (sum(numbers) for numbers in zip(*opened, strict=True))
             self._write.measured |= {"numRowGroups": groups, "numRowGroupsRead": read}
         return replace(counts, scan_ms=_ms(scanned - started), rewrite_ms=_ms(written - scanned))
 
@@ -199,7 +209,7 @@ class RowChanges:
             ]
             one = engine.filter(relation, conjunction(*is_it))
             named = engine.project(one, as_they_are(keys))
-            shown += engine.to_arrow(named, limit=1).to_pylist()
+            shown += python_rows(engine.to_arrow(named, limit=1))
         return shown
 
 

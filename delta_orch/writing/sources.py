@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import sys
+from typing import Any
+
 from delta_orch.change_feed.change_feed import ChangeFeed, LatestChanges
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import Scan
 
+_INTEGERS = {"byte": ("Int8", 7), "short": ("Int16", 15), "integer": ("Int32", 31), "long": ("Int64", 53)}
+"""What pandas calls the type, and how many bits values may have. Below 2^53 a double holds every integer; it may itself
+be the next one, rounded."""
 
-def open_source(engine: Engine, source: object) -> Relation:
+
+def open_source(engine: Engine, source: object, target: StructType | None = None) -> Relation:
     """The source's rows, lazily: data as an append takes it, a table, a version of one, a scan, or a change feed.
+
+    Args:
+        target: The columns that the rows are to fit (`with_integers`).
 
     Raises:
         InvalidRequestError: Another value.
@@ -22,4 +33,25 @@ def open_source(engine: Engine, source: object) -> Relation:
         source = Scan(source, None, None)
     if isinstance(source, Scan | ChangeFeed | LatestChanges):
         return source.to_relation(engine)
-    return engine.relation(source)
+    return engine.relation(source if target is None else with_integers(source, target))
+
+
+def with_integers(data: object, target: StructType) -> object:
+    """A pandas frame whose integers are integers; anything else as it is.
+
+    pandas keeps integers with a null as floats. Where the target's column is of integers, and all values are whole and
+    in its range, they become integers again; other floats are left for the table to refuse.
+    """
+    pandas: Any = sys.modules.get("pandas")
+    if pandas is None or not isinstance(data, pandas.DataFrame):
+        return data
+    frame: Any = data
+    integers = {}
+    for name in frame.columns if frame.columns.is_unique else ():
+        field = target.find(name) if isinstance(name, str) else None
+        kind, bits = _INTEGERS.get("" if field is None else str(field.data_type), ("", 0))
+        if kind and frame[name].dtype.kind == "f":
+            known = frame[name].dropna()
+            if len(known) < len(frame) and bool(((known % 1 == 0) & (known.abs() < 2**bits)).all()):
+                integers[name] = kind
+    return frame.astype(integers) if integers else frame

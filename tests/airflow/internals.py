@@ -21,7 +21,6 @@ else:
     from airflow.sdk.execution_time.secrets_masker import redact, reset_secrets_masker
 
 __all__ = [
-    "ADDS_ONCE",
     "AirflowRescheduleException",
     "TaskDeferred",
     "encode_trigger",
@@ -38,9 +37,6 @@ __all__ = [
 
 needs_state = pytest.mark.skipif(not versions.keeps_state(), reason="Airflow before 3.3 keeps no state of tasks")
 """For tests of what is refused there, or rests on that state."""
-
-ADDS_ONCE: dict[str, Any] = {} if versions.keeps_state() else {"idempotency": "partition"}
-"""For tasks that add rows, in tests of something else: where Airflow keeps no state, they add them once an interval."""
 
 
 _FILES: dict[str, str] = {}

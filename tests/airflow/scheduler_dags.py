@@ -21,9 +21,9 @@ from delta_orch.airflow import (
 )
 
 HOME = Path(os.environ["SCHEDULER_TABLES"])
-WAYS = ("append", "overwrite", "days", "merge", "incremental", "publish", "once", "local_sql")
+WAYS = ("append", "column", "overwrite", "days", "merge", "incremental", "publish", "keep", "local_sql")
 FATES = ("clean", "dies_before", "dies_after", "terminated", "unacknowledged", "cleared", "cleared_alive",
-         "cleared_inside", "two_days", "late_day", "backfilled")  # fmt: skip
+         "cleared_inside", "cleared_at_end", "recreated", "two_days", "late_day", "backfilled")  # fmt: skip
 """What happens to the task, or to the runs: see `scheduler.expected`. What happens to the store: `STORE_FATES`."""
 
 
@@ -59,13 +59,18 @@ def after(fate: str) -> Any:
         if context["ti"].try_number == 1:
             time.sleep(600)
 
-    hooks = {"dies_after": die, "unacknowledged": die, "cleared_alive": live_on}
+    def linger(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            time.sleep(0.4)
+
+    hooks = {"dies_after": die, "unacknowledged": die, "cleared_alive": live_on, "cleared_at_end": linger}
     return {"post_execute": hooks[fate]} if fate in hooks else {}
 
 
 def make(way: str, fate: str) -> DAG:
-    retries = 0 if fate in ("unacknowledged", "cleared", "cleared_alive", "cleared_inside") else 2
-    there = place(f"{way}-{fate}", fate)
+    name, way = way, way.partition(".")[0]
+    retries = 0 if fate in ("unacknowledged", "cleared", "cleared_alive", "cleared_inside", "cleared_at_end") else 2
+    there = place(f"{name}-{fate}", fate)
     common: dict[str, Any] = {**there, "retries": retries, "retry_delay": timedelta(0), **after(fate)}
     times: dict[str, Any] = {"schedule": None}
     if fate == "backfilled":
@@ -78,18 +83,18 @@ def make(way: str, fate: str) -> DAG:
         rows(fate, context)
         return batch.scan().to_arrow()
 
-    with DAG(f"{way}-{fate}", start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False, **times) as dag:
+    with DAG(f"{name}-{fate}", start_date=datetime(2024, 1, 1, tzinfo=UTC), catchup=False, **times) as dag:
         if way == "merge":
-            task = DeltaMergeOperator(task_id="write", keys=["day"], python_callable=write, **common)
+            task = DeltaMergeOperator(task_id="write", merge_keys=["day"], python_callable=write, **common)
         elif way == "incremental":
             place_of = {"target": common.pop("table_uri"), "source": place("source", fate)["table_uri"]}
-            task = DeltaIncrementalOperator(task_id="write", mode="append", python_callable=read, **place_of, **common)
+            task = DeltaIncrementalOperator(task_id="write", write="append", python_callable=read, **place_of, **common)
         elif way == "publish":
             hooks = common.pop("post_execute", None)
             shared = {name: common.pop(name) for name in ("retries", "retry_delay")}
             # Days that a backfill runs side by side may publish in any order: no check is about what the other adds.
             group = delta_write_audit_publish(
-                "wap", python_callable=write, checks={"rows": {"min_rows": 1}}, if_unchanged=False,
+                "wap", python_callable=write, audit={"rows": {"min_rows": 1}}, if_unchanged=False,
                 default_args=shared, **common,
             )  # fmt: skip
             task = group.children["wap.publish"]
@@ -102,15 +107,17 @@ def make(way: str, fate: str) -> DAG:
             task = DeltaWriteOperator(
                 task_id="write",
                 python_callable=write,
-                mode="overwrite",
+                write="overwrite",
                 replace_where=DAY,
                 partition_by=["day"],
                 **common,
             )
-        elif way == "once":
-            task = DeltaWriteOperator(task_id="write", python_callable=write, idempotency="partition", **common)
+        elif way == "keep":
+            task = DeltaWriteOperator(task_id="write", python_callable=write, on_redo="keep", **common)
+        elif way == "column":
+            task = DeltaWriteOperator(task_id="write", python_callable=write, unit_column="load_id", **common)
         else:
-            task = DeltaWriteOperator(task_id="write", python_callable=write, mode=way, **common)
+            task = DeltaWriteOperator(task_id="write", python_callable=write, write=way, **common)
         # A sensor that fires at once meets a race of the LocalExecutor, which fails it.
         waits: dict[str, Any] = {**there, "after_version": -1, "poke_interval": 1, "timeout": 300, "retries": 3}
         waits["retry_delay"] = timedelta(0)

@@ -44,7 +44,7 @@ def ordinary(name: str, place: Path) -> dict[str, Any]:
     table = {"table_uri": str(place / "t")}
     known: dict[str, dict[str, Any]] = {
         "DeltaWriteOperator": {**table, "python_callable": rows},
-        "DeltaMergeOperator": {**table, "python_callable": rows, "keys": ["id"]},
+        "DeltaMergeOperator": {**table, "python_callable": rows, "merge_keys": ["id"]},
         "DeltaDeleteOperator": {**table, "where": "id = 1"},
         "DeltaIncrementalOperator": {
             "source": str(place / "s"), "target": str(place / "t"), "python_callable": of_batch,
@@ -58,6 +58,8 @@ def ordinary(name: str, place: Path) -> dict[str, Any]:
         "DeltaTableVersionSensor": {**table, "after_version": -1},
         "DeltaPartitionSensor": {**table, "partitions": {"day": "a"}},
         "DeltaTxnSensor": {**table, "app_id": "job"},
+        "DeltaUpdateOperator": {**table, "set": {"id": "id + 1"}},
+        "DeltaUndoOperator": {**table, "unit": "u"},
         "DeltaFreshnessSensor": {**table, "max_age": 60},
         "DeltaVersionTrigger": {**table, "after_version": -1, "poll_interval_s": 0.01},
         "DeltaConditionTrigger": {**table, "condition": {"kind": "rows", "min_rows": 1}, "poll_interval_s": 0.01},
@@ -65,7 +67,7 @@ def ordinary(name: str, place: Path) -> dict[str, Any]:
         "DeltaHook": {},
         "delta_table_asset": {"name": "a", **table},
         "delta_write_audit_publish": {
-            "group_id": "g", **table, "python_callable": rows, "checks": {"some": {"min_rows": 1}},
+            "group_id": "g", **table, "python_callable": rows, "audit": {"some": {"min_rows": 1}},
         },
         "delta_task": table,
         "delta_changes_task": {"source": str(place / "s"), "target": str(place / "t")},
@@ -114,14 +116,15 @@ def context_of(task: BaseOperator) -> dict[str, Any]:
     moment = datetime(2024, 1, 1, tzinfo=UTC)
     run = SimpleNamespace(
         clear_number=0, partition_key=None, data_interval_start=moment, data_interval_end=moment, run_after=moment,
-        start_date=moment, logical_date=moment,
+        start_date=moment, logical_date=moment, run_type="manual",
     )  # fmt: skip
     ti = SimpleNamespace(
-        dag_id="d", task_id=task.task_id, map_index=-1, run_id="r", try_number=1, max_tries=0, task=task, log_url=None
-    )
+        dag_id="d", task_id=task.task_id, map_index=-1, run_id="r", try_number=1, max_tries=0, task=task, log_url=None,
+        id="i", xcom_pull=lambda **_: [], get_task_states=lambda **_: {},
+    )  # fmt: skip
     return {
         "ti": ti, "dag_run": run, "outlet_events": Events(), "task_reschedule_count": 0, "triggering_asset_events": {},
-        "task_state_store": None, "dag": SimpleNamespace(task_dict={}),
+        "task_state_store": None, "dag": SimpleNamespace(task_dict={task.task_id: task}),
     }  # fmt: skip
 
 
@@ -235,7 +238,7 @@ def test_every_public_name_is_called() -> None:
     assert named >= set(OURS)
     for expected in (
         ("DeltaWriteOperator", "replace_where"), ("DeltaWriteOperator", "partition_by"), ("DeltaHook", "delta_conn_id"),
-        ("DeltaMergeOperator", "clauses"), ("delta_task", "mode"), ("delta_write_audit_publish", "checks"),
+        ("DeltaMergeOperator", "clauses"), ("delta_task", "write"), ("delta_write_audit_publish", "audit"),
         ("DeltaVersionTrigger", "seen_version"), ("DeltaTxnSensor", "min_version"), ("delta_table_asset", "extra"),
     ):  # fmt: skip
         assert expected in CALLS
@@ -244,8 +247,8 @@ def test_every_public_name_is_called() -> None:
 def test_arguments_of_mapped_tasks_are_refused_when_the_dag_is_parsed() -> None:
     with DAG("mapped", schedule=None):
         for kind, wrong in (
-            ("DeltaWriteOperator", {"mode": 5}),
-            ("DeltaMergeOperator", {"keys": "id"}),
+            ("DeltaWriteOperator", {"write": 5}),
+            ("DeltaMergeOperator", {"merge_keys": "id"}),
             ("DeltaDeleteOperator", {"where": ["id = 1"]}),
             ("DeltaVacuumOperator", {"dry_run": "no"}),
             ("DeltaRowSensor", {"deferrable": 1}),
@@ -259,7 +262,7 @@ def test_arguments_of_mapped_tasks_are_refused_when_the_dag_is_parsed() -> None:
                 getattr(delta_orch.airflow, decorator)(op_kwargs={})
 
 
-@pytest.mark.parametrize("name", ["spark_conf", "table_properties", "op_kwargs", "tables"])
+@pytest.mark.parametrize("name", ["spark_conf", "properties", "op_kwargs", "tables"])
 def test_a_text_in_place_of_settings_is_not_shown(name: str, tmp_path: Path) -> None:
     secret = f"Q7{tmp_path.name}"
     with (

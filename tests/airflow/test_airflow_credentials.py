@@ -135,7 +135,7 @@ def test_no_rendered_location_with_a_secret_is_kept(
             DeltaOptimizeOperator(task_id="optimize", table_uri=template)
             DeltaTableVersionSensor(task_id="wait", table_uri=template, after_version=0)
             DeltaIncrementalOperator(
-                task_id="follow", python_callable=len, target=str(tmp_path), source={"a": template}, mode="append"
+                task_id="follow", python_callable=len, target=str(tmp_path), source={"a": template}, write="append"
             )
     run = runs.run(dag)
     assert {instance.state for instance in run.get_task_instances()} <= {"failed", "up_for_retry"}

@@ -1,29 +1,31 @@
-"""The table "What each event does" of docs/airflow.md: one test a row, in real DAG runs, against what must be there."""
+"""Exactly once, in three sentences: real DAG runs in which tasks die, are cleared and come late."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from airflow.sdk import DAG, Asset, task
+from airflow.sdk import DAG, task
 
-from delta_orch import DeltaTable, TxnId
-from delta_orch.airflow import DeltaIncrementalOperator, DeltaWriteOperator
-from delta_orch.airflow.attempts import Marker, Verdict, judge
-from delta_orch.airflow.run_context import TaskRun
-from delta_orch.airflow.versions import keeps_state
+from delta_orch import DeltaTable
+from delta_orch.airflow import (
+    DeltaDeleteOperator,
+    DeltaMergeOperator,
+    DeltaUndoOperator,
+    DeltaUpdateOperator,
+    DeltaWriteOperator,
+)
 from delta_orch.errors import InvalidRequestError
-from tests.airflow.internals import needs_state
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
 
-DAY_5, DAY_6 = datetime(2024, 1, 5, tzinfo=UTC), datetime(2024, 1, 6, tzinfo=UTC)
+DAY_5, DAY_6, DAY_7 = (datetime(2024, 1, day, tzinfo=UTC) for day in (5, 6, 7))
+START = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def rows(*values: object) -> pa.Table:
@@ -40,8 +42,14 @@ def die_once(context: Any, result: Any) -> None:
         raise RuntimeError("killed after the commit")
 
 
-def dag_of(name: str, uri: Path, function: Callable[..., pa.Table], **arguments: Any) -> DAG:
-    with DAG(name, schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+RETRIED: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0), "post_execute": die_once}
+APPEND: dict[str, Any] = {"write": "append"}
+DAY: dict[str, Any] = {"write": "overwrite", "replace_where": "v LIKE '{{ ds }}%'"}
+WHOLE: dict[str, Any] = {"write": "overwrite"}
+
+
+def dag_of(name: str, uri: Path, function: Callable[..., object], **arguments: Any) -> DAG:
+    with DAG(name, schedule="@daily", start_date=START) as dag:
         DeltaWriteOperator(task_id="load", python_callable=function, table_uri=uri, **arguments)
     return dag
 
@@ -50,361 +58,173 @@ def written(ds: str, ti: Any) -> pa.Table:
     return rows(f"{ds} try {ti.try_number}")
 
 
-REPLACES: dict[str, Any] = {"mode": "overwrite"}
-APPENDS: dict[str, Any] = {"mode": "append"}
-NO_RETRY: dict[str, Any] = {"retries": 0, "post_execute": die_once}
-
-
-@pytest.mark.slow
-def test_whole_table_late_run_never_replaces_a_newer_one(runs: Runs, tmp_path: Path) -> None:
-    dag = dag_of("late_whole", tmp_path / "t", written, **REPLACES)
-    runs.run(dag, DAY_6, run_after=DAY_6 + timedelta(days=1))
-    late = runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
-    assert content(tmp_path / "t") == ["2024-01-06 try 1"]
-    assert runs.xcom(late, "load")["skipped"] is True
-    # Cleared, it is late, too; and the newer one may be cleared and write again.
-    runs.clear(dag, late, "load")
-    assert content(tmp_path / "t") == ["2024-01-06 try 1"]
-
-
-@pytest.mark.slow
-def test_whole_table_cleared_newest_run_writes_again(runs: Runs, tmp_path: Path) -> None:
-    dag = dag_of("newest_whole", tmp_path / "t", written, **REPLACES)
-    runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
-    newest = runs.run(dag, DAY_6, run_after=DAY_6 + timedelta(days=1))
-    runs.clear(dag, newest, "load")
-    assert content(tmp_path / "t") == ["2024-01-06 try 2"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("way_out", [{"identity": "{{ ds }}"}, {"idempotency": "off"}], ids=str)
-def test_whole_table_ways_out_of_the_order(runs: Runs, tmp_path: Path, way_out: dict[str, Any]) -> None:
-    dag = dag_of(f"way_out_{len(way_out['identity' if 'identity' in way_out else 'idempotency'])}", tmp_path / "t",
-                 written, **REPLACES, **way_out)  # fmt: skip
-    runs.run(dag, DAY_6, run_after=DAY_6 + timedelta(days=1))
-    runs.run(dag, DAY_5, run_after=DAY_5 + timedelta(days=1))
-    assert content(tmp_path / "t") == ["2024-01-05 try 1"]
-
-
-@pytest.mark.slow
-def test_append_cleared_after_an_attempt_that_was_never_acknowledged(runs: Runs, tmp_path: Path) -> None:
-    dag = dag_of("unacknowledged", tmp_path / "t", written, **APPENDS, **NO_RETRY)
+@pytest.mark.parametrize("how", [APPEND, {**APPEND, "unit_column": "load_id"}, DAY, WHOLE], ids=str)
+def test_a_crash_never_doubles(runs: Runs, tmp_path: Path, how: dict[str, Any]) -> None:
+    dag = dag_of(f"crash_{abs(hash(str(how)))}", tmp_path / "t", written, **how, **RETRIED)
     run = runs.run(dag, DAY_5)
-    assert runs.state(run, "load") == "failed"
-    run = runs.clear(dag, run, "load")
-    assert runs.state(run, "load") == "success"
-    assert content(tmp_path / "t") == ["2024-01-05 try 1"]
+    assert (content(tmp_path / "t"), runs.tries(run, "load")) == (["2024-01-05 try 1"], 2)
     report = runs.xcom(run, "load")
-    assert (report["version"], report["skipped"], report["recovered"]) == (0, False, True)
-    # Acknowledged now: who clears it again wants the rows again.
+    assert (report["version"], report["outcome"]) == (0, "recovered")
+
+
+@pytest.mark.parametrize("how", [APPEND, {**APPEND, "unit_column": "load_id"}, DAY, WHOLE], ids=str)
+def test_doing_it_again_replaces(runs: Runs, tmp_path: Path, how: dict[str, Any]) -> None:
+    """The corrected rows instead of the old ones, beside those of another run."""
+    dag = dag_of(f"again_{abs(hash(str(how)))}", tmp_path / "t", written, **how)
+    run = runs.run(dag, DAY_5)
+    others = [] if how == WHOLE else ["2024-01-06 try 1"]
+    if others:
+        runs.run(dag, DAY_6)
+    for attempt in (2, 3):
+        runs.clear(dag, run, "load")
+        assert content(tmp_path / "t") == [f"2024-01-05 try {attempt}", *others]
+        report = runs.xcom(run, "load")
+        assert (report["outcome"], report["rows_replaced"]) == ("replaced", 1)
+    runs.run(dag, DAY_5)  # The run is deleted and created again, under the same id.
+    assert content(tmp_path / "t") == ["2024-01-05 try 1", *others]
+
+
+def test_a_crash_after_a_clear_is_recovered(runs: Runs, tmp_path: Path) -> None:
+    def die_in_second(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 2:
+            raise RuntimeError("killed after the commit")
+
+    more: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0), "post_execute": die_in_second}
+    dag = dag_of("cleared_then_crashed", tmp_path / "t", written, **APPEND, **more)
+    run = runs.run(dag, DAY_5)
     runs.clear(dag, run, "load")
-    assert content(tmp_path / "t") == ["2024-01-05 try 1", "2024-01-05 try 3"]
+    assert (content(tmp_path / "t"), runs.tries(run, "load")) == (["2024-01-05 try 2"], 3)
+    assert runs.xcom(run, "load")["outcome"] == "recovered"
 
 
-@pytest.mark.slow
-def test_append_cleared_after_success_adds_again_even_if_the_next_attempt_dies_early(
-    runs: Runs, tmp_path: Path
-) -> None:
-    def fails_second(ti: Any) -> pa.Table:
-        if ti.try_number == 2:
-            raise RuntimeError("killed before the commit")
-        return rows(ti.try_number)
-
-    dag = dag_of("dies_early", tmp_path / "t", fails_second, **APPENDS)
+def test_a_clear_of_an_attempt_that_airflow_took_for_failed_replaces_its_rows(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("failed_then_cleared", tmp_path / "t", written, **APPEND, retries=0, post_execute=die_once)
     run = runs.run(dag, DAY_5)
-    run = runs.clear(dag, run, "load")
     assert runs.state(run, "load") == "failed"
-    run = runs.clear(dag, run, "load")
-    assert content(tmp_path / "t") == ["1", "3"]
-
-
-def test_replace_cleared_after_an_unacknowledged_attempt_writes_again(runs: Runs, tmp_path: Path) -> None:
-    dag = dag_of("replace_unacknowledged", tmp_path / "t", written, **REPLACES, **NO_RETRY)
-    run = runs.run(dag, DAY_5)
     runs.clear(dag, run, "load")
     assert content(tmp_path / "t") == ["2024-01-05 try 2"]
 
 
-def test_retry_reports_its_own_commit_though_others_came_after_it(runs: Runs, tmp_path: Path) -> None:
-    events: list[Any] = []
-
-    def overtaken(context: Any, result: Any) -> None:
-        if context["ti"].try_number == 1:
-            DeltaTable(tmp_path / "t").append(rows("other"))
-            raise RuntimeError("killed after the commit")
-        events.append(context["outlet_events"][Asset(name="recovered", uri=f"delta://file{tmp_path}/t")].extra)
-
-    dag = dag_of(
-        "recovers", tmp_path / "t", written, retries=1, retry_delay=timedelta(0), post_execute=overtaken,
-        outlets=[Asset(name="recovered", uri=f"delta://file{tmp_path}/t")],
-    )  # fmt: skip
-    report = runs.xcom(runs.run(dag, DAY_5), "load")
-    assert (report["version"], report["skipped"], report["recovered"]) == (0, False, True)
-    assert int(report["operation_metrics"]["numOutputRows"]) == 1
-    assert (events[0]["version"], events[0]["recovered"], events[0]["rows"]) == (0, True, 1)
+def test_a_late_run_never_replaces_the_table_of_a_newer_one(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("late_whole", tmp_path / "t", written, **WHOLE)
+    newer = runs.run(dag, DAY_6)
+    late = runs.run(dag, DAY_5)
+    assert content(tmp_path / "t") == ["2024-01-06 try 1"]
+    report = runs.xcom(late, "load")
+    assert (report["outcome"], report["fenced_by"]) == ("fenced", newer.run_id)
+    runs.clear(dag, newer, "load")
+    assert content(tmp_path / "t") == ["2024-01-06 try 2"]
 
 
-def test_incremental_retry_reports_its_own_commit(runs: Runs, tmp_path: Path) -> None:
-    source = DeltaTable(tmp_path / "s")
-    source.append(rows("a"))
-    target = DeltaTable(tmp_path / "t")
-    with DAG("incremental_recovers", schedule=None) as dag:
-        DeltaIncrementalOperator(
-            task_id="load", source=tmp_path / "s", target=tmp_path / "t", mode="append", bootstrap="changes",
-            python_callable=lambda batch: batch.changes.to_arrow().select(["v"]),
-            retries=1, retry_delay=timedelta(0), post_execute=die_once,
-        )  # fmt: skip
-    run = runs.run(dag)
-    target.append(rows("other"))
-    report = runs.xcom(run, "load")
-    assert (report["version"], report["skipped"], report["recovered"]) == (0, False, True)
-    assert (report["source_starting_version"], report["source_ending_version"]) == (0, 0)
-    # Acknowledged: a clearing that finds nothing new has done nothing.
-    run = runs.clear(dag, run, "load")
-    assert runs.xcom(run, "load")["skipped"] is keeps_state()
+def test_a_run_of_the_schedule_that_is_cleared_after_a_manual_run_writes(runs: Runs, tmp_path: Path) -> None:
+    dag = dag_of("after_manual", tmp_path / "t", lambda ti: rows(f"try {ti.try_number} of {ti.run_id[:9]}"), **WHOLE)
+    run = runs.run(dag, DAY_5)
+    runs.run(dag, None)
+    assert content(tmp_path / "t") == ["try 1 of manual__2"]
+    runs.clear(dag, run, "load")
+    assert content(tmp_path / "t") == ["try 2 of manual__2"]
+    assert runs.xcom(run, "load")["outcome"] == "replaced"
 
 
-@pytest.mark.slow
-def test_deleted_and_recreated_dag_replaces_and_refuses_to_double(runs: Runs, tmp_path: Path) -> None:
-    """`dag.test()` deletes the run of that date and makes a new one, as deleting the DAG does."""
-    replaces = dag_of("recreated_replace", tmp_path / "r", written, mode="overwrite", replace_where="v >= ''")
-    appends = dag_of("recreated_append", tmp_path / "a", written, **APPENDS)
-    seeds = dag_of("recreated_ignore", tmp_path / "i", written, mode="ignore")
-    for _ in range(2):
-        seeded = runs.run(seeds, DAY_5, run_after=DAY_6)
-        last = runs.run(replaces, DAY_5, run_after=DAY_6), runs.run(appends, DAY_5, run_after=DAY_6)
-    assert (runs.state(seeded, "load"), runs.xcom(seeded, "load")["skipped"]) == ("success", True)
-    assert content(tmp_path / "i") == ["2024-01-05 try 1"]
-    assert [entry.operation for entry in DeltaTable(tmp_path / "r").history()].count("WRITE") == 2
-    assert runs.xcom(last[0], "load")["skipped"] is False
-    assert runs.state(last[1], "load") == "failed"
-    assert content(tmp_path / "a") == ["2024-01-05 try 1"]
-    # And as the error says: cleared, it adds them.
-    runs.clear(appends, last[1], "load")
-    assert content(tmp_path / "a") == ["2024-01-05 try 1", "2024-01-05 try 2"]
+def test_on_redo(runs: Runs, tmp_path: Path) -> None:
+    with DAG("on_redo", schedule="@daily", start_date=START) as dag:
+        for kind in ("replace", "keep", "add"):
+            DeltaWriteOperator(task_id=kind, table_uri=tmp_path / kind, python_callable=written, on_redo=kind)
+        DeltaWriteOperator(task_id="off", table_uri=tmp_path / "off", python_callable=written, exactly_once=False)
+    run = runs.run(dag, DAY_5)
+    runs.clear(dag, run, "replace", "keep", "add", "off")
+    first, second = "2024-01-05 try 1", "2024-01-05 try 2"
+    assert {kind: content(tmp_path / kind) for kind in ("replace", "keep", "add", "off")} == {
+        "replace": [second], "keep": [first], "add": [first, second], "off": [first, second]
+    }  # fmt: skip
 
 
-def mapped_dag(name: str, uri: Path, values: list[str], **arguments: Any) -> DAG:
-    with DAG(name, schedule="@daily", start_date=datetime(2024, 1, 1, tzinfo=UTC)) as dag:
+def test_a_redo_without_rows_is_refused_until_the_unit_is_undone(runs: Runs, tmp_path: Path) -> None:
+    source = ["a"]
+    dag = dag_of("drained", tmp_path / "t", lambda: rows(*source), **APPEND)
+    with dag:
+        DeltaUndoOperator(task_id="undo", table_uri=tmp_path / "t", run="{{ params.run }}", params={"run": "none"})
+    run = runs.run(dag, DAY_5)
+    source.clear()
+    runs.clear(dag, run, "load")
+    assert (runs.state(run, "load"), content(tmp_path / "t")) == ("failed", ["a"])
+    (unit,) = DeltaTable(tmp_path / "t").units()["unit"].to_pylist()
+    assert unit == "airflow:drained.load:2024-01-05T00:00:00+00:00"
+    DeltaTable(tmp_path / "t").undo(unit=unit)
+    runs.clear(dag, run, "load")
+    assert (runs.state(run, "load"), content(tmp_path / "t")) == ("success", [])
+
+
+def test_updates_are_recovered_and_not_done_again(runs: Runs, tmp_path: Path) -> None:
+    DeltaTable(tmp_path / "t").append(pa.table({"n": [1]}))
+    with DAG("updates", schedule="@daily", start_date=START) as dag:
+        DeltaUpdateOperator(task_id="update", table_uri=tmp_path / "t", set={"n": "n + 1"}, **RETRIED)
+    run = runs.run(dag, DAY_5)
+    assert DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["n"].to_pylist() == [2]
+    assert runs.xcom(run, "update")["outcome"] == "recovered"
+    runs.clear(dag, run, "update")
+    assert runs.state(run, "update") == "failed"
+    assert DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["n"].to_pylist() == [2]
+
+
+@pytest.mark.parametrize("kind", [DeltaMergeOperator, DeltaDeleteOperator])
+def test_merges_by_keys_and_deletes_are_done_again(runs: Runs, tmp_path: Path, kind: Any) -> None:
+    uri = tmp_path / "t"
+    DeltaTable(uri).append(rows("a", "b"))
+    how: dict[str, Any] = {"where": "v = 'a'"}
+    if kind is DeltaMergeOperator:
+        how = {"merge_keys": ["v"], "python_callable": lambda: rows("a", "c")}
+    with DAG(f"done_again_{kind.__name__}", schedule="@daily", start_date=START) as dag:
+        kind(task_id="change", table_uri=uri, **how, **RETRIED)
+    run = runs.run(dag, DAY_5)
+    expected = ["a", "b", "c"] if kind is DeltaMergeOperator else ["b"]
+    assert (content(uri), runs.xcom(run, "change")["outcome"]) == (expected, "recovered")
+    if kind is DeltaDeleteOperator:
+        DeltaTable(uri).append(rows("a"))
+    runs.clear(dag, run, "change")
+    assert (content(uri), runs.xcom(run, "change")["outcome"]) == (expected, "replaced")
+
+
+def test_the_list_of_a_mapped_append_grows_and_is_cleared(runs: Runs, tmp_path: Path) -> None:
+    items = ["b", "c"]
+
+    with DAG("mapped_append", schedule="@daily", start_date=START) as dag:
 
         @task
-        def names() -> list[str]:
-            return list(values)
+        def listed() -> list[dict[str, str]]:
+            return [{"item": item} for item in items]
 
-        @task.delta(table_uri=uri, **arguments)
-        def load(name: str) -> pa.Table:
-            return rows(name)
-
-        load.expand(name=names())
-    return dag
-
-
-def test_mapped_partition_mode_needs_an_identity(runs: Runs, tmp_path: Path) -> None:
-    dag = mapped_dag("mapped_refused", tmp_path / "t", ["b", "c"], idempotency="partition")
-    run = runs.run(dag, DAY_5)
-    assert runs.state(run, "load", 0) == "failed"
-    assert not DeltaTable(tmp_path / "t").exists()
-
-
-@pytest.mark.slow
-def test_mapped_index_shifts_do_not_matter_to_an_identity(runs: Runs, tmp_path: Path) -> None:
-    values = ["b", "c"]
-    dag = mapped_dag(
-        "mapped_named", tmp_path / "t", values, idempotency="partition", identity="{{ task.op_kwargs['name'] }}"
-    )
-    run = runs.run(dag, DAY_5)
-    assert content(tmp_path / "t") == ["b", "c"]
-    values.insert(0, "a")
-    runs.run(dag, DAY_5)
-    assert run is not None
-    assert content(tmp_path / "t") == ["a", "b", "c"]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("idempotency", ["run", "off"])
-@pytest.mark.parametrize("where", [None, "v >= ''"])
-def test_mapped_tasks_that_replace_the_same_rows_are_refused(
-    runs: Runs, tmp_path: Path, where: str | None, idempotency: str
-) -> None:
-    dag = mapped_dag(
-        f"mapped_{idempotency}_{where is None}", tmp_path / "t", ["a", "b"],
-        mode="overwrite", replace_where=where, idempotency=idempotency,
-    )  # fmt: skip
-    run = runs.run(dag, DAY_5)
-    assert {runs.state(run, "load", 0), runs.state(run, "load", 1)} == {"success", "failed"}
-
-
-@pytest.mark.parametrize("where", [None, "v >= ''"])
-def test_mapped_tasks_that_replace_the_same_rows_side_by_side_are_refused(
-    runs: Runs, tmp_path: Path, where: str | None
-) -> None:
-    def overtaken(**context: Any) -> pa.Table:
-        # While this one computes, another one commits.
-        other = replace(TaskRun.from_context(context), map_index=5)
-        txns = other.write_txns("run", None, replaces_table=where is None)
-        DeltaTable(tmp_path / "t").append(rows("other"), txn=txns, user_metadata=other.user_metadata())
-        return rows("late")
-
-    with DAG(f"side_by_side_{where is None}", schedule="@daily", start_date=DAY_5) as dag:
         DeltaWriteOperator.partial(
-            task_id="load", table_uri=tmp_path / "t", mode="overwrite", python_callable=overtaken
-        ).expand(replace_where=[where])
-    assert runs.state(runs.run(dag, DAY_5), "load", 0) == "failed"
-    assert content(tmp_path / "t") == ["other"]
-
-
-@needs_state
-@pytest.mark.parametrize("idempotency", ["run", "partition"])
-def test_a_retry_with_another_identity_does_not_add_the_rows_again(
-    runs: Runs, tmp_path: Path, idempotency: str
-) -> None:
-    dag = dag_of(
-        "identity_of_a_try", tmp_path / "t", written, identity="{{ ti.try_number }}", idempotency=idempotency,
-        retries=1, retry_delay=timedelta(0), post_execute=die_once,
-    )  # fmt: skip
+            task_id="load", table_uri=tmp_path / "t", python_callable=lambda item, ti: rows(f"{item}{ti.try_number}")
+        ).expand(op_kwargs=listed())
     run = runs.run(dag, DAY_5)
-    assert (runs.state(run, "load"), len(content(tmp_path / "t"))) == ("failed", 1)
-    runs.clear(dag, run, "load")
-    assert (runs.state(run, "load"), len(content(tmp_path / "t"))) == ("success", 2)
+    assert content(tmp_path / "t") == ["b1", "c1"]
+    items.insert(0, "a")
+    runs.clear(dag, run, "listed", "load")
+    # The third index is new; the others have tries of their own.
+    assert content(tmp_path / "t") == ["a2", "b2", "c1"]
+    units = DeltaTable(tmp_path / "t").units()["unit"].to_pylist()
+    assert len(units) == 3 and 'mapped_append.load[{"op_kwargs"%3A{"item"%3A"a"}}]:2024' in units[0]
 
 
-@pytest.mark.parametrize("identity", ["{{ params.none }}", "{{ '' }}"])
-def test_identity_without_a_value_is_refused(runs: Runs, tmp_path: Path, identity: str) -> None:
-    dag = dag_of("no_identity", tmp_path / "t", written, identity=identity, params={"none": None})
-    assert runs.state(runs.run(dag, DAY_5), "load") == "failed"
-    assert not DeltaTable(tmp_path / "t").exists()
+def test_mapped_instances_of_one_unit_are_refused(runs: Runs, tmp_path: Path) -> None:
+    with DAG("one_unit", schedule="@daily", start_date=START) as dag:
 
+        @task
+        def listed() -> list[dict[str, str]]:
+            return [{"item": "a"}, {"item": "a"}]
 
-@pytest.mark.slow
-def test_nothing_new_emits_nothing(runs: Runs, tmp_path: Path) -> None:
-    DeltaTable(tmp_path / "s").append(rows("a"))
-
-    def events_of(name: str, **more: Any) -> list[int]:
-        with DAG(name, schedule=None) as dag:
-            DeltaIncrementalOperator(
-                task_id="load", source=tmp_path / "s", target=tmp_path / name, mode="append",
-                python_callable=lambda batch: batch.scan().to_arrow(),
-                outlets=[Asset(name=name, uri=f"delta://file{tmp_path}/{name}")], **more,
-            )  # fmt: skip
-        return [len(asset_events(runs.run(dag).dag_id)) for _ in range(2)]
-
-    assert events_of("silent") == [1, 1]
-    assert events_of("talking", emit_when_unchanged=True) == [1, 2]
-
-
-def asset_events(dag_id: str) -> list[Any]:
-    from airflow.models.asset import AssetEvent  # noqa: TID251 (looking at what Airflow stored)
-    from airflow.utils.session import create_session
-    from sqlalchemy import select
-
-    with create_session() as session:
-        return list(session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == dag_id)).all())
-
-
-OLD, OWN, NEW = 10, 20, 30
-
-
-@pytest.mark.parametrize(
-    ("recorded", "marker", "adds", "expected"),
-    [
-        (None, None, True, Verdict.WRITE),
-        (OLD, None, True, Verdict.WRITE),
-        (NEW, None, False, Verdict.LEAVE),
-        (OWN, Marker(OWN), True, Verdict.OWN),
-        (OWN, Marker(OWN), False, Verdict.OWN),
-        (OWN, None, False, Verdict.AGAIN),
-        (OWN, None, True, Verdict.AGAIN),
-        (OWN, Marker(OWN, "another"), True, InvalidRequestError),
-        (OWN, Marker(OWN, "another"), False, Verdict.AGAIN),
-        (NEW, Marker(NEW), False, Verdict.OWN),
-        (OLD, Marker(OLD), True, Verdict.OWN),
-        (OLD, Marker(OLD), False, Verdict.WRITE),
-        (OLD, Marker(OLD, "another"), True, InvalidRequestError),
-        (OLD, Marker(OLD, acknowledged=True), True, Verdict.WRITE),
-        (OLD, Marker(OWN), True, Verdict.WRITE),
-    ],
-)
-def test_verdicts(recorded: int | None, marker: Marker | None, adds: bool, expected: Any) -> None:
-    is_same = marker is None or not marker.work
-    if isinstance(expected, type):
-        with pytest.raises(expected):
-            judge(OWN, recorded, marker, is_same=is_same, adds=adds)
-    else:
-        assert judge(OWN, recorded, marker, is_same=is_same, adds=adds) is expected
-
-
-def test_a_digest_takes_every_argument_there_is() -> None:
-    from delta_orch.airflow.once import work_of
-
-    def digest(value: object) -> str:
-        return work_of(
-            DeltaWriteOperator(task_id="t", table_uri="/t", python_callable=lambda a: {}, op_kwargs={"a": value})
+        DeltaWriteOperator.partial(
+            task_id="load", table_uri=tmp_path / "t", python_callable=lambda item: rows(item)
+        ).expand(op_kwargs=listed())
+    run = runs.run(dag, DAY_5)
+    assert content(tmp_path / "t") == ["a"]
+    assert sorted(runs.state(run, "load", index) for index in (0, 1)) == ["failed", "success"]
+    with pytest.raises(InvalidRequestError, match="twice"):
+        DeltaWriteOperator.partial(task_id="load", table_uri="/t", python_callable=lambda item: rows(item)).expand(
+            op_kwargs=[{"item": "a"}, {"item": "a"}]
         )
-
-    odd = {1: "a", "b": [object(), DAY_5], (1, 2): {"x"}, None: float("nan")}
-    assert digest(odd) == digest(dict(odd))
-    assert len({digest(value) for value in ("a", "b", 1, DAY_5, DAY_6, ["a"], {"a": 1}, {"a": 2})}) == 8
-
-
-def test_appends_of_two_runs_of_one_interval_are_both_there_in_any_order(runs: Runs, tmp_path: Path) -> None:
-    dag = dag_of("append_late", tmp_path / "t", lambda run_id: rows(run_id), **APPENDS)
-    newer = runs.run(dag, DAY_5, run_after=DAY_6 + timedelta(hours=2))
-    older = runs.run(dag, DAY_5, run_after=DAY_6 + timedelta(hours=1))
-    assert content(tmp_path / "t") == sorted([newer.run_id, older.run_id])
-
-
-@needs_state
-@pytest.mark.slow
-@pytest.mark.parametrize("days", [(None, None), (DAY_6, DAY_5), (None, DAY_5), (DAY_5, None)], ids=str)
-@pytest.mark.parametrize("which", [{"replace_where": "v >= 'newer'"}, {"partition_overwrite_mode": "dynamic"}])
-def test_a_late_run_replaces_no_rows_of_a_newer_one(
-    runs: Runs, tmp_path: Path, which: dict[str, str], days: tuple[datetime | None, datetime | None]
-) -> None:
-    """Runs of asset events start side by side, and so do those of a catch-up whose rows are not of their interval. One
-    that brings other rows goes on, and so does one that is cleared."""
-    uri, now, values = tmp_path / "t", datetime.now(UTC), ["newer"]
-    DeltaTable(uri).append(pa.table({"v": ["older", "zero"], "n": [1, 1]}), partition_by=["v"])
-
-    def load() -> pa.Table:
-        return pa.table({"v": values, "n": [1]})
-
-    dag = dag_of(tmp_path.name, uri, load, mode="overwrite", **which)
-    runs.run(dag, days[0], run_after=now - timedelta(minutes=1))
-    is_dynamic = "replace_where" not in which
-    assert content(uri) == (["newer", "older", "zero"] if is_dynamic else ["newer"])
-    version = DeltaTable(uri).version()
-    late = runs.run(dag, days[1], run_after=now - timedelta(minutes=2))
-    assert (runs.state(late, "load"), runs.tries(late, "load")) == ("failed", 1)
-    assert DeltaTable(uri).version() == version
-    runs.clear(dag, late, "load")
-    assert (runs.state(late, "load"), DeltaTable(uri).version()) == ("success", version + 1)
-    values[0] = "zero"
-    other = runs.run(dag, None, run_after=now - timedelta(minutes=3))
-    assert runs.state(other, "load") == ("success" if is_dynamic else "failed")
-
-
-def test_an_attempt_that_lives_on_after_a_clearing_does_not_double_its_rows(
-    runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The machine of the first attempt sleeps; Airflow gives it up, it is cleared, wakes up and commits."""
-    uri = tmp_path / "t"
-    made: list[tuple[TxnId, ...]] = []
-    write_txns = TaskRun.write_txns
-
-    def noted(self: TaskRun, *args: Any, **kwargs: Any) -> tuple[TxnId, ...]:
-        made.append(write_txns(self, *args, **kwargs))
-        return made[-1]
-
-    monkeypatch.setattr(TaskRun, "write_txns", noted)
-
-    def work(ti: Any) -> pa.Table:
-        if ti.try_number == 1:
-            raise RuntimeError("given up")
-        if ti.try_number == 2:
-            DeltaTable(uri).append(rows("asleep"), txn=made[0])
-        return rows("cleared")
-
-    dag = dag_of("lives_on", uri, work, retries=0)
-    run = runs.clear(dag, runs.run(dag, DAY_5), "load")
-    assert (runs.state(run, "load"), content(uri)) == ("failed", ["asleep"])
-    assert (runs.state(runs.clear(dag, run, "load"), "load"), content(uri)) == ("success", ["asleep", "cleared"])
+    with pytest.raises(InvalidRequestError, match="identity"):
+        DeltaWriteOperator.partial(task_id="load", table_uri="/t", python_callable=lambda item: rows(item)).expand(
+            op_kwargs=[{"item": DAY_5}]
+        )

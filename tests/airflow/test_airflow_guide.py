@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 import delta_orch.airflow as plugin
-from delta_orch.airflow.incremental_operator import MODES as INCREMENTAL_MODES
-from delta_orch.airflow.write_operator import MODES
+from delta_orch.airflow.incremental_operator import WRITES as INCREMENTAL_WRITES
+from delta_orch.airflow.write_operator import WRITES
 from delta_orch.delta_table import DeltaTable
-from delta_orch.pipeline.run_identity import IDEMPOTENCY
+from delta_orch.pipeline.unit import ON_REDO
 
 DOCS = Path(__file__).parents[2] / "docs"
 GUIDE = (DOCS / "airflow.md").read_text()
@@ -53,7 +53,5 @@ def test_the_moved_tasks_run(runs: Any, tmp_path: Path) -> None:
 def test_it_names_all_there_is() -> None:
     for name in plugin.__all__:
         assert name in GUIDE, name
-    for value in {*MODES, *INCREMENTAL_MODES}:
+    for value in {*WRITES, *INCREMENTAL_WRITES, *ON_REDO}:
         assert f"`{value}`" in GUIDE, value
-    for value in set(IDEMPOTENCY) - {"run"}:
-        assert f'"{value}"' in GUIDE, value

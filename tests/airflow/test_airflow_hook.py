@@ -232,14 +232,14 @@ def test_a_reference_is_of_one_table(runs: Runs, tmp_path: Path) -> None:
 
     with DAG("recreated", schedule=None) as dag:
         load = DeltaWriteOperator(
-            task_id="load", table_uri=tmp_path / "t", python_callable=lambda: pa.table({"n": [1]}), mode="overwrite"
+            task_id="load", table_uri=tmp_path / "t", python_callable=lambda: pa.table({"n": [1]}), write="overwrite"
         )
         copy = DeltaWriteOperator(
             task_id="copy",
             table_uri=tmp_path / "copy",
             sql="SELECT n FROM t",
             tables={"t": load.output},
-            mode="overwrite",
+            write="overwrite",
         )
         load >> task(recreate)() >> copy
     run = runs.run(dag)

@@ -14,7 +14,6 @@ from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator, delta_table_asset
-from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from tests.certain import some
@@ -75,7 +74,7 @@ def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: Delta
     reports += [runs.xcom(runs.run(dag), "silver") for _ in range(2)]
     assert rows(tmp_path / "target") == [("a", 10), ("b", 6)]
     assert function.ranges == [(None, 0), (1, 2)]
-    assert [report["skipped"] for report in reports] == [False, False, True]
+    assert [report["outcome"] for report in reports] == ["written", "written", "nothing new"]
     assert (reports[1]["source_starting_version"], reports[1]["source_ending_version"]) == (1, 2)
     assert [report["version"] for report in reports] == [0, 1, 1]
     target = DeltaTable(str(tmp_path / "target"))
@@ -90,7 +89,7 @@ def test_retry_after_the_commit_goes_on_behind_it(runs, source: DeltaTable, tmp_
         if context["ti"].try_number == 1:
             raise RuntimeError("killed after the commit")
 
-    run = runs.run(double_of(tmp_path, "dies_after_commit", function, mode="append", post_execute=die))
+    run = runs.run(double_of(tmp_path, "dies_after_commit", function, write="append", post_execute=die))
     assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
     assert function.ranges == [(None, 0)]
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
@@ -108,7 +107,7 @@ def test_retry_between_batches_repeats_none(runs, source: DeltaTable, tmp_path: 
         done.append(batch.ending_version)
         return batch.changes.to_arrow().select(["day", "value"])
 
-    dag = double_of(tmp_path, "dies_between", copy, mode="append", bootstrap="changes", max_versions=1)
+    dag = double_of(tmp_path, "dies_between", copy, write="append", bootstrap="changes", max_versions=1)
     run = runs.run(dag)
     assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
     assert done == [0, 1, 2]
@@ -116,15 +115,14 @@ def test_retry_between_batches_repeats_none(runs, source: DeltaTable, tmp_path: 
     assert runs.xcom(run, "silver")["batches"] == 2
 
 
-def test_cleared_task_finds_nothing_to_do(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_a_cleared_task_does_its_versions_again(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     function = Doubled()
-    dag = double_of(tmp_path, "cleared_increment", function, mode="append")
+    dag = double_of(tmp_path, "cleared_increment", function, write="append")
     run = runs.run(dag)
     runs.clear(dag, run, "silver")
-    assert function.ranges == [(None, 0)]
+    assert function.ranges == [(None, 0), (None, 0)]
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
-    # Before 3.3 nobody knows that Airflow has heard of the commit: it is reported again.
-    assert runs.xcom(run, "silver")["skipped"] is keeps_state()
+    assert runs.xcom(run, "silver")["outcome"] == "replaced"
 
 
 def test_overlapping_run_does_not_process_a_batch_twice(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -143,10 +141,10 @@ def test_overlapping_run_does_not_process_a_batch_twice(runs, source: DeltaTable
             target.append(added(step), txn=step.txn)
         return added(batch)
 
-    runs.run(double_of(tmp_path, "overlap_first", added, mode="append", bootstrap="changes"))
+    runs.run(double_of(tmp_path, "overlap_first", added, write="append", bootstrap="changes"))
     source.append(readings("b", 1))
     source.append(readings("c", 1))
-    run = runs.run(double_of(tmp_path, "overlap", overtaken, mode="append"))
+    run = runs.run(double_of(tmp_path, "overlap", overtaken, write="append"))
     assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
     assert list(target.txns().values()) == [2]
@@ -154,7 +152,7 @@ def test_overlapping_run_does_not_process_a_batch_twice(runs, source: DeltaTable
 
 def test_partitions_that_became_empty_are_cleared(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     source.append(readings("b", 3))
-    dag = double_of(tmp_path, "emptied", Doubled(), mode="overwrite_changed")
+    dag = double_of(tmp_path, "emptied", Doubled(), write="overwrite_changed")
     runs.run(dag)
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4), ("b", 6)]
     source.overwrite(readings("b").slice(0, 0), replace_where="day = 'b'")
@@ -195,10 +193,10 @@ def test_missing_source_fails_at_once(runs, tmp_path: Path) -> None:  # type: ig
 
 
 def test_unknown_mode_is_refused_when_the_dag_is_parsed(tmp_path: Path) -> None:
-    with pytest.raises(InvalidRequestError, match="mode='mrege'"):
-        double_of(tmp_path, "unknown_mode", Doubled(), mode="mrege")
+    with pytest.raises(InvalidRequestError, match="write='mrege'"):
+        double_of(tmp_path, "unknown_mode", Doubled(), write="mrege")
     with pytest.raises(InvalidRequestError, match="merge_keys"):
-        double_of(tmp_path, "no_keys", Doubled(), mode="merge")
+        double_of(tmp_path, "no_keys", Doubled(), write="merge")
 
 
 def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -206,7 +204,7 @@ def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, 
         found = (batch.scan() if batch.is_bootstrap else batch.changes).to_arrow()
         return found.select([name for name in found.column_names if not name.startswith("_")])
 
-    dag = double_of(tmp_path, "growing", new_rows, mode="append", schema_mode="merge")
+    dag = double_of(tmp_path, "growing", new_rows, write="append", schema_mode="merge")
     runs.run(dag)
     more = readings("b", 3).append_column("note", pa.array(["x"]))
     source.append(more, schema_mode="merge")
@@ -222,7 +220,7 @@ def test_changes_are_merged_by_keys(runs, source: DeltaTable, tmp_path: Path) ->
     def newest(batch: ChangeBatch) -> pa.Table:
         return batch.scan().to_arrow()
 
-    dag = double_of(tmp_path, "merging", newest, mode="merge", merge_keys=["day", "value"])
+    dag = double_of(tmp_path, "merging", newest, write="merge", merge_keys=["day", "value"])
     runs.run(dag)
     source.append(readings("b", 3))
     run = runs.run(dag)
@@ -246,14 +244,14 @@ def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, t
             source={"one": tmp_path / "source", "two": tmp_path / "other"},
             target=tmp_path / "target",
             python_callable=both,
-            mode="append",
+            write="append",
             bootstrap="changes",
         )
     runs.run(dag)
     other.append(readings("y", 8))
     report = runs.xcom(runs.run(dag), "silver")
     assert report["source_ending_versions"] == {"two": 1}
-    assert runs.xcom(runs.run(dag), "silver")["skipped"] is True
+    assert runs.xcom(runs.run(dag), "silver")["outcome"] == "nothing new"
     assert seen == [["one", "two"], ["two"]]
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("x", 9), ("y", 8)]
 
@@ -289,7 +287,7 @@ def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: De
     expected = [("a", 1), ("a", 2), ("a", 5), ("x", 5), ("x", 9), ("y", 5), ("y", 6)]
     assert rows(tmp_path / "target") == expected
     assert runs.xcom(run, "silver")["source_ending_versions"] == {"two": 3}
-    assert runs.xcom(runs.run(dag), "silver")["skipped"] is True
+    assert runs.xcom(runs.run(dag), "silver")["outcome"] == "nothing new"
 
 
 @pytest.mark.slow
@@ -306,7 +304,7 @@ def test_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tm
                 task_id=f"only_{value}",
                 source=tmp_path / "source",
                 target=tmp_path / "target",
-                mode="append",
+                write="append",
                 python_callable=only(value),
                 consumer=f"only {value}" if named else None,
             )
@@ -322,15 +320,17 @@ def test_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tm
 def test_mapped_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tmp_path: Path) -> None:
     with DAG("shared_mapped", schedule=None) as dag:
         DeltaIncrementalOperator.partial(
-            task_id="silver", source=tmp_path / "source", mode="append", python_callable=lambda b: b.scan().to_arrow()
-        ).expand(target=[str(tmp_path / name) for name in ("x", "y", "x")])  # fmt: skip
+            task_id="silver", source=tmp_path / "source", write="append", python_callable=lambda b: b.scan().to_arrow()
+        ).expand_kwargs(  # Also a list without duplicates may share a target.
+            [{"target": str(tmp_path / name), "max_versions": n} for n, name in enumerate("xyx", 5)]
+        )  # fmt: skip
     run = runs.run(dag)
     assert sorted(runs.state(run, "silver", index) for index in range(3)) == ["failed", "success", "success"]
     assert rows(tmp_path / "x") == rows(tmp_path / "y") == [("a", 1), ("a", 2)]
 
 
 def test_rows_that_would_be_doubled_are_refused(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    dag = double_of(tmp_path, "doubling", lambda batch: batch.scan().to_arrow(), mode="append")
+    dag = double_of(tmp_path, "doubling", lambda batch: batch.scan().to_arrow(), write="append")
     runs.run(dag)
     source.append(readings("a", 3))
     run = runs.run(dag)
@@ -369,7 +369,7 @@ def test_an_event_tells_of_all_commits_of_a_task(runs, source: DeltaTable, tmp_p
             raise RuntimeError("in the third batch")
         return batch.inserted().to_arrow()
 
-    bounds: dict[str, Any] = {"mode": "append", "max_versions": 1, "bootstrap": "changes", "outlets": [told]}
+    bounds: dict[str, Any] = {"write": "append", "max_versions": 1, "bootstrap": "changes", "outlets": [told]}
     run = runs.run(double_of(tmp_path, "all_commits", copy, **bounds))
     assert runs.state(run, "silver") == "success"
     assert (runs.xcom(run, "silver")["starting_version"], runs.xcom(run, "silver")["version"]) == (0, 3)

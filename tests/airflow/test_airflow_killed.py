@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,10 +16,7 @@ from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaSparkSubmitOperator, DeltaWriteOperator
-from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.run_identity import airflow_version
-from tests.airflow.internals import ADDS_ONCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -65,7 +62,6 @@ def test_a_terminated_task_commits_nothing_and_its_retry_does(runs: Runs, tmp_pa
             python_callable=rows,
             retries=1,
             retry_delay=timedelta(0),
-            **ADDS_ONCE,
         )
     run = runs.run(dag)
     assert (runs.state(run, "load"), runs.tries(run, "load")) == ("success", 2)
@@ -80,7 +76,7 @@ def test_killed_from_another_thread(runs: Runs, tmp_path: Path) -> None:
         return pa.table({"i": [1]})
 
     with DAG("other_thread", schedule=None) as dag:
-        DeltaWriteOperator(task_id="load", table_uri=tmp_path / "t", python_callable=rows, **ADDS_ONCE)
+        DeltaWriteOperator(task_id="load", table_uri=tmp_path / "t", python_callable=rows)
     assert runs.state(runs.run(dag), "load") == "failed"
     assert not DeltaTable(tmp_path / "t").exists()
 
@@ -127,7 +123,6 @@ def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Pat
             retries=1,
             retry_delay=timedelta(0),
             post_execute=die_once,
-            **ADDS_ONCE,
         )
     run = runs.run(dag)
     assert (runs.state(run, "job"), runs.tries(run, "job")) == ("success", 2)
@@ -136,41 +131,10 @@ def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Pat
     assert "'--master', 'yarn', '--queue', 'etl'" in command
     assert "spark.x.y=1" in command and "spark.z=2" in command and "spark.yarn.appMasterEnv.DELTA_ORCH_RUN=" in command
     xcom = runs.xcom(run, "job")
-    assert (xcom["version"], xcom["skipped"], xcom["recovered"]) == (0, False, True)
+    assert (xcom["version"], xcom["outcome"]) == (0, "recovered")
     runs.clear(dag, run, "job")
-    assert content(tmp_path / "t") == ([7, 7] if keeps_state() else [7]), "a cleared task adds its rows again"
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("submit")
-def test_a_submitted_script_is_kept_out_when_a_newer_run_replaces_the_table_meanwhile(
-    runs: Runs, tmp_path: Path
-) -> None:
-    newer = airflow_version(datetime(2030, 1, 1, tzinfo=UTC))
-    overtaken = f"""
-import pyarrow as pa
-from delta_orch import TxnId, submitted_run
-run = submitted_run()
-run.table().overwrite(pa.table({{"i": [5]}}), txn=TxnId("airflow:submits_late.load:", {newer}, ordered=True))
-run.table().append(pa.table({{"i": [7]}}), **run.options)
-"""
-    with DAG("submits_late", schedule=None) as dag:
-        rows = pa.table({"i": [1]})
-        first = DeltaWriteOperator(
-            task_id="load", table_uri=tmp_path / "t", python_callable=lambda: rows, mode="overwrite"
-        )
-        first >> DeltaSparkSubmitOperator(
-            task_id="job",
-            table_uri=tmp_path / "t",
-            application=script(tmp_path, overtaken),
-            spark_conn_id="cluster",
-            idempotency="partition",
-        )
-    run = runs.run(dag)
-    table = DeltaTable(tmp_path / "t")
-    told = {"table_uri": table.uri, "version": 1, "table_id": table.snapshot().metadata.id, "skipped": True}
-    assert runs.xcom(run, "job") == told
-    assert content(tmp_path / "t") == [5]
+    assert content(tmp_path / "t") == [7], "a cleared task replaces its rows"
+    assert runs.xcom(run, "job")["outcome"] == "replaced"
 
 
 @pytest.mark.slow
@@ -188,7 +152,6 @@ def test_a_script_without_its_commit_fails(runs: Runs, tmp_path: Path, text: str
     with DAG("submits_nothing", schedule=None) as dag:
         DeltaSparkSubmitOperator(
             task_id="job", table_uri=tmp_path / "t", application=script(tmp_path, text), spark_conn_id="cluster",
-            **ADDS_ONCE,
         )  # fmt: skip
     assert runs.state(runs.run(dag), "job") == "failed"
 
@@ -206,7 +169,7 @@ def test_killing_the_task_ends_the_script(runs: Runs, tmp_path: Path) -> None:
     with DAG("killed_script", schedule=None) as dag:
         DeltaSparkSubmitOperator(
             task_id="job", table_uri=tmp_path / "t", application=script(tmp_path, waits + APPENDS),
-            application_args=["1"], spark_conn_id="cluster", **ADDS_ONCE,
+            application_args=["1"], spark_conn_id="cluster",
         )  # fmt: skip
     assert runs.state(runs.run(dag), "job") == "failed"
     assert not DeltaTable(tmp_path / "t").exists()
@@ -226,7 +189,7 @@ def test_spark_submit_itself(
     with DAG("really_submits", schedule=None) as dag:
         DeltaSparkSubmitOperator(
             task_id="job", table_uri=tmp_path / "t", application=script(tmp_path, APPENDS), application_args=["7"],
-            spark_conn_id="here", spark_conf={"spark.driver.memory": "512m"}, **ADDS_ONCE,
+            spark_conn_id="here", spark_conf={"spark.driver.memory": "512m"},
         )  # fmt: skip
     assert runs.state(runs.run(dag), "job") == "success"
     assert content(tmp_path / "t") == [7]
@@ -237,7 +200,8 @@ def test_spark_submit_itself(
     [
         ({"application_args": "7"}, "application_args"),
         ({"idempotency": "off"}, "idempotency"),
-        ({"adds": "no"}, "adds"),
+        ({"exactly_once": False}, "exactly_once"),
+        ({"adds": True}, "adds"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], said: str) -> None:

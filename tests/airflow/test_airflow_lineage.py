@@ -75,7 +75,7 @@ def test_a_declared_asset_is_told_by_whoever_writes_its_table(
     run = runs.run(dag)
     assert str(run.state) == "success"
     assert events("producer") == [
-        ("declared", {"table_uri": f"file://{tmp_path}/declared", "version": 0, "skipped": False, "rows": 2,
+        ("declared", {"table_uri": f"file://{tmp_path}/declared", "version": 0, "outcome": "written", "rows": 2,
                       "partitions": None, "table_id": DeltaTable(tmp_path / "declared").snapshot().metadata.id})
     ]  # fmt: skip
 
@@ -85,9 +85,9 @@ def test_link_to_the_page_of_the_table(runs: Runs, tmp_path: Path, connection: C
     connection("paged", json.dumps({"conn_type": "delta", "extra": extra}))
     with DAG("links", schedule=None) as dag:
         DeltaWriteOperator(
-            task_id="linked", table_uri="a b", delta_conn_id="paged", python_callable=rows, mode="overwrite"
+            task_id="linked", table_uri="a b", delta_conn_id="paged", python_callable=rows, write="overwrite"
         )
-        DeltaWriteOperator(task_id="bare", table_uri=tmp_path / "u", python_callable=rows, mode="overwrite")
+        DeltaWriteOperator(task_id="bare", table_uri=tmp_path / "u", python_callable=rows, write="overwrite")
     run = runs.run(dag)
     uri = f"file%3A%2F%2F{str(tmp_path).replace('/', '%2F')}%2Fa%2520b"
     assert runs.xcom(run, "linked", key="_link_DeltaTableLink") == f"https://lake.example/t?at={uri}&v=0"
@@ -100,7 +100,7 @@ def test_link_to_the_page_of_the_table(runs: Runs, tmp_path: Path, connection: C
 
 def test_a_mapped_task_that_was_refused_has_no_link() -> None:
     with DAG("refused_links", schedule=None):
-        mapped = DeltaWriteOperator.partial(task_id="m", mode="overwrite", python_callable=rows).expand(
+        mapped = DeltaWriteOperator.partial(task_id="m", write="overwrite", python_callable=rows).expand(
             table_uri=["/d/t"]
         )
     assert DeltaTableLink().get_link(mapped, ti_key=None) == ""
@@ -164,7 +164,7 @@ def test_facets(runs: Runs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     with DAG("lineage", schedule=None) as dag:
         DeltaWriteOperator(
-            task_id="load", table_uri=tmp_path / "t", tables={"src": tmp_path / "s"}, mode="overwrite",
+            task_id="load", table_uri=tmp_path / "t", tables={"src": tmp_path / "s"}, write="overwrite",
             sql="SELECT id, delay * 60 AS seconds, 'x' AS c FROM src WHERE id > 0", post_execute=tell,
         )  # fmt: skip
     # `post_execute` runs before Airflow's listeners, after `execute`.
@@ -189,5 +189,5 @@ def test_a_task_that_has_not_run_has_no_lineage() -> None:
         "airflow.providers.openlineage.extractors", reason="apache-airflow-providers-openlineage is not installed"
     )
     asset = Asset(name="x", uri="delta://file/d/t")
-    task = DeltaWriteOperator(task_id="d", table_uri=asset, python_callable=rows, mode="overwrite")
+    task = DeltaWriteOperator(task_id="d", table_uri=asset, python_callable=rows, write="overwrite")
     assert task.get_openlineage_facets_on_complete(None).outputs == []

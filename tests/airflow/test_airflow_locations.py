@@ -87,7 +87,7 @@ def test_an_asset_of_a_relative_name_is_below_the_root(connection: Any, tmp_path
         ({"engine": "duckdb"}, "engine='duckdb'"),
         ({"partition_by": "day"}, "must be Sequence"),
         ({"partition_by": [1]}, "must be Sequence"),
-        ({"table_properties": "delta.appendOnly=true"}, "table_properties must be Mapping"),
+        ({"properties": "delta.appendOnly=true"}, "properties must be Mapping"),
         ({"max_versions": 0}, "max_versions=0"),
         ({"max_versions": "3"}, "max_versions must be int"),
         ({"bootstrap": "all"}, "bootstrap='all'"),

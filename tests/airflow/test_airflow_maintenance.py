@@ -57,12 +57,12 @@ def test_the_maintenance_of_a_table(runs, tmp_path: Path) -> None:  # type: igno
     assert (before, table.snapshot().num_files) == (5, 3)
     assert runs.xcom(run, "optimize")["version"] == 5
     table_id = table.snapshot().metadata.id
-    told = {"table_uri": f"file://{uri}", "version": 5, "table_id": table_id, "skipped": True}
+    told = {"table_uri": f"file://{uri}", "version": 5, "table_id": table_id, "outcome": "nothing new"}
     assert runs.xcom(run, "checkpoint") == told
     assert (uri / "_delta_log/00000000000000000005.checkpoint.parquet").exists()
     seen, deleted = runs.xcom(run, "look"), runs.xcom(run, "vacuum")
-    assert (seen["dry_run"], seen["skipped"], seen["num_files"]) == (True, True, 3)
-    assert (deleted["dry_run"], deleted["skipped"], deleted["num_files"]) == (False, False, 3)
+    assert (seen["dry_run"], seen["outcome"], seen["num_files"]) == (True, "nothing new", 3)
+    assert (deleted["dry_run"], deleted["outcome"], deleted["num_files"]) == (False, "written", 3)
     assert deleted["size_bytes"] == seen["size_bytes"] > 0
     assert parquet_files(uri) == 3
     assert table.snapshot().scan().to_arrow().num_rows == 5

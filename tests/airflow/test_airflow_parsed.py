@@ -31,10 +31,10 @@ STEP: dict[str, Any] = {"source": "/s", "target": "/t", "python_callable": rows_
 CLONE: dict[str, Any] = {"source": "/s", "target": "/t"}
 CHECK: dict[str, Any] = {"table_uri": "/t", "min_rows": 1}
 TABLE: dict[str, Any] = {"table_uri": "/t"}
-GROUP: dict[str, Any] = {**WRITE, "group_id": "g", "idempotency": "partition"}
+GROUP: dict[str, Any] = {**WRITE, "group_id": "g"}
 REFUSED: list[Any] = [
     # Spark SQL that cannot be read.
-    ("DeltaWriteOperator", {**WRITE, "mode": "overwrite", "replace_where": "id >"}, "id >"),
+    ("DeltaWriteOperator", {**WRITE, "write": "overwrite", "replace_where": "id >"}, "id >"),
     ("DeltaDeleteOperator", {**TABLE, "where": "id = = 1"}, "id = = 1"),
     ("DeltaOptimizeOperator", {**TABLE, "where": "day ="}, "day ="),
     ("DeltaRowSensor", {**TABLE, "where": "id >"}, "id >"),
@@ -49,7 +49,7 @@ REFUSED: list[Any] = [
     ("DeltaCheckOperator", {**TABLE, "max_health": {}}, "checks nothing"),
     ("DeltaCheckOperator", {**TABLE, "min_rows": 0}, "at least 1"),
     ("DeltaCheckOperator", {**CHECK, "rows": {}}, "checks nothing"),
-    ("delta_write_audit_publish", {**GROUP, "checks": {"a": {"rows": {}}}}, "checks nothing"),
+    ("delta_write_audit_publish", {**GROUP, "audit": {"a": {"rows": {}}}}, "checks nothing"),
     # Checks that no table passes, and what they look at.
     ("DeltaCheckOperator", {**TABLE, "max_health": {"files": 3}}, "Possible are num_files"),
     ("DeltaCheckOperator", {**TABLE, "max_health": {"num_files": -1}}, "no table passes"),
@@ -57,14 +57,14 @@ REFUSED: list[Any] = [
     ("DeltaCheckOperator", {**CHECK, "reference": {"table_uri": "/t", "version": -1}}, "names no table"),
     ("DeltaCheckOperator", {**CHECK, "reference": "raw:t"}, "neither a URI"),
     *(
-        ("delta_write_audit_publish", {**GROUP, "checks": {"a": {"min_rows": 1, **own}}}, "Check a of task group g has")
+        ("delta_write_audit_publish", {**GROUP, "audit": {"a": {"min_rows": 1, **own}}}, "Check a of task group g has")
         for own in ({"version": 1}, {"reference": "/t"}, {"max_age": 5}, {"table_uri": "/t"}, {"delta_conn_id": "x"})
     ),
     # Names, and tables.
     ("DeltaWriteOperator", {**WRITE, "partition_by": ["a", "A"]}, "each once"),
     ("DeltaWriteOperator", {**WRITE, "partition_by": [" "]}, "each once"),
-    ("DeltaMergeOperator", {**WRITE, "keys": ["id", "id"]}, "each once"),
-    ("DeltaIncrementalOperator", {**STEP, "mode": "merge", "merge_keys": ["id", ""]}, "each once"),
+    ("DeltaMergeOperator", {**WRITE, "merge_keys": ["id", "id"]}, "each once"),
+    ("DeltaIncrementalOperator", {**STEP, "write": "merge", "merge_keys": ["id", ""]}, "each once"),
     ("DeltaOptimizeOperator", {**TABLE, "zorder_by": ["a", "a"]}, "each once"),
     pytest.param(
         "DeltaPartitionRelayOperator", {**TABLE, "column": "", "outlets": [Asset("a")]}, "not text", marks=needs_state
@@ -80,12 +80,12 @@ REFUSED: list[Any] = [
     ("DeltaSparkSubmitOperator", {**TABLE, "application": " "}, "not text"),
     # Arguments of the function.
     ("DeltaWriteOperator", {**WRITE, "op_kwargs": {"regoin": "a"}}, "does not take: got an unexpected .* 'regoin'"),
-    ("DeltaMergeOperator", {**WRITE, "keys": ["id"], "op_args": [1]}, "does not take: too many"),
+    ("DeltaMergeOperator", {**WRITE, "merge_keys": ["id"], "op_args": [1]}, "does not take: too many"),
     ("DeltaIncrementalOperator", {**STEP, "op_kwargs": {"day": 1}}, "does not take: got an unexpected .* 'day'"),
     # Properties and times.
-    ("DeltaWriteOperator", {**WRITE, "table_properties": {"delta.apendOnly": "true"}}, "delta.apendOnly"),
-    ("DeltaMergeOperator", {**WRITE, "keys": ["id"], "table_properties": {"delta.appendOnly": "maybe"}}, "maybe"),
-    ("DeltaCloneOperator", {**CLONE, "table_properties": {"fs.s3a.secret.key": "x"}}, "would hold a credential"),
+    ("DeltaWriteOperator", {**WRITE, "properties": {"delta.apendOnly": "true"}}, "delta.apendOnly"),
+    ("DeltaMergeOperator", {**WRITE, "merge_keys": ["id"], "properties": {"delta.appendOnly": "maybe"}}, "maybe"),
+    ("DeltaCloneOperator", {**CLONE, "properties": {"fs.s3a.secret.key": "x"}}, "would hold a credential"),
     ("DeltaRestoreOperator", {**TABLE, "timestamp": "yesterday"}, "not a point in time"),
     ("DeltaCloneOperator", {**CLONE, "timestamp": " "}, "not a point in time"),
     ("DeltaRowSensor", {**TABLE, "poke_interval": 0, "deferrable": True}, "between two looks"),
@@ -96,11 +96,15 @@ REFUSED: list[Any] = [
     ("DeltaIncrementalOperator", {**STEP, "python_callable": lambda *, day: day}, "takes no argument"),
     ("DeltaPartitionSensor", {**TABLE, "partitions": {"a": [["x"]]}}, "not a value of a partition column"),
     ("DeltaPartitionSensor", {**TABLE, "partitions": {"a": 1.5}}, "not a value of a partition column"),
-    ("DeltaWriteOperator", {**WRITE, "idempotency": "off", "identity": "x"}, "'off' does not use"),
-    ("DeltaDeleteOperator", {**TABLE, "all_rows": True, "idempotency": "off", "identity": "x"}, "'off' does not use"),
+    ("DeltaWriteOperator", {**WRITE, "exactly_once": False, "identity": "x"}, "exactly_once=False does not use"),
+    (
+        "DeltaDeleteOperator",
+        {**TABLE, "all_rows": True, "exactly_once": False, "identity": "x"},
+        "exactly_once=False does not use",
+    ),
     ("DeltaMergeOperator", {**MERGE, "source_alias": "T", "target_alias": "t"}, "a name of its own"),
     ("DeltaMergeOperator", {**MERGE, "source_alias": ""}, "not text"),
-    ("DeltaMergeOperator", {**WRITE, "keys": ["id"], "source_alias": "s"}, "only on uses"),
+    ("DeltaMergeOperator", {**WRITE, "merge_keys": ["id"], "source_alias": "s"}, "only on uses"),
     ("DeltaMergeOperator", {**MERGE, "clauses": [*MERGE["clauses"], {"when_matched_delete": {}}]}, "never be reached"),
     ("DeltaMergeOperator", {**MERGE, "clauses": [{"when_matched_update": {"set": {}}}]}, "needs a mapping"),
     ("DeltaMergeOperator", {**MERGE, "clauses": [{"when_matched_update": {"set": {"a": None}}}]}, "the value None"),
@@ -156,10 +160,10 @@ def test_what_other_tasks_decide_is_looked_at_when_the_mapped_task_runs() -> Non
 @pytest.mark.parametrize(
     ("name", "over", "problem"),
     [
-        ("DeltaWriteOperator", {"mode": ["append", "apend"]}, "mode='apend' is not possible"),
+        ("DeltaWriteOperator", {"write": ["append", "apend"]}, "write='apend' is not possible"),
         ("DeltaWriteOperator", {"table_uri": ["/t", "../t"]}, "leads out"),
         ("DeltaRowSensor", {"where": ["id > 1", "id >"]}, "id >"),
-        ("DeltaWriteOperator", [{"table_uri": "/t"}, {"table_uri": "/u", "mode": "apend"}], "is not possible"),
+        ("DeltaWriteOperator", [{"table_uri": "/t"}, {"table_uri": "/u", "write": "apend"}], "is not possible"),
         ("DeltaWriteOperator", [{"table_uri": "raw:t"}], "neither a URI"),
     ],
 )
@@ -173,13 +177,13 @@ def test_what_a_task_is_mapped_over_is_refused(name: str, over: Any, problem: st
 @pytest.mark.parametrize(
     ("name", "arguments"),
     [
-        ("DeltaWriteOperator", {**WRITE, "mode": "overwrite", "replace_where": "day = '{{ ds }}' AND ("}),
+        ("DeltaWriteOperator", {**WRITE, "write": "overwrite", "replace_where": "day = '{{ ds }}' AND ("}),
         ("DeltaMergeOperator", {**WRITE, "on": "{{ params.on }}", "clauses": [
             {"when_matched_delete": {"condition": "{{ params.one }}"}}, {"when_matched_update_all": {}},
         ]}),
         ("DeltaRestoreOperator", {**TABLE, "timestamp": "{{ ts }}"}),
         ("DeltaCheckOperator", {**TABLE, "rows": {"a": "{{ params.rule }}"}, "min_rows": "{{ params.least }}"}),
-        ("DeltaWriteOperator", {**WRITE, "table_properties": {"delta.appendOnly": "{{ params.only }}"}}),
+        ("DeltaWriteOperator", {**WRITE, "properties": {"delta.appendOnly": "{{ params.only }}"}}),
         ("DeltaIncrementalOperator", {**STEP, "source": "{{ params.at }}", "target": "{{ params.at }}"}),
     ],
     ids=lambda value: str(value)[:60],
@@ -210,7 +214,7 @@ def test_the_xcom_of_a_task_is_not_a_location(name: str) -> None:
             if name == "source"
             else delta_orch.airflow.DeltaOptimizeOperator(task_id="x", table_uri=told)
         )
-    ti = SimpleNamespace(xcom_pull=lambda **_: {"table_uri": "/o", "version": 3, "skipped": False})
+    ti = SimpleNamespace(xcom_pull=lambda **_: {"table_uri": "/o", "version": 3, "outcome": "written"})
     with pytest.raises(InvalidRequestError, match=f"{name} is the XCom of a task"):
         operator.render_template_fields({"ti": ti})
 

@@ -18,9 +18,7 @@ from delta_orch.airflow import (
     DeltaWriteOperator,
     delta_write_audit_publish,
 )
-from delta_orch.airflow.versions import keeps_state
 from delta_orch.errors import InvalidRequestError
-from tests.airflow.internals import ADDS_ONCE
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -44,16 +42,15 @@ def states(runs: Runs, run: Any, *tasks: str) -> list[str]:
 
 
 def dag_of(name: str, uri: Path, function: Any, **more: Any) -> DAG:
-    more = {**({} if more.get("mode") == "overwrite" or "keys" in more else ADDS_ONCE), **more}
     with DAG(name, schedule=None) as dag:
         delta_write_audit_publish(
-            "wap", table_uri=uri, checks=CHECKS, python_callable=function,
+            "wap", table_uri=uri, audit=CHECKS, python_callable=function,
             default_args={"retries": 1, "retry_delay": timedelta(0)}, **more,
         )  # fmt: skip
     return dag
 
 
-@pytest.mark.parametrize("mode", [{"mode": "append"}, {"mode": "overwrite"}, {"keys": ["id"]}])
+@pytest.mark.parametrize("mode", [{"write": "append"}, {"write": "overwrite"}, {"merge_keys": ["id"]}])
 def test_what_passes_is_published_and_told(runs: Runs, tmp_path: Path, mode: dict[str, Any]) -> None:
     from tests.airflow.test_airflow_exactly_once import asset_events
 
@@ -62,15 +59,15 @@ def test_what_passes_is_published_and_told(runs: Runs, tmp_path: Path, mode: dic
     outlet = Asset(name=name, uri=f"delta://file{tmp_path}/t")
     run = runs.run(dag_of(name, tmp_path / "t", lambda: rows(7, 8), outlets=[outlet], **mode))
     assert str(run.state) == "success"
-    assert content(tmp_path / "t") == ([5, 7, 8] if mode == {"mode": "append"} else [7, 8])
+    assert content(tmp_path / "t") == ([5, 7, 8] if mode == {"write": "append"} else [7, 8])
     staged, published = runs.xcom(run, "wap.stage"), runs.xcom(run, "wap.publish")
-    assert (staged["version"], published["version"], published["skipped"]) == (None, 1, False)
+    assert (staged["version"], published["version"], published["outcome"]) == (None, 1, "written")
     assert [event.extra["version"] for event in asset_events(name)] == [1]
 
 
 @pytest.mark.slow
 def test_a_group_cleared_after_its_publication_was_never_acknowledged(runs: Runs, tmp_path: Path) -> None:
-    """The commit is there, and Airflow does not know: the whole group, cleared, must not add the rows once more."""
+    """The commit is there, and Airflow does not know: the whole group, cleared, replaces its rows."""
     dag = dag_of("unheard", tmp_path / "t", lambda: rows(7))
     publish: Any = dag.get_task("wap.publish")
 
@@ -84,10 +81,10 @@ def test_a_group_cleared_after_its_publication_was_never_acknowledged(runs: Runs
     group = [f"wap.{name}" for name in ("stage", "amounts", "enough", "publish")]
     run = runs.clear(dag, run, *group)
     assert (str(run.state), content(tmp_path / "t")) == ("success", [7])
-    assert [runs.xcom(run, f"wap.{name}")["version"] for name in ("stage", "publish")] == [0, 0]
-    # Acknowledged now: who clears it again wants the rows again.
+    assert [runs.xcom(run, f"wap.{name}")["version"] for name in ("stage", "publish")] == [None, 1]
+    assert runs.xcom(run, "wap.publish")["outcome"] == "replaced"
     run = runs.clear(dag, run, *group)
-    assert (str(run.state), content(tmp_path / "t")) == ("success", [7, 7] if keeps_state() else [7])
+    assert (str(run.state), content(tmp_path / "t")) == ("success", [7])
 
 
 @pytest.mark.slow
@@ -114,12 +111,11 @@ def test_publishing_again_is_one_commit(runs: Runs, tmp_path: Path) -> None:
     run = runs.run(dag)
     assert str(run.state) == "success"
     xcom = runs.xcom(run, "wap.publish")
-    assert (xcom["version"], xcom["skipped"], xcom["recovered"]) == (0, False, True)
+    assert (xcom["version"], xcom["outcome"]) == (0, "recovered")
     runs.clear(dag, run, "wap.publish")
     assert content(tmp_path / "t") == [1]
     runs.clear(dag, run, "wap.stage", "wap.amounts", "wap.enough", "wap.publish")
-    again = [1, 1] if keeps_state() else [1]
-    assert content(tmp_path / "t") == again, "clearing all after success appends again, as without the group"
+    assert content(tmp_path / "t") == [1], "clearing all replaces the rows"
 
 
 def die_once(context: Any, result: Any) -> None:
@@ -131,7 +127,7 @@ def test_a_retried_stage_publishes_only_its_last_attempt(runs: Runs, tmp_path: P
     with DAG("restaged", schedule=None) as dag:
         stage = DeltaWriteOperator(
             task_id="stage", table_uri=tmp_path / "t", python_callable=lambda ti: rows(ti.try_number), stage=True,
-            retries=1, retry_delay=timedelta(0), post_execute=die_once, **ADDS_ONCE,
+            retries=1, retry_delay=timedelta(0), post_execute=die_once,
         )  # fmt: skip
         DeltaPublishOperator(task_id="publish", table_uri=tmp_path / "t", staged=stage.output)
     run = runs.run(dag)
@@ -148,7 +144,7 @@ def test_the_reference_opens_what_is_staged(runs: Runs, tmp_path: Path) -> None:
 
     with DAG("referenced", schedule=None) as dag:
         stage = DeltaWriteOperator(
-            task_id="stage", table_uri=tmp_path / "t", sql="SELECT 3 AS amount", engine="local", stage=True, **ADDS_ONCE
+            task_id="stage", table_uri=tmp_path / "t", sql="SELECT 3 AS amount", engine="local", stage=True
         )
         DeltaCheckOperator(
             task_id="look", table_uri=tmp_path / "t", reference=stage.output,
@@ -191,7 +187,7 @@ def test_constraints_of_the_table_and_functions_are_checked(runs: Runs, tmp_path
 )
 def test_wrong_checks_are_refused_when_the_dag_is_parsed(checks: Any) -> None:
     with DAG("wrong", schedule=None), pytest.raises(InvalidRequestError):
-        delta_write_audit_publish("wap", table_uri="/t", checks=checks, python_callable=rows)
+        delta_write_audit_publish("wap", table_uri="/t", audit=checks, python_callable=rows)
 
 
 @pytest.mark.slow
@@ -211,10 +207,9 @@ def test_an_audit_of_the_whole_table_holds_for_the_version_that_is_published(
         delta_write_audit_publish(
             "wap",
             table_uri=uri,
-            checks={"unique": {"python_callable": unique}},
+            audit={"unique": {"python_callable": unique}},
             python_callable=lambda: rows(7),
             if_unchanged=if_unchanged,
-            **ADDS_ONCE,
         )
     state = runs.state(runs.run(dag), "wap.publish")
     assert (state, content(uri)) == (("success", [5, 7, 7]) if if_unchanged is False else ("failed", [5, 7]))
@@ -230,7 +225,5 @@ def test_an_audit_of_the_whole_table_holds_for_the_version_that_is_published(
 )
 def test_what_holds_for_each_row_needs_no_unchanged_table(check: dict[str, Any], *, default: bool) -> None:
     with DAG("defaults", schedule=None):
-        group = delta_write_audit_publish(
-            "g", table_uri="/t", python_callable=lambda: None, checks={"c": check}, **ADDS_ONCE
-        )
+        group = delta_write_audit_publish("g", table_uri="/t", python_callable=lambda: None, audit={"c": check})
     assert group.children["g.publish"].if_unchanged is default

@@ -53,8 +53,8 @@ def test_rows_of_a_function(runs: Runs, tmp_path: Path, stage: bool) -> None:
     uri = tmp_path / "t"
     with DAG("scd2_rows", schedule="@daily", start_date=DAY, catchup=False) as dag:
         last: Any = DeltaMergeOperator(
-            task_id="write", table_uri=uri, keys=["name"], python_callable=lambda logical_date: DAYS[logical_date.day],
-            stage=stage, **VERSIONS, **DIES_ONCE,
+            task_id="write", table_uri=uri, merge_keys=["name"], stage=stage,
+            python_callable=lambda logical_date: DAYS[logical_date.day], **VERSIONS, **DIES_ONCE,
         )  # fmt: skip
         if stage:
             last = DeltaPublishOperator(task_id="publish", table_uri=uri, staged=last.output)
@@ -77,7 +77,7 @@ def test_what_is_new_in_a_source(runs: Runs, tmp_path: Path, whole: bool) -> Non
 
     with DAG("scd2_changes", schedule="@daily", start_date=DAY, catchup=False) as dag:
         DeltaIncrementalOperator(
-            task_id="write", source=source.uri, target=uri, mode="scd2", merge_keys=["name"], python_callable=read,
+            task_id="write", source=source.uri, target=uri, write="scd2", merge_keys=["name"], python_callable=read,
             **how, **DIES_ONCE,
         )  # fmt: skip
     for day, given in DAYS.items():
@@ -91,18 +91,18 @@ def test_what_is_new_in_a_source(runs: Runs, tmp_path: Path, whole: bool) -> Non
 @pytest.mark.parametrize(
     ("kind", "arguments", "problem"),
     [
-        (DeltaMergeOperator, {"keys": ["a"], "delete_marker": "gone"}, "only sequence_by uses"),
-        (DeltaMergeOperator, {"keys": ["a"], "sequence_by": " "}, "not text"),
-        (DeltaMergeOperator, {"keys": ["a"], "sequence_by": "b", "schema_mode": "merge"}, "columns of the table"),
-        (DeltaMergeOperator, {"keys": ["a"], "sequence_by": "b", "full_snapshot": True, "stage": True}, "full"),
+        (DeltaMergeOperator, {"merge_keys": ["a"], "delete_marker": "gone"}, "only write='scd2' uses"),
+        (DeltaMergeOperator, {"merge_keys": ["a"], "sequence_by": " "}, "not text"),
+        (DeltaMergeOperator, {"merge_keys": ["a"], "sequence_by": "b", "schema_mode": "merge"}, "columns of the table"),
+        (DeltaMergeOperator, {"merge_keys": ["a"], "sequence_by": "b", "full_snapshot": True, "stage": True}, "full"),
         (
             DeltaMergeOperator,
             {"on": "a = b", "clauses": [{"when_matched_delete": {}}], "sequence_by": "b"},
-            "only keys uses",
+            "and only then",
         ),
-        (DeltaIncrementalOperator, {"mode": "scd2", "merge_keys": ["a"]}, "takes sequence_by"),
-        (DeltaIncrementalOperator, {"mode": "scd2", "sequence_by": "a"}, "merge_keys"),
-        (DeltaIncrementalOperator, {"mode": "merge", "merge_keys": ["a"], "sequence_by": "b"}, "takes sequence_by"),
+        (DeltaIncrementalOperator, {"write": "scd2", "merge_keys": ["a"]}, "takes sequence_by"),
+        (DeltaIncrementalOperator, {"write": "scd2", "sequence_by": "a"}, "merge_keys"),
+        (DeltaIncrementalOperator, {"write": "merge", "merge_keys": ["a"], "sequence_by": "b"}, "takes sequence_by"),
     ],
 )
 def test_arguments_that_do_not_go_together(kind: Any, arguments: dict[str, Any], problem: str) -> None:

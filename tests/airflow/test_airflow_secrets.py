@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 
 import delta_orch.airflow
 from delta_orch.airflow import DeltaHook
-from tests.airflow.internals import ADDS_ONCE, redact, without_requests
+from tests.airflow.internals import redact, without_requests
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -60,7 +60,7 @@ LOCATED: Mapping[str, Argument] = {
         "DeltaWriteOperator", lambda secret: {"table_uri": secret}, {"python_callable": rows}
     ),
     "DeltaMergeOperator.table_uri": (
-        "DeltaMergeOperator", lambda secret: {"table_uri": secret}, {"python_callable": rows, "keys": ["id"]}
+        "DeltaMergeOperator", lambda secret: {"table_uri": secret}, {"python_callable": rows, "merge_keys": ["id"]}
     ),
     "DeltaWriteOperator.tables": (
         "DeltaWriteOperator", lambda secret: {"tables": {"a": secret}}, {"sql": "SELECT * FROM a", "engine": "local"}
@@ -112,14 +112,14 @@ SET: Mapping[str, Argument] = {
         lambda setting: {"application_args": [part for name, one in setting.items() for part in (f"--{name}", one)]},
         {"application": "none.py"},
     ),
-    "DeltaWriteOperator.table_properties": (
-        "DeltaWriteOperator", lambda setting: {"table_properties": setting}, {"python_callable": rows}
+    "DeltaWriteOperator.properties": (
+        "DeltaWriteOperator", lambda setting: {"properties": setting}, {"python_callable": rows}
     ),
-    "DeltaMergeOperator.table_properties": (
-        "DeltaMergeOperator", lambda setting: {"table_properties": setting}, {"python_callable": rows, "keys": ["id"]}
+    "DeltaMergeOperator.properties": (
+        "DeltaMergeOperator", lambda setting: {"properties": setting}, {"python_callable": rows, "merge_keys": ["id"]}
     ),
-    "DeltaCloneOperator.table_properties": (
-        "DeltaCloneOperator", lambda setting: {"table_properties": setting}, {"source": "/s", "target": "/t"}
+    "DeltaCloneOperator.properties": (
+        "DeltaCloneOperator", lambda setting: {"properties": setting}, {"source": "/s", "target": "/t"}
     ),
 }  # fmt: skip
 """Arguments that are settings by name."""
@@ -208,7 +208,7 @@ def test_what_a_connection_holds_is_kept_nowhere(
     with DAG(f"holds_{form.replace(' ', '_')}", schedule=None, start_date=DAY_1) as dag:
         for name, place in (("writes", str(tmp_path / "t")), ("named", "name")):
             delta_orch.airflow.DeltaWriteOperator(
-                task_id=name, table_uri=place, delta_conn_id="holds", python_callable=rows, **ADDS_ONCE
+                task_id=name, table_uri=place, delta_conn_id="holds", python_callable=rows
             )
         delta_orch.airflow.DeltaRowSensor(
             task_id="waits", table_uri="name", delta_conn_id="holds", timeout=0.2, poke_interval=0.1, deferrable=True

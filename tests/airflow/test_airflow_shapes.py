@@ -59,7 +59,7 @@ def test_mapped_task_groups_and_expand_kwargs(runs: Runs, tmp_path: Path) -> Non
                 [{"table_uri": str(tmp_path / name), "op_kwargs": {"v": name}} for name in ("x", "y")]
             )
             DeltaWriteOperator.partial(
-                task_id="wheres", table_uri=str(tmp_path / "w"), mode="overwrite", python_callable=lambda v: rows(v)
+                task_id="wheres", table_uri=str(tmp_path / "w"), write="overwrite", python_callable=lambda v: rows(v)
             ).expand_kwargs([{"replace_where": f"v = '{name}'", "op_kwargs": {"v": name}} for name in ("k", "l")])
     for times in (1, 2):
         run = runs.run(dag, DAY_5 + timedelta(days=times))
@@ -99,7 +99,10 @@ def test_manual_runs_without_a_date(runs: Runs, tmp_path: Path) -> None:
     with DAG("shape_manual", schedule=None) as dag:
         DeltaWriteOperator(task_id="append", table_uri=tmp_path / "a", python_callable=lambda run_id: rows(run_id))
         DeltaWriteOperator(
-            task_id="overwrite", table_uri=tmp_path / "o", mode="overwrite", python_callable=lambda run_id: rows(run_id)
+            task_id="overwrite",
+            table_uri=tmp_path / "o",
+            write="overwrite",
+            python_callable=lambda run_id: rows(run_id),
         )
         DeltaWriteOperator(
             task_id="sql", table_uri=tmp_path / "s", sql="SELECT '{{ dag_run.run_after | ds }}' AS v", engine="local"
@@ -134,7 +137,7 @@ def test_mapped_merges_deletes_and_checks(runs: Runs, tmp_path: Path) -> None:
     DeltaTable(uri).append(rows("a", "b", "c"))
     with DAG("shape_mapped_rows", **DAILY) as dag:
         merged = DeltaMergeOperator.partial(
-            task_id="merge", table_uri=str(uri), keys=["v"], python_callable=lambda v: rows(v)
+            task_id="merge", table_uri=str(uri), merge_keys=["v"], python_callable=lambda v: rows(v)
         ).expand(op_kwargs=[{"v": "a"}, {"v": "d"}])
         deleted = DeltaDeleteOperator.partial(task_id="delete", table_uri=str(uri)).expand(where=["v = 'b'", "v = 'c'"])
         checked = DeltaCheckOperator.partial(task_id="check", table_uri=str(uri)).expand(min_rows=[1, 2])
@@ -155,7 +158,7 @@ def test_a_group_that_audits_in_a_branch_that_is_not_taken(runs: Runs, tmp_path:
             return logical_date == DAY_6
 
         group = delta_write_audit_publish(
-            "wap", table_uri=tmp_path / "t", python_callable=lambda ds: rows(ds), checks={"some": {"min_rows": 1}}
+            "wap", table_uri=tmp_path / "t", python_callable=lambda ds: rows(ds), audit={"some": {"min_rows": 1}}
         )
         go() >> group
     runs.run(dag, DAY_5)
@@ -194,7 +197,7 @@ def test_an_argument_whose_template_renders_to_nothing_is_refused(runs: Runs, tm
         place: dict[str, Any] = {"table_uri": str(tmp_path / "t")}
         for name, where in (("task", lost), ("text", "{{ '' }}")):
             DeltaWriteOperator(
-                task_id=f"overwrite_{name}", mode="overwrite", replace_where=where,
+                task_id=f"overwrite_{name}", write="overwrite", replace_where=where,
                 python_callable=lambda: rows("a"), **place,
             )  # fmt: skip
         DeltaMergeOperator(
@@ -204,7 +207,7 @@ def test_an_argument_whose_template_renders_to_nothing_is_refused(runs: Runs, tm
         DeltaCheckOperator(task_id="check", reference=lost, min_rows=1, **place)
         DeltaRowSensor(task_id="sensor", where=lost, timeout=1, poke_interval=0.1, **place)
         DeltaWriteOperator.partial(
-            task_id="mapped", mode="overwrite", replace_where=lost, python_callable=lambda v: rows(v), **place
+            task_id="mapped", write="overwrite", replace_where=lost, python_callable=lambda v: rows(v), **place
         ).expand(op_kwargs=[{"v": "a"}])
         # What a function makes of None is its own affair.
         DeltaWriteOperator(

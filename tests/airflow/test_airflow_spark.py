@@ -63,7 +63,7 @@ SCRIPT = textwrap.dedent(
 
         @task.delta(
             table_uri=str(home / "bronze"),
-            mode="overwrite",
+            write="overwrite",
             replace_where="day = date'{{ ds }}'",
             partition_by=["day"],
             spark_conf=SPARK,
@@ -85,7 +85,7 @@ SCRIPT = textwrap.dedent(
             sql="SELECT day, sum(flight) AS flight FROM silver GROUP BY day",
             tables={"silver": str(home / "silver")},
             table_uri=str(home / "gold"),
-            mode="overwrite",
+            write="overwrite",
             spark_conf=SPARK,
         )
         bronze() >> silver >> gold
@@ -179,7 +179,7 @@ def test_only_what_asks_for_spark_needs_it(runs: Runs, tmp_path: Path, monkeypat
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "pyspark", None)
     with DAG("without_spark", schedule=None) as dag:
-        write: dict[str, Any] = {"sql": "SELECT 1 AS id", "mode": "overwrite"}
+        write: dict[str, Any] = {"sql": "SELECT 1 AS id", "write": "overwrite"}
         DeltaWriteOperator(task_id="local", table_uri=tmp_path / "local", **write)
         DeltaWriteOperator(task_id="spark", table_uri=tmp_path / "spark", spark_conf={"spark.master": "local"}, **write)
     run = runs.run(dag)

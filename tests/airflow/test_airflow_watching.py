@@ -209,7 +209,7 @@ def test_a_watched_asset_has_a_watcher(tmp_path: Path) -> None:
 
 class Events(dict[Any, Any]):
     def __missing__(self, asset: Any) -> Any:
-        self[asset] = SimpleNamespace(keys=[], add_partitions=lambda keys: self[asset].keys.extend(keys))
+        self[asset] = SimpleNamespace(merge_keys=[], add_partitions=lambda keys: self[asset].keys.extend(keys))
         return self[asset]
 
 
@@ -230,9 +230,9 @@ def test_touched_partitions_become_keys(tmp_path: Path) -> None:
     table.append(rows("later"))
     keys, xcom = relayed(table, payloads)
     assert keys == xcom["partition_keys"] == ["b", "c"]
-    assert relayed(table, [])[1]["skipped"] is True
+    assert relayed(table, [])[1]["outcome"] == "nothing new"
     assert relayed(table, [{**payloads[0], "table_uri": "file:///elsewhere"}])[0] == []
-    operators: list[dict[str, Any]] = [{"table_uri": table.uri, "version": 2, "skipped": False}]
+    operators: list[dict[str, Any]] = [{"table_uri": table.uri, "version": 2, "outcome": "written"}]
     assert relayed(table, operators)[0] == ["later"]
     operators[0]["starting_version"] = 0
     assert relayed(table, operators)[0] == ["a", "b", "c", "later"]
@@ -259,7 +259,7 @@ def test_changes_as_a_decorator(runs: Runs, tmp_path: Path) -> None:
     DeltaTable(tmp_path / "s").append(rows("a", "b"))
     with DAG("changes", schedule=None) as dag:
 
-        @task.delta_changes(source=tmp_path / "s", target=tmp_path / "t", mode="append")
+        @task.delta_changes(source=tmp_path / "s", target=tmp_path / "t", write="append")
         def copy(batch: Any, factor: int, ds: str | None = None) -> pa.Table:
             found = batch.scan().to_arrow()
             return found.set_column(1, "v", pa.array([factor * v for v in found["v"].to_pylist()], pa.int64()))

@@ -66,7 +66,7 @@ def test_a_handshake_there_and_back(runs: Runs, tmp_path: Path) -> None:
     assert isinstance(asked(), dg.SkipReason)
     with DAG("gold", schedule=None) as dag:
         step = DeltaIncrementalOperator(
-            task_id="gold", source=event["table_uri"], target=tmp_path / "gold", mode="append",
+            task_id="gold", source=event["table_uri"], target=tmp_path / "gold", write="append",
             python_callable=new_rows,
         )  # fmt: skip
         step >> DeltaTxnSensor(

@@ -16,12 +16,11 @@ from airflow.sdk import DAG, Asset, AssetAlias, task
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaWriteOperator
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import ConcurrentTransactionError, InvalidRequestError
 from tests.certain import some
 
 DAY_1 = datetime(2024, 1, 1, tzinfo=UTC)
 DAY_2 = datetime(2024, 1, 2, tzinfo=UTC)
-NOW = datetime.now(UTC)
 NO_DELAY: dict[str, Any] = {"retries": 1, "retry_delay": timedelta(0)}
 
 
@@ -58,9 +57,7 @@ class Source:
 def test_append_creates_the_table_and_reports_the_commit(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     with DAG("append", schedule="@daily", start_date=DAY_1) as dag:
 
-        @task.delta(
-            table_uri=str(tmp_path / "t"), partition_by=["day"], table_properties={"delta.checkpointInterval": "7"}
-        )
+        @task.delta(table_uri=str(tmp_path / "t"), partition_by=["day"], properties={"delta.checkpointInterval": "7"})
         def load(ds: str) -> pa.Table:
             return day_of_flights(ds, 1, 2)
 
@@ -87,9 +84,8 @@ def test_retry_after_the_commit_writes_nothing_and_computes_nothing(runs, tmp_pa
     assert (runs.state(run, "load"), runs.tries(run, "load")) == ("success", 2)
     assert source.calls == 1
     assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 2)]
-    # The attempt that found the commit reports it as the task's own; it said `skipped` before.
     report = runs.xcom(run, "load")
-    assert (report["version"], report["skipped"], report["recovered"]) == (0, False, True)
+    assert (report["version"], report["outcome"]) == (0, "recovered")
     assert report["operation_metrics"]["numOutputRows"] in (2, "2")
     assert DeltaTable(str(tmp_path / "t")).version() == 0
 
@@ -106,57 +102,23 @@ def test_retry_before_the_commit_writes(runs, tmp_path: Path) -> None:  # type: 
         load()
     run = runs.run(dag)
     assert (runs.state(run, "load"), runs.tries(run, "load")) == ("success", 2)
-    assert runs.xcom(run, "load")["skipped"] is False
+    assert runs.xcom(run, "load")["outcome"] == "written"
     assert json.loads(some(DeltaTable(str(tmp_path / "t")).history()[0].user_metadata))["try_number"] == 2
     assert rows(tmp_path / "t") == [("2024-01-01", 1)]
 
 
-def test_without_idempotency_every_attempt_writes(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    with DAG("no_idempotency", schedule=None) as dag:
+def test_without_exactly_once_every_attempt_writes(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    with DAG("not_exactly_once", schedule=None) as dag:
         DeltaWriteOperator(
             task_id="load",
             python_callable=Source(day_of_flights("2024-01-01", 1)),
             table_uri=str(tmp_path / "t"),
-            idempotency="off",
+            exactly_once=False,
             **DIES_AFTER_COMMIT,
         )
     runs.run(dag)
     assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 1)]
     assert DeltaTable(str(tmp_path / "t")).txns() == {}
-
-
-@pytest.mark.slow
-def test_idempotency_partition_writes_an_interval_once_whichever_run_comes(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    with DAG("once_per_interval", schedule="@daily", start_date=DAY_1) as dag:
-        DeltaWriteOperator(
-            task_id="load",
-            python_callable=Source(day_of_flights("2024-01-01", 1), day_of_flights("2024-01-01", 1)),
-            table_uri=str(tmp_path / "t"),
-            idempotency="partition",
-        )
-    assert runs.xcom(runs.run(dag, DAY_1), "load")["skipped"] is False
-    assert runs.xcom(runs.run(dag, DAY_1), "load")["skipped"] is True
-    assert rows(tmp_path / "t") == [("2024-01-01", 1)]
-    runs.run(dag, DAY_2)
-    assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 1)]
-    DeltaTable(str(tmp_path / "t")).restore(version=0)
-    # What is undone is written again, and once.
-    for _ in range(2):
-        runs.run(dag, DAY_2)
-        assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-01", 1)]
-
-
-def test_idempotency_partition_needs_an_interval(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    with DAG("once_per_nothing", schedule=None) as dag:
-        DeltaWriteOperator(
-            task_id="load",
-            python_callable=Source(day_of_flights("2024-01-01", 1)),
-            table_uri=str(tmp_path / "t"),
-            idempotency="partition",
-        )
-    run = runs.run(dag, None)
-    assert runs.state(run, "load") == "failed"
-    assert not DeltaTable(str(tmp_path / "t")).exists()
 
 
 def daily_replace(name: str, uri: Path, source: Callable[..., pa.Table]) -> DAG:
@@ -165,7 +127,7 @@ def daily_replace(name: str, uri: Path, source: Callable[..., pa.Table]) -> DAG:
             task_id="load",
             python_callable=source,
             table_uri=str(uri),
-            mode="overwrite",
+            write="overwrite",
             replace_where="day = '{{ ds }}'",
             partition_by=["day"],
         )
@@ -187,30 +149,31 @@ def test_backfill_of_an_older_day_is_not_dropped(runs, tmp_path: Path) -> None: 
         return day_of_flights(ds, int(ds[-2:]))
 
     dag = daily_replace("backfill", tmp_path / "t", source)
-    runs.run(dag, DAY_2, run_after=DAY_2 + timedelta(days=1))
-    runs.run(dag, DAY_1, run_after=DAY_1 + timedelta(days=1))
+    runs.run(dag, DAY_2)
+    runs.run(dag, DAY_1)
     assert rows(tmp_path / "t") == [("2024-01-01", 1), ("2024-01-02", 2)]
 
 
-def test_zombie_of_an_older_run_is_fenced(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    """The older run computes, hangs, and comes to its commit after a newer run of the same day has committed."""
+def test_zombie_of_an_older_attempt_is_fenced(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+    """The older attempt computes, hangs, and comes to its commit after a newer one of the same day has committed."""
     newer = daily_replace("zombie", tmp_path / "t", lambda: day_of_flights("2024-01-01", 2))
 
     def hang() -> pa.Table:
-        runs.run(newer, DAY_1, run_after=NOW)
+        runs.run(newer, DAY_1)
         return day_of_flights("2024-01-01", 1)
 
     table = DeltaTable(str(tmp_path / "t"))
     table.append(day_of_flights("2024-01-01", 0), partition_by=["day"])
-    older = daily_replace("zombie", tmp_path / "t", hang)
-    operator = older.get_task("load")
-    report = operator.execute(context_of_run(operator, run_after=NOW - timedelta(hours=1)))
-    assert report["skipped"] is True
+    operator = daily_replace("zombie", tmp_path / "t", hang).get_task("load")
+    with pytest.raises(ConcurrentTransactionError):  # It is tried again, and comes late then.
+        operator.execute(context_of_older_attempt(operator))
+    operator.python_callable = lambda: day_of_flights("2024-01-01", 1)
+    assert operator.execute(context_of_older_attempt(operator))["outcome"] == "fenced"
     assert rows(tmp_path / "t") == [("2024-01-01", 2)]
 
 
-def context_of_run(operator: Any, *, run_after: datetime) -> dict[str, Any]:
-    """The context of a run that another process works on: Airflow runs one DAG at a time in one process."""
+def context_of_older_attempt(operator: Any) -> dict[str, Any]:
+    """The context of an attempt that another process works on: Airflow runs one DAG at a time in one process."""
     from types import SimpleNamespace
 
     operator.replace_where = "day = '2024-01-01'"
@@ -222,26 +185,19 @@ def context_of_run(operator: Any, *, run_after: datetime) -> dict[str, Any]:
         try_number=1,
         max_tries=0,
         task=operator,
+        id="00000000-0000-7000-8000-000000000000",
+        xcom_pull=lambda **_: [],
     )
     dag_run = SimpleNamespace(
         clear_number=0,
-        partition_key=None,
+        run_type="manual",
+        logical_date=DAY_1,
         data_interval_start=DAY_1,
         data_interval_end=DAY_1,
-        run_after=run_after,
-        start_date=run_after,
+        run_after=DAY_1,
+        start_date=DAY_1,
     )
     return {"ti": ti, "dag_run": dag_run, "dag": operator.dag, "outlets": [], "outlet_events": {}}
-
-
-def test_older_run_that_starts_after_a_newer_one_is_skipped(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
-    source = Source(day_of_flights("2024-01-01", 1), day_of_flights("2024-01-01", 2))
-    dag = daily_replace("late", tmp_path / "t", source)
-    runs.run(dag, DAY_1, run_after=NOW)
-    run = runs.run(dag, DAY_1, run_after=NOW - timedelta(hours=1))
-    assert source.calls == 1
-    assert runs.xcom(run, "load")["skipped"] is True
-    assert rows(tmp_path / "t") == [("2024-01-01", 1)]
 
 
 def test_mapped_tasks_each_write(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -301,7 +257,7 @@ def test_kinds_of_rows(runs, tmp_path: Path, convert: Callable[[pa.Table], Any])
     assert isinstance(convert(day_of_flights("d")), pa.Table | pa.RecordBatchReader | pd.DataFrame | pl.DataFrame)
 
 
-def test_dynamic_partition_overwrite(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
+def test_overwrite_of_partitions(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     table = DeltaTable(str(tmp_path / "t"))
     table.append(pa.concat_tables([day_of_flights("a", 1), day_of_flights("b", 2)]), partition_by=["day"])
     with DAG("dynamic", schedule=None) as dag:
@@ -309,8 +265,7 @@ def test_dynamic_partition_overwrite(runs, tmp_path: Path) -> None:  # type: ign
             task_id="load",
             python_callable=lambda: day_of_flights("b", 3),
             table_uri=str(tmp_path / "t"),
-            mode="overwrite",
-            partition_overwrite_mode="dynamic",
+            write="overwrite_partitions",
         )
     runs.run(dag)
     assert rows(tmp_path / "t") == [("a", 1), ("b", 3)]
@@ -340,7 +295,7 @@ def test_mode_error_creates_once_and_survives_its_own_retry(runs, tmp_path: Path
                 task_id="load",
                 python_callable=lambda: day_of_flights("a", 1),
                 table_uri=str(tmp_path / "t"),
-                mode="error",
+                write="error",
                 **DIES_AFTER_COMMIT,
             )
         return dag
@@ -356,11 +311,11 @@ def test_mode_ignore_leaves_an_existing_table(runs, tmp_path: Path) -> None:  # 
     DeltaTable(str(tmp_path / "t")).append(day_of_flights("a", 1))
     source = Source(day_of_flights("b", 2))
     with DAG("ignore", schedule=None) as dag:
-        DeltaWriteOperator(task_id="load", python_callable=source, table_uri=str(tmp_path / "t"), mode="ignore")
+        DeltaWriteOperator(task_id="load", python_callable=source, table_uri=str(tmp_path / "t"), write="ignore")
     run = runs.run(dag)
     table_id = DeltaTable(str(tmp_path / "t")).snapshot().metadata.id
     reference = {"table_uri": f"file://{tmp_path}/t", "version": 0, "table_id": table_id}
-    assert runs.xcom(run, "load") == {**reference, "skipped": True}
+    assert runs.xcom(run, "load") == {**reference, "outcome": "nothing new"}
     assert source.calls == 0
 
 
@@ -379,11 +334,11 @@ def test_outlets_carry_the_version(runs, tmp_path: Path) -> None:  # type: ignor
     run = runs.run(dag)
     with create_session() as session:
         events = session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == "outlets")).all()
-        extras = [{key: event.extra.get(key) for key in ("table_uri", "version", "skipped")} for event in events]
+        extras = [{key: event.extra.get(key) for key in ("table_uri", "version", "outcome")} for event in events]
         names = {event.asset.name for event in events}
     assert runs.state(run, "load") == "success"
     assert extras
-    assert extras == [{"table_uri": f"file://{tmp_path}/t", "version": 0, "skipped": False}] * len(extras)
+    assert extras == [{"table_uri": f"file://{tmp_path}/t", "version": 0, "outcome": "written"}] * len(extras)
     # The alias resolves to the asset that stands for the table, not to a second one with the same URI.
     assert names == {"flights"}
 
@@ -427,25 +382,27 @@ async def coroutine() -> None:
         ({"python_callable": day_of_flights, "sql": "SELECT 1"}, "exactly one"),
         ({"python_callable": "load"}, "python_callable must be"),
         ({"python_callable": coroutine}, "not a plain function"),
-        ({"python_callable": day_of_flights, "mode": "merge"}, "mode='merge'"),
+        ({"python_callable": day_of_flights, "write": "upsert"}, "write='upsert'"),
+        ({"python_callable": day_of_flights, "write": "merge"}, "merge_keys"),
+        ({"python_callable": day_of_flights, "mode": "append"}, "has the argument mode"),
+        ({"python_callable": day_of_flights, "table_properties": {}}, "has the argument table_properties"),
+        ({"python_callable": day_of_flights, "on_redo": "maybe"}, "on_redo='maybe'"),
+        ({"python_callable": day_of_flights, "write": "append", "merge_keys": ["a"]}, "merge_keys"),
+        ({"python_callable": day_of_flights, "write": "merge", "merge_keys": ["a"], "unit_column": "u"}, "unit_column"),
+        ({"python_callable": day_of_flights, "exactly_once": False, "unit_column": "u"}, "unit_column"),
+        ({"python_callable": day_of_flights, "writer": "load"}, "no writer of units"),
         ({"python_callable": day_of_flights, "engine": "flink"}, "engine='flink'"),
-        ({"python_callable": day_of_flights, "idempotency": "maybe"}, "idempotency='maybe'"),
-        ({"python_callable": day_of_flights, "replace_where": "a = 1"}, "replace_where, which mode 'append'"),
-        ({"python_callable": day_of_flights, "partition_overwrite_mode": "dynamic"}, "which mode 'append'"),
+        ({"python_callable": day_of_flights, "idempotency": "off"}, "has the argument idempotency"),
+        ({"python_callable": day_of_flights, "replace_where": "a = 1"}, "replace_where, which write='append'"),
         (
-            {
-                "python_callable": day_of_flights,
-                "mode": "overwrite",
-                "replace_where": "a = 1",
-                "partition_overwrite_mode": "dynamic",
-            },
-            "exclude each other",
+            {"python_callable": day_of_flights, "write": "overwrite_partitions", "replace_where": "a = 1"},
+            "replace_where, which write='overwrite_partitions'",
         ),
         ({"python_callable": day_of_flights, "tables": {"a": "/a"}}, "only sql uses"),
         ({"sql": "SELECT 1", "engine": "local", "spark_conf": {}}, "spark_conf, which the local engine"),
         ({"sql": " "}, "sql=' ', which is not text"),
         ({"sql": "SELECT 1", "tables": ["a"]}, "tables must be Mapping"),
-        ({"python_callable": day_of_flights, "mode": "overwrite", "replace_where": ""}, "replace_where=''"),
+        ({"python_callable": day_of_flights, "write": "overwrite", "replace_where": ""}, "replace_where=''"),
         ({"python_callable": day_of_flights, "identity": 5}, "identity must be str"),
         ({"python_callable": day_of_flights, "op_args": "ab"}, "op_args must be Collection"),
         ({"python_callable": day_of_flights, "delta_conn_id": None}, "delta_conn_id must be str"),
@@ -472,8 +429,9 @@ def test_the_schema_may_follow_the_rows(runs, tmp_path: Path) -> None:  # type: 
 
 
 @pytest.mark.parametrize(
-    "options", [{"schema_mode": "grow"}, {"schema_mode": "overwrite"}, {"schema_mode": "overwrite", "mode": "overwrite",
-    "replace_where": "day = 1"}], ids=["unknown", "append", "replace_where"])  # fmt: skip
+    "options", [{"schema_mode": "grow"}, {"schema_mode": "overwrite"},
+    {"schema_mode": "overwrite", "write": "overwrite", "replace_where": "day = 1"}], ids=["unknown", "append", "where"]
+)  # fmt: skip
 def test_schema_modes_that_cannot_be(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidRequestError, match="schema_mode"):
         DeltaWriteOperator(task_id="t", table_uri="x", python_callable=lambda: {}, **options)
@@ -485,9 +443,9 @@ def test_a_table_of_an_asset_is_not_overwritten(runs, tmp_path: Path) -> None:  
     source = Source(day_of_flights("2024-01-01", 2))
     with DAG("overwrites", schedule=None) as dag:
         where: dict[str, Any] = {"python_callable": source, "table_uri": str(tmp_path / "t")}
-        DeltaWriteOperator(task_id="all", mode="overwrite", **where)
-        DeltaWriteOperator(task_id="some", mode="overwrite", replace_where="day = '2024-01-01'", **where)
-        DeltaWriteOperator(task_id="more", mode="append", **where)
+        DeltaWriteOperator(task_id="all", write="overwrite", **where)
+        DeltaWriteOperator(task_id="some", write="overwrite", replace_where="day = '2024-01-01'", **where)
+        DeltaWriteOperator(task_id="more", write="append", **where)
     run = runs.run(dag)
     states = [runs.state(run, name) for name in ("all", "some", "more")]
     assert (states, source.calls) == (["failed", "failed", "success"], 1)

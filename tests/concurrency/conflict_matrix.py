@@ -183,6 +183,10 @@ def add_files(table: DeltaTable, **options: Any) -> Any:
     return table.add_files(["day=a/other.parquet"], **options)
 
 
+def replace_by_files(table: DeltaTable, **options: Any) -> Any:
+    return table.add_files(["day=a/other.parquet"], replace_where="day = 'a'", **options)
+
+
 def clone_over(table: DeltaTable, **options: Any) -> Any:
     source = new_table()
     source.append(rows("cloned", ("a", 1)), partition_by=["day"])
@@ -198,6 +202,7 @@ WHOLE_VERBS: dict[str, Verb] = {
     "create_or_replace": replace_table,
     "create_or_replace, rows": replace_table_by_rows,
     "add_files, day a": add_files,
+    "add_files, replace day a": replace_by_files,
 }
 """What concerns the table as a whole, beside what it may meet."""
 

@@ -1,4 +1,4 @@
-"""The command line on golden tables: every command answers, for people and as JSON, and agrees with the case."""
+"""The command line on every eighth case: every command answers, for people and as JSON, and agrees with the case."""
 
 from __future__ import annotations
 
@@ -10,11 +10,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.cli.main import run
-from tests.harness.golden import GoldenCase, load_cases, prepare_table
+from tests.harness.conformance.cases import conformance_cases
+from tests.harness.golden import GoldenCase, prepare_table
 
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
-CASES = [case for case in load_cases(ROOT) if case.kind in ("read", "cdf")][::8]
-NEEDS_GOLDEN = pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
+CASES = conformance_cases(("read", "cdf"))[::8]
 
 
 @pytest.fixture
@@ -33,7 +32,6 @@ def cli(capsys: pytest.CaptureFixture[str]) -> Any:
     return call
 
 
-@NEEDS_GOLDEN
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_every_command(case: GoldenCase, tmp_path: Path, cli: Any) -> None:
     table, expect, output = prepare_table(case, tmp_path), case.expect, tmp_path / "rows.parquet"
@@ -51,8 +49,8 @@ def test_every_command(case: GoldenCase, tmp_path: Path, cli: Any) -> None:
     assert cli("explain", table)["total"]["num_files"] == expect["num_files"]
     shown = cli("show", table, "--limit", 3)
     assert len(shown["rows"]) == min(3, expect["total_rows"])
-    assert cli("read", table, "--output", output)["num_rows"] == expect["total_rows"]
+    assert cli("read", table, "--output", output, "--force")["num_rows"] == expect["total_rows"]
     assert pq.read_metadata(output).num_rows == expect["total_rows"]
     for feed in (expect.get("cdf") or {}).values():
-        found = cli("changes", table, "--from", feed["from"], "--to", feed["to"], "--output", output)
+        found = cli("changes", table, "--from", feed["from"], "--to", feed["to"], "--output", output, "--force")
         assert found["num_rows"] == feed["total_rows"]

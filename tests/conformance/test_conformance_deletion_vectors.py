@@ -1,4 +1,4 @@
-"""Every deletion vector of the golden tables can be read, and is refused where its case says it is damaged."""
+"""Every deletion vector of the cases can be read, and is refused where its case says it is damaged."""
 
 from __future__ import annotations
 
@@ -12,16 +12,13 @@ from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.action_json import parse_deletion_vector
 from delta_orch.storage.open import open_store
 from tests.certain import some
-from tests.harness.golden import GoldenCase, load_cases, prepare_table
-
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
-
+from tests.harness.conformance.cases import conformance_cases
+from tests.harness.golden import GoldenCase, prepare_table
 
 LABELS = {"table-feature:deletionVectors", "dv-inline"}
-CASES = [case for case in load_cases(ROOT) if LABELS & set(case.features)]
+CASES = [case for case in conformance_cases() if LABELS & set(case.features)]
 
 
-@pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_vectors(case: GoldenCase, tmp_path: Path) -> None:
     table = prepare_table(case, tmp_path)

@@ -1,4 +1,4 @@
-"""Every golden table with DuckDB as the reader of the data files, wherever it takes a scan on itself."""
+"""Every table that can be read, with DuckDB as the reader of the data files, wherever it takes a scan on itself."""
 
 from __future__ import annotations
 
@@ -13,11 +13,10 @@ from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError
-from tests.harness.golden import GoldenCase, check_case, load_cases
+from tests.harness.conformance.cases import conformance_cases
+from tests.harness.golden import GoldenCase, check_case
 
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
-CASES = [case for case in load_cases(ROOT) if case.kind in ("read", "cdf")]
-NEEDS_GOLDEN = pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
+CASES = conformance_cases(("read", "cdf"))
 
 
 class DuckdbEngine(LocalEngine):
@@ -33,14 +32,12 @@ class DuckdbEngine(LocalEngine):
 
 
 @pytest.mark.sampled
-@NEEDS_GOLDEN
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_golden_through_duckdb(case: GoldenCase, tmp_path: Path) -> None:
+def test_through_duckdb(case: GoldenCase, tmp_path: Path) -> None:
     check_case(case, tmp_path, DuckdbEngine())
 
 
-@NEEDS_GOLDEN
-def test_duckdb_reads_most_golden_tables_itself() -> None:
+def test_duckdb_reads_most_tables_itself() -> None:
     """So that the test above does not only prove that Arrow streams."""
     native = 0
     for case in CASES:

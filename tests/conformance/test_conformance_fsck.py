@@ -1,4 +1,4 @@
-"""`fsck` over the golden tables: whole ones are in order, and of the others it names what the case says is wrong."""
+"""`fsck` over every case: whole ones are in order, and of the others it names what the case says is wrong."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ import pytest
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import TableNotFoundError, UnsupportedError
-from tests.harness.golden import GoldenCase, load_cases, prepare_table
+from tests.harness.conformance.cases import conformance_cases
+from tests.harness.golden import GoldenCase, prepare_table
 
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
-CASES = load_cases(ROOT)
-NEEDS_GOLDEN = pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
+CASES = conformance_cases()
 WHOLE = [case for case in CASES if case.kind != "error"]
 BROKEN = [case for case in CASES if case.kind == "error"]
 
@@ -35,7 +34,6 @@ def _expected_errors(case: GoldenCase) -> Counter[str]:
     return errors
 
 
-@NEEDS_GOLDEN
 @pytest.mark.parametrize("case", WHOLE, ids=lambda case: case.name)
 def test_tables_that_can_be_read(case: GoldenCase, tmp_path: Path) -> None:
     table = DeltaTable(prepare_table(case, tmp_path))
@@ -48,7 +46,6 @@ def test_tables_that_can_be_read(case: GoldenCase, tmp_path: Path) -> None:
         assert bool(report.checksum_fields) == ("CHECKSUM_MISMATCH" not in errors)
 
 
-@NEEDS_GOLDEN
 @pytest.mark.parametrize("case", BROKEN, ids=lambda case: case.name)
 def test_tables_that_cannot(case: GoldenCase, tmp_path: Path) -> None:
     table = DeltaTable(prepare_table(case, tmp_path))

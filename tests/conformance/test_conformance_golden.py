@@ -1,4 +1,4 @@
-"""Every golden table, on both engines: what it expects is read, and only what it says must be refused is."""
+"""Every case on both engines: what it expects is read, and only what it says must be refused is."""
 
 from __future__ import annotations
 
@@ -9,23 +9,31 @@ import pytest
 
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.select import spark_engine
-from tests.harness.golden import GoldenCase, check_case, load_cases
+from delta_orch.table.registry import FEATURES, find_feature
+from tests.harness.conformance.cases import conformance_cases, reader_labels
+from tests.harness.golden import GoldenCase, check_case
+from tests.share import sample
 
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
-CASES = load_cases(ROOT)
-NEEDS_GOLDEN = pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
+CASES = conformance_cases()
+ON_SPARK = len(CASES) // 24
+"""Spark reads some 24 cases, with the golden tables or without them: a second each."""
 
 
-@NEEDS_GOLDEN
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_golden(case: GoldenCase, tmp_path: Path) -> None:
+def test_in_process(case: GoldenCase, tmp_path: Path) -> None:
     check_case(case, tmp_path, LocalEngine())
 
 
-@pytest.mark.sampled(10, kinds=lambda case: case.features)
-@NEEDS_GOLDEN
+@pytest.mark.sampled(ON_SPARK, kinds=reader_labels)
 @pytest.mark.spark
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
-def test_golden_on_spark(case: GoldenCase, tmp_path: Path, spark: Any) -> None:
+def test_on_spark(case: GoldenCase, tmp_path: Path, spark: Any) -> None:
     check_case(case, tmp_path, spark_engine(spark))
+
+
+def test_spark_reads_each_reader_feature() -> None:
+    """By one of its names."""
+    labels = {label for case in sample(CASES, ON_SPARK, reader_labels) for label in case.features}
+    known = {find_feature(label.removeprefix("table-feature:")) for label in labels}
+    assert {feature for feature in FEATURES if feature.reader and feature.reads} <= known

@@ -1,4 +1,4 @@
-"""What the logs of the golden tables say, for every table and version, whether or not this release reads its rows.
+"""What the logs of the cases say, for every table and version, whether or not this release reads its rows.
 
 The gate is left out on purpose: replay itself must be right for deletion vectors, column mapping and all the rest, long
 before rows can be read. That the gate refuses what it must is tested with the rows.
@@ -6,9 +6,6 @@ before rows can be read. That the gate refuses what it must is tested with the r
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import orjson
@@ -25,10 +22,8 @@ from delta_orch.protocol.schema import parse_schema
 from delta_orch.storage.local import LocalStore
 from delta_orch.table.configuration import TableConfiguration
 from tests.certain import some
-
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
-PRESENT = (ROOT / "index.json").is_file()
-NEEDS_GOLDEN = pytest.mark.skipif(not PRESENT, reason=f"the golden tables are not at {ROOT}")
+from tests.harness.conformance.cases import GOLDEN, conformance_cases, needs_golden
+from tests.harness.golden import GoldenCase, load_cases
 
 
 class UngatedSnapshot(Snapshot):
@@ -38,43 +33,36 @@ class UngatedSnapshot(Snapshot):
         return TableConfiguration(protocol, metadata)
 
 
-def _cases() -> Iterator[tuple[str, str, dict[str, Any]]]:
-    if not PRESENT:
-        return
-    for entry in json.loads((ROOT / "index.json").read_bytes()):
-        definition = ROOT / entry["path"] / "case.json"
-        if definition.is_file() and (definition.parent / "table").is_dir():
-            case = json.loads(definition.read_bytes())
-            yield entry["path"], case["kind"], case["expect"]
-
-
-CASES = list(_cases())
+CASES = conformance_cases()
+TABLES = [case for case in CASES if case.kind != "error"]
+ERRORS = [case for case in CASES if case.kind == "error"]
 # Their checkpoints were put there by hand and hold other metadata (id, spacing of the schema) than their commits.
 CHECKPOINTS_WITH_OTHER_METADATA = ("krs-parsed-stats", "krs-parquet_row_group_skipping")
-TABLES = [(path, expect) for path, kind, expect in CASES if kind != "error"]
-VERSIONS = [
-    pytest.param(path, version, said, id=f"{path}@{version or 'newest'}")
-    for path, expect in TABLES
-    for version, said in [(None, expect), *((int(v), said) for v, said in expect.get("versions", {}).items())]
-]
-ERRORS = [(path, expect) for path, kind, expect in CASES if kind == "error"]
+
+# A mark that lies beyond the rows of its file deletes none.
+MARKS_WITHOUT_ROWS = {"made-deletion-vectors": 1}
 
 
-def _log(path: str, *, gated: bool = False) -> TableLog:
-    return TableLog(LocalStore(ROOT / path / "table"), Snapshot if gated else UngatedSnapshot)
+def _log(case: GoldenCase, *, gated: bool = False) -> TableLog:
+    return TableLog(LocalStore(case.directory / "table"), Snapshot if gated else UngatedSnapshot)
 
 
-@NEEDS_GOLDEN
-def test_the_collection_is_there() -> None:
-    assert len(TABLES) >= 150
-    assert len(VERSIONS) >= 390
-    assert len(ERRORS) >= 20
+@needs_golden
+def test_the_golden_tables_are_whole() -> None:
+    tables = [case for case in load_cases(GOLDEN) if case.kind != "error"]
+    assert len(tables) >= 150
+    assert sum(1 + len(case.expect.get("versions", {})) for case in tables) >= 390
+    assert len(load_cases(GOLDEN, ("error",))) >= 20
 
 
-@NEEDS_GOLDEN
-@pytest.mark.parametrize(("path", "version", "said"), VERSIONS)
-def test_snapshot(path: str, version: int | None, said: dict[str, Any]) -> None:
-    snapshot = _log(path).snapshot(version)
+@pytest.mark.parametrize("case", TABLES, ids=lambda case: case.name)
+def test_snapshots(case: GoldenCase) -> None:
+    _ensure_snapshot(_log(case).snapshot(), case.expect)
+    for version, state in case.expect.get("versions", {}).items():
+        _ensure_snapshot(_log(case).snapshot(int(version)), state)
+
+
+def _ensure_snapshot(snapshot: Snapshot, said: dict[str, Any]) -> None:
     assert snapshot.version == said["version"]
     assert snapshot.num_files == said["num_files"]
     assert snapshot.size_bytes == said["total_bytes"]
@@ -111,10 +99,9 @@ def _every_txn(snapshot: Snapshot) -> dict[str, Any]:
     return {**base, **snapshot.tail.txns}
 
 
-@NEEDS_GOLDEN
-@pytest.mark.parametrize(("path", "expect"), TABLES)
-def test_files_rows_and_history(path: str, expect: dict[str, Any]) -> None:
-    log = _log(path)
+@pytest.mark.parametrize("case", TABLES, ids=lambda case: case.name)
+def test_files_rows_and_history(case: GoldenCase) -> None:
+    log, expect = _log(case), case.expect
     snapshot = log.snapshot()
     files = snapshot.files()
     assert files.num_rows == snapshot.num_files
@@ -125,6 +112,7 @@ def test_files_rows_and_history(path: str, expect: dict[str, Any]) -> None:
     statistics = [None if text is None else orjson.loads(text) for text in files["stats"].to_pylist()]
     if statistics and all(s is not None and "numRecords" in s for s in statistics):
         deleted = pc.sum(pc.struct_field(files["deletion_vector"], ["cardinality"])).as_py() or 0
+        deleted -= MARKS_WITHOUT_ROWS.get(case.name, 0)
         assert sum(some(s)["numRecords"] for s in statistics) - deleted == expect["total_rows"]
     if "history" in expect:
         entries = {entry.version: entry for entry in log.history()}
@@ -140,10 +128,9 @@ def test_files_rows_and_history(path: str, expect: dict[str, Any]) -> None:
         assert caught.value.context["version"] == int(version)
 
 
-@NEEDS_GOLDEN
-@pytest.mark.parametrize(("path", "expect"), TABLES)
-def test_advancing_from_the_oldest_version_gives_the_newest(path: str, expect: dict[str, Any]) -> None:
-    log = _log(path)
+@pytest.mark.parametrize("case", TABLES, ids=lambda case: case.name)
+def test_advancing_from_the_oldest_version_gives_the_newest(case: GoldenCase) -> None:
+    log, expect = _log(case), case.expect
     oldest = min([int(v) for v in expect.get("versions", {})], default=expect["version"])
     advanced, fresh = log.snapshot(oldest), log.snapshot()
     if oldest != fresh.version and not log.has_version(oldest + 1):
@@ -155,7 +142,7 @@ def test_advancing_from_the_oldest_version_gives_the_newest(path: str, expect: d
         fresh = log.snapshot(advanced.version)
     keys = ["path", "dv_id", "size"]
     assert sorted(map(str, advanced.files(keys).to_pylist())) == sorted(map(str, fresh.files(keys).to_pylist()))
-    if path not in CHECKPOINTS_WITH_OTHER_METADATA:
+    if case.name not in CHECKPOINTS_WITH_OTHER_METADATA:
         assert (advanced.metadata, advanced.protocol) == (fresh.metadata, fresh.protocol)
     assert dict(advanced.txns) == dict(fresh.txns)
 
@@ -163,14 +150,13 @@ def test_advancing_from_the_oldest_version_gives_the_newest(path: str, expect: d
 _CATEGORIES: dict[str, type[DeltaError]] = {"unsupported_feature": UnsupportedError, "corrupt_log": CorruptLogError}
 
 
-@NEEDS_GOLDEN
-@pytest.mark.parametrize(("path", "expect"), ERRORS)
-def test_errors(path: str, expect: dict[str, Any]) -> None:
-    log = _log(path, gated=True)
+@pytest.mark.parametrize("case", ERRORS, ids=lambda case: case.name)
+def test_errors(case: GoldenCase) -> None:
+    log, expect = _log(case, gated=True), case.expect
     category = _CATEGORIES.get(expect["error"])
     if category is None:
         # Only reading rows fails: the log is in order. (These tables have deletion vectors.)
-        assert _log(path).snapshot().files().num_rows > 0
+        assert _log(case).snapshot().files().num_rows > 0
         return
     with pytest.raises(category):
         log.snapshot()
@@ -178,11 +164,11 @@ def test_errors(path: str, expect: dict[str, Any]) -> None:
         assert log.snapshot(int(version)).version == int(version)
 
 
-@NEEDS_GOLDEN
+@needs_golden
 def test_hints_of_other_writers_pass_their_checksum() -> None:
     with_checksum = 0
-    for path, _kind, _expect in CASES:
-        hint = ROOT / path / "table" / "_delta_log" / "_last_checkpoint"
+    for case in load_cases(GOLDEN):
+        hint = case.directory / "table" / "_delta_log" / "_last_checkpoint"
         if hint.is_file() and b'"checksum"' in hint.read_bytes():
             parse_last_checkpoint(hint.read_bytes())
             with_checksum += 1

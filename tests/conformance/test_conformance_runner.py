@@ -11,19 +11,21 @@ import pytest
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.table.registry import FEATURES
 from tests.harness.conformance.__main__ import main
+from tests.harness.conformance.cases import GOLDEN, needs_golden
+from tests.harness.conformance.made_tables import made_cases
 from tests.harness.conformance.page import replaced
 from tests.harness.conformance.runner import CaseResult, Outcome, run_cases, skip_reason
 from tests.harness.golden import ALL_KINDS, GoldenCase, load_cases
 
 HERE = Path(__file__).parents[2]
-ROOT = HERE / ".." / "shared" / "golden"
-CASES = load_cases(ROOT, ALL_KINDS)
-pytestmark = pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}")
 
 
+@needs_golden
 def test_the_page_fits_the_cases_and_the_registry() -> None:
     """That each case passes is what the other tests of this folder show; here, that the page counts them all."""
-    results = [_as_it_should_end(case, engine) for engine in ("local", "spark") for case in CASES]
+    cases = load_cases(GOLDEN, ALL_KINDS)
+    assert len(cases) == len(json.loads((GOLDEN / "index.json").read_bytes())), "every kind is known"
+    results = [_as_it_should_end(case, engine) for engine in ("local", "spark") for case in cases]
     page = (HERE / "docs" / "reading.md").read_text()
     assert replaced(page, results) == page, "run `make conformance` and commit docs/reading.md"
 
@@ -33,10 +35,6 @@ def _as_it_should_end(case: GoldenCase, engine: str) -> CaseResult:
     return CaseResult(case, engine, Outcome.SKIPPED if reason else Outcome.PASSED, reason or "")
 
 
-def test_every_kind_is_known() -> None:
-    assert len(CASES) == len(json.loads((ROOT / "index.json").read_bytes()))
-
-
 def test_only_what_needs_a_catalog_cannot_be_read() -> None:
     assert [f.name for f in FEATURES if f.reader and not f.reads] == ["catalogManaged"]
 
@@ -44,7 +42,7 @@ def test_only_what_needs_a_catalog_cannot_be_read() -> None:
 @pytest.fixture
 def collection(tmp_path: Path) -> Path:
     """One case, of which the expectation is wrong."""
-    case = next(case for case in CASES if case.kind == "read")
+    case = made_cases(("read",))[0]
     shutil.copytree(case.directory, tmp_path / "one")
     definition = dict(case.definition)
     definition["expect"] = {**definition["expect"], "num_files": 4711}

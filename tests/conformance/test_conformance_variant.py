@@ -1,20 +1,17 @@
-"""Every golden case of kind `variant`: its type, its JSON, its nulls, its errors; and again through our own encoder."""
+"""Every case of kind `variant`: its type, its JSON, its nulls, its errors; and again through our own encoder."""
 
 from __future__ import annotations
-
-from pathlib import Path
 
 import orjson
 import pytest
 
 from delta_orch.protocol.variant.extract import variant_get
 from tests.certain import some
-from tests.harness.golden import GoldenCase, load_cases
+from tests.harness.conformance.cases import conformance_cases
+from tests.harness.golden import GoldenCase
 from tests.harness.golden_variant import check_variant_case, read_variant_column, variant_objects
 
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
-CASES = load_cases(ROOT, ("variant",))
-pytestmark = pytest.mark.skipif(not CASES, reason=f"the golden cases are not at {ROOT}")
+CASES = conformance_cases(("variant",))
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

@@ -149,7 +149,7 @@ def test_a_dictionary_behind_rows_without_one(tmp_path: Path) -> None:
         start = chunk.dictionary_page_offset or chunk.data_page_offset
         pages += path.read_bytes()[start : start + chunk.total_compressed_size]
     both = SimpleNamespace(data_page_offset=0, dictionary_page_offset=None, total_compressed_size=len(pages))
-    assert expansion._longest_value(pa.BufferReader(pages), both) == 1000
+    assert expansion._pages_of(pa.BufferReader(pages), both).longest == 1000
 
 
 @pytest.mark.parametrize("name", ["stats", "path", "tags"])

@@ -11,9 +11,9 @@ from __future__ import annotations
 import gzip
 import json
 import shutil
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -61,12 +61,16 @@ class GoldenMismatch(AssertionError):
 
 @dataclass(frozen=True)
 class GoldenCase:
-    """One case, its table untouched on disk."""
+    """One case, its table untouched on disk. `locate` gives the case's directory, and is called at its first use."""
 
     name: str
     kind: str
-    directory: Path
     features: tuple[str, ...]
+    locate: Callable[[], Path]
+
+    @cached_property
+    def directory(self) -> Path:
+        return self.locate()
 
     @cached_property
     def definition(self) -> dict[str, Any]:
@@ -93,7 +97,9 @@ def load_cases(root: Path, kinds: Collection[str] = TABLE_KINDS) -> list[GoldenC
         return []
     entries = json.loads((root / "index.json").read_bytes())
     cases = [
-        GoldenCase(e["name"], e["kind"], root / e["path"], tuple(e["features"])) for e in entries if e["kind"] in kinds
+        GoldenCase(e["name"], e["kind"], tuple(e["features"]), partial(Path, root, e["path"]))
+        for e in entries
+        if e["kind"] in kinds
     ]
     return sorted(cases, key=lambda case: case.name)
 

@@ -15,8 +15,8 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.table.registry import FEATURES, find_feature, supported_features
+from tests.harness.feature_tables import MAKE
 from tests.harness.row_multiset import ensure_same_rows
-from tests.interop.feature_tables import MAKE
 from tests.interop.reference_client import Reference, ReferenceError
 
 PAGE = Path(__file__).parents[2] / "docs" / "compatibility.md"

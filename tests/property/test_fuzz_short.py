@@ -13,6 +13,7 @@ import pytest
 
 from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import CorruptLogError
+from tests.harness.conformance.cases import GOLDEN, needs_golden
 from tests.harness.fuzz.__main__ import main
 from tests.harness.fuzz.cases import CaseMaker, CaseReport
 from tests.harness.fuzz.categories import Category
@@ -21,8 +22,6 @@ from tests.harness.fuzz.runner import FuzzOptions, run_cases
 from tests.harness.fuzz.table_case import FuzzFinding, Reading
 from tests.harness.fuzz.watched_store import WatchedStore
 from tests.share import examples
-
-GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
 # Beyond doubt a hang, also on a machine that does other things at the same time.
 LONGEST_CASE_SECONDS = 30.0
@@ -41,7 +40,7 @@ def test_no_case_fails() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"the golden tables are not at {GOLDEN}")
+@needs_golden
 def test_no_case_of_the_golden_tables_fails() -> None:
     options = FuzzOptions(seed=20_240_602, directories=[GOLDEN], kind="table", case_seconds=LONGEST_CASE_SECONDS)
     result = run_cases(range(30), options)

@@ -10,11 +10,14 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 
+from delta_orch import DeltaTable
 from delta_orch.engines.base import WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
@@ -72,3 +75,32 @@ def test_planning_agrees_with_rows(tmp_path: Path, partition_by: tuple[str, ...]
             assert not all_ or set(found) == {True}, f"{text} takes a file whole: {adds.slice(i, 1).to_pylist()}"
     assert skipped > asked // 50
     assert whole > 0 or not partition_by
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("by_others", [False, True], ids=["ours", "pyarrow's"])
+def test_a_data_set_of_a_condition_has_the_rows_of_a_scan(tmp_path: Path, by_others: bool) -> None:
+    """The bounds that pyarrow itself writes into files leave out NaN."""
+    rows, table = sample_table(seed=5, num_rows=60), DeltaTable(tmp_path)
+    for start in range(0, 60, 6):
+        part = rows.slice(start, 6)
+        if by_others:
+            pq.write_table(part, tmp_path / f"{start}.parquet")
+        else:
+            table.append(part)
+    if by_others:
+        DeltaTable.convert(tmp_path)
+    snapshot = table.snapshot()
+    compared = left_out = 0
+    numbers = [
+        f"{c} {op} {constant}" for c in ("x", "f") for constant in constants_of(c)[:4] for op in ("<=", "=", ">")
+    ]
+    for text in [*random_predicates(7, 30), *numbers, *(f"NOT ({text})" for text in numbers)]:
+        try:
+            dataset = snapshot.to_pyarrow_dataset(text)
+        except UnsupportedExpressionError:
+            continue
+        wanted = snapshot.scan(["id"], where=text).to_arrow()["id"].to_pylist()
+        assert sorted(dataset.to_table(columns=["id"])["id"].to_pylist()) == sorted(wanted), text
+        compared, left_out = compared + 1, left_out + (len(dataset.files) < 10)
+    assert compared > 40 and left_out > 10

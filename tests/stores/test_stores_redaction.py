@@ -212,31 +212,97 @@ def test_a_property_of_a_table_is_no_credential(tmp_path: Path, name: str) -> No
     assert fine.items() <= table.snapshot().metadata.configuration.items()
 
 
-@pytest.mark.parametrize(
-    "text", ["from https://me:{}@db/x", "https://a.blob.core.windows.net/c?sig={}", '{{"password": "{}"}}', "ghp_{}"]
-)
+CREDENTIALS = [
+    "https://h/x?a=1&sig={}", "s3://AK:{}@bucket/x", "abfss://c@a/x?sv=1&sig={}", "AccountKey={};b=2",
+    "jdbc:x://u:{}@h/d", "password={}", "PGPASSWORD={} psql", "--password {}", "aws_secret_access_key = {}",
+    'the {{"password": "{}"}}', "Authorization: Bearer {}", "authorization=Basic {}", "x-api-key: {}",
+    "DB_PASS={}", "passphrase: {}", '{{"pass": "{}"}}', "sig={}", "https://{}@github.com/x", "x ghp_{} y",
+    "jdbc:oracle:thin:me/{}@h:1521/x", "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----",
+    "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{}",
+    "api_key: {}", "client_secret%3D{}", "https://h/x?access%5Ftoken={}", "passwd:`{}`",
+]  # fmt: skip
+"""The forms that commits, metadata, identifiers and domains keep out."""
+
+
+@pytest.mark.parametrize("text", CREDENTIALS)
 def test_no_text_that_a_table_keeps_holds_a_credential(tmp_path: Path, text: str) -> None:
     given = text.format("Q7wJalrXUtnFEMI0")
     table = DeltaTable(tmp_path / "t")
     schema = [column("id", "bigint", comment="Password: at least 8 letters, see https://wiki/page?id=5")]
     table.create(schema, description="token: opaque", properties={"delta.feature.domainMetadata": "supported"})
+    literal = "'" + given.replace("\n", "\\n") + "'"
+    named = pa.table({given: [1]})
     calls: list[Callable[[], object]] = [
         lambda: DeltaTable(tmp_path / "u").create(schema, description=given),
         lambda: DeltaTable(tmp_path / "u").create(schema, name=given),
         lambda: DeltaTable(tmp_path / "u").create([column("id", "bigint", comment=given)]),
+        lambda: DeltaTable(tmp_path / "u").append(ONE, properties={"note": given}),
+        lambda: table.create_or_replace([column("id", "bigint", comment=given)]),
+        lambda: table.create_or_replace(schema, properties={"note": given}),
         lambda: table.alter().set_description(given).commit(),
+        lambda: table.alter().set_name(given).commit(),
         lambda: table.alter().set_column_comment("id", given).commit(),
         lambda: table.alter().add_column("b", "int", comment=given).commit(),
-        lambda: table.alter().set_default("id", f"length('{given}')").commit(),
-        lambda: table.alter().add_constraint("c", f"length('{given}') > id").commit(),
+        lambda: table.alter().set_properties({"note": given}).commit(),
+        lambda: table.alter().set_default("id", f"length({literal})").commit(),
+        lambda: table.alter().add_constraint("c", f"length({literal}) > id").commit(),
         lambda: table.set_domain_metadata("mine", given),
+        lambda: table.set_domain_metadata(given, "{}"),
         lambda: table.append(ONE, txn=TxnId(given, 1)),
     ]
     for call in calls:
         with pytest.raises(DeltaError, match="credential") as caught:
             call()
         assert "Q7wJalrXUtnFEMI0" not in everything(caught.value)
+    # Of these most are no names of columns anyway.
+    for call in (
+        lambda: DeltaTable(tmp_path / "u").append(named),
+        lambda: DeltaTable(tmp_path / "u").append(named, properties={"delta.columnMapping.mode": "name"}),
+        lambda: table.overwrite(named, schema_mode="overwrite"),
+        lambda: table.alter().add_column([given], "int").commit(),
+    ):
+        with pytest.raises(DeltaError):
+            call()
     assert table.version() == 0 and not (tmp_path / "u").exists()
+
+
+ORDINARY = [
+    "Password: at least 8 letters, see https://wiki/page?id=5", "token: opaque", "token_type = 'bearer'",
+    "token_type='bearer'", "token <> ''", "token IN ('card', 'bank')", "length(password) >= 8", "password IS NOT NULL",
+    "api_key LIKE 'sk-%'", "api_key RLIKE '^[a-z0-9]{32}$'", "password_hash = sha2(password, 256)",
+    "tokens:run-abc123", "dagster:asset:access_tokens:2024-01-01", "asset=tokens:partition=2024-01-01", "job/tokens=5",
+    "password=${DB_PASSWORD}", "token={{ token }}", "password=<hidden>", "token: string", "secret = t2.secret",
+    "concat('token=', id)", "token = 5", "password_changed: 2024-01-01T00:00:00Z", "Tokenizer: bpe",
+    "max_tokens=100000",
+    "access_token = NULL", "password: required, 8-64 characters", "sig: sha256", "token: uuid4 of the session",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_a_text_that_only_names_secrets_is_kept(tmp_path: Path, text: str) -> None:
+    table = DeltaTable(tmp_path / "t")
+    features = {"delta.feature.domainMetadata": "supported", "note": text}
+    table.create([column("id", "bigint", comment=text)], name=text, description=text, properties=features)
+    table.set_domain_metadata("mine", text)
+    table.append(ONE, txn=TxnId(text, 1))
+    state = table.snapshot()
+    assert (state.metadata.name, state.metadata.configuration["note"], state.txns[text]) == (text, text, 1)
+
+
+def test_what_another_writer_left_does_not_keep_a_table_from_changing(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(ONE, description="HERE", user_metadata="HERE")
+    commit = tmp_path / "t" / "_delta_log" / f"{0:020d}.json"
+    commit.write_text(commit.read_text().replace("HERE", "password=Q7wJalrXUtnFEMI0"))
+    table = DeltaTable(tmp_path / "t")
+    for statement in ("DESCRIBE DETAIL", "DESCRIBE EXTENDED", "DESCRIBE HISTORY", "SHOW CREATE TABLE"):
+        shown = delta_orch.sql(f"{statement} delta.`{table.uri}`")
+        assert isinstance(shown, pa.Table) and "Q7wJalrXUtnFEMI0" not in str(shown.to_pylist()), statement
+    table.alter().add_column("b", "int").commit()
+    table.restore(0)
+    table.clone(tmp_path / "c")
+    with pytest.raises(DeltaError, match="credential"):
+        table.alter().add_column("c", "int", comment="password=Q7wJalrXUtnFEMI0x").commit()
 
 
 def test_errors_and_plans_hold_no_secret_of_a_predicate_or_a_row(tmp_path: Path) -> None:
@@ -271,23 +337,13 @@ SECRET = "SuperSecretKey1234567890"
 ONE = pa.table({"id": [1]})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "https://h/x?a=1&sig={}", "s3://AK:{}@bucket/x", "abfss://c@a/x?sv=1&sig={}", "AccountKey={};b=2",
-        "jdbc:x://u:{}@h/d", "password={}", "PGPASSWORD={} psql", "--password {}", "aws_secret_access_key = {}",
-        'the {{"password": "{}"}}', "Authorization: Bearer {}", "authorization=Basic {}", "x-api-key: {}",
-        "DB_PASS={}", "passphrase: {}", '{{"pass": "{}"}}', "sig={}", "https://{}@github.com/x", "x ghp_{} y",
-        "jdbc:oracle:thin:me/{}@h:1521/x", "-----BEGIN PRIVATE KEY-----\n{}\n-----END PRIVATE KEY-----",
-        "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0In0.{}",
-        "api_key: {}", "client_secret%3D{}", "https://h/x?access%5Ftoken={}", "passwd:`{}`",
-    ],
-)  # fmt: skip
+@pytest.mark.parametrize("text", CREDENTIALS)
 def test_a_commit_keeps_no_secret_of_its_caller(tmp_path: Path, text: str) -> None:
     given = text.format(SECRET)
     table = DeltaTable(tmp_path / "t")
     table.append(ONE, user_metadata=f"loaded from {given}", commit_info={"source": given, "more": [{"deep": given}]})
     table.append(ONE, commit_info={"password": SECRET, given: "x", "deep": {"api_key": SECRET}})
+    table.append(ONE, operation_metrics={"source": given, "password": SECRET, given: "1"})
     if "`" not in given:
         table.delete(f"""'{given}' = 'x'""")
     table.alter().set_properties({"owner": "me"}).commit(user_metadata=given)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -87,11 +88,71 @@ def test_read(cli: Any, uri: str, tmp_path: Path) -> None:
     assert "4 rows" in done.stdout
     assert sorted(pq.read_table(output).column("id").to_pylist()) == [1, 2, 3, 4]
     answer = cli(
-        "read", uri, "--output", output, "--version", 0, "--columns", "id,day", "--where", "day = 'a'", "--json"
+        "read",
+        uri,
+        "--output",
+        output,
+        "--version",
+        0,
+        "--columns",
+        "id,day",
+        "--where",
+        "day = 'a'",
+        "--json",
+        "--force",
     ).json
     assert answer == {"output": str(output), "num_rows": 1, "version": 0}
     assert pq.read_table(output).to_pylist() == [{"id": 1, "day": "a"}]
     assert [p.name for p in tmp_path.iterdir() if p.suffix == ".tmp"] == []
+
+
+@pytest.mark.parametrize("force", [[], ["--force"]])
+@pytest.mark.parametrize(
+    "output",
+    [
+        "t/_delta_log/{commit}", "t/{data}", "t/new.parquet", "t/_delta_log/new.parquet", "t/day=a/new.parquet",
+        "link/new.parquet",
+        "other/../t/{data}", "log/{commit}", "log/x.parquet", "inside/{name}", "other/../t/_delta_log/_sidecars/x",
+        "unrelated/00000000000000000007.json", "unrelated/00000000000000000007.checkpoint.parquet",
+    ],
+)  # fmt: skip
+def test_no_output_lies_in_a_table(
+    cli: Any, uri: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, force: list[str]
+) -> None:
+    """Of the table that is read, or of another, by whatever way."""
+    root = tmp_path / "t"
+    shutil.copytree(uri, root)
+    (root / "_delta_log" / "_sidecars").mkdir()
+    (tmp_path / "other").mkdir()
+    (tmp_path / "unrelated").mkdir()
+    (tmp_path / "link").symlink_to(root)
+    (tmp_path / "log").symlink_to(root / "_delta_log")
+    data = next(root.glob("day=a/*.parquet"))
+    (tmp_path / "inside").symlink_to(data.parent)
+    output = output.format(commit=f"{0:020d}.json", data=data.relative_to(root), name=data.name)
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    monkeypatch.chdir(tmp_path)
+    for path in (output, str(tmp_path / output)):
+        for command in (["read", uri], ["read", str(root)], ["changes", uri, "--from", "0"]):
+            done = cli(*command, "--output", path, *force)
+            assert (done.code, done.stderr[:23]) == (1, "error[INVALID_REQUEST]:"), done
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+@pytest.mark.parametrize("kind", ["file", "link", "dangling"])
+def test_nothing_is_replaced_without_force(cli: Any, uri: str, tmp_path: Path, kind: str) -> None:
+    output, mine = tmp_path / "o.parquet", tmp_path / "mine"
+    mine.write_bytes(b"mine")
+    if kind == "file":
+        output.write_bytes(b"mine")
+    else:
+        output.symlink_to(mine if kind == "link" else tmp_path / "nothing")
+    for command in (["read", uri], ["changes", uri, "--from", "0"]):
+        assert cli(*command, "--output", output).stderr.startswith("error[INVALID_REQUEST]: ")
+        assert mine.read_bytes() == b"mine" and output.is_symlink() == (kind != "file")
+    assert cli("read", uri, "--output", output, "--force").code == 0
+    assert pq.read_table(output).num_rows == 4
+    assert mine.read_bytes() == b"mine"
 
 
 def test_changes(cli: Any, uri: str, tmp_path: Path) -> None:
@@ -269,7 +330,7 @@ def test_a_failed_read_leaves_the_output_as_it_was(cli: Any, uri: str, tmp_path:
     table = DeltaTable(uri)
     victim = table.snapshot().files(["path"]).column("path")[0].as_py()
     Path(table.store.resolve(victim)).unlink()
-    assert cli("read", uri, "--output", output).stderr.startswith("error[MISSING_FILE]: ")
+    assert cli("read", uri, "--output", output, "--force").stderr.startswith("error[MISSING_FILE]: ")
     assert output.read_bytes() == b"mine"
     assert {p.name for p in tmp_path.iterdir()} == {"flights", "rows.parquet"}
 

@@ -16,8 +16,8 @@ from delta_orch.protocol.schema import parse_schema
 from delta_orch.protocol.types import LONG, STRING, ArrayType, MapType, StructField, StructType
 from delta_orch.table.column_details import IdentityDetails, TypeChange, column_details
 from tests.handmade import HandmadeTable
+from tests.harness.conformance.cases import GOLDEN, conformance_cases, needs_golden
 
-GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 INVARIANT = json.dumps({"expression": {"expression": "id > 0"}})
 IDENTITY = {
     "delta.identity.start": 5,
@@ -167,18 +167,13 @@ GOLDEN_DETAILS = {
 }
 
 
-@pytest.mark.skipif(not GOLDEN.is_dir(), reason=f"the golden tables are not at {GOLDEN}")
+@needs_golden
 @pytest.mark.parametrize("name", list(GOLDEN_DETAILS))
 def test_golden_tables(name: str) -> None:
     assert GOLDEN_DETAILS[name](DeltaTable(GOLDEN / name / "table").snapshot())
 
 
-def test_schemas_of_every_golden_table() -> None:
-    if not GOLDEN.is_dir():
-        pytest.skip(f"the golden tables are not at {GOLDEN}")
-    seen = 0
-    for case in sorted(GOLDEN.glob("*/case.json")):
-        schema = json.loads(case.read_text())["expect"]
-        if isinstance(schema, dict) and schema.get("schema"):
-            seen += len(column_details(parse_schema(schema["schema"]))) > 0
-    assert seen > 100
+def test_schemas_of_every_case() -> None:
+    for case in conformance_cases(("read", "cdf", "log")):
+        schema = parse_schema(case.expect["schema"])
+        assert len(column_details(schema)) >= len(schema), case.name

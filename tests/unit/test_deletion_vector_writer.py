@@ -1,4 +1,4 @@
-"""Deletion vectors as bytes, in files and in the log; golden files are the referee."""
+"""Deletion vectors as bytes, in files and in the log; files of other writers are the referee."""
 
 from __future__ import annotations
 
@@ -26,14 +26,13 @@ from delta_orch.protocol.deletion_vector import (
 )
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
+from tests.harness.conformance.cases import GOLDEN, needs_golden
 from tests.harness.fault_store import FaultStore
 from tests.share import examples
 
-GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 # One has a vector that is damaged on purpose, one names its vectors by absolute paths of another machine.
 NOT_READABLE = {"krs-cdf-table-with-dv", "spark-table-with-dv-special-char"}
 WRITERS = ("krs-", "spark-", "kernel-", "drs-", "golden-")
-GOLDEN_FILES = sorted(GOLDEN.glob("*/table/**/deletion_vector_*.bin"))
 
 
 def vector(*rows: int) -> DeletionVector:
@@ -108,8 +107,8 @@ def test_rows_survive(sets: list[set[int]], inline_bytes: int) -> None:
     assert rows_of(store, descriptors) == [sorted(rows) for rows in sets]
 
 
-def golden_descriptors() -> list[Any]:
-    found: list[Any] = []
+def golden_descriptors() -> list[tuple[Path, Any]]:
+    found = []
     for log_file in sorted(GOLDEN.glob("*/table/_delta_log/*.json")):
         if not log_file.parents[2].name.startswith(WRITERS) or log_file.parents[2].name in NOT_READABLE:
             continue
@@ -118,16 +117,20 @@ def golden_descriptors() -> list[Any]:
             if body.get("deletionVector"):
                 descriptor = parse_deletion_vector(body["deletionVector"])
                 assert descriptor is not None
-                found.append(
-                    pytest.param(log_file.parents[1], descriptor, id=f"{log_file.parents[2].name}-{len(found)}")
-                )
+                found.append((log_file.parents[1], descriptor))
     return found
 
 
-@pytest.mark.skipif(not GOLDEN_FILES, reason=f"the golden tables are not at {GOLDEN}")
-@pytest.mark.parametrize(("table", "descriptor"), golden_descriptors())
-def test_golden_vectors_are_written_again_byte_by_byte(table: Path, descriptor: Any) -> None:
+@needs_golden
+def test_golden_vectors_are_written_again_byte_by_byte() -> None:
     """Same rows, same bytes: what the reference implementation wrote is what we write."""
+    found = golden_descriptors()
+    assert len(found) > 10
+    for table, descriptor in found:
+        ensure_same_bytes(table, descriptor)
+
+
+def ensure_same_bytes(table: Path, descriptor: Any) -> None:
     store = open_store(table)
     (found,) = read_deletion_vectors(store, [descriptor])
     assert found is not None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -9,7 +10,7 @@ import pyarrow as pa
 import pyarrow.dataset as ds
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, column
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import DeltaError, InvalidRequestError, SchemaMismatchError
 
@@ -58,7 +59,7 @@ def test_every_kind_of_value(make: Any) -> None:
         assert ENGINE.to_arrow(relation).to_pylist() == ROWS.to_pylist()
 
 
-@pytest.mark.parametrize("data", [[1], [], {"id": [1]}, "text", 5, None, pa.Table, object()])
+@pytest.mark.parametrize("data", [[1], [], "text", 5, None, pa.Table, object()])
 def test_other_values_are_refused(data: Any) -> None:
     assert not ENGINE.accepts(data)
     with pytest.raises(InvalidRequestError):
@@ -365,3 +366,69 @@ def test_structs_of_structs_are_merged_and_queried_where_they_are_slices(tmp_pat
     table.upsert(pa.RecordBatchReader.from_batches(rows.schema, rows.to_batches(max_chunksize=2)), ["id"])
     assert table.snapshot().scan().to_arrow().sort_by("id").to_pylist() == rows.to_pylist()
     assert table.snapshot().scan(where="id > 2").to_duckdb().order("id").fetchall()[0][0] == 3
+
+
+@pytest.mark.parametrize(
+    "columns",
+    [
+        {"id": [1, 2], "name": ["a", None]},
+        {"id": pa.array([1, 2]), "name": pa.chunked_array([["a"], [None]])},
+        {"id": (1, 2), "name": pa.array(["a", None])},
+    ],
+)
+def test_a_dict_of_columns(tmp_path: Path, columns: dict[str, object]) -> None:
+    table = DeltaTable(tmp_path / "t")
+    table.append(columns)
+    table.overwrite(columns)
+    table.upsert(columns, keys=["id"])
+    assert table.snapshot().scan().to_arrow().sort_by("id").to_pylist() == [
+        {"id": 1, "name": "a"}, {"id": 2, "name": None},
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "value", [{}, {1: [1]}, {"id": 1}, {"id": "text"}, {"id": [1], "b": [1, 2]}, {"id": iter([1])}, {"id": [1, "a"]}]
+)
+def test_a_dict_that_is_none_of_columns(tmp_path: Path, value: dict[object, object]) -> None:
+    with pytest.raises(InvalidRequestError):
+        DeltaTable(tmp_path / "t").append(value)
+    assert not (tmp_path / "t").exists()
+
+
+@pytest.mark.parametrize(
+    ("type_name", "values", "fits"),
+    [
+        ("bigint", [1.0, None], True), ("bigint", [2.0**53 - 1, None], True), ("bigint", [-(2.0**53) + 1, None], True),
+        ("bigint", [2.0**53, None], False), ("bigint", [1.5, None], False), ("bigint", [float("inf"), None], False),
+        ("int", [2.0**31 - 1, None], True), ("int", [2.0**31, None], False), ("smallint", [300.0, None], True),
+        ("tinyint", [300.0, None], False), ("tinyint", [None, None], True), ("bigint", [1.0, 2.0], False),
+    ],
+)  # fmt: skip
+def test_integers_that_pandas_keeps_as_floats(
+    tmp_path: Path, type_name: str, values: list[float | None], fits: bool
+) -> None:
+    """In every verb that takes rows."""
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.DataFrame({"id": [1, 2], "n": pandas.Series(values, dtype="float64")})
+    table = DeltaTable(tmp_path / "t")
+    table.create([column("id", "bigint"), column("n", type_name)])
+    verbs: list[Callable[[], object]] = [
+        lambda: table.append(frame),
+        lambda: table.overwrite(frame),
+        lambda: table.overwrite(frame, replace_where="id < 9"),
+        lambda: table.upsert(frame, keys=["id"]),
+        lambda: table.merge(frame, "target.id = source.id").when_matched_update_all().execute(),
+        lambda: table.merge(frame, "target.id = source.id").when_not_matched_insert_all().execute(),
+    ]
+    if not fits:
+        # Merges and upserts cast, as Delta on Spark does.
+        for verb in verbs[:3]:
+            with pytest.raises(DeltaError):
+                verb()
+        return
+    for number, verb in enumerate(verbs):
+        verb()
+        if number == 0:
+            table.overwrite(frame)
+        rows = table.snapshot().scan().to_arrow().sort_by("id").to_pylist()
+        assert [row["n"] for row in rows] == [None if v is None else int(v) for v in values]

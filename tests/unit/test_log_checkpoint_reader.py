@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
+import re
 from decimal import Decimal
 from typing import Any
 
@@ -21,9 +22,11 @@ from delta_orch.log.read import checkpoint_reader
 from delta_orch.log.read.checkpoint_reader import RowGroup
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
+from delta_orch.protocol.action_json import CHECKPOINT_KEYS
 from delta_orch.protocol.actions import Add, DeletionVectorDescriptor, DomainMetadata, Remove, Txn
 from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checkpoint_path
 from delta_orch.storage.memory import MemoryStore
+from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore
 from tests.harness.log_builder import LogBuilder
 
@@ -41,6 +44,10 @@ SCHEMA = json.dumps(
 
 @pytest.fixture
 def builder() -> LogBuilder:
+    return _builder()
+
+
+def _builder() -> LogBuilder:
     builder = LogBuilder(MemoryStore(f"checkpoint-{next(_NAMES)}"))
     builder.create(SCHEMA, partition_columns=("p",))
     return builder
@@ -254,17 +261,182 @@ def test_missing_columns_count_as_null(builder: LogBuilder) -> None:
     builder.checkpoint(1)
 
     def only_the_required(table: pa.Table) -> pa.Table:
-        table = _with_add(table, lambda fields: {"path": fields["path"], "size": fields["size"]})
-        return table.select(["add", "metaData", "protocol"])
+        table = _with_add(table, lambda fields: {name: fields[name] for name in ("path", "partitionValues", "size")})
+        return table.filter(pa.compute.is_null(table["remove"])).select(["add", "metaData", "protocol"])
 
     _rewrite(builder, 1, only_the_required)
     snapshot = _snapshot(builder)
     row = snapshot.files().to_pylist(maps_as_pydicts="strict")[0]
     assert (row["path"], row["size"]) == ("f1", 1)
-    assert row["partition_values"] == {}
+    assert row["partition_values"] == {"p": "1"}
     assert (row["stats"], row["dv_id"], row["modification_time"]) == (None, None, None)
     assert snapshot.tombstones().num_rows == 0
     assert (dict(snapshot.txns), dict(snapshot.domain_metadata)) == ({}, {})
+
+
+# What would not be found: a file, a deletion vector or an identifier that counts as absent
+
+
+def _array(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+
+
+def _damaged(columns: dict[str, pa.Array], path: list[str], damage: str) -> tuple[list[pa.Array], list[str]]:
+    """The columns with damage to what lies at a path."""
+    arrays, names = [], []
+    for name, column in columns.items():
+        kept, called = [_array(column)], [name]
+        if name == path[0] and path[1:]:
+            struct = kept[0]
+            fields = {field.name: struct.field(i) for i, field in enumerate(struct.type)}
+            inner, inner_names = _damaged(fields, path[1:], damage)
+            kept = [pa.StructArray.from_arrays(inner, inner_names, mask=struct.is_null())]
+        elif name == path[0]:
+            values = kept[0]
+            match damage:
+                case "gone":
+                    kept, called = [], []
+                case "another case":
+                    called = [name.capitalize() if name[0].islower() else name.upper()]
+                case "twice":
+                    kept, called = kept * 2, called * 2
+                case "another type":
+                    kept = [pa.array([None if v is None else 1.5 for v in values.to_pylist()], pa.float64())]
+                case "nested":
+                    kept = [pa.StructArray.from_arrays([values], [name], mask=values.is_null())]
+                case "a list":
+                    kept = [pa.array([None if v is None else [v] for v in values.to_pylist()], pa.list_(values.type))]
+                case "null":
+                    kept = [pa.nulls(len(values), values.type)]
+        arrays += kept
+        names += called
+    return arrays, names
+
+
+_VECTOR = DeletionVectorDescriptor("i", "xyz", 3, 1)
+_PLACES = [
+    f"{prefix}{name}.{key}"
+    for name, keys in CHECKPOINT_KEYS.items()
+    for prefix in (("add.", "remove.") if name == "deletionVector" else ("",))
+    for key in keys
+]
+_KINDS = ["classic", "parts", "v2", "v2 without sidecars"]
+
+
+def _with_damage(builder: LogBuilder, kind: str, place: str, damage: str, **options: Any) -> None:
+    """A table whose newest checkpoint is damaged in each file that has the place, and whose commits are gone."""
+    builder.commit(*(_add(n, deletion_vector=_VECTOR if n == 1 else None) for n in range(6)), Txn("a", 1))
+    builder.commit(Remove("gone", True, 5, deletion_vector=_VECTOR), DomainMetadata("d", "x", False))
+    match kind:
+        case "classic":
+            builder.checkpoint(2, hint=False)
+        case "parts":
+            builder.checkpoint(2, parts=2, hint=False)
+        case _:
+            builder.checkpoint_v2(2, sidecars=2 if kind == "v2" else 0)
+    builder.delete_commits(2)
+    num_damaged = 0
+    for file in list(builder.store.list_recursive("_delta_log")):
+        if file.path.endswith(".parquet"):
+            table = pq.read_table(pa.BufferReader(builder.store.read_bytes(file.path)))
+            if place.partition(".")[0] in table.column_names:
+                columns = dict(zip(table.column_names, table.columns, strict=True))
+                arrays, names = _damaged(columns, place.split("."), damage)
+                buffer = io.BytesIO()
+                pq.write_table(pa.Table.from_arrays(arrays, names), buffer, **options)
+                builder.store.put(file.path, buffer.getvalue())
+                num_damaged += 1
+    assert num_damaged
+
+
+def _read_everything(builder: LogBuilder) -> None:
+    snapshot = _snapshot(builder)
+    _ = snapshot.txns, snapshot.domain_metadata, snapshot.files(), snapshot.tombstones()
+
+
+@pytest.mark.sampled(5)
+@pytest.mark.parametrize("damage", ["gone", "another case", "twice", "another type", "nested", "a list"])
+@pytest.mark.parametrize("place", _PLACES)
+def test_a_checkpoint_without_what_an_action_is_known_by(place: str, damage: str) -> None:
+    kind = "v2" if place.startswith(("sidecar", "checkpointMetadata")) else "classic"
+    builder = _builder()
+    _with_damage(builder, kind, place, damage)
+    with pytest.raises(CorruptLogError):
+        _read_everything(builder)
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("options", [{}, {"write_statistics": False}])
+@pytest.mark.parametrize("kind", _KINDS)
+@pytest.mark.parametrize(
+    ("place", "damage"),
+    [
+        ("add.path", "gone"), ("add.path", "null"), ("add.path", "another type"), ("add.path", "another case"),
+        ("add", "gone"), ("add", "another case"), ("add", "twice"), ("add", "another type"),
+        ("add.deletionVector", "another case"), ("add.deletionVector", "a list"), ("add", "a list"), ("add", "null"),
+        ("remove", "gone"),
+        ("add.deletionVector.storageType", "null"), ("add.deletionVector.pathOrInlineDv", "null"),
+    ],
+)  # fmt: skip
+def test_vacuum_deletes_no_file_that_a_damaged_checkpoint_hides(
+    kind: str, place: str, damage: str, options: dict[str, Any]
+) -> None:
+    builder = _builder()
+    for n in range(6):
+        builder.store.put(f"f{n}", b"x")
+    _with_damage(builder, kind, place, damage, **options)
+    for act in (
+        lambda: _read_everything(builder),
+        lambda: open_table(builder.store).vacuum(retention_hours=0, enforce_retention=False),
+    ):
+        with pytest.raises(CorruptLogError):
+            act()
+    assert [f.path for f in builder.store.list_recursive() if "/" not in f.path] == [f"f{n}" for n in range(6)]
+
+
+@pytest.mark.parametrize("told_by", ["hint", "checksum", "tag"])
+@pytest.mark.parametrize("has_column", [True, False])
+def test_a_checkpoint_without_files_that_should_have_some(told_by: str, has_column: bool) -> None:
+    builder = _builder()
+    builder.commit(*(_add(n) for n in range(3)))
+    if told_by == "tag":
+        builder.checkpoint_v2(1, classic_name=True, sidecars=0)
+    else:
+        builder.checkpoint(1)
+    if told_by == "hint":
+        builder.hint(1, numOfAddFiles=3)
+    if told_by == "checksum":
+        builder.checksum(1)
+
+    def without_files(table: pa.Table) -> pa.Table:
+        table = table.filter(pa.compute.is_null(table["add"]))
+        if told_by == "tag":
+            rows = table.to_pylist()
+            for row in rows:
+                if row["checkpointMetadata"] is not None:
+                    row["checkpointMetadata"]["tags"] = [("numOfAddFiles", "3")]
+            table = pa.Table.from_pylist(rows, table.schema)
+        return table if has_column else table.drop_columns(["add"])
+
+    _rewrite(builder, 1, without_files)
+    builder.delete_commits(1)
+    with pytest.raises(CorruptLogError):
+        _read_everything(builder)
+
+
+@pytest.mark.parametrize("name", ["Add", "ADD", "MetaData", "metadata", "Remove", "TXN", "Protocol"])
+def test_an_action_in_another_case_is_not_passed_over(builder: LogBuilder, name: str) -> None:
+    """Not in a commit, and not in the JSON of a checkpoint."""
+    builder.commit(_add(1), Txn("a", 1), Remove("f0", True, 5))
+    builder.checkpoint_v2(1, file_format="json", sidecars=0)
+    for file in builder.store.list_recursive("_delta_log"):
+        text = builder.store.read_bytes(file.path).decode()
+        builder.store.put(file.path, re.sub(rf'^{{"{name}":', f'{{"{name}":', text, flags=re.I | re.M).encode())
+    with pytest.raises(ProtocolViolationError):
+        _read_everything(builder)
+    builder.store.delete(next(f.path for f in builder.store.list_recursive("_delta_log") if ".checkpoint." in f.path))
+    with pytest.raises(ProtocolViolationError):
+        _read_everything(builder)
 
 
 @pytest.mark.parametrize("text_type", [pa.large_string(), pa.dictionary(pa.int32(), pa.string()), pa.string_view()])

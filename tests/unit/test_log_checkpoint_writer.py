@@ -119,7 +119,7 @@ def test_each_row_group_holds_one_kind(table: DeltaTable) -> None:
     for number in range(file.num_row_groups):
         columns = file.read_row_group(number)
         kinds.append({name for name in columns.column_names if columns[name].null_count < columns.num_rows})
-    assert kinds == [{"protocol", "metaData", "txn", "domainMetadata"}, {"add"}, {"remove"}]
+    assert kinds == [{"protocol", "metaData", "domainMetadata"}, {"txn"}, {"add"}, {"remove"}]
 
 
 def test_the_pointer_says_what_the_checkpoint_is(table: DeltaTable) -> None:

@@ -321,6 +321,27 @@ def test_a_checkpoint_that_does_not_tell_its_sidecars_keeps_them_all(table: Delt
     assert versions(table) == [2, 3]
 
 
+@pytest.mark.parametrize("name", [".0123456789abcdef.tmp", ".x.parquet.crc", "_x", "a b.tmp", ".tmp"])
+def test_a_sidecar_that_a_checkpoint_refers_to_stays_whatever_it_is_called(
+    table: DeltaTable, small_sidecars: None, name: str
+) -> None:
+    snapshot = make(table, [50 - v / 10 for v in range(8)], **{"delta.checkpointPolicy": "v2"})
+    write_checkpoint(table, snapshot)
+    log = Path(table.store.uri.removeprefix("file://"), "_delta_log")
+    checkpoint = read_anew(table).checkpoint
+    assert checkpoint is not None
+    manifest, sidecar = Path(log.parent, checkpoint.files.files[0].path), Path(checkpoint.sidecar_paths[0]).name
+    manifest.write_text(manifest.read_text("utf-8").replace(sidecar, name.replace(" ", "%20")), "utf-8")
+    (log / "_sidecars" / sidecar).rename(log / "_sidecars" / name)
+    put(table, "_sidecars/.00112233445566aa.tmp", 45)
+    for pattern in ("*", "_sidecars/*", "_sidecars/.*"):
+        date(table, pattern, 45)
+    result = clean(table)
+    assert f"_delta_log/_sidecars/{name}" not in result.paths
+    assert "_delta_log/_sidecars/.00112233445566aa.tmp" in result.paths
+    assert read_anew(table).num_files == snapshot.num_files
+
+
 def test_a_classic_name_is_left_for_readers_that_know_no_other(table: DeltaTable) -> None:
     make(table, range(50, 0, -1), (5, 18, 25), **{"delta.checkpointPolicy": "v2"})
     date(table, "_sidecars/*", 1)

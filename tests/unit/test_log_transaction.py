@@ -67,6 +67,7 @@ def test_commit_info_comes_first_and_says_everything(table: DeltaTable) -> None:
         "readVersion": 0,
         "isolationLevel": "WriteSerializable",
         "isBlindAppend": True,
+        "effect": {"rowsAdded": 10, "rowsRemoved": 0, "rowsMoved": 0, "predicate": None},
         "engineInfo": ENGINE_INFO,
         "userMetadata": "by hand",
         "dagster": {"run_id": "r1"},

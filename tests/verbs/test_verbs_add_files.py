@@ -273,3 +273,82 @@ class TestRefused:
         with pytest.raises(SchemaMismatchError, match="day"):
             rows = pa.table({"id": pa.array([1], pa.int64()), "day": ["b"]})
             days.add_files([put(days, "day=a/x.parquet", rows)])
+
+
+class TestReplacing:
+    """`replace_where`: what leaves, what comes, and what is refused."""
+
+    @staticmethod
+    def _table(tmp_path: Path, **properties: str) -> DeltaTable:
+        table = DeltaTable(tmp_path / "t")
+        rows = pa.table({"day": ["a", "a", "b"], "id": pa.array([1, 2, 3], pa.int64())})
+        table.append(rows, partition_by=["day"], properties={k.replace("__", "."): v for k, v in properties.items()})
+        return table
+
+    @staticmethod
+    def _rows(table: DeltaTable) -> list[tuple[str, int]]:
+        rows = read_anew(table).scan().to_arrow().to_pylist()
+        return sorted((row["day"], row["id"]) for row in rows)
+
+    @pytest.mark.parametrize("feed", ["true", "false"])
+    def test_a_partition(self, tmp_path: Path, feed: str) -> None:
+        table = self._table(tmp_path, delta__enableChangeDataFeed=feed)
+        name = put(table, "day=a/new.parquet", pa.table({"id": [7, 8]}))
+        result = table.add_files([name], replace_where="day = 'a'")
+        assert self._rows(table) == [("a", 7), ("a", 8), ("b", 3)]
+        assert result.operation_metrics["numRemovedFiles"] == 1
+        if feed == "true":
+            changes = table.changes(starting_version=1).to_arrow().to_pylist()
+            assert sorted((c["_change_type"], c["id"]) for c in changes) == [
+                ("delete", 1), ("delete", 2), ("insert", 7), ("insert", 8),
+            ]  # fmt: skip
+
+    def test_rows_of_files_that_hold_others(self, tmp_path: Path) -> None:
+        table = self._table(tmp_path)
+        name = put(table, "day=a/new.parquet", pa.table({"id": [2, 2]}))
+        table.add_files([name], replace_where="id = 2")
+        assert self._rows(table) == [("a", 1), ("a", 2), ("a", 2), ("b", 3)]
+        fed = self._table(tmp_path / "fed", delta__enableChangeDataFeed="true")
+        name = put(fed, "day=a/new.parquet", pa.table({"id": [2]}))
+        with pytest.raises(UnsupportedFeatureError, match="feed"):
+            fed.add_files([name], replace_where="id = 2")
+        assert self._rows(fed) == [("a", 1), ("a", 2), ("b", 3)]
+
+    @pytest.mark.parametrize(
+        ("where", "rows"),
+        [
+            ("day = 'b'", {"id": [7]}), ("id = 2", {"id": [2, 3]}), ("id > 1", {"id": [None, 2]}),
+            ("day = 'a' AND id = 1", {"id": [1, 2]}),
+        ],
+    )  # fmt: skip
+    def test_a_row_outside_of_what_leaves(self, tmp_path: Path, where: str, rows: Any) -> None:
+        table = self._table(tmp_path)
+        good = put(table, "day=a/good.parquet", pa.table({"id": pa.array([2], pa.int64())}))
+        name = put(table, "day=a/new.parquet", pa.table({"id": pa.array(rows["id"], pa.int64())}))
+        with pytest.raises(ConstraintViolationError, match="outside"):
+            table.add_files([name, good], replace_where=where)
+        assert table.version() == 0 and self._rows(table) == [("a", 1), ("a", 2), ("b", 3)]
+
+    def test_who_adds_rows_that_would_have_left_comes_first(self, tmp_path: Path) -> None:
+        table = self._table(tmp_path)
+        name, before = put(table, "day=a/new.parquet", pa.table({"id": [7]})), table.version()
+        DeltaTable(table.uri).append(pa.table({"day": ["b"], "id": [9]}))
+        table.add_files([name], replace_where="day = 'a'", read_version=before, isolation_level="WriteSerializable")
+        name = put(table, "day=a/newer.parquet", pa.table({"id": [8]}))
+        version = table.version()
+        DeltaTable(table.uri).append(pa.table({"day": ["a"], "id": [10]}))
+        with pytest.raises(ConcurrentAppendError):
+            table.add_files([name], replace_where="day = 'a'", read_version=version)
+        assert self._rows(table) == [("a", 7), ("a", 10), ("b", 3), ("b", 9)]
+
+    def test_what_does_not_replace(self, tmp_path: Path) -> None:
+        kept = self._table(tmp_path, delta__appendOnly="true")
+        name = put(kept, "day=a/new.parquet", pa.table({"id": [7]}))
+        for options in ({"replace_where": "day = 'a'"}, {"stage": True}, {"replace_where": "nothing = 1"}):
+            with pytest.raises(DeltaError):
+                kept.add_files([name], **options)
+        assert kept.version() == 0
+        planned = self._table(tmp_path / "dry")
+        name = put(planned, "day=a/new.parquet", pa.table({"id": [7]}))
+        assert planned.add_files([name], replace_where="day = 'a'", dry_run=True).preview is not None
+        assert self._rows(planned) == [("a", 1), ("a", 2), ("b", 3)]

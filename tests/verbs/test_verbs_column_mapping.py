@@ -21,9 +21,8 @@ from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType,
 from delta_orch.table.column_mapping import FIELD_ID, PHYSICAL_NAME
 from tests.certain import directory
 from tests.handmade import HandmadeTable
+from tests.harness.conformance.cases import GOLDEN, needs_golden
 from tests.harness.table_builder import begin
-
-GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
 
 
 def mapped(name: str, number: int, data_type: Any, nullable: bool = True, **metadata: Any) -> StructField:
@@ -167,15 +166,12 @@ def test_a_renamed_column_keeps_its_rows_and_takes_new_ones(rows: Any, tmp_path:
     assert rows.pylist(table) == [{"other": 1, "old": "x"}, {"other": 2, "old": "y"}]
 
 
+@needs_golden
 @pytest.mark.parametrize(
     "name", ["golden-table-with-columnmapping-mode-id", "kgold-table-with-columnmapping-mode-name"]
 )
 def test_tables_of_other_writers_are_appended_to(rows: Any, tmp_path: Path, name: str) -> None:
-    source = GOLDEN / name
-    if not source.is_dir():
-        pytest.skip(f"the golden table {name} is not beside the checkout")
-    found = next(p.parent for p in source.rglob("_delta_log"))
-    shutil.copytree(found, tmp_path / "copy")
+    shutil.copytree(GOLDEN / name / "table", tmp_path / "copy")
     table = DeltaTable(tmp_path / "copy")
     before = table.snapshot().scan().to_arrow()
     table.append(rows.data(before))

@@ -165,7 +165,6 @@ def test_integers_of_32_bits_need_no_feature(tmp_path: Path) -> None:
         pa.array(["x"]),
         pa.array([0.5], pa.float32()),
         pa.array([[1]], pa.list_(pa.int64())),
-        pa.nulls(1),
         pa.array([1], pa.timestamp("us")),
     ],
     ids=lambda array: str(array.type),
@@ -297,3 +296,26 @@ def test_a_variant_is_one(tmp_path: Path) -> None:
     ]
     assert "variantType" in (table.snapshot().protocol.writer_features or ())
     assert variant_to_json(table.snapshot().scan().to_arrow()["v"]).to_pylist() == ['{"a":1}']
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_a_column_without_a_type_in_some_files(tmp_path: Path, first: int) -> None:
+    """All its values are null there, at any depth: the others say what it is."""
+    root = tmp_path / "t"
+    root.mkdir()
+    void = pa.null()
+    unknown = {"id": [1], "s": pa.nulls(1), "a": pa.array([[None]], pa.list_(void)), "n": pa.nulls(1),
+               "o": pa.array([{"x": None}], pa.struct([("x", void)]))}  # fmt: skip
+    known = {"id": [2], "s": ["x"], "a": [["y"]], "n": pa.array([5], pa.int32()), "o": [{"x": "z"}]}
+    for place, columns in enumerate((unknown, known) if first == 0 else (known, unknown)):
+        pq.write_table(pa.table(columns), root / f"{place}.parquet")
+    DeltaTable.convert(root)
+    table = DeltaTable(root)
+    expected: list[dict[str, Any]] = [
+        {"id": 1, "s": None, "a": [None], "n": None, "o": {"x": None}},
+        {"id": 2, "s": "x", "a": ["y"], "n": 5, "o": {"x": "z"}},
+    ]
+    assert table.snapshot().scan().to_arrow().sort_by("id").select(list(expected[0])).to_pylist() == expected
+    assert table.snapshot().scan(["id"], "n IS NULL").to_arrow()["id"].to_pylist() == [1]
+    assert deltalake.DeltaTable(root).to_pyarrow_table().num_rows == 2
+    assert table.fsck(deep=True).ok

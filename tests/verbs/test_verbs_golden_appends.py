@@ -11,8 +11,9 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConstraintViolationError
+from tests.harness.conformance.cases import GOLDEN, needs_golden
 
-GOLDEN = Path(__file__).parents[2] / ".." / "shared" / "golden"
+pytestmark = needs_golden
 NAMES = [
     "dat-check_constraints",
     "dat-iceberg_compat_v1",
@@ -26,10 +27,7 @@ NAMES = [
 
 
 def copy_of(name: str, tmp_path: Path) -> DeltaTable:
-    source = GOLDEN / name
-    if not source.is_dir():
-        pytest.skip(f"the golden table {name} is not beside the checkout")
-    shutil.copytree(next(p.parent for p in source.rglob("_delta_log")), tmp_path / "copy")
+    shutil.copytree(GOLDEN / name / "table", tmp_path / "copy")
     return DeltaTable(tmp_path / "copy")
 
 

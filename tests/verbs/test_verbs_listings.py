@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import datetime as dt
+import math
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.errors import MissingFileError, UnsupportedFeatureError
+from delta_orch.errors import ColumnNotFoundError, MissingFileError, UnsupportedExpressionError, UnsupportedFeatureError
 
 ROWS = pa.table(
     {
@@ -81,6 +83,109 @@ def test_dataset_has_the_rows_of_a_scan(table: DeltaTable) -> None:
     assert dataset.to_table().sort_by(by).equals(snapshot.scan().to_arrow().sort_by(by))
     assert dataset.to_table(filter=pc.field("part-of-%é").is_null())["id"].to_pylist() == [2, 2]
     assert dataset.count_rows(filter=pc.field("day") == dt.date(2026, 1, 1)) == 4
+
+
+LONG = "x" * 40
+COLUMNS: dict[str, list[list[Any]]] = {
+    "i": [[1, None], [2, 2], [3, 4], [None, None]],
+    "s": [["a", "b"], ["c", None], [LONG + "a", LONG + "b"], [LONG[:32] + "\U0010ffff", LONG]],
+    "f": [[1.0, math.nan], [2.0, 2.0], [3.0, None], [None, None]],
+    "d": [[Decimal("1.00"), None], [Decimal("2.00")] * 2, [Decimal("3.00"), Decimal("4.00")], [None, None]],
+    "t": [[dt.datetime(2026, 1, day, 1, 2, 3, 4567, dt.UTC)] * 2 for day in (1, 2, 3, 4)],
+    "b": [[True, None], [True, False], [False, False], [None, None]],
+    "st": [[{"x": 1}, None], [{"x": 2}, {"x": 2}], [{"x": None}, {"x": 3}], [None, None]],
+}
+X = pc.field
+
+
+@pytest.mark.parametrize(
+    ("condition", "files"),
+    [
+        (X("i") > 2, 1),
+        (X("i") <= 1, 1),
+        (X("i").isin([2, 9]), 1),
+        (~(X("i") > 2), 2),
+        (X("i").is_null(), 2),
+        (X("i").is_valid(), 3),
+        ((X("i") > 2) | (X("s") == "a"), 2),
+        ((X("i") > 1) & (X("s") < "c"), 0),
+        (X("s") == LONG + "b", 2),
+        (X("s") > LONG[:31] + "z", 0),
+        (X("s") > LONG[:32] + "\U0010ffff", 2),
+        (X("d") > Decimal("2.00"), 1),
+        (X("t") == dt.datetime(2026, 1, 3, 1, 2, 3, 4567, dt.UTC), 1),
+        (X("b").is_valid(), 3),
+        # Bounds of floats leave out NaN. Files without any value are known.
+        (~(X("f") <= 2), 3),
+        (X("f").is_null(nan_is_null=True), 4),
+        (X("st", "x") > 2, 4),
+        (X(1) == 3, 4),
+    ],
+    ids=str,
+)
+def test_a_filter_of_the_dataset_opens_the_files_that_can_match(
+    pruned: ds.FileSystemDataset, condition: pc.Expression, files: int
+) -> None:
+    fragments = list(pruned.get_fragments(condition))
+    assert len(fragments) == files
+    wanted = pruned.to_table().filter(condition)["nr"].to_pylist()
+    assert sorted(pruned.to_table(filter=condition)["nr"].to_pylist()) == sorted(wanted)
+
+
+@pytest.fixture(scope="module")
+def pruned(tmp_path_factory: pytest.TempPathFactory) -> ds.FileSystemDataset:
+    table = DeltaTable(tmp_path_factory.mktemp("pruned") / "table")
+    for n in range(4):
+        table.append(_rows(n))
+    return table.snapshot().to_pyarrow_dataset()
+
+
+def _rows(n: int) -> pa.Table:
+    types = {
+        "nr": pa.int64(), "i": pa.int32(), "s": pa.string(), "f": pa.float64(), "d": pa.decimal128(5, 2),
+        "t": pa.timestamp("us", "UTC"), "b": pa.bool_(), "st": pa.struct([("x", pa.int64())]),
+    }  # fmt: skip
+    columns = {"nr": [2 * n, 2 * n + 1], **{name: values[n] for name, values in COLUMNS.items()}}
+    return pa.table({name: pa.array(columns[name], kind) for name, kind in types.items()})
+
+
+@pytest.mark.parametrize(
+    ("where", "rows", "files"),
+    [
+        ("i > 2", 2, 1),
+        (X("i") > 2, 2, 1),
+        ("i = 2 or i is null", 5, 3),
+        ("f > 2", 2, 3),
+        (X("f") > 2, 1, 3),
+        ("st.x = 2", 2, 1),
+        (pc.add(X("i"), 1) > 4, 1, 4),
+        ("true", 8, 4),
+        ("false", 0, 0),
+    ],
+    ids=str,
+)
+def test_dataset_of_a_condition(table: DeltaTable, where: Any, rows: int, files: int) -> None:
+    for n in range(4):
+        table.append(_rows(n))
+    dataset = table.snapshot().to_pyarrow_dataset(where)
+    wanted = table.snapshot().scan(where=where).to_arrow()["nr"].to_pylist()
+    assert sorted(dataset.to_table()["nr"].to_pylist()) == sorted(wanted)
+    assert (dataset.count_rows(), len(dataset.files), len(list(dataset.get_fragments()))) == (rows, files, files)
+    assert dataset.count_rows(filter=X("nr") < 0) == dataset.filter(X("nr") < 0).count_rows() == 0
+    assert table.snapshot().scan(where=where).count() == rows
+
+
+def test_dataset_of_a_condition_is_refused_where_arrow_would_answer_otherwise(tmp_path: Path) -> None:
+    pq.write_table(pa.table({"f": [2.0, math.nan], "i": [1, 2]}), tmp_path / "1.parquet")
+    DeltaTable.convert(tmp_path)
+    snapshot = DeltaTable(tmp_path).snapshot()
+    with pytest.raises(UnsupportedFeatureError, match="leave out NaN"):
+        snapshot.to_pyarrow_dataset("f > 2")
+    assert snapshot.to_pyarrow_dataset("i > 1").count_rows() == 1
+    with pytest.raises(UnsupportedExpressionError, match=r"scan\(where="):
+        snapshot.to_pyarrow_dataset("i + 1 > 2")
+    with pytest.raises(ColumnNotFoundError):
+        snapshot.to_pyarrow_dataset("nobody = 1")
 
 
 def test_dataset_is_refused_where_files_are_not_the_rows(table: DeltaTable, tmp_path: Path) -> None:

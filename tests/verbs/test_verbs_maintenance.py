@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 from uuid import uuid4
 
 import orjson
@@ -223,6 +224,33 @@ def test_vacuum_of_partition_directories_that_look_hidden(table: DeltaTable) -> 
     result = table.vacuum(retention_hours=0, enforce_retention=False)
     assert len(result.paths) == 1
     assert result.paths[0].startswith("_day=a/")
+
+
+@pytest.mark.parametrize("uri", ["memory://vacuumed-names", ""])
+def test_vacuum_deletes_no_live_file_whatever_it_is_called(tmp_path: Path, days: Any, uri: str) -> None:
+    """Stores without inodes know a file by its name only."""
+    names = [
+        ".x.parquet.crc", "..crc", ".crc", "x.crc", "._x.crc", ".x.crc.crc", "_x.parquet", ".x", "..x", "x.tmp", "~x",
+        ".0123456789abcdef.tmp", "a b.parquet", "%41.parquet", "_temporary/0/x.parquet", "d/.x.parquet.crc", "d/_x",
+        ".spark-staging/x.parquet", "_change_data/x.parquet", "_staged/x.parquet", "day=a/.y.crc",
+    ]  # fmt: skip
+    table = DeltaTable(uri or tmp_path / "t")
+    table.append(days(("a", 1)))
+    store, (written,) = table.store, paths(table)
+    content = store.read_bytes(written)
+    lines = [
+        orjson.dumps({"add": {
+            "path": quote(name), "partitionValues": {}, "size": len(content), "modificationTime": 0, "dataChange": True
+        }}) for name in names
+    ]  # fmt: skip
+    for name in (*names, *(f"{name.rpartition('/')[0]}/.{name.rpartition('/')[2]}.crc".strip("/") for name in names)):
+        store.put(name, content)
+    store.put(".left.parquet.crc", b"x")
+    store.put("left.parquet", b"x")
+    store.put(f"_delta_log/{1:020d}.json", b"\n".join(lines))
+    assert table.snapshot().num_files == 1 + len(names)
+    assert table.vacuum(retention_hours=0, enforce_retention=False).paths == (".left.parquet.crc", "left.parquet")
+    assert table.snapshot().scan().to_arrow().num_rows == 1 + len(names)
 
 
 def test_vacuum_knows_live_files_by_any_spelling(table: DeltaTable) -> None:

@@ -5,12 +5,13 @@ Constants are evaluated once, other values in DuckDB where they are proven to me
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
 
 from delta_orch.engines.base import ComputedColumn, IdentityValues, WriteSpec
+from delta_orch.engines.batch_bytes import repeated
 from delta_orch.engines.conform import conform_column
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.constants import constant_of
@@ -21,8 +22,9 @@ from delta_orch.expressions.spark_literals import natural_type
 from delta_orch.protocol.arrow_building import literal_array, type_to_arrow
 from delta_orch.protocol.types import STRING, DataType, StructType
 
-Filler = Callable[[pa.RecordBatch], pa.RecordBatch]
-"""Takes a batch with all columns of the table and puts values into some of them."""
+Filler = Callable[[pa.RecordBatch], Iterable[pa.RecordBatch]]
+"""Takes a batch with all columns of the table and puts values into some of them: into parts of it where these are long,
+and texts that are all the same in a dictionary."""
 
 _LONG_MIN, _LONG_MAX = -(2**63), 2**63 - 1
 
@@ -54,11 +56,16 @@ def _default(column: ComputedColumn, schema: StructType) -> Filler:
     if literal is None:
         value = _evaluated(column)
     elif literal.value is None:
-        return lambda batch: batch
+        return lambda batch: [batch]
     else:
         value = _fitted(literal, field.data_type)
     value = conform_column(value, type_to_arrow(field.data_type), lossless=True, path=column.name)
-    return lambda batch: _put(batch, column.name, pa.repeat(value[0], batch.num_rows))
+    index_of = schema.names.index(field.name)
+
+    def fill(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
+        return [batch.set_column(index_of, field.name, repeated(value[0], batch.num_rows))]
+
+    return fill
 
 
 def _fitted(literal: Literal, data_type: DataType) -> pa.Array:
@@ -79,7 +86,7 @@ def _constant(value: Expression) -> Literal | None:
 def _evaluated(column: ComputedColumn) -> pa.Array:
     from delta_orch.engines.local.duckdb_requests import evaluator
 
-    (values,) = evaluator([column], StructType(()))(pa.RecordBatch.from_arrays([pa.nulls(1)], names=["row"]))
+    [(_, [values])] = evaluator([column], StructType(()))(pa.RecordBatch.from_arrays([pa.nulls(1)], names=["row"]))
     return values
 
 
@@ -90,10 +97,11 @@ def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Filler:
     others = StructType(tuple(f for f in schema if f.name not in names))
     evaluate = evaluator(columns, others)
 
-    def fill(batch: pa.RecordBatch) -> pa.RecordBatch:
-        for column, values in zip(columns, evaluate(batch), strict=True):
-            batch = _put(batch, column.name, values)
-        return batch
+    def fill(batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        for rows, computed in evaluate(batch):
+            for column, values in zip(columns, computed, strict=True):
+                rows = _put(rows, column.name, values)
+            yield rows
 
     return fill
 
@@ -101,10 +109,10 @@ def _generated(columns: Sequence[ComputedColumn], schema: StructType) -> Filler:
 def _identity(identity: IdentityValues) -> Filler:
     upcoming = identity.first
 
-    def fill(batch: pa.RecordBatch) -> pa.RecordBatch:
+    def fill(batch: pa.RecordBatch) -> Iterable[pa.RecordBatch]:
         nonlocal upcoming
         if not batch.num_rows:
-            return batch
+            return [batch]
         last = upcoming + identity.step * (batch.num_rows - 1)
         if not _LONG_MIN <= last <= _LONG_MAX:
             raise ConstraintViolationError(
@@ -115,6 +123,6 @@ def _identity(identity: IdentityValues) -> Filler:
             )
         values = upcoming + identity.step * np.arange(batch.num_rows, dtype=np.int64)
         upcoming = last + identity.step
-        return _put(batch, identity.name, pa.array(values))
+        return [_put(batch, identity.name, pa.array(values))]
 
     return fill

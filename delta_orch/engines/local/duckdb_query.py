@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
+from itertools import chain, islice
 from typing import TYPE_CHECKING, NamedTuple
 
 import pyarrow as pa
 
+from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, of_types
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.duckdb_files import NativeScan
 from delta_orch.engines.local.duckdb_input import native_input, readable, register_native
@@ -21,7 +23,7 @@ from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError, 
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import schema_to_arrow
-from delta_orch.protocol.types import BINARY, STRING, PrimitiveType, StructField, StructType
+from delta_orch.protocol.types import BINARY, STRING, DataType, DecimalType, PrimitiveType, StructField, StructType
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 _LOG = Logger(__name__)
 _idle: ContextVar[list[Connection] | None] = ContextVar("databases without a query", default=None)
 BATCH_ROWS = 131_072
+_WIDE_ROWS = 8_192
+"""In a batch of a result that has text or nested columns: only DuckDB knows how long they are."""
 BATCH = "batch"
 """What the query of `on_batches` reads from."""
 
@@ -91,16 +95,29 @@ def on_batches(sql: str, problem: str = "The query failed while it ran") -> Call
     return run
 
 
+def rows_together(types: Iterable[DataType]) -> int:
+    """How many rows of these types DuckDB may hand over at once, before anybody knows how long they are."""
+    is_narrow = all(isinstance(t, PrimitiveType | DecimalType) and t not in (STRING, BINARY) for t in types)
+    return BATCH_ROWS if is_narrow else _WIDE_ROWS
+
+
 class _Input:
     """A relation's rows on their way into DuckDB, which turns an error of ours into text: it is kept here."""
 
     def __init__(self, relation: LocalRelation) -> None:
         self.error: DeltaError | KeyboardInterrupt | None = None
-        self.reader = pa.RecordBatchReader.from_batches(schema_to_arrow(relation.schema), self._batches(relation))
+        names = relation.schema.names
+        batches = relation.batches(names)
+        # A stream has one schema: texts are in dictionaries where they are in those of the first batch.
+        first = list(islice(batches, 1))
+        schema = schema_to_arrow(relation.schema)
+        schema = keeping_dictionaries(schema, first[0].schema) if first else schema
+        self.reader = pa.RecordBatchReader.from_batches(schema, self._batches(chain(first, batches), schema))
 
-    def _batches(self, relation: LocalRelation) -> Iterator[pa.RecordBatch]:
+    def _batches(self, batches: Iterable[pa.RecordBatch], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         try:
-            yield from map(readable, relation.to_reader())
+            for batch in batches:
+                yield from map(readable, of_types(batch, schema))
         except (DeltaError, KeyboardInterrupt) as e:
             self.error = e
             raise
@@ -148,13 +165,14 @@ def _batches(
                     connection.execute(f"CREATE OR REPLACE TEMP TABLE {kept} AS SELECT * FROM stream")
                     continue
                 connection.register(label, streams[-1].reader)
-            reader = connection.sql(query.sql).to_arrow_reader(BATCH_ROWS)
+            reader = connection.sql(query.sql).to_arrow_reader(rows_together(f.data_type for f in query.schema))
         while True:
             with _errors_of(streams):
                 batch = next(reader, None)
             if batch is None:
                 return
-            yield conform_batch(batch, target, lossless=True)
+            for rows in cut_by_bytes(batch):
+                yield conform_batch(rows, target, lossless=True)
 
 
 @contextmanager

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, join_schema
-from delta_orch.engines.local.duckdb_query import BATCH, DuckDBQuery, QueryInput, on_batches, query_relation
+from delta_orch.engines.batch_bytes import BATCH_BYTES
+from delta_orch.engines.local.duckdb_query import (
+    BATCH,
+    BATCH_ROWS,
+    DuckDBQuery,
+    QueryInput,
+    on_batches,
+    query_relation,
+    rows_together,
+)
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.sql_aggregates import count_of, extreme_of, sum_of
 from delta_orch.engines.local.sql_scalars import Scalars
@@ -23,6 +32,7 @@ from delta_orch.protocol.types import LONG, VOID, DataType, StructField, StructT
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Evaluator = Callable[["pa.RecordBatch"], Iterator[tuple["pa.RecordBatch", "list[pa.Array]"]]]
 _INPUT = "input_0"
 _FOUND = "_delta_orch_found"
 _FLIPPED = {"inner": "INNER", "left": "RIGHT", "right": "LEFT", "full": "FULL", "anti": "RIGHT"}
@@ -49,8 +59,9 @@ def violation_finder(condition: Expression, schema: StructType) -> Callable[[pa.
     return on_batches(f"SELECT * FROM {BATCH} WHERE NOT coalesce({holds}, FALSE) LIMIT 1")
 
 
-def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Callable[[pa.RecordBatch], list[pa.Array]]:
-    """A function that evaluates values over the columns of `schema`, for each row of a batch in its order.
+def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Evaluator:
+    """A function that evaluates values over the columns of `schema`, for each row of a batch in its order. It gives the
+    rows in slices, each with its values: as many together as have taken no more than `BATCH_BYTES` so far.
 
     Raises:
         UnsupportedExpressionError: A value is not proven to mean the same in DuckDB as in Spark.
@@ -58,14 +69,24 @@ def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Callable
             what Spark refuses then: overflow, division by zero.
     """
     scalars = Scalars(Source(BATCH, schema))
-    values = ", ".join(f"{scalars.value(column.value).sql} AS c{i}" for i, column in enumerate(columns))
+    typed = [scalars.value(column.value) for column in columns]
+    values = ", ".join(f"{value.sql} AS c{i}" for i, value in enumerate(typed))
     names = ", ".join(column.name for column in columns)
     run = on_batches(f"SELECT {values} FROM {BATCH}", f"The expression of column {names} failed for a row")
     known = {field.name for field in schema if field.data_type != VOID}
 
-    def evaluate(batch: pa.RecordBatch) -> list[pa.Array]:
+    most_rows = rows_together(value.data_type for value in typed)
+
+    def evaluate(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, list[pa.Array]]]:
+        nonlocal most_rows
         used = [name for name in batch.schema.names if name in known] or batch.schema.names[:1]
-        return [column.combine_chunks() for column in run(batch.select(used)).columns]
+        start = 0
+        while start < batch.num_rows or start == 0:
+            rows = batch.slice(start, most_rows)
+            found = run(rows.select(used))
+            yield rows, [column.combine_chunks() for column in found.columns]
+            start += max(rows.num_rows, 1)
+            most_rows = max(1, min(BATCH_ROWS, BATCH_BYTES * rows.num_rows // max(found.nbytes, 1)))
 
     return evaluate
 

@@ -53,6 +53,7 @@ def connect() -> Connection:
             "autoinstall_known_extensions": "false",
             "autoload_known_extensions": "false",
             "python_enable_replacements": "false",
+            "arrow_large_buffer_size": "true",  # a vector of long texts has more than 2 GiB
         },
     )
     connection.execute("SET TimeZone = 'UTC'")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING
 
@@ -82,7 +83,10 @@ class LocalEngine:
         from delta_orch.expressions.to_arrow import arrow_predicate
 
         keep = arrow_predicate(where, relation.schema)
-        return LocalRelation(relation.schema, lambda: (pc.filter(batch, keep(batch)) for batch in relation.to_reader()))
+        used = {column.path[0] for column in columns_of(where)}
+        passed_on = [name for name in relation.schema.names if name not in used]
+        batches = partial(relation.batches, passed_on)
+        return LocalRelation(relation.schema, lambda: (pc.filter(batch, keep(batch)) for batch in batches()))
 
     def project(self, relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
         from delta_orch.engines.local.scan import output_relation
@@ -115,7 +119,7 @@ class LocalEngine:
             return relations[0]
         return LocalRelation(
             relations[0].schema,
-            lambda: chain.from_iterable(relation.to_reader() for relation in relations),
+            lambda: chain.from_iterable(relation.batches(relation.schema.names) for relation in relations),
             parts=tuple(relations),
         )
 
@@ -131,10 +135,10 @@ class LocalEngine:
 
         return databases_kept()
 
-    def evaluated(self, relation: LocalRelation) -> AbstractContextManager[LocalRelation]:
+    def evaluated(self, relation: LocalRelation, *, repeats: bool = False) -> AbstractContextManager[LocalRelation]:
         from delta_orch.engines.local.spool import spooled
 
-        return spooled(relation)
+        return spooled(relation, repeats=repeats)
 
     def row_sets(self, relation: LocalRelation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
         from delta_orch.engines.base import as_they_are

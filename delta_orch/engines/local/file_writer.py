@@ -15,6 +15,7 @@ import pyarrow.parquet as pq
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.batch_bytes import is_text_dictionary, keeping_dictionaries, of_types, plain_size
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_schema import (
     CHANGE_TYPE,
@@ -43,6 +44,8 @@ PartitionKey = tuple[str | None, ...]
 _CODECS = {"uncompressed": "none", "none": "none", "snappy": "snappy", "gzip": "gzip", "zstd": "zstd", "lz4_raw": "lz4"}
 _SAMPLED_ROWS, _RUNS, _GLANCE, _SAMPLE = 16 * 1024, 128, 4, 128
 """From so many rows on, a row group is sampled: so many runs of so few rows, then of at most so many."""
+_ALWAYS_READ = 512 * 1024 * 1024
+"""So much a file may take in memory, whatever its size."""
 _SUFFIXES = {"none": "", "snappy": ".snappy", "gzip": ".gz", "zstd": ".zstd", "lz4": ".lz4raw"}
 
 
@@ -131,13 +134,15 @@ class FileLayout:
         """Rows under the table's names as rows of a file: no column copied, unless a struct loses a void field."""
         if self.change_type is not None:
             rows = rows.append_column(CHANGE_TYPE, _repeated(self.change_type, rows.num_rows))
-        if not rows.schema.equals(self.columns):
-            rows = conform_table(rows.select(self.columns.names), self.columns, lossless=True)
+        columns = keeping_dictionaries(self.columns, rows.schema)
+        if not rows.schema.equals(columns):
+            rows = conform_table(rows.select(columns.names), columns, lossless=True)
         for name, plan in self.shredded.items():
             index = rows.schema.get_field_index(name)
             column = pa.chunked_array([shred_column(chunk, plan) for chunk in rows.column(index).chunks])
             rows = rows.set_column(index, pa.field(name, column.type), column)
-        return rows if rows.schema.equals(self.file_schema) else renamed(rows, self.file_schema)
+        file_schema = _with_types(self.file_schema, rows.schema)
+        return rows if rows.schema.equals(file_schema) else renamed(rows, file_schema)
 
     def shredded_like(self, rows: pa.RecordBatch, variants: Sequence[str]) -> FileLayout:
         """The layout with typed columns for the variants that are like those of some rows."""
@@ -216,6 +221,7 @@ class FileWriter:
         # Of columns without bounds in the footer.
         self._seen: dict[ColumnPath, Found] = {}
         self._metadata: list[pq.FileMetaData] = []
+        self._row_bytes = 0
         try:
             self._sink = self._open_sink()
         except OSError as e:
@@ -233,7 +239,7 @@ class FileWriter:
         layout = self._layout
         return pq.ParquetWriter(
             self._sink,
-            layout.file_schema,
+            _with_types(layout.file_schema, rows.schema),
             compression=layout.codec,
             use_dictionary=_dictionary_columns(rows),
             data_page_version=layout.data_page_version,
@@ -252,8 +258,24 @@ class FileWriter:
         return int(self._sink.tell())
 
     def write(self, rows: pa.Table) -> None:
-        """Append one row group of rows under the table's names. Raises StorageError and LateNanError."""
-        rows = self._layout.in_file(rows)
+        """Append one row group of rows under the table's names. Raises StorageError and LateNanError.
+
+        A file that would take more memory than readers allow it for its size (`storage.expansion`) ends before them.
+        """
+        rows = self._layout.in_file(unified(rows))
+        row_bytes = sum(map(plain_size, rows.to_batches()))
+        if self._writer is not None and not _is_readable(self._row_bytes + row_bytes, self.size_bytes):
+            self._finish()
+            self._start()
+        self._row_bytes += row_bytes
+        if self._writer is not None and not rows.schema.equals(self._types):
+            for batch in rows.to_batches():
+                for part in of_types(batch, self._types):
+                    self._append(pa.Table.from_batches([part]))
+            return
+        self._append(rows)
+
+    def _append(self, rows: pa.Table) -> None:
         floats = {path: _leaf(rows, path) for path in self._layout.float_leaves}
         with_nan = [path for path, column in floats.items() if pc.any(pc.is_nan(column)).as_py()]
         if self._writer is not None and (late := tuple(path for path in with_nan if path not in self._seen)):
@@ -264,7 +286,7 @@ class FileWriter:
         try:
             if self._writer is None:
                 self._seen = {path: Found() for path in (*with_nan, *(self._layout.with_nan or ()))}
-                self._writer = self._open_writer(rows)
+                self._writer, self._types = self._open_writer(rows), rows.schema
             for path, found in self._seen.items():
                 found.add(floats[path])
             self._writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
@@ -310,12 +332,33 @@ class FileWriter:
             return
 
 
+def unified(rows: pa.Table) -> pa.Table:
+    """The rows with one dictionary for each column that has some: Arrow writes the first of a row group, and plain
+    values after that."""
+    return rows.unify_dictionaries() if any(pa.types.is_dictionary(t) for t in rows.schema.types) else rows
+
+
+def _with_types(schema: pa.Schema, source: pa.Schema) -> pa.Schema:
+    """The schema with the source's types, place by place, where those are texts in dictionaries."""
+    fields = zip(schema, source.types, strict=True)
+    return pa.schema([field.with_type(kind) if is_text_dictionary(kind) else field for field, kind in fields])
+
+
+def _is_readable(row_bytes: int, file_bytes: int) -> bool:
+    if row_bytes <= _ALWAYS_READ:
+        return True
+    from delta_orch.storage.expansion import is_readable
+
+    return is_readable(row_bytes, file_bytes)
+
+
 def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
     """The columns worth a dictionary, given the first row group of a file; True for all.
 
     The writer gives up a dictionary that has become too large, but to get there costs more than all the rest. A column
     goes without one where nearly all values of a sample differ: a dictionary of so many would not have lasted.
     """
+    plain = [n for n, t in zip(rows.column_names, rows.schema.types, strict=True) if not pa.types.is_dictionary(t)]
     if rows.num_rows < _SAMPLED_ROWS or any(pa.types.is_nested(column.type) for column in rows.schema):
         return True
     # Neighbours are often equal, and so are values of the same place in a period.
@@ -324,7 +367,8 @@ def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
         int64_array([start + i for start in range(0, rows.num_rows - length, step) for i in range(length)])
         for length in (_GLANCE, min(_SAMPLE, step // 4))
     ]
-    return [n for n in rows.column_names if not all(_differ(pc.take(rows.column(n), taken)) for taken in samples)]
+    unlike = {n for n in plain if all(_differ(pc.take(rows.column(n), taken)) for taken in samples)}
+    return [n for n in rows.column_names if n not in unlike]
 
 
 def _differ(values: pa.ChunkedArray) -> bool:

@@ -6,11 +6,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from operator import truediv
 
 import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
+from delta_orch.engines.batch_bytes import BATCH_BYTES, cut_by_bytes, decoded, keeping_dictionaries
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows, FileTask, TrackedColumns, marked
@@ -22,9 +24,9 @@ from delta_orch.expressions.tree import columns_of, conjunction, is_opaque, with
 from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.arrow_building import ensure_sound, field_to_arrow, string_array
 from delta_orch.protocol.schema import Places, char_columns
-from delta_orch.protocol.types import DecimalType, PrimitiveType, StructField, StructType, holds_variant
+from delta_orch.protocol.types import BINARY, STRING, DecimalType, PrimitiveType, StructField, StructType, holds_variant
 from delta_orch.storage.base import ensure_regular_file
-from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+from delta_orch.storage.parquet_footer import ParquetFooter, RepeatedTexts, read_footer
 from delta_orch.storage.prefetch import map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode
 
@@ -38,6 +40,7 @@ WHOLE_BYTES = 256 * 1024
 
 
 RowFilter = Callable[[pa.Table], pa.Table]
+_NO_TEXTS = RepeatedTexts()
 
 
 @dataclass(slots=True)
@@ -59,6 +62,7 @@ class FileReader:
     threads: int | None = None
     filesystem: pafs.FileSystem = field(init=False)
     _output: tuple[str, ...] = field(init=False)
+    _keeps_dictionaries: bool = field(init=False)
     _chars: Mapping[str, Places] = field(init=False)
     # The columns to read from the last file, which the next one most likely has, too.
     _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
@@ -66,104 +70,140 @@ class FileReader:
     def __post_init__(self) -> None:
         self.filesystem = self.plan.store.data_filesystem()[0]
         self._output, self._chars = self.plan.read_schema.names, char_columns(self.plan.schema)
+        # Filters are about plain text.
+        used = () if self.plan.where is None else (column.path[0] for column in columns_of(self.plan.where))
+        is_of_text = any((f := self.plan.schema.find(name)) is None or f.data_type in (STRING, BINARY) for name in used)
+        self._keeps_dictionaries = not (is_of_text or self._chars or self.plan.arrow_filter is not None)
 
     @property
     def _is_local(self) -> bool:
         return isinstance(self.filesystem, pafs.LocalFileSystem)
 
-    def read_together(self, tasks: Sequence[FileTask]) -> list[pa.RecordBatch]:
-        """All rows of some small files, in order, in large batches. Raises as `read_small`."""
-        batches: list[pa.RecordBatch] = []
+    def read_together(self, tasks: Sequence[FileTask]) -> list[Iterable[pa.RecordBatch]]:
+        """All rows of some small files, in order, in large batches. Raises as `read_small`. What takes much memory is
+        read when its batches are asked for."""
+        parts: list[Iterable[pa.RecordBatch]] = []
         alike: list[tuple[FileTask, pa.Table]] = []
+        num_bytes = 0
         for task in tasks:
-            rows = self._rows_in(task)
-            if alike and (rows is None or not _are_alike(alike[0], (task, rows))):
-                batches += self._finish_together(alike)
+            rows, texts = self._rows_in(task) if num_bytes <= BATCH_BYTES else (None, _NO_TEXTS)
+            is_plain = rows is not None and not texts.dictionaries
+            if alike and (rows is None or not is_plain or not _are_alike(alike[0], (task, rows))):
+                parts.append(self._finish_together(alike))
                 alike = []
-            if rows is None:
-                batches += self.stream(task)
+            if rows is None or not is_plain:
+                parts.append(self.stream(task))
             else:
                 alike.append((task, rows))
+                num_bytes += rows.nbytes
         if alike:
-            batches += self._finish_together(alike)
-        if not batches or not self._output:
-            return batches
-        return list(pa.Table.from_batches(batches).combine_chunks().to_batches(max_chunksize=BATCH_ROWS))
+            parts.append(self._finish_together(alike))
+        if not self._output or not all(isinstance(part, list) for part in parts):
+            return parts
+        batches = [batch for part in parts for batch in part]
+        return [pa.Table.from_batches(batches).combine_chunks().to_batches(BATCH_ROWS)] if batches else []
 
     def _finish_together(self, files: Sequence[tuple[FileTask, pa.Table]]) -> list[pa.RecordBatch]:
         """The batches of files that are alike."""
         if len(files) > 1:
             try:
-                return list(self._finish(pa.concat_tables([rows for _, rows in files]), files[0][0]))
+                return list(self._finish(pa.concat_tables([rows for _, rows in files]), files[0][0], _NO_TEXTS))
             except (pa.ArrowException, DeltaError):
                 # Read one by one, the file that does not fit is named.
                 return [batch for file in files for batch in self._finish_together([file])]
         [(task, rows)] = files
         with reading(task.path):
-            return [batch for batch in self._finish(rows, task) if batch.num_rows]
+            return [batch for batch in self._finish(rows, task, _NO_TEXTS) if batch.num_rows]
 
-    def read_small(self, task: FileTask) -> list[pa.RecordBatch] | None:
-        """All batches of a file, or None if it is too large to decode in one go.
+    def read_small(self, task: FileTask) -> Iterable[pa.RecordBatch] | None:
+        """All batches of a file, or None if it is too large to decode in one go. What repeats texts is made plain when
+        its batches are asked for.
 
         Raises:
             MissingFileError: The file is not there.
             TableError: It is not a readable Parquet file, or its columns do not fit the schema.
             StorageError: It cannot be read.
         """
-        rows = self._rows_in(task)
-        return None if rows is None else self._finish_together([(task, rows)])
+        rows, texts = self._rows_in(task)
+        if rows is None:
+            return None
+        return self._lazily(rows, task, texts) if texts.dictionaries else self._finish_together([(task, rows)])
+
+    def _lazily(self, rows: pa.Table, task: FileTask, texts: RepeatedTexts) -> Iterator[pa.RecordBatch]:
+        with reading(task.path):
+            yield from self._finish(rows, task, texts)
 
     def count_row_groups(self, task: FileTask) -> tuple[int, int]:
         """All row groups of a file, and those to read. Raises as `read_small`."""
         with reading(task.path), self._open(task.path) as (file, footer, _):
             return file.metadata.num_row_groups, len(self._wanted_groups(file, footer, task))
 
-    def _rows_in(self, task: FileTask) -> pa.Table | None:
-        """The live rows of a file as the file has them, or None if it is too large to decode in one go."""
+    def _rows_in(self, task: FileTask) -> tuple[pa.Table | None, RepeatedTexts]:
+        """The live rows of a file as the file has them, or None if it is too large to decode in one go. Texts that it
+        repeats are dictionaries."""
         with reading(task.path), self._open(task.path) as (file, footer, source):
             names, groups = self._names_in(file, task), self._groups_of(file, footer, task)
-            if footer.may_expand:
-                from delta_orch.storage.expansion import ensure_bounded
-
-                ensure_bounded(source, footer, groups, names, path=task.path, is_near=self._is_local)
+            texts = self._texts_in(source, footer, groups, names, task)
             if not names:
                 num_rows = _num_rows(file.metadata, groups)
                 if num_rows > _ROWS_AT_ONCE:
-                    return None
+                    return None, texts
                 rows = _rows_only(num_rows)
-            elif sum(_selected_bytes(footer, groups, names)) > SMALL_BYTES:
-                return None
+            elif (
+                sum(_selected_bytes(footer, groups, names)) + _num_rows(file.metadata, groups) * texts.row_bytes
+                > SMALL_BYTES
+            ):
+                return None, texts
             else:
+                if texts.dictionaries:
+                    file = self._decoder(source, footer, footer.metadata, texts.dictionaries)
                 rows = _gregorian(file.read_row_groups(groups, columns=names, use_threads=False), footer)
-            return self._rows_of(file.metadata, task).choose(rows, groups)
+            return self._rows_of(file.metadata, task).choose(rows, groups), texts
+
+    def _texts_in(
+        self, source: pa.NativeFile, footer: ParquetFooter, groups: list[int], names: list[str], task: FileTask
+    ) -> RepeatedTexts:
+        if not footer.may_expand:
+            return _NO_TEXTS
+        from delta_orch.storage.expansion import ensure_bounded
+
+        return ensure_bounded(source, footer, groups, names, path=task.path, is_near=self._is_local)
 
     def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
         """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
         `read_small`."""
-        with reading(task.path), self._open(task.path) as (file, footer, _):
+        with reading(task.path), self._open(task.path) as (file, footer, source):
             names, groups, metadata = self._names_in(file, task), self._groups_of(file, footer, task), file.metadata
             chosen = self._rows_of(metadata, task)
-            if not names or max(_selected_bytes(footer, groups, names), default=0) > SMALL_BYTES:
+            texts = self._texts_in(source, footer, groups, names, task)
+            sizes = _selected_bytes(footer, groups, names) if names else []
+            lengths = [max(metadata.row_group(group).num_rows, 1) for group in groups]
+            row_bytes = max(map(truediv, sizes, lengths), default=0) + texts.row_bytes
+            if not names or row_bytes * max(lengths, default=0) > SMALL_BYTES:
                 batches: Iterable[pa.RecordBatch] = _empty_batches(_num_rows(metadata, groups))
                 if names:
+                    if texts.dictionaries:
+                        file = self._decoder(source, footer, footer.metadata, texts.dictionaries)
+                    most_rows = max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
                     batches = file.iter_batches(
-                        BATCH_ROWS, row_groups=groups, columns=names, use_threads=self.threads != 0
+                        most_rows, row_groups=groups, columns=names, use_threads=self.threads != 0
                     )
                 for rows in chosen.choose_batches(batches, groups):
-                    yield from self._finish(_gregorian(rows, footer) if names else rows, task)
+                    yield from self._finish(_gregorian(rows, footer) if names else rows, task, texts)
                 return
 
-        def read_group(group: int) -> list[pa.RecordBatch]:
-            with reading(task.path), self._open(task.path, footer) as (own, _, _):
+        def read_group(group: int) -> Iterable[pa.RecordBatch]:
+            with reading(task.path), self._open(task.path, footer, texts.dictionaries) as (own, _, _):
                 rows = _gregorian(own.read_row_group(group, columns=names, use_threads=False), footer)
-                return list(self._finish(chosen.choose(rows, [group]), task))
+                rows = chosen.choose(rows, [group])
+                return self._lazily(rows, task, texts) if texts.wide else list(self._finish(rows, task, texts))
 
         for batches in map_ahead(read_group, groups, self.threads):
             yield from batches
 
     @contextmanager
     def _open(
-        self, path: str, footer: ParquetFooter | None = None
+        self, path: str, footer: ParquetFooter | None = None, dictionaries: Sequence[str] = ()
     ) -> Iterator[tuple[pq.ParquetFile, ParquetFooter, pa.NativeFile]]:
         is_local = self._is_local
         if is_local:
@@ -173,13 +213,23 @@ class FileReader:
             known, footer = footer is not None, footer or read_footer(source)
             # Where reading the footer again costs no round trip, Arrow does so quicker than it takes it from elsewhere.
             metadata = footer.metadata if known or not is_local else None
-            yield self._decoder(source, footer, metadata), footer, source
+            yield self._decoder(source, footer, metadata, dictionaries), footer, source
 
     def _decoder(
-        self, source: pa.NativeFile, footer: ParquetFooter, metadata: pq.FileMetaData | None
+        self,
+        source: pa.NativeFile,
+        footer: ParquetFooter,
+        metadata: pq.FileMetaData | None,
+        dictionaries: Sequence[str] = (),
     ) -> pq.ParquetFile:
         # INT96 in the year 9999 overflows nanoseconds. Reading ahead pays where each request costs a round trip.
-        decoder = partial(pq.ParquetFile, source, coerce_int96_timestamp_unit="us", pre_buffer=not self._is_local)
+        decoder = partial(
+            pq.ParquetFile,
+            source,
+            coerce_int96_timestamp_unit="us",
+            pre_buffer=not self._is_local,
+            read_dictionary=list(dictionaries) or None,
+        )
         try:
             file = decoder(metadata=metadata)
         except pa.ArrowInvalid:
@@ -245,7 +295,17 @@ class FileReader:
         footer.ensure_sound_chunks(footer.leaves_below(names.values()))
         return self.skipping.groups_of(file.metadata, names)
 
-    def _finish(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
+    def _finish(self, rows: pa.Table, task: FileTask, texts: RepeatedTexts) -> Iterator[pa.RecordBatch]:
+        """The rows as the plan wants them. Long texts that are repeated stay dictionaries."""
+        if not texts.dictionaries and rows.nbytes <= BATCH_BYTES:
+            yield from self._finish_part(rows, task)
+            return
+        kept = texts.wide if self._keeps_dictionaries else frozenset()
+        for batch in rows.to_batches():
+            for part in cut_by_bytes(batch, kept):
+                yield from self._finish_part(pa.Table.from_batches([decoded(part, kept)]), task)
+
+    def _finish_part(self, rows: pa.Table, task: FileTask) -> Iterator[pa.RecordBatch]:
         names = self._names_from_file(task)
         from_file = pa.schema([self.needed.field(name) for name in names])
         named = rows
@@ -255,6 +315,7 @@ class FileReader:
             named = with_logical_names(rows, self.plan.schema, self.plan.column_mapping)
         if holds_variant(self.plan.schema):
             named = _with_variants(named, self.plan.schema)
+        from_file = keeping_dictionaries(from_file, named.schema)
         table = conform_table(named, from_file, lossless=False) if names else rows.select([])
         ensure_sound(table)
         num_rows, found = rows.num_rows, frozenset(names)

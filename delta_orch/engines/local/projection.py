@@ -5,12 +5,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import ComputedColumn
-from delta_orch.engines.conform import conform_column, nulls_of
+from delta_orch.engines.batch_bytes import (
+    cut_by_bytes,
+    is_text_dictionary,
+    keeping_dictionaries,
+    repeated,
+    text_dictionaries,
+)
+from delta_orch.engines.conform import conform_batch, nulls_of
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import column_indexes, ensure_distinct, value_at
 from delta_orch.errors import InvalidExpressionError
@@ -20,7 +28,8 @@ from delta_orch.expressions.nodes import Cast, Column, Expression, Literal, Opaq
 from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.spark_literals import natural_type
-from delta_orch.protocol.arrow_building import literal_scalar, type_to_arrow
+from delta_orch.expressions.tree import columns_of
+from delta_orch.protocol.arrow_building import literal_scalar, schema_to_arrow, type_to_arrow
 from delta_orch.protocol.types import (
     BYTE,
     DOUBLE,
@@ -33,6 +42,11 @@ from delta_orch.protocol.types import (
     StructType,
     fields_on,
 )
+
+if TYPE_CHECKING:
+    from delta_orch.engines.local.duckdb_requests import Evaluator
+
+_MOST_BYTES = (1 << 31) - 1
 
 
 def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
@@ -48,6 +62,12 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
     types = dict(zip((c.name for c in in_duckdb), _types(in_duckdb, relation.schema), strict=True))
     types |= {name: found.data_type for name, found in in_arrow.items()}
     fields = tuple(_field(column, relation.schema, types) for column in columns)
+    target = schema_to_arrow(StructType(fields))
+    used = {column.path[0] for one in computed for column in columns_of(one.value)}
+    of_duckdb = {column.path[0] for one in in_duckdb for column in columns_of(one.value)}
+    # What is computed of one text alone is computed once for each text of a dictionary.
+    single = next(iter(of_duckdb)) if len(of_duckdb) == 1 else None
+    passed_on = [name for name in relation.schema.names if name not in used or name == single]
 
     def batches() -> Iterator[pa.RecordBatch]:
         evaluate = None
@@ -55,19 +75,45 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
             from delta_orch.engines.local.duckdb_requests import evaluator
 
             evaluate = evaluator(in_duckdb, relation.schema)
-        for batch in relation.to_reader():
-            values = {name: found.values(batch, name) for name, found in in_arrow.items()}
-            if evaluate is not None:
-                values |= zip((column.name for column in in_duckdb), evaluate(batch), strict=True)
-            arrays = [
-                conform_column(values[column.name], type_to_arrow(field.data_type), lossless=True, path=column.name)
-                if column.name in values
-                else _taken(column, field, batch, relation.schema)
-                for column, field in zip(columns, fields, strict=True)
-            ]
-            yield pa.RecordBatch.from_arrays(arrays, names=[field.name for field in fields])
+        for batch in relation.batches(passed_on):
+            for rows, in_query in [(batch, ())] if evaluate is None else _evaluated(evaluate, batch, single):
+                values = {name: found.values(rows, name) for name, found in in_arrow.items()}
+                values |= zip((column.name for column in in_duckdb), in_query, strict=True)
+                arrays = [
+                    values[column.name] if column.name in values else _taken(column, field, rows, relation.schema)
+                    for column, field in zip(columns, fields, strict=True)
+                ]
+                made = pa.RecordBatch.from_arrays(arrays, names=target.names)
+                dictionaries = text_dictionaries(made, target.names)
+                kinds = keeping_dictionaries(target, made.schema, dictionaries)
+                for part in cut_by_bytes(made, dictionaries):
+                    yield conform_batch(part, kinds, lossless=True)
 
     return LocalRelation(StructType(fields), batches)
+
+
+def _evaluated(
+    evaluate: Evaluator, batch: pa.RecordBatch, single: str | None
+) -> Iterator[tuple[pa.RecordBatch, Sequence[pa.Array]]]:
+    """The rows with what they have for each value. `single` is the only column that the values are of, if there is one:
+    where that is a dictionary, each of its texts that is used is looked at once."""
+    column = None if single is None else batch.column(single)
+    if column is None or not is_text_dictionary(column.type):
+        yield from evaluate(batch)
+        return
+    places = pc.unique(column.indices)
+    texts = pc.take(column.dictionary, places)
+    parts = [values for _, values in evaluate(pa.RecordBatch.from_arrays([texts], names=[single]))]
+    at = pc.index_in(column.indices, places)
+    found = []
+    for values in map(pa.concat_arrays, zip(*parts, strict=True)):
+        plain = pa.string() if pa.types.is_large_string(values.type) else pa.binary()
+        if pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type):
+            texts = pc.cast(values, plain) if values.nbytes < _MOST_BYTES else values
+            found.append(pa.DictionaryArray.from_arrays(at, texts))
+        else:
+            found.append(pc.take(values, at))
+    yield batch, found
 
 
 def _is_computed(column: ComputedColumn, schema: StructType) -> bool:
@@ -99,7 +145,7 @@ def _taken(column: ComputedColumn, field: StructField, batch: pa.RecordBatch, sc
         case Literal(value):
             if value is None:
                 return nulls_of(batch.num_rows, type_to_arrow(field.data_type))
-            return pa.repeat(literal_scalar(value, field.data_type), batch.num_rows)
+            return repeated(literal_scalar(value, field.data_type), batch.num_rows)
         case Column(path):
             return value_at(batch, column_indexes(find_column(path, schema)[0], schema))
     raise AssertionError("computed elsewhere")

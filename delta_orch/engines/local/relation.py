@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -32,16 +32,23 @@ class LocalRelation:
     parts: tuple[LocalRelation, ...] = ()
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """The rows in the Arrow types of `schema`, as a stream."""
+        """The rows in the Arrow types of `schema`, as a stream of batches that are cut by bytes (`batch_bytes`)."""
         import pyarrow as pa
 
-        target = schema_to_arrow(self.schema)
-        return pa.RecordBatchReader.from_batches(target, (_conformed(batch, target) for batch in self.open_batches()))
+        return pa.RecordBatchReader.from_batches(schema_to_arrow(self.schema), self.batches())
 
+    def batches(self, kept: Collection[str] = ()) -> Iterator[pa.RecordBatch]:
+        """The batches of `to_reader`. Texts of the columns `kept` stay in a dictionary where they come in one."""
+        from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, text_dictionaries
 
-def _conformed(batch: pa.RecordBatch, target: pa.Schema) -> pa.RecordBatch:
-    if batch.schema.equals(target):
-        return batch
-    from delta_orch.engines.conform import conform_batch
+        plain = schema_to_arrow(self.schema)
+        for batch in self.open_batches():
+            dictionaries = text_dictionaries(batch, kept)
+            target = keeping_dictionaries(plain, batch.schema, dictionaries)
+            for rows in cut_by_bytes(batch, dictionaries):
+                if rows.schema.equals(target):
+                    yield rows
+                    continue
+                from delta_orch.engines.conform import conform_batch
 
-    return conform_batch(batch, target, lossless=True)
+                yield conform_batch(rows, target, lossless=True)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from itertools import islice
+from itertools import chain, islice
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.fs as pafs
@@ -27,7 +28,7 @@ from delta_orch.engines.scan_plan import (
     output_columns_schema,
     value_at,
 )
-from delta_orch.errors import ProtocolViolationError
+from delta_orch.errors import InvalidExpressionError, ProtocolViolationError
 from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.log.files.file_columns import FileTable
@@ -38,6 +39,9 @@ from delta_orch.protocol.partition_values import partition_column_to_arrow
 from delta_orch.protocol.types import StructField, StructType
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead, thread_count
 from delta_orch.table.column_mapping import physical_name
+
+if TYPE_CHECKING:
+    from pyarrow.compute import Expression as ArrowExpression
 
 _MANY_FILES, _FILES_TOGETHER = 32, 64
 """From so many small files on, so many of them are one task."""
@@ -58,7 +62,7 @@ def output_relation(relation: LocalRelation, output: Sequence[OutputColumn]) -> 
     names = [column.name for column in output]
 
     def batches() -> Iterator[pa.RecordBatch]:
-        for batch in relation.to_reader():
+        for batch in relation.batches(relation.schema.names):
             yield pa.RecordBatch.from_arrays([value_at(batch, path) for path in paths], names=names)
 
     return LocalRelation(output_columns_schema(output, relation.schema), batches)
@@ -82,7 +86,7 @@ def read_batches(plan: ScanPlan, threads: int | None = None) -> Iterator[pa.Reco
             yield from reader.stream(task) if few is None else few
         return
     for together in map_ahead(reader.read_together, _groups(single), _SMALL_FILE_THREADS):
-        yield from together
+        yield from chain.from_iterable(together)
 
 
 def count_row_groups(plan: ScanPlan) -> tuple[int, int]:
@@ -132,9 +136,22 @@ def _row_filter(plan: ScanPlan) -> RowFilter | None:
         if where is not None:
             rows = pc.filter(rows, where(rows))
         # An expression of pyarrow may name columns by position: it needs all of them, see `needed`.
-        return rows if plan.arrow_filter is None else rows.filter(plan.arrow_filter)
+        return rows if plan.arrow_filter is None else _arrow_filtered(rows, plan.arrow_filter)
 
     return kept
+
+
+def _arrow_filtered(rows: pa.Table, expression: ArrowExpression) -> pa.Table:
+    try:
+        return rows.filter(expression)
+    except MemoryError:
+        raise
+    except pa.ArrowException as e:
+        raise InvalidExpressionError(
+            f"The filter {str(expression)[:200]} failed for a row",
+            cause=str(e).split("\n")[0],
+            remedy="Leave out such rows in a filter before it, or write one that is null for them",
+        ) from e
 
 
 def _file_tasks(plan: ScanPlan, needed: list[str]) -> Iterator[FileTask]:

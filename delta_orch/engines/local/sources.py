@@ -25,6 +25,7 @@ def accepts_value(data: object) -> bool:
         isinstance(data, LocalRelation | pa.Table | pa.RecordBatch | pa.RecordBatchReader)
         or _is_list_of(pa.RecordBatch, data)
         or _is_list_of(Mapping, data)
+        or isinstance(data, Mapping)
         or _is_a(data, "polars", "LazyFrame")
         or _is_a(data, "pyarrow._dataset", "Dataset")
         or _exports("__arrow_c_stream__", data)
@@ -35,8 +36,8 @@ def accepts_value(data: object) -> bool:
 
 def relation_of(data: Data) -> LocalRelation:
     """Rows of an Arrow table, batch, list of batches, reader or dataset, of a pandas or Polars frame, of a list of
-    dicts, or of anything that exports an Arrow stream (`__arrow_c_stream__`), such as a DuckDB relation, or a batch
-    (`__arrow_c_array__`, or a list of such).
+    dicts (a row each), of a dict of columns (lists or arrays of one length), or of anything that exports an Arrow
+    stream (`__arrow_c_stream__`), such as a DuckDB relation, or a batch (`__arrow_c_array__`, or a list of such).
 
     A pandas index is dropped unless its levels have names: then they become columns. A Polars LazyFrame is collected
     each time its rows are read. A RecordBatchReader can be read once.
@@ -54,6 +55,8 @@ def relation_of(data: Data) -> LocalRelation:
         return _relation(data.schema, data.to_batches)
     if _is_list_of(Mapping, data):
         return relation_of(_from_rows(data))
+    if isinstance(data, Mapping):
+        return relation_of(_from_columns(data))
     if _is_list_of(pa.RecordBatch, data):
         try:
             return relation_of(pa.Table.from_batches(data))
@@ -88,8 +91,8 @@ def relation_of(data: Data) -> LocalRelation:
         )
     raise InvalidRequestError(
         f"A value of type {type(data).__name__} is not data that can be written",
-        remedy="Pass an Arrow table, reader or list of record batches, a list of dicts, a pandas, Polars or Spark "
-        "DataFrame, or a DuckDB relation (connection.sql); of a generator "
+        remedy="Pass an Arrow table, reader or list of record batches, a dict of columns, a list of dicts, a pandas, "
+        "Polars or Spark DataFrame, or a DuckDB relation (connection.sql); of a generator "
         "pyarrow.RecordBatchReader.from_batches(schema, batches)",
         type=type(data).__name__,
     )
@@ -129,9 +132,22 @@ def _from_rows(rows: Data) -> pa.Table:
     names = dict.fromkeys(name for row in rows for name in row)
     if not (names and all(isinstance(name, str) for name in names)):
         raise InvalidRequestError("The rows have no keys, or keys that are not text", remedy="Name columns by text")
-    columns = {name: [row.get(name) for row in rows] for name in names}
+    return _from_columns({name: [row.get(name) for row in rows] for name in names})
+
+
+def _from_columns(columns: Mapping[Any, Data]) -> pa.Table:
+    is_named = bool(columns) and all(isinstance(name, str) for name in columns)
+    # What a generator gives it gives once, and a text is one value.
+    is_long = all(hasattr(v, "__len__") and not isinstance(v, str | bytes | Mapping) for v in columns.values())
+    if not (is_named and is_long):
+        raise InvalidRequestError(
+            "The dict is no dict of columns",
+            cause="Each key is to be a name, and each value a list or an array",
+            remedy='Write {"id": [1, 2], "name": ["a", "b"]}, or a list of dicts for rows',
+        )
     try:
-        table = pa.table({name: pa.array(values) for name, values in columns.items()})
+        arrays = {name: _as_array(values) for name, values in columns.items()}
+        table = pa.table(arrays)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as e:
         raise InvalidRequestError(
             "The rows cannot be converted to Arrow",
@@ -139,8 +155,13 @@ def _from_rows(rows: Data) -> pa.Table:
             remedy="Give each column values of one type, or pass pyarrow.Table.from_pylist(rows, schema)",
         ) from e
     for name, values in columns.items():
-        _ensure_unchanged(values, table.schema.field(name).type, name)
+        if arrays[name] is not values:
+            _ensure_unchanged(values, table.schema.field(name).type, name)
     return table
+
+
+def _as_array(values: Data) -> pa.Array | pa.ChunkedArray:
+    return values if isinstance(values, pa.Array | pa.ChunkedArray) else pa.array(values)
 
 
 def _ensure_unchanged(values: Iterable[Any], data_type: pa.DataType, column: str) -> None:

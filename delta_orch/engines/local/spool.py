@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -18,7 +19,7 @@ MEMORY_BYTES = 64 * 1024 * 1024
 
 
 @contextmanager
-def spooled(relation: LocalRelation) -> Iterator[LocalRelation]:
+def spooled(relation: LocalRelation, *, repeats: bool = False) -> Iterator[LocalRelation]:
     """See `Engine.evaluated`. The file is in the directory for temporary files (`TMPDIR`), compressed."""
     schema = schema_to_arrow(relation.schema)
     held: list[pa.RecordBatch] = []
@@ -26,18 +27,24 @@ def spooled(relation: LocalRelation) -> Iterator[LocalRelation]:
     with ExitStack() as stack:
         path: Path | None = None
         writer: pa.ipc.RecordBatchStreamWriter | None = None
-        for batch in relation.to_reader():
+        for batch in relation.batches(relation.schema.names):
             if writer is None and size + batch.nbytes <= MEMORY_BYTES:
                 held.append(batch)
                 size += batch.nbytes
                 continue
+            if repeats:
+                held.clear()
+                yield relation
+                return
             if writer is None:
                 path = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="delta-orch-rows-"))) / "rows.arrow"
                 options = pa.ipc.IpcWriteOptions(compression="lz4")
                 with spilling():
                     writer = stack.enter_context(pa.ipc.new_stream(str(path), schema, options=options))
-            with spilling():
-                writer.write_batch(batch)
+            # A file has one schema.
+            for rows in LocalRelation(relation.schema, partial(iter, [batch])).batches():
+                with spilling():
+                    writer.write_batch(rows)
         if writer is not None:
             with spilling():
                 writer.close()

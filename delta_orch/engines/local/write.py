@@ -8,9 +8,10 @@ where more files are open than the limit, the one written to longest ago is fini
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from threading import Event
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, plain_size, text_dictionaries
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.file_schema import as_nullable
 from delta_orch.engines.footer_statistics import ColumnPath
@@ -40,6 +42,8 @@ if TYPE_CHECKING:
 
 MAX_ROW_GROUP_BYTES = 64 * 1024 * 1024
 MIN_ROW_GROUP_BYTES = 1024 * 1024
+MAX_PLAIN_BYTES = 256 * 1024 * 1024
+"""Of a row group whose texts are in dictionaries: what a reader that makes them plain has to hold."""
 MAX_ROW_GROUP_ROWS = 256 * 1024
 """As Polars. With four times as many rows, rewriting narrow rows takes twice the memory and as much time."""
 _LEAST_GROUP_BYTES = 8 * 1024
@@ -71,11 +75,11 @@ def write_relation(
     checks = _checks(spec)
     fillers = _fillers(spec)
     variants = [f.name for f in spec.schema if f.data_type == VARIANT] if spec.shred_variants else []
+    # Rules are about plain text, and partitions are named by it.
+    kept = () if checks or fillers else [name for name in target.names if name not in spec.partition_columns]
     with _Sink(FileLayout.of(spec, with_nan), file_size_bytes, threads, keeps_order=spec.keeps_order) as sink:
-        for batch in _slices(relation.open_batches()):
-            rows = batch if batch.schema.equals(target) else conform_batch(batch, target, lossless=True)
-            for fill in fillers:
-                rows = fill(rows)
+        batches = _conformed(relation.open_batches(), target, kept)
+        for rows in _filled(batches, fillers, target) if fillers else batches:
             rows = blank_to_null(rows, spec)
             # What the table does not have (`extra_columns`) is nothing to tell a user of.
             seen = rows.select(range(len(spec.schema))) if spec.extra_columns else rows
@@ -168,20 +172,42 @@ def blank_to_null(rows: pa.RecordBatch, spec: WriteSpec) -> pa.RecordBatch:
     return rows
 
 
-def _slices(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """The same rows in batches of a size that a row group can be gathered from."""
+def _conformed(
+    batches: Iterable[pa.RecordBatch], target: pa.Schema, kept: Collection[str] = ()
+) -> Iterator[pa.RecordBatch]:
+    """The same rows in the target's types, in batches of a size that a row group can be gathered from.
+
+    Args:
+        kept: Columns whose texts may stay in dictionaries.
+    """
     for batch in batches:
-        for start in range(0, batch.num_rows, _SLICE_ROWS):
-            yield batch.slice(start, _SLICE_ROWS)
+        dictionaries = text_dictionaries(batch, kept)
+        types = keeping_dictionaries(target, batch.schema, dictionaries)
+        for part in cut_by_bytes(batch, dictionaries):
+            rows = part if part.schema.equals(types) else conform_batch(part, types, lossless=True)
+            for few in cut_by_bytes(rows, most=MAX_PLAIN_BYTES):
+                for start in range(0, few.num_rows, _SLICE_ROWS):
+                    yield few.slice(start, _SLICE_ROWS)
+
+
+def _filled(
+    batches: Iterable[pa.RecordBatch], fillers: Sequence[Filler], target: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """The rows with the columns that the data lacks. What is filled in may be long."""
+    for fill in fillers:
+        batches = chain.from_iterable(map(fill, batches))
+    return _conformed(batches, target)
 
 
 @dataclass(slots=True)
 class _Partition:
-    """Rows waiting to become a row group, and the files that are open for them, idle ones."""
+    """Rows waiting to become a row group, and the files that are open for them, idle ones. `plain_bytes` is what the
+    rows take without dictionaries."""
 
     batches: list[pa.RecordBatch] = field(default_factory=list)
     num_rows: int = 0
     num_bytes: int = 0
+    plain_bytes: int = 0
     idle: deque[FileWriter] = field(default_factory=deque)
 
 
@@ -233,12 +259,16 @@ class _Sink:
     def add(self, key: PartitionKey, batch: pa.RecordBatch) -> None:
         """Take rows of one partition. Raises StorageError, also for earlier rows."""
         partition = self._partitions.setdefault(key, _Partition())
+        if partition.batches and not partition.batches[-1].schema.equals(batch.schema):
+            self._flush(key)
         size = batch.nbytes
         partition.batches.append(batch)
         partition.num_rows += batch.num_rows
         partition.num_bytes += size
+        partition.plain_bytes += plain_size(batch)
         self._buffered_bytes += size
-        if partition.num_bytes >= self._group_bytes or partition.num_rows >= MAX_ROW_GROUP_ROWS:
+        is_full = partition.num_bytes >= self._group_bytes or partition.num_rows >= MAX_ROW_GROUP_ROWS
+        if is_full or partition.plain_bytes >= MAX_PLAIN_BYTES:
             self._flush(key)
         while self._buffered_bytes > MAX_BUFFERED_BYTES:
             self._flush(max(self._partitions, key=lambda k: self._partitions[k].num_bytes))
@@ -261,7 +291,7 @@ class _Sink:
             return
         rows = pa.Table.from_batches(partition.batches)
         self._buffered_bytes -= partition.num_bytes
-        partition.batches, partition.num_rows, partition.num_bytes = [], 0, 0
+        partition.batches, partition.num_rows, partition.num_bytes, partition.plain_bytes = [], 0, 0, 0
         is_only_one = last and self._pool is None and len(self._partitions) == 1
         if is_only_one or self._given_threads == 0 or rows.nbytes < _LEAST_GROUP_BYTES_OF_A_THREAD:
             # One small write, or a few rows for each of many partitions: a thread would cost more than it gains.

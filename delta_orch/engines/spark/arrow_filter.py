@@ -83,7 +83,12 @@ def _row_keeper(expression: pc.Expression, columns: pa.Schema) -> Callable[..., 
         row = pa.array(np.arange(len(arrays[0])))
         rows = pa.Table.from_arrays([*cast, row], names=[*columns.names, "\0row"])
         kept = np.zeros(len(row), dtype=np.bool_)
-        kept[rows.filter(expression).column("\0row").to_numpy()] = True
+        try:
+            kept[rows.filter(expression).column("\0row").to_numpy()] = True
+        except pa.ArrowException as e:
+            # Read by `errors.spark_errors`.
+            told = f"The filter {str(expression)[:200]} failed for a row. {e}".split("\n")[0]
+            raise ValueError(f"[delta_orch error] InvalidExpressionError: {told}") from None
         return pa.array(kept)
 
     return keeps

@@ -192,7 +192,7 @@ class SparkEngine:
     def statement(self) -> AbstractContextManager[None]:
         return nullcontext()
 
-    def evaluated(self, relation: DataFrame) -> AbstractContextManager[DataFrame]:
+    def evaluated(self, relation: DataFrame, *, repeats: bool = False) -> AbstractContextManager[DataFrame]:
         """The rows, evaluated once and kept by the executors; see `Engine.evaluated`."""
         return evaluated(self.host, relation)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from importlib import import_module
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -13,8 +14,13 @@ import pyarrow as pa
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.row_checks import type_checks
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, SchemaMismatchError, UnsupportedError
-from delta_orch.protocol.schema import data_type_from_json, data_type_to_json, parse_schema
-from delta_orch.protocol.types import LONG, STRING, StructField, StructType
+from delta_orch.protocol.schema import (
+    data_type_from_json,
+    data_type_to_json,
+    parse_schema,
+)
+from delta_orch.protocol.schema_edit import with_fields
+from delta_orch.protocol.types import LONG, STATED_DEFINITIONS, STRING, StructField, StructType, definitions_in
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +57,7 @@ def schema_of_rows(schema: SparkStructType) -> StructType:
     try:
         for field in schema.fields:
             _ensure_is_of_tables(field)
-        return parse_schema(schema.json())
+        return StructType(tuple(map(_with_stated_definitions, parse_schema(schema.json()))))
     except ProtocolViolationError as e:
         # Of a table's own schema it would be one.
         raise SchemaMismatchError(
@@ -59,6 +65,12 @@ def schema_of_rows(schema: SparkStructType) -> StructType:
             remedy="Rename one of them",
             column=e.context["column"],
         ) from None
+
+
+def _with_stated_definitions(field: StructField) -> StructField:
+    stated = definitions_in(field.metadata)
+    metadata = {**field.metadata, STATED_DEFINITIONS: stated} if stated else field.metadata
+    return replace(field, data_type=with_fields(field.data_type, _with_stated_definitions), metadata=metadata)
 
 
 def _ensure_is_of_tables(field: SparkField) -> None:

@@ -146,7 +146,7 @@ class LogActions:
         txns: The newest `txn` of each app id.
         domain_metadata: The newest of each domain, removed ones included.
         commit_info: The newest file's, None where it has none.
-        sidecars: Of a V2 checkpoint; commits have none.
+        sidecars, checkpoint_metadata: Of a V2 checkpoint; commits have none.
         num_superseded: How many actions that are no files were replaced by a later one; none within reconciled files.
         num_log_files: Of how many files it was made. Every order is below twice that.
     """
@@ -157,6 +157,7 @@ class LogActions:
     domain_metadata: dict[str, DomainMetadata] = field(default_factory=dict)
     commit_info: Mapping[str, object] | None = None
     sidecars: list[Sidecar] = field(default_factory=list)
+    checkpoint_metadata: CheckpointMetadata | None = None
     num_superseded: int = 0
     num_log_files: int = 0
     _adds: FileActions = field(default_factory=lambda: FileActions("add"), repr=False)
@@ -255,6 +256,8 @@ class LogActions:
                     self.sidecars.append(sidecar)
                 case CheckpointMetadata(version) if version != file.version:
                     raise ProtocolViolationError(f"it is a checkpoint of version {version}")
+                case CheckpointMetadata() as checkpoint_metadata:
+                    self.checkpoint_metadata = checkpoint_metadata
         except ProtocolViolationError as e:
             name = file.path.rpartition("/")[2]
             raise ProtocolViolationError(

@@ -11,7 +11,6 @@ import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
 from delta_orch.expressions.nodes import Expression
-from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.log.files.file_columns import FileTable, live_rows
 from delta_orch.protocol.arrow_building import one_chunk, string_array
 from delta_orch.protocol.paths import canonical_paths
@@ -58,7 +57,11 @@ _LONGEST = 65_536
 def words_of(condition: object) -> str:
     """A predicate as the log tells of it: in the user's own words, where these are not too many. It is not cut, as
     half of a secret could not be told from other text."""
-    words = to_spark_sql(condition) if isinstance(condition, Expression) else str(condition)
+    if isinstance(condition, Expression):
+        from delta_orch.expressions.to_sql import to_spark_sql
+
+        condition = to_spark_sql(condition)
+    words = str(condition)
     return words if len(words) <= _LONGEST else f"({len(words)} characters)"
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from delta_orch.errors import ConcurrentTransactionError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.protocol.table_properties import ensure_no_credential
+
+if TYPE_CHECKING:
+    from delta_orch.log.files.recorded_txns import TxnVersions
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +78,10 @@ Recorded = Mapping[str, int | None]
 """App id → recorded version; None, or missing, where there is none."""
 
 
-def gone_with_rows(recorded: Mapping[str, int]) -> dict[str, int]:
+def gone_with_rows(recorded: TxnVersions) -> dict[str, int]:
     """Of what a table has recorded the ids that say which rows it has: the cursors of incremental steps, and the units
     of work. A verb that takes rows back takes these ids back, too."""
-    return {name: version for name, version in recorded.items() if name.startswith(("cdc:", *UNIT_PREFIXES))}
+    return recorded.named(("cdc:", *UNIT_PREFIXES))
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:

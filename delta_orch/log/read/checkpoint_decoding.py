@@ -155,6 +155,8 @@ def _vector_chunk(structs: pa.StructArray) -> pa.StructArray:
         else:
             children.append(pc.cast(pc.struct_field(structs, [index]), target.type))
     # A struct whose fields are all null is how some writers spell "none".
+    if not children[0].is_null().equals(children[1].is_null()):
+        raise pa.ArrowInvalid("some lack their kind or their place")
     return pa.StructArray.from_arrays(children, fields=list(DELETION_VECTOR_TYPE), mask=pc.is_null(children[0]))
 
 

@@ -8,33 +8,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pyarrow.types as pt
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import (
     ChecksumMismatchError,
     CorruptLogError,
     DeltaError,
     FileMissingInStoreError,
     IncompleteCheckpointError,
+    ProtocolViolationError,
     StorageError,
     TableError,
 )
 from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_files
 from delta_orch.log.files.listing import CheckpointFiles
+from delta_orch.log.read.checkpoint_footer import CheckpointFooter, checkpoint_footer
+from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import PROBE_LEAF, is_below
-from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol, Sidecar, Txn
+from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol, Sidecar
 from delta_orch.protocol.arrow_building import plain, valid_runs
 from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checksum_path, decode_path, is_absolute
 from delta_orch.storage.base import LogStore
-from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
+from delta_orch.storage.parquet_footer import read_footer
 
 if TYPE_CHECKING:
+    from delta_orch.log.files.recorded_txns import RecordedTxns
     from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 
 _LOGGER = Logger(__name__)
@@ -53,42 +59,6 @@ R = TypeVar("R")
 
 
 @dataclass(frozen=True)
-class CheckpointFooter(ParquetFooter):
-    """The footer of a checkpoint file, and what is known of it."""
-
-    @cached_property
-    def leaves(self) -> tuple[str, ...]:
-        """Dotted paths of all leaf columns."""
-        schema = self.metadata.schema
-        return tuple(schema.column(i).path for i in range(len(schema)))
-
-    @cached_property
-    def sound_columns(self) -> set[str]:
-        """The top-level columns whose chunks are known to be sound."""
-        return set()
-
-    @cached_property
-    def bounded_columns(self) -> set[str]:
-        """The dotted columns that are known to take no more memory than they may."""
-        return set()
-
-    @cached_property
-    def few_actions(self) -> dict[tuple[int, tuple[str, ...]], list[dict[str, JsonValue]]]:
-        """What `RowGroup.read_actions` has read of a file that is all here."""
-        return {}
-
-
-@lru_cache(maxsize=4)
-def _known_footer(tail: bytes, is_whole_file: bool) -> CheckpointFooter:
-    """Every handle on a table opens its newest checkpoint: equal bytes are looked into once in a process."""
-    return CheckpointFooter(tail, is_whole_file)
-
-
-def _remembered(footer: ParquetFooter) -> CheckpointFooter:
-    return _known_footer(footer.tail, footer.is_whole_file)
-
-
-@dataclass(frozen=True)
 class ParquetPart:
     """One Parquet file of a checkpoint."""
 
@@ -99,7 +69,7 @@ class ParquetPart:
     def footer(self) -> CheckpointFooter:
         """Read once; what follows from the same bytes is shared with whoever read them before."""
         with readable(self.path):
-            return _remembered(read_footer(self.store.open_input(self.path)))
+            return checkpoint_footer(read_footer(self.store.open_input(self.path)))
 
     @cached_property
     def metadata(self) -> pq.FileMetaData:
@@ -165,6 +135,27 @@ class ParquetPart:
         groups = (RowGroup(self, i) for i in range(self.metadata.num_row_groups))
         return [group for group in groups if group.num_rows and not group.is_all_null(column)]
 
+    @cached_property
+    def has_only_actions(self) -> bool:
+        """Whether every row is known to hold an action.
+
+        Raises CorruptLogError: A row is empty: its action is lost.
+        """
+        with readable(self.path):
+            names = self.footer.arrow_schema.names
+        if not PROBE_LEAF.keys() >= {*names}:
+            return False  # Of an action that is yet unknown.
+        probes = {name: self.leaves.index(f"{name}.{PROBE_LEAF[name]}") for name in names}
+        with readable(self.path):
+            # Of each column one leaf: most of its leaves nobody may ask for.
+            self.footer.ensure_sound_chunks(probes.values())
+        groups = [RowGroup(self, index) for index in range(self.metadata.num_row_groups)]
+        held = sum(group.num_actions(name, leaf) for group in groups for name, leaf in probes.items())
+        with readable(self.path):
+            if held < self.metadata.num_rows:
+                raise pa.ArrowInvalid(f"{self.metadata.num_rows - held} of its rows hold no action")
+        return True
+
     def num_actions(self, action: str) -> int | None:
         """How many such actions there are, going by the footer; None where that does not tell."""
         counts = [(g.num_rows, g.null_count(f"{action}.{PROBE_LEAF[action]}")) for g in self.row_groups(action)]
@@ -199,6 +190,26 @@ class RowGroup:
             return self.num_rows
         statistics = self.statistics(self.part.leaves.index(leaf))
         return statistics.null_count if statistics is not None and statistics.has_null_count else None
+
+    def num_actions(self, action: str, probe: int) -> int:
+        """How many such actions there are. Reads them only where the footer tells nothing of them.
+
+        Args:
+            probe: Their required leaf, which is known to be sound.
+        """
+        if (statistics := self.part.metadata.row_group(self.index).column(probe).statistics) is None:
+            return sum(len(found) - found.null_count for found in self.iter_field(action, PROBE_LEAF[action]))
+        # Some writers count no nulls where there are none.
+        return self.num_rows - (statistics.null_count if statistics.has_null_count else 0)
+
+    def bounds(self, leaf: str) -> tuple[str, str] | None:
+        """The least text of a dotted leaf and the greatest, going by the footer; None where that does not tell."""
+        statistics = self.statistics(self.part.leaves.index(leaf))
+        if statistics is None or not statistics.has_min_max:
+            return None
+        with readable(self.part.path):
+            least, greatest = statistics.min, statistics.max
+        return (least, greatest) if isinstance(least, str) and isinstance(greatest, str) else None
 
     def has(self, column: str) -> bool:
         """Whether some leaf at or below the dotted column may hold a value."""
@@ -315,13 +326,23 @@ class Checkpoint:
         return said.protocol, said.metadata
 
     @cached_property
-    def txns(self) -> Mapping[str, Txn]:
+    def txns(self) -> RecordedTxns:
         """By app id. Raises as `protocol_and_metadata`."""
-        return self._said("txn").txns
+        from delta_orch.log.files.recorded_txns import RecordedTxns, TxnGroup
+
+        if self.json_actions is not None:
+            return RecordedTxns((), self.json_actions.txns)
+        _prefetch_footers(self.top_level_parts)
+        _ = self._has_only_actions
+        for part in self.top_level_parts:
+            part.ensure_sound(["txn"])
+        groups = [group for part in self.top_level_parts for group in part.row_groups("txn")]
+        return RecordedTxns([TxnGroup(group.bounds("txn.appId"), partial(_txns_of, group)) for group in groups], {})
 
     @cached_property
     def domain_metadata(self) -> Mapping[str, DomainMetadata]:
         """By domain. Raises as `protocol_and_metadata`."""
+        _ = self._has_only_actions
         return self._said("domainMetadata").domain_metadata
 
     @cached_property
@@ -377,10 +398,28 @@ class Checkpoint:
         Raises as `protocol_and_metadata`; ChecksumMismatchError: The version checksum counts other files.
         """
         _prefetch_footers(self.file_parts)
+        _ = self._has_only_actions, [part.has_only_actions for part in self.sidecar_parts]
+        groups = [group for part in self.file_parts for group in part.row_groups(action)]
         # Across a network, one more request would cost each first read more than the rest of the check.
-        if action == "add" and self.store.is_near:
-            _ = self.agrees_with_checksum
-        return [group for part in self.file_parts for group in part.row_groups(action)]
+        if action == "add" and (self.store.is_near or not groups):
+            _ = self.agrees_with_checksum, groups or self._is_meant_to_be_empty
+        return groups
+
+    @cached_property
+    def _has_only_actions(self) -> bool:
+        return all(part.has_only_actions for part in self.top_level_parts)
+
+    @cached_property
+    def _is_meant_to_be_empty(self) -> bool:
+        """Whether it has no files, which nothing contradicts. Raises CorruptLogError: It should have some."""
+        if self.json_actions is not None and self.json_actions.adds.num_rows:
+            return False
+        hint, own = read_last_checkpoint(self.store), self._said("checkpointMetadata").checkpoint_metadata
+        said = hint.num_of_add_files if hint is not None and hint.version == self.version else None
+        with readable(self.files.files[0].path):
+            if counts := {str(said), str(((own and own.tags) or {}).get("numOfAddFiles"))} - {"None", "0"}:
+                raise ValueError(f"It has no files, and should have {min(counts)}")
+        return True
 
     @cached_property
     def agrees_with_checksum(self) -> bool:
@@ -431,6 +470,32 @@ def _recorded(store: LogStore, version: int) -> tuple[int | None, str | None]:
     return count if isinstance(count, int) else None, table_id if isinstance(table_id, str) else None
 
 
+def _txns_of(group: RowGroup) -> pa.Table:
+    """The identifiers of a row group, columns of `TXN_SCHEMA`. Raises as `RowGroup.read`, and ProtocolViolationError
+    where one is malformed."""
+    from delta_orch.log.files.recorded_txns import TXN_SCHEMA
+
+    columns = group.read("txn", ("appId", "version", "lastUpdated"))
+    app_ids, versions = columns["appId"], columns["version"]
+    if app_ids is None:
+        return pa.Table.from_batches([], TXN_SCHEMA)
+    is_there = pc.is_valid(app_ids)
+    if versions is None or pc.any(pc.and_(is_there, pc.is_null(versions))).as_py():
+        raise ProtocolViolationError("A txn action has no version", remedy=_REMEDY, path=group.part.path)
+    arrays = []
+    for name, column in zip(TXN_SCHEMA.names, columns.values(), strict=True):
+        target = TXN_SCHEMA.field(name).type
+        if column is not None and (pt.is_string(target), pt.is_integer(target)) != (
+            pt.is_string(column.type),
+            pt.is_integer(column.type),
+        ):
+            cause = f"{name} is of type {column.type}"
+            raise ProtocolViolationError("A txn action is malformed", cause=cause, remedy=_REMEDY, path=group.part.path)
+        with readable(group.part.path):
+            arrays.append(pa.nulls(len(is_there), target) if column is None else pc.cast(column, target))
+    return pc.filter(pa.table(arrays, schema=TXN_SCHEMA), is_there)
+
+
 def child_of(struct: pa.StructArray, name: str) -> pa.Array:
     """A field of a struct, null where the struct is. Some writers declare fields as required, which then hold arbitrary
     values instead of nulls in the rows of other actions."""
@@ -460,6 +525,9 @@ def _sidecar_path(sidecar: Sidecar) -> str:
     return f"{SIDECAR_DIRECTORY}/{path}"
 
 
+_REMEDY = "Delete the damaged checkpoint if the commits before it are still there, or restore it from a backup"
+
+
 class readable:
     """Turns what a damaged or missing checkpoint file raises into our own errors."""
 
@@ -471,12 +539,11 @@ class readable:
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         name = self._path.rpartition("/")[2]
-        remedy = "Delete the damaged checkpoint if the commits before it are still there, or restore it from a backup"
         if isinstance(error, FileMissingInStoreError):
             raise IncompleteCheckpointError(
-                f"Checkpoint file {name} is gone", cause=str(error), remedy=remedy, path=self._path
+                f"Checkpoint file {name} is gone", cause=str(error), remedy=_REMEDY, path=self._path
             ) from error
         if isinstance(error, _DAMAGED) and not isinstance(error, DeltaError):
             raise CorruptLogError(
-                f"Checkpoint file {name} cannot be read", cause=str(error), remedy=remedy, path=self._path
+                f"Checkpoint file {name} cannot be read", cause=str(error), remedy=_REMEDY, path=self._path
             ) from error

@@ -139,10 +139,11 @@ def _doubt(before: Tail, actions: LogActions, checkpoint: Checkpoint | None, che
         return "the version checksum has another protocol"
     if checksum.metadata is not None and comparable_metadata(metadata) != comparable_metadata(checksum.metadata):
         return "the version checksum has other metadata"
-    for txn in checksum.txns or ():
-        known = after.txns.get(txn.app_id)
-        if known is None and checkpoint is not None:
-            known = checkpoint.txns.get(txn.app_id)
+    recorded = checksum.txns or ()
+    unknown = [txn.app_id for txn in recorded if txn.app_id not in after.txns]
+    txns = {**(checkpoint.txns.among(unknown) if unknown and checkpoint is not None else {}), **after.txns}
+    for txn in recorded:
+        known = txns.get(txn.app_id)
         if known is None or known.version != txn.version:
             return f"the version checksum has version {txn.version} of transaction {txn.app_id!r}"
     return None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.expressions.nodes import Expression
+    from delta_orch.log.files.recorded_txns import RecordedTxns, TxnVersions
     from delta_orch.log.read.checkpoint_files import CheckpointFileActions
     from delta_orch.log.read.checkpoint_reader import Checkpoint
     from delta_orch.log.read.checksum_file import ChecksumValidation
@@ -85,7 +86,9 @@ class Snapshot:
         return configuration
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.store.uri} version {self.version}>"
+        # A debugger shows it while it is being made.
+        place = f"{self.store.uri} version {self.version}" if hasattr(self, "segment") else "not yet open"
+        return f"<{type(self).__name__} {place}>"
 
     @property
     def version(self) -> int:
@@ -151,29 +154,43 @@ class Snapshot:
         return self.configuration.properties
 
     @cached_property
-    def txn_actions(self) -> Mapping[str, Txn]:
+    def txn_actions(self) -> RecordedTxns:
         """The newest `txn` of each app id; without those that `delta.setTransactionRetentionDuration` has expired by
         the time of the first call (one that does not say when it was written stays)."""
-        oldest_ms = self._oldest_txn_ms()
-        return {app_id: txn for app_id, txn in self.every_txn.items() if _is_retained(txn, oldest_ms)}
+        return self._txns_since(self._oldest_txn_ms())
 
     @property
-    def every_txn(self) -> Mapping[str, Txn]:
+    def every_txn(self) -> RecordedTxns:
         """The newest `txn` of each app id, expired ones included."""
-        base = {} if self.checkpoint is None else self.checkpoint.txns
-        return {**base, **self.tail.txns}
+        return self._txns_since(None)
+
+    def _txns_since(self, oldest_ms: int | None) -> RecordedTxns:
+        from delta_orch.log.files.recorded_txns import RecordedTxns
+
+        older = RecordedTxns((), {}) if self.checkpoint is None else self.checkpoint.txns
+        return older.since(self.tail.txns, oldest_ms)
 
     @property
-    def txns(self) -> Mapping[str, int]:
-        """App id → version, of `txn_actions`."""
-        return {app_id: txn.version for app_id, txn in self.txn_actions.items()}
+    def txns(self) -> TxnVersions:
+        """App id → version, of `txn_actions`. A lookup is fast; to iterate takes seconds if there are millions."""
+        from delta_orch.log.files.recorded_txns import TxnVersions
+
+        return TxnVersions(self.txn_actions)
 
     def txn_version(self, app_id: str) -> int | None:
         """The version recorded for an app id; the checkpoint is only read where the tail does not know it."""
-        txn = self.tail.txns.get(app_id)
-        if txn is None and self.checkpoint is not None:
-            txn = self.checkpoint.txns.get(app_id)
-        return txn.version if txn is not None and _is_retained(txn, self._oldest_txn_ms()) else None
+        return self.txn_versions((app_id,))[app_id]
+
+    def txn_versions(self, app_ids: Sequence[str]) -> Mapping[str, int | None]:
+        """As `txn_version`, of some app ids: of many at once, it takes no longer."""
+        oldest_ms = self._oldest_txn_ms()
+        found = {app_id: txn for app_id in app_ids if (txn := self.tail.txns.get(app_id)) is not None}
+        if len(found) < len(app_ids) and self.checkpoint is not None:
+            found = self.checkpoint.txns.among([app_id for app_id in app_ids if app_id not in found]) | found
+        return {
+            app_id: txn.version if (txn := found.get(app_id)) is not None and _is_retained(txn, oldest_ms) else None
+            for app_id in app_ids
+        }
 
     def _oldest_txn_ms(self) -> int | None:
         retention_ms = self.properties.set_transaction_retention_ms

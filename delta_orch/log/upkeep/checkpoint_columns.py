@@ -209,15 +209,22 @@ def rows_of(schema: pa.Schema, action: str, values: pa.StructArray) -> pa.Table:
 
 
 def small_actions(schema: pa.Schema, snapshot: Snapshot) -> pa.Table:
-    """The rows of every action of a snapshot that is no file."""
+    """The rows of every action of a snapshot that is no file, nor a transaction identifier."""
     domains = (DomainMetadata(name, text) for name, text in snapshot.domain_metadata.items())
     parts: dict[str, Sequence[Action]] = {
         "protocol": [snapshot.protocol],
         "metaData": [snapshot.metadata],
-        "txn": list(snapshot.txn_actions.values()),
         "domainMetadata": list(domains),
     }
     return _rows_of_actions(schema, parts)
+
+
+def txn_rows(schema: pa.Schema, snapshot: Snapshot, piece_rows: int) -> Iterator[pa.Table]:
+    """The rows of the transaction identifiers, some at a time."""
+    kind = schema.field("txn").type
+    for piece in in_pieces([snapshot.txn_actions.table], piece_rows):
+        columns = dict(zip(("appId", "version", "lastUpdated"), map(one_chunk, piece.columns), strict=True))
+        yield rows_of(schema, "txn", struct_array(kind, [columns[field.name] for field in kind]))
 
 
 def v2_actions(schema: pa.Schema, metadata: CheckpointMetadata, sidecars: Sequence[Sidecar]) -> pa.Table:

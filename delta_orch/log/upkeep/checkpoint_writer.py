@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Literal
 
 import orjson
 import pyarrow as pa
+import pyarrow.parquet as pq
 
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError
 from delta_orch.log.files.commit_json import serialize_actions
@@ -31,6 +32,7 @@ from delta_orch.log.upkeep.checkpoint_columns import (
     oldest_tombstone_ms,
     parquet_writer,
     small_actions,
+    txn_rows,
     unexpired,
     v2_actions,
 )
@@ -126,14 +128,25 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
         is_small = _has_few_rows(snapshot)
         source = nullcontext(files) if is_small else ahead(files)
         with parquet_writer(output.sink, schema, path, is_small=is_small) as writer, source as pieces:
-            writer.write_table(small)
+            num_small = _write_small(writer, small, snapshot)
             for piece in pieces:
                 writer.write_table(piece.rows, row_group_size=piece.rows.num_rows)
                 counts[piece.action] += piece.rows.num_rows
         _ensure_readable(store, snapshot, counts["add"])
         file = output.put_if_absent(path)
-    size = small.num_rows + sum(counts.values())
+    size = num_small + sum(counts.values())
     return LastCheckpoint(snapshot.version, size, size_in_bytes=file.size, num_of_add_files=counts["add"])
+
+
+def _write_small(writer: pq.ParquetWriter, small: pa.Table, snapshot: Snapshot) -> int:
+    """Write the actions that are no files: transaction identifiers, of which there may be many, in row groups of their
+    own, so that a reader finds the others without them. Returns: How many actions these are."""
+    writer.write_table(small, row_group_size=max(small.num_rows, 1))
+    count = int(small.num_rows)
+    for rows in txn_rows(small.schema, snapshot, _ROW_GROUP_ROWS):
+        writer.write_table(rows, row_group_size=rows.num_rows)
+        count += rows.num_rows
+    return count
 
 
 def _ensure_readable(store: LogStore, snapshot: Snapshot, num_adds: int) -> None:
@@ -189,6 +202,8 @@ Watch = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 _CHECKPOINTS_PER_CLASSIC_NAME = 10
 # `_last_checkpoint` is read by everybody who opens the table: it repeats the checkpoint only where that is short.
 _MAX_EMBEDDED_ACTIONS = 30
+# JSON is read whole, however little of it is asked for.
+_MAX_JSON_ACTIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +215,11 @@ class _Content:
     metadata: CheckpointMetadata
     sidecars: tuple[Sidecar, ...]
 
+    @property
+    def num_small(self) -> int:
+        """How many `small_actions` there are."""
+        return 3 + len(self.snapshot.txn_actions) + len(self.snapshot.domain_metadata)
+
     def small_actions(self) -> list[Action]:
         """Everything but sidecars."""
         snapshot = self.snapshot
@@ -210,6 +230,7 @@ class _Content:
         return serialize_actions([*self.small_actions(), *self.sidecars])
 
     def to_table(self) -> pa.Table:
+        """Everything but transaction identifiers."""
         schema = self.columns.v2_schema
         return pa.concat_tables(
             [v2_actions(schema, self.metadata, self.sidecars), small_actions(schema, self.snapshot)]
@@ -249,10 +270,12 @@ def write_v2_checkpoint(store: LogStore, snapshot: Snapshot, v2_format: V2Format
         tuple(known.sidecar for known in sidecars),
     )
     _ensure_readable(store, snapshot, num_adds)
+    if content.num_small > _MAX_JSON_ACTIONS:
+        v2_format = "parquet"
     file = _create(store, content, _uuid_path(snapshot.version, v2_format))
     if _classic_name_is_due(store, snapshot):
         _write_classic_copy(store, content)
-    size = num_file_actions + len(content.small_actions()) + len(content.sidecars)
+    size = num_file_actions + content.num_small + len(content.sidecars)
     size_in_bytes = file.size + sum(s.size_in_bytes for s in content.sidecars)
     point_at(
         store,
@@ -280,7 +303,7 @@ def write_classic_copy_of(store: LogStore, snapshot: Snapshot) -> None:
 def _write_classic_copy(store: LogStore, content: _Content) -> None:
     path = checkpoint_path(content.snapshot.version)
     try:
-        _create_parquet(store, content.to_table(), path)
+        _create_parquet(store, content.to_table(), path, content.snapshot)
     except FileExistsInStoreError:
         _LOGGER.debug("Version %d has a classic-named checkpoint already", content.snapshot.version)
 
@@ -319,13 +342,18 @@ def _write_sidecar(store: LogStore, piece: FileRows) -> KnownSidecar:
 def _create(store: LogStore, content: _Content, path: str) -> FileMeta:
     if path.endswith(".json"):
         return store.put_if_absent(path, content.to_json())
-    return _create_parquet(store, content.to_table(), path)
+    return _create_parquet(store, content.to_table(), path, content.snapshot)
 
 
-def _create_parquet(store: LogStore, rows: pa.Table, path: str) -> FileMeta:
+def _create_parquet(store: LogStore, rows: pa.Table, path: str, identified: Snapshot | None = None) -> FileMeta:
+    """Args:
+    identified: Whose transaction identifiers follow."""
     with store.stage_output(path.rpartition("/")[0]) as output:
         with parquet_writer(output.sink, rows.schema, path) as writer:
-            writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            if identified is None:
+                writer.write_table(rows, row_group_size=max(rows.num_rows, 1))
+            else:
+                _write_small(writer, rows, identified)
         return output.put_if_absent(path)
 
 
@@ -365,9 +393,9 @@ def _embedded(content: _Content, file: FileMeta) -> dict[str, JsonValue]:
         "sizeInBytes": file.size,
         "modificationTime": file.modification_time_ms,
     }
-    small = content.small_actions()
-    if len(small) <= _MAX_EMBEDDED_ACTIONS:
-        embedded["nonFileActions"] = [orjson.loads(serialize_action(action)) for action in small]
+    if content.num_small <= _MAX_EMBEDDED_ACTIONS:
+        small = map(serialize_action, content.small_actions())
+        embedded["nonFileActions"] = [orjson.loads(action) for action in small]
     if len(content.sidecars) <= _MAX_EMBEDDED_ACTIONS:
         embedded["sidecarFiles"] = [orjson.loads(serialize_action(s))["sidecar"] for s in content.sidecars]
     return embedded

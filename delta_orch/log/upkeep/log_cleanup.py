@@ -98,8 +98,7 @@ def clean_up_log(
     if checkpoint is not None:
         expired = _expired_files(files, checkpoint.version, commits_first=_has_protection(snapshot))
     is_cut = bool(expired)
-    expired += _orphaned_sidecars(store, files, listing, 0 if checkpoint is None else checkpoint.version, now_ms)
-    expired += [f for f in files if _is_temporary(f) and f.modification_time_ms < _safe_ms(now_ms)]
+    expired += _orphans(store, files, listing, 0 if checkpoint is None else checkpoint.version, now_ms)
     if expired and not dry_run:
         # Each append imports this module.
         from delta_orch.storage.store_clock import present_ms
@@ -193,20 +192,16 @@ def _keep_a_classic_name(log: TableLog, snapshot: Snapshot, listing: LogListing,
             return
 
 
-def _orphaned_sidecars(
-    store: LogStore, files: Sequence[FileMeta], listing: LogListing, kept: int, now_ms: int
-) -> list[FileMeta]:
-    """Sidecars that no checkpoint from version `kept` on refers to, but for those of the last day or two: their
-    checkpoint may be in the making."""
-    old = [
-        file
-        for file in files
-        if file.path.startswith(f"{SIDECAR_DIRECTORY}/")
-        and not _is_temporary(file)
-        and file.modification_time_ms < _safe_ms(now_ms)
-    ]
-    if not old:
-        return []
+def _orphans(store: LogStore, files: Sequence[FileMeta], listing: LogListing, kept: int, now_ms: int) -> list[FileMeta]:
+    """Sidecars that no checkpoint from version `kept` on refers to, whatever they are called, and then what killed
+    writers have left of files that never got their names. Files of the last day or two stay: their checkpoint may be
+    in the making.
+    """
+    old = [file for file in files if file.modification_time_ms < _safe_ms(now_ms)]
+    unnamed = [file for file in old if _is_in_log(file) and _is_temporary(file)]
+    sidecars = [file for file in old if file.path.startswith(f"{SIDECAR_DIRECTORY}/")]
+    if not sidecars:
+        return unnamed
     checkpoints = [c for version, found in listing.checkpoints.items() if version >= kept for c in found]
     try:
         referred = {path for c in checkpoints for path in Checkpoint(store, c).sidecar_paths}
@@ -214,8 +209,9 @@ def _orphaned_sidecars(
         _LOGGER.warning(
             "Keeping all sidecars of %s, as one checkpoint does not tell which are its own: %s", store.uri, e
         )
-        return []
-    return [file for file in old if file.path not in referred]
+        return unnamed
+    orphaned = [file for file in sidecars if file.path not in referred]
+    return [*sorted(orphaned, key=_is_temporary), *unnamed]
 
 
 def _is_in_log(file: FileMeta) -> bool:
@@ -223,9 +219,8 @@ def _is_in_log(file: FileMeta) -> bool:
 
 
 def _is_temporary(file: FileMeta) -> bool:
-    """What a killed writer leaves of a file that never got its name."""
-    directory, _, name = file.path.rpartition("/")
-    return directory in (LOG_DIRECTORY, SIDECAR_DIRECTORY) and _TEMPORARY.fullmatch(name) is not None
+    """Whether it is called as what a killed writer leaves."""
+    return _TEMPORARY.fullmatch(file.path.rpartition("/")[2]) is not None
 
 
 def _delete(store: LogStore, paths: Sequence[str]) -> None:

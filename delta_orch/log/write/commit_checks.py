@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
+import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
@@ -19,6 +21,8 @@ from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.write.commit_base import CommitBase
 from delta_orch.log.write.commit_options import ISOLATION_LEVELS, CommitOptions
 from delta_orch.log.write.staged_actions import StagedActions, ensure_partitioned, keys_of
+from delta_orch.protocol.actions import Metadata
+from delta_orch.protocol.table_properties import ensure_no_credential
 from delta_orch.table.column_mapping import without_column_mapping
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
@@ -265,3 +269,34 @@ def _chosen(table: TableConfiguration) -> dict[str, str]:
 
 def _counts(files: pa.Table) -> pa.Array:
     return record_counts(files)
+
+
+def ensure_no_credential_enters(metadata: Metadata, known: Metadata | None) -> None:
+    """Check every text of a table's metadata that `known` does not have: names, comments, expressions, properties.
+
+    Raises InvalidPropertyError: One holds a credential, which the log would keep.
+    """
+    old = set() if known is None else {text for _, text in _texts(known)}
+    for place, text in _texts(metadata):
+        if text not in old:
+            ensure_no_credential(text, place)
+
+
+def _texts(metadata: Metadata) -> Iterator[tuple[str, str]]:
+    """Each with where it stands."""
+    yield "name of the table", metadata.name or ""
+    yield "description of the table", metadata.description or ""
+    for key, value in metadata.configuration.items():
+        yield "name of a table property", key
+        yield f"table property {key}", value
+    for column in orjson.loads(metadata.schema_string or "{}").get("fields", ()):
+        yield "name of a column", column["name"]
+        yield from ((f"definition of column {column['name']}", text) for text in _strings({**column, "name": ""}))
+
+
+def _strings(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for part in chain(value, value.values()) if isinstance(value, dict) else value:
+            yield from _strings(part)

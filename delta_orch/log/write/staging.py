@@ -23,11 +23,13 @@ from delta_orch.log.write.commit_checks import (
     begins_to_track_rows,
     ensure_may_remove,
     ensure_may_write_deletion_vectors,
+    ensure_no_credential_enters,
 )
 from delta_orch.log.write.staged_actions import ReadSet, StagedActions, ensure_file_table, keys_of
 from delta_orch.protocol.actions import CommitInfo, DomainMetadata, Metadata, Protocol
 from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.protocol.paths import canonical_paths
+from delta_orch.protocol.table_properties import ensure_no_credential
 from delta_orch.redaction import kept
 from delta_orch.table.configuration import TableConfiguration
 from delta_orch.table.row_tracking import PRESERVED_TAG
@@ -89,7 +91,7 @@ class Provenance:
                 remedy="Use names of your own; texts go into user_metadata, figures into operation_metrics",
                 keys=taken,
             )
-        self.own_metrics = dict(ensure_mapping(self.own_metrics, "operation_metrics"))
+        self.own_metrics = kept(dict(ensure_mapping(self.own_metrics, "operation_metrics")))
         ensure_json(json_parameters(self.own_metrics), "operation_metrics")
         self.parameters = kept(json_parameters(self.parameters))
 
@@ -376,8 +378,17 @@ class Staging:
         self._marks = marks if self._marks is None else join_marked(self._marks, marks)
         return adds
 
-    def update_metadata(self, metadata: Metadata) -> None:
-        """Replace the table's metadata. Where rows of other writers must fit it, read the whole table too."""
+    def update_metadata(self, metadata: Metadata, known: Metadata | None = None) -> None:
+        """Replace the table's metadata. Where rows of other writers must fit it, read the whole table too.
+
+        Args:
+            known: Where it comes from, if not from the table itself. What is there already is not looked at again.
+
+        Raises:
+            InvalidPropertyError: A text in it holds a credential.
+        """
+        before = None if self._before is None else self._before.metadata
+        ensure_no_credential_enters(metadata, known or before)
         self._staged.metadata = metadata
 
     def update_protocol(self, protocol: Protocol) -> None:
@@ -385,7 +396,13 @@ class Staging:
 
     def set_domain_metadata(self, domain: str, configuration: str, *, removed: bool = False) -> None:
         """Set a metadata domain, or remove it; the commit then repeats the configuration it had (PROTOCOL, "Domain
-        Metadata"). The high-water mark of row ids is kept by the transaction itself."""
+        Metadata"). The high-water mark of row ids is kept by the transaction itself.
+
+        Raises InvalidPropertyError: The name or the configuration holds a credential.
+        """
+        if not removed and not domain.startswith("delta."):
+            ensure_no_credential(domain, "name of a metadata domain")
+            ensure_no_credential(configuration, f"metadata domain {domain}")
         self._staged.domain_metadata[domain] = DomainMetadata(domain, configuration, removed)
 
     def set_operation_metrics(self, metrics: Mapping[str, int | str]) -> None:

@@ -153,7 +153,7 @@ class Transaction(Staging):
     def _read_recorded(self) -> Recorded:
         if self._recorded is None:
             snapshot = self.snapshot
-            self._recorded = {} if snapshot is None else {t.app_id: snapshot.txn_version(t.app_id) for t in self._txns}
+            self._recorded = {} if snapshot is None else snapshot.txn_versions([txn.app_id for txn in self._txns])
         return self._recorded
 
     def take_back(self, versions: Mapping[str, int]) -> None:

@@ -1,1 +1,1 @@
-"""All golden cases on both engines, with a table of what was run: `python -m tests.harness.conformance`."""
+"""All cases, made and golden ones, on both engines, with a table of what was run."""

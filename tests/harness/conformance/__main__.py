@@ -1,4 +1,4 @@
-"""`python -m tests.harness.conformance --tables DIR`: exit code 0 where no case fails and none is left out."""
+"""`python -m tests.harness.conformance`: exit code 0 where no case fails and none is left out."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from pathlib import Path
 from delta_orch.engines.base import Engine
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.select import spark_engine
+from tests.harness.conformance.cases import GOLDEN
+from tests.harness.conformance.made_tables import made_cases
 from tests.harness.conformance.page import render_features, render_kinds, render_labels, write_page
 from tests.harness.conformance.runner import CaseResult, Outcome, run_cases
 from tests.harness.golden import ALL_KINDS, load_cases
@@ -22,10 +24,14 @@ ENGINES = ("local", "spark")
 def main(arguments: list[str] | None = None) -> int:
     """Run, print the tables, and write the page where one is given."""
     given = _parser().parse_args(arguments)
-    if not (given.tables / "index.json").is_file():
-        _say(f"No golden tables at {given.tables}: nothing was run")
-        return 1
-    cases = load_cases(given.tables, ALL_KINDS)
+    tables = given.tables or GOLDEN
+    has_tables = (tables / "index.json").is_file()
+    if not has_tables:
+        _say(f"There are no golden tables at {tables}")
+        if given.tables is not None:
+            return 1
+    golden = load_cases(tables, ALL_KINDS)
+    cases = golden if given.tables else [*made_cases(ALL_KINDS), *golden]
     results = []
     with ExitStack() as stack:
         engines = {name: stack.enter_context(_engine(name)) for name in given.engine or ENGINES}
@@ -33,12 +39,12 @@ def main(arguments: list[str] | None = None) -> int:
             results.append(result)
             if result.outcome is Outcome.FAILED:
                 _say(f"FAILED {result.case.name} on {result.engine}: {result.why}\n")
-    problems = _missing(given.tables, results, list(engines))
+    problems = _missing(tables, results, list(engines)) if has_tables else []
     _say("\n\n".join([render_labels(results), render_features(results), render_kinds(results)]))
     _say(_closing(results, problems))
     failed = any(r.outcome is Outcome.FAILED for r in results) or bool(problems)
-    if given.page is not None and not failed:
-        write_page(given.page, results)
+    if given.page is not None and has_tables and not failed:
+        write_page(given.page, [result for result in results if result.case in golden])
         _say(f"Written: {given.page}")
     return 1 if failed else 0
 
@@ -91,9 +97,11 @@ def _engine(name: str) -> Iterator[Engine]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("python -m tests.harness.conformance", description=__doc__)
-    parser.add_argument("--tables", type=Path, required=True, help="the directory of the golden tables")
+    parser.add_argument("--tables", type=Path, help="a directory of golden tables: read these and no others")
     parser.add_argument("--engine", choices=ENGINES, action="append", help="only this one (may be repeated)")
-    parser.add_argument("--page", type=Path, help="a Markdown page whose generated part is written anew on success")
+    parser.add_argument(
+        "--page", type=Path, help="a Markdown page whose generated part, about golden tables, is written anew"
+    )
     return parser
 
 

@@ -105,11 +105,11 @@ def _convert(table: DeltaTable) -> Any:
     return convert(table.log, newest, {"day": "string"}, None, {})
 
 
-def _add_files(table: DeltaTable) -> Any:
+def _add_files(table: DeltaTable, replace_where: str | None = None) -> Any:
     filesystem, root = table.store.data_filesystem()
     with os_errors("write", root):
         pq.write_table(rows("a", 78).select(["id"]), f"{root}/day=a/added.parquet", filesystem=filesystem)
-    return table.add_files(["day=a/added.parquet"], txn=TXN)
+    return table.add_files(["day=a/added.parquet"], replace_where=replace_where, txn=TXN)
 
 
 def _publish(table: DeltaTable) -> Any:
@@ -244,6 +244,7 @@ VERBS = (
     _commit("clone onto, deep", "marked", lambda t: _clone_onto(t, shallow=False)),
     Verb("convert", "none", _convert),
     _commit("add files", "plain", _add_files),
+    _commit("add files, replacing", "plain", lambda t: _add_files(t, "id = 78 OR id = 1")),
     _commit("append, staged and published", "plain", _publish),
     _upkeep("vacuum", "littered", lambda t: t.vacuum()),
     _upkeep("checkpoint, classic", "plain", lambda t: t.checkpoint()),

@@ -1,9 +1,10 @@
-"""Small tables that use much of the protocol, the same bytes each time they are written."""
+"""Small tables that use much of the protocol, the same bytes each time they are written, and the rows they hold."""
 
 from __future__ import annotations
 
 import io
 import json
+import math
 import struct
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -45,7 +46,7 @@ _VECTOR_FEATURES = Protocol(3, 7, ("deletionVectors",), ("deletionVectors",))
 
 
 @dataclass(frozen=True)
-class _Table:
+class OwnTable:
     """One table being written."""
 
     store: LocalStore
@@ -60,11 +61,15 @@ class _Table:
         return Add(path=path, size=buffer.tell(), modification_time=1_600_000_000_000, data_change=True, **described)
 
 
+Write = Callable[[OwnTable], Any]
+"""Writes a table, and gives its rows: an Arrow table, or JSON objects where a column is a variant."""
+
+
 def write_own_tables(directory: Path) -> None:
     """Write every table into a directory of its own."""
-    for name, write in _TABLES.items():
+    for name, write in OWN_TABLES.items():
         store = LocalStore(directory / name)
-        write(_Table(store, LogBuilder(store)))
+        write(OwnTable(store, LogBuilder(store)))
 
 
 def _rows(start: int = 0) -> pa.Table:
@@ -90,6 +95,11 @@ def _rows(start: int = 0) -> pa.Table:
     )
 
 
+def _rows_of(*numbers: int, columns: Sequence[str] = ("id", "name")) -> pa.Table:
+    """The rows of the files with these numbers."""
+    return pa.concat_tables([_rows(number * ROWS).select(columns) for number in numbers])
+
+
 def _statistics(rows: pa.Table) -> str:
     compared = [name for name in ("id", "name") if name in rows.column_names]
     values = {name: rows[name].to_pylist() for name in compared}
@@ -104,15 +114,16 @@ def _schema_string(schema: pa.Schema) -> str:
     return serialize_schema(schema_from_arrow(schema))
 
 
-def _flat(table: _Table) -> None:
+def _flat(table: OwnTable) -> pa.Table:
     table.log.create(_schema_string(_rows().schema))
     for number in range(3):
         add = table.data_file(f"part-{number}.parquet", _rows(number * ROWS))
         table.log.commit(CommitInfo({"operation": "WRITE", "timestamp": number}), add, Txn("app", number, number))
     table.log.commit(Remove("part-1.parquet", True, 5), DomainMetadata("d", "{}"), DomainMetadata("e", "", True))
+    return _rows_of(0, 2, columns=_rows().column_names)
 
 
-def _partitioned(table: _Table) -> None:
+def _partitioned(table: OwnTable) -> pa.Table:
     types = {
         "p_int": pa.int32(), "p_text": pa.string(), "p_day": pa.date32(), "p_at": pa.timestamp("us", "UTC"),
         "p_price": pa.decimal128(38, 10), "p_flag": pa.bool_(), "p_blob": pa.binary(), "p_ratio": pa.float32(),
@@ -130,14 +141,23 @@ def _partitioned(table: _Table) -> None:
         path = f"p=%20{number}/part.parquet"
         add = table.data_file(path.replace("%20", " "), _rows(number * ROWS), partition_values=partition)
         table.log.commit(Add(**{**_fields(add), "path": path}))
+    read = [
+        (1, "a b/ä", date(2020, 2, 29), datetime(2020, 1, 1, 0, 0, 0, 100_000, UTC), Decimal("1.5"), True, b"ab", 0.5),
+        (-5, None, date(1500, 1, 1), datetime(2020, 1, 1, 0, 0, 0, 1, UTC), Decimal(-7), False, b"\x01", math.nan),
+        (None,) * len(types),
+    ]
+    rows = _rows_of(0, 1, 2, columns=_rows().column_names)
+    for index, (name, of) in enumerate(types.items()):
+        rows = rows.append_column(name, pa.array([value[index] for value in read for _ in range(ROWS)], of))
+    return rows
 
 
 def _fields(add: Add) -> dict[str, Any]:
     return {name: getattr(add, name) for name in Add.__slots__}
 
 
-def _checkpointed(kind: str) -> Callable[[_Table], None]:
-    def write(table: _Table) -> None:
+def _checkpointed(kind: str) -> Write:
+    def write(table: OwnTable) -> pa.Table:
         schema = _rows().select(["id", "name"]).append_column("p", pa.array(["x"] * ROWS)).schema
         protocol = Protocol(3, 7, ("v2Checkpoint",), ("v2Checkpoint",)) if kind.startswith("v2") else None
         table.log.create(_schema_string(schema), protocol=protocol, partition_columns=("p",))
@@ -162,11 +182,13 @@ def _checkpointed(kind: str) -> Callable[[_Table], None]:
                 table.log.delete_commits(6)
         add = table.data_file("part-new.parquet", _rows(900).select(["id", "name"]), partition_values={"p": "0"})
         table.log.commit(add, Remove("part-1.parquet", True, 6, partition_values={"p": "1"}))
+        rows = pa.concat_tables([_rows_of(2, 3, 4, 5), _rows(900).select(["id", "name"])])
+        return rows.append_column("p", pa.array([p for p in "01010" for _ in range(ROWS)]))
 
     return write
 
 
-def _deletion_vectors(table: _Table) -> None:
+def _deletion_vectors(table: OwnTable) -> pa.Table:
     rows = _rows().select(["id", "name"])
     table.log.create(
         _schema_string(rows.schema),
@@ -195,9 +217,11 @@ def _deletion_vectors(table: _Table) -> None:
             Remove(add.path, True, 5, True, {}, add.size),
             Add(**{**_fields(add), "deletion_vector": vector}),
         )
+    gone = {1, 3, 5, ROWS + 2, 2 * ROWS, 2 * ROWS + 11, 3 * ROWS + 4, 3 * ROWS + 6}
+    return _rows_of(0, 1, 2, 3).take([row for row in range(4 * ROWS) if row not in gone])
 
 
-def _change_feed(table: _Table) -> None:
+def _change_feed(table: OwnTable) -> pa.Table:
     rows = _rows().select(["id", "name"])
     table.log.create(_schema_string(rows.schema), configuration={"delta.enableChangeDataFeed": "true"})
     first = table.data_file("part-0.parquet", rows)
@@ -211,10 +235,11 @@ def _change_feed(table: _Table) -> None:
         second,
         AddCdcFile("_change_data/cdc-0.parquet", {}, change.size),
     )
+    return rows.slice(3)
 
 
-def _mapped(mode: str) -> Callable[[_Table], None]:
-    def write(table: _Table) -> None:
+def _mapped(mode: str) -> Write:
+    def write(table: OwnTable) -> pa.Table:
         inner = {"name": "x", "type": "long", "nullable": True, "metadata": _mapping(3, "col-x")}
         fields = [
             {"name": "id", "type": "long", "nullable": True, "metadata": _mapping(1, "col-id")},
@@ -241,6 +266,8 @@ def _mapped(mode: str) -> Callable[[_Table], None]:
         rows = pa.Table.from_arrays(arrays, schema=schema)
         stats = json.dumps({"numRecords": ROWS, "minValues": {"col-id": 0}, "maxValues": {"col-id": ROWS - 1}})
         table.log.commit(table.data_file("part-0.parquet", rows, partition_values={"col-part": "a"}, stats=stats))
+        of = pa.schema([("id", pa.int64()), ("place", pa.struct([("x", pa.int64())])), ("part", pa.string())])
+        return pa.Table.from_pylist([{"id": i, "place": {"x": i}, "part": "a"} for i in ids], of)
 
     return write
 
@@ -249,7 +276,7 @@ def _mapping(number: int, name: str) -> dict[str, Any]:
     return {"delta.columnMapping.id": number, "delta.columnMapping.physicalName": name}
 
 
-def _widened(table: _Table) -> None:
+def _widened(table: OwnTable) -> pa.Table:
     def schema(of: str, changes: Sequence[Mapping[str, Any]] = ()) -> str:
         metadata = {"delta.typeChanges": list(changes)} if changes else {}
         return json.dumps({"type": "struct", "fields": [{"name": "id", "type": of, "nullable": True,
@@ -263,9 +290,10 @@ def _widened(table: _Table) -> None:
     changes = [{"toType": "long", "fromType": "short", "tableVersion": 2}]
     table.log.commit(type(metadata)(metadata.id, schema("long", changes), configuration=metadata.configuration))
     table.log.commit(table.data_file("part-1.parquet", pa.table({"id": pa.array(range(ROWS), pa.int64())})))
+    return pa.table({"id": pa.array([*range(ROWS), *range(ROWS)], pa.int64())})
 
 
-def _variants(table: _Table) -> None:
+def _variants(table: OwnTable) -> list[dict[str, Any]]:
     texts = ['{"a": 1, "b": [1, "x", null, {"c": 1.5}]}', "7", None, "null", '"long text long text"', '[{"a": {}}]']
     values = json_to_variant(pa.array(texts * 2, pa.string()))
     rows = pa.table({"id": pa.array(range(ROWS), pa.int64()), "v": values})
@@ -274,8 +302,7 @@ def _variants(table: _Table) -> None:
     table.log.create(
         json.dumps({"type": "struct", "fields": fields}), protocol=Protocol(3, 7, ("variantType",), ("variantType",))
     )
-    stats = json.dumps({"numRecords": ROWS})
-    table.log.commit(table.data_file("part-0.parquet", rows, stats=stats))
+    table.log.commit(table.data_file("part-0.parquet", rows, stats=json.dumps({"numRecords": ROWS})))
     metadata = pa.array([b"\x01\x01\x00\x01a"] * 4, pa.binary())
     typed = pa.StructArray.from_arrays([pa.array([None, b"\x0c\x05", None, None]), pa.array([1, None, 3, None])],
                                        ["value", "typed_value"])  # fmt: skip
@@ -283,10 +310,12 @@ def _variants(table: _Table) -> None:
         [metadata, pa.array([None, None, b"\x00", None], pa.binary()), pa.StructArray.from_arrays([typed], ["a"],
          mask=pa.array([False, False, True, False]))], ["metadata", "value", "typed_value"])  # fmt: skip
     rows = pa.table({"id": pa.array(range(4), pa.int64()), "v": shredded})
-    table.log.commit(table.data_file("part-1.parquet", rows, stats=stats))
+    table.log.commit(table.data_file("part-1.parquet", rows, stats=json.dumps({"numRecords": 4})))
+    values = [*(text and json.loads(text) for text in texts * 2), {"a": 1}, {"a": 5}, None, {}]
+    return [{"id": number % ROWS, "v": value} for number, value in enumerate(values)]
 
 
-def _checksums(table: _Table) -> None:
+def _checksums(table: OwnTable) -> pa.Table:
     """In-commit timestamps, and a version checksum for each version."""
     rows = _rows().select(["id", "name"])
     features = ("appendOnly", "inCommitTimestamp")
@@ -310,9 +339,10 @@ def _checksums(table: _Table) -> None:
         }  # fmt: skip
         checksum["metadata"] = checksum.pop("metaData")
         table.store.put(f"_delta_log/{version:020d}.crc", json.dumps(checksum).encode())
+    return _rows_of(0, 1, 2, 3)
 
 
-def _row_tracking(table: _Table) -> None:
+def _row_tracking(table: OwnTable) -> pa.Table:
     rows = _rows().select(["id", "name"])
     table.log.create(
         _schema_string(rows.schema),
@@ -332,9 +362,10 @@ def _row_tracking(table: _Table) -> None:
         add = table.data_file(path, part, base_row_id=first, default_row_commit_version=number + 1)
         watermark = json.dumps({"rowIdHighWaterMark": first + ROWS - 1})
         table.log.commit(add, DomainMetadata("delta.rowTracking", watermark))
+    return _rows_of(0, 1, 2)
 
 
-def _compactions(table: _Table) -> None:
+def _compactions(table: OwnTable) -> pa.Table:
     rows = _rows().select(["id", "name"])
     table.log.create(_schema_string(rows.schema))
     for number in range(8):
@@ -343,9 +374,10 @@ def _compactions(table: _Table) -> None:
         table.log.commit(add, *gone, Txn(f"app{number % 2}", number), DomainMetadata("d", str(number), number == 5))
     table.log.compact(1, 3)
     table.log.compact(4, 7)
+    return _rows_of(0, 2, 3, 5, 6, 7)
 
 
-_TABLES: Mapping[str, Callable[[_Table], None]] = {
+OWN_TABLES: Mapping[str, Write] = {
     "flat": _flat,
     "partitioned": _partitioned,
     "checkpoint-v1": _checkpointed("v1"),
@@ -363,4 +395,4 @@ _TABLES: Mapping[str, Callable[[_Table], None]] = {
     "row-tracking": _row_tracking,
     "compactions": _compactions,
 }
-NUM_OWN_TABLES = len(_TABLES)
+NUM_OWN_TABLES = len(OWN_TABLES)

@@ -283,7 +283,7 @@ def bounds_of(
         minimum, maximum: Values in any Arrow type that can be cast to the column's; dates and times may be text.
         null_count, num_records: Integers.
     """
-    null_count, num_records = _cast(null_count, pa.int64()), _cast(num_records, pa.int64())
+    null_count, num_records = cast_bounds(null_count, pa.int64()), cast_bounds(num_records, pa.int64())
     may_be_null = pc.coalesce(pc.not_equal(null_count, 0), True)
     may_be_value = pc.coalesce(pc.not_equal(null_count, num_records), True)
     lower, upper = _range(data_type, minimum, maximum)
@@ -314,7 +314,7 @@ def _range(data_type: DataType, minimum: pa.Array, maximum: pa.Array) -> tuple[p
     if target is None:
         nothing = pa.nulls(len(minimum), type_to_arrow(data_type))
         return nothing, nothing
-    lower, upper = (_cast(_readable(values, target), target) for values in (minimum, maximum))
+    lower, upper = (cast_bounds(_readable(values, target), target) for values in (minimum, maximum))
     if data_type == FLOAT:
         # In the fewest digits that tell one float from the next, which as a double are another number.
         return _to_floats(lower), _to_floats(upper)
@@ -355,7 +355,8 @@ def _readable(values: pa.Array, target: pa.DataType) -> pa.Array:
     return pc.if_else(pc.match_substring_regex(bare, _ZONE), nothing, bare)
 
 
-def _cast(values: pa.Array, target: pa.DataType) -> pa.Array:
+def cast_bounds(values: pa.Array, target: pa.DataType) -> pa.Array:
+    """The values in another type; all null where one of them has no counterpart."""
     if values.type == target:
         return values
     try:

@@ -255,7 +255,7 @@ def _ordered(value: float | None) -> _Key:
 
 
 _MAX_SINGLE_VALUES = 100
-_MIN_PREFIX_CHARACTERS = 32
+MIN_PREFIX_CHARACTERS = 32
 """Writers cut strings to a prefix of at least this many characters; not all of them round the maximum up."""
 _NEGATED = {"=": "!=", "!=": "=", "<": ">=", ">=": "<", ">": "<=", "<=": ">"}
 
@@ -345,7 +345,7 @@ def _may_exceed(bounds: ColumnBounds, value: Constant) -> pa.BooleanArray:
 def _is_cut_prefix_of(upper: pa.StringArray, value: str) -> pa.BooleanArray:
     """Whether the maximum may be a cut string that goes on like the value: only then may rows reach or exceed it."""
     longest = pc.max(pc.utf8_length(upper)).as_py() or 0
-    prefixes = [value[:length] for length in range(_MIN_PREFIX_CHARACTERS, min(len(value), longest) + 1)]
+    prefixes = [value[:length] for length in range(MIN_PREFIX_CHARACTERS, min(len(value), longest) + 1)]
     return pc.is_in(upper, value_set=string_array(prefixes))
 
 

@@ -1,4 +1,4 @@
-"""The golden tables with deletion vectors, column mapping and type widening, on Spark Connect and the portable path.
+"""The cases with deletion vectors, column mapping and type widening, on Spark Connect and the portable path.
 
 The classic session reads all of them in tests/conformance; here are the features whose scan differs by path.
 """
@@ -12,16 +12,15 @@ import pytest
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
-from tests.harness.golden import GoldenCase, check_case, load_cases
+from tests.harness.conformance.cases import conformance_cases
+from tests.harness.golden import GoldenCase, check_case
 
-ROOT = Path(__file__).parents[2] / ".." / "shared" / "golden"
 FEATURES = {"table-feature:deletionVectors", "dv-inline", "column-mapping-name", "column-mapping-id", "type-widening"}
-CASES = [case for case in load_cases(ROOT) if FEATURES & set(case.features)]
+CASES = [case for case in conformance_cases() if FEATURES & set(case.features)]
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.usefixtures("compiled"),
-    pytest.mark.skipif(not CASES, reason=f"the golden tables are not at {ROOT}"),
 ]
 
 

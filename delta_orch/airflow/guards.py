@@ -1,0 +1,242 @@
+"""Rows that a task must not replace: of tasks beside it in its run, of newer runs, and of other DAGs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from delta_orch.airflow.locations import is_same_table, is_template, location_text
+from delta_orch.airflow.run_context import TaskRun, UnitName
+from delta_orch.errors import InvalidRequestError
+
+if TYPE_CHECKING:
+    from airflow.sdk import Context
+
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.expressions.nodes import Expression
+    from delta_orch.staged_write import StagedWrite
+
+_AHEAD = (None, "removed", "up_for_retry", "skipped")
+"""States of a task instance that begins again: it was cleared, or it is retried; or it was cleared and then skipped.
+What it has written before does not stand."""
+
+
+@dataclass(frozen=True)
+class Neighbors:
+    """The other tasks of a DAG, as one of them that is running sees them.
+
+    Attributes:
+        context: Airflow's.
+        run: Of the context.
+    """
+
+    context: Context
+    run: TaskRun
+
+    @property
+    def _tasks(self) -> Mapping[str, Any]:
+        dag: Any = self.context["dag"]
+        tasks: Mapping[str, Any] = dag.task_dict
+        return tasks
+
+    @cached_property
+    def writers(self) -> Mapping[str, str]:
+        """Writer of units → task id, of the other tasks."""
+        found = {}
+        for name, task in self._tasks.items():
+            if name != self.run.task_id and _has_units(task):
+                found[self.run.writer_of(name, _arguments(task).get("writer"))] = name
+        return found
+
+    @cached_property
+    def before(self) -> frozenset[str]:
+        """The tasks that this task waits for."""
+        return frozenset(self.context["ti"].task.get_flat_relative_ids(upstream=True))
+
+    def begins_again(self, task_id: str) -> bool:
+        """Whether a task of this run is still to come."""
+        about = {"dag_id": self.run.dag_id, "task_ids": [task_id], "run_ids": [self.run.run_id]}
+        states = self.context["ti"].get_task_states(**about).get(self.run.run_id, {})
+        return not states or any(state in _AHEAD for state in states.values())
+
+    def take(self, table_uri: object) -> bool:
+        """Whether a later task takes this task's XCom, or reads the table in order to write another one."""
+        from airflow.sdk.definitions.xcom_arg import XComArg
+
+        own = self.run.task_id
+        locations = [table_uri, getattr(self._tasks[own], "table_uri", None)]
+        for name in self.context["ti"].task.get_flat_relative_ids(upstream=False):
+            task = self._tasks[name]
+            arguments = _arguments(task)
+            if _has_units(task):
+                sources = [*_locations(arguments.get("tables")), *_locations(arguments.get("source"))]
+                if any(is_same_table(one, each) for one in sources for each in locations):
+                    return True
+            elif hasattr(getattr(task, "operator_class", type(task)), "outcome"):
+                continue  # A check, a sensor or upkeep reads the table and hands nothing on.
+            if any(one.task_id == own for one, _ in XComArg.iter_xcom_references(list(arguments.values()))):
+                return True
+            if any("xcom_pull" in text and own in text for text in _texts(arguments)):
+                return True
+        return False
+
+    def versions_written(self) -> Mapping[str, int]:
+        """Table URI → version, of the tasks before this one that replace a whole table in each run."""
+        names = [
+            name
+            for name in sorted(self.before)
+            if _has_units(self._tasks[name]) and _is_whole(_arguments(self._tasks[name]))
+        ]
+        told = self.context["ti"].xcom_pull(task_ids=names) if names else ()
+        return {
+            str(xcom["table_uri"]): xcom["version"]
+            for xcom in told or ()
+            if isinstance(xcom, Mapping) and isinstance(xcom.get("version"), int) and "table_uri" in xcom
+        }
+
+
+def _has_units(task: Any) -> bool:
+    return bool(getattr(getattr(task, "operator_class", type(task)), "has_units", False))
+
+
+def _arguments(task: Any) -> Mapping[str, Any]:
+    """Of a task; a mapped one has them in hand."""
+    if (given := getattr(task, "partial_kwargs", None)) is not None:
+        return {**given, "": getattr(task._get_specified_expand_input(), "value", None)}
+    return {name: getattr(task, name, None) for name in (*task.template_fields, "write", "exactly_once", "stage")}
+
+
+def _is_whole(arguments: Mapping[str, Any]) -> bool:
+    return arguments.get("write") == "overwrite" and arguments.get("replace_where") is None
+
+
+def _locations(given: object) -> Iterator[str]:
+    """The tables among an argument's values: one, or several by name."""
+    for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
+        if not is_template(one):
+            yield location_text(one["table_uri"] if isinstance(one, Mapping) else one)
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for part in value.values():
+            yield from _texts(part)
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _texts(part)
+
+
+def keeps_others_rows(
+    tasks: Neighbors,
+    table: DeltaTable,
+    writer: str,
+    *,
+    replaces: bool,
+    whole: bool,
+    where: str | Expression | None,
+    is_insisting: Callable[[], bool],
+) -> Callable[[StagedWrite], None]:
+    """What looks at a write before it is published, and refuses to lose rows of others.
+
+    Args:
+        tasks: Beside the one that writes.
+        table: The table that is written.
+        writer: Who writes.
+        replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
+        whole: It replaces every row: its runs have an order of their own.
+        where: Which rows leave; None for all of the files that are replaced.
+        is_insisting: Whether the user has cleared the task after it was refused.
+
+    Raises:
+        InvalidRequestError: By the function that is returned; the table is unchanged.
+    """
+    from delta_orch.pipeline.file_units import units_replaced
+
+    run = tasks.run
+    own = UnitName.of(f"{writer}:{run.part}")
+    assert own is not None
+
+    def reason(name: str) -> InvalidRequestError | None:
+        unit = UnitName.of(name)
+        if unit is None or unit.dag != own.dag:
+            return _of_another(run, table, name, own.dag) if replaces else None
+        if unit.part == own.part:
+            return _beside(tasks, unit, own)
+        if unit.writer == own.writer and not whole and _is_newer(unit, own) and not is_insisting():
+            return _newer(run, unit)
+        return None
+
+    def of_this_dag(before: TableSnapshot) -> list[str]:
+        return [name for name in before.txns if name.startswith(f"{own.dag}.") and reason(name) is not None]
+
+    def look(staged: StagedWrite) -> None:
+        for name in sorted(units_replaced(table, staged, where, of_this_dag)):
+            if (error := reason(name)) is not None:
+                raise error
+
+    return look
+
+
+def _is_newer(unit: UnitName, own: UnitName) -> bool:
+    dates = unit.logical_date, own.logical_date
+    return dates[0] is not None and dates[1] is not None and dates[0] > dates[1]
+
+
+def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestError | None:
+    """(a) Rows that another task of the run wrote leave only by a task that waits for it, or if it begins again."""
+    run = tasks.run
+    if unit.writer == own.writer:
+        if unit.instance == own.instance:
+            return None
+        return InvalidRequestError(
+            f"Map index {run.map_index} of task {run.task_id} would replace the rows of instance {unit.instance}",
+            cause="Mapped tasks have no order, and select the same rows, or rows of the same partitions",
+            remedy="Give each instance rows of its own (replace_where, partitions), or add them: write='append'",
+        )
+    name = tasks.writers.get(unit.writer)
+    if name is None or name in tasks.before or tasks.begins_again(name):
+        return None
+    return InvalidRequestError(
+        f"Task {run.task_id} would remove rows that task {name} has written in this run",
+        cause=f"Task {run.task_id} does not wait for {name}, which does not write them again: they would be lost",
+        remedy=f"Clear {name} together with this task ('downstream'). Or let this task wait for {name}: "
+        f"{name} >> {run.task_id}. Or give each rows of its own",
+    )
+
+
+def _newer(run: TaskRun, unit: UnitName) -> InvalidRequestError:
+    """(b) Rows of a newer run of the task stay."""
+    return InvalidRequestError(
+        f"Task {run.task_id} would replace rows that its run of {unit.part} has written",
+        cause="This run is older: had the runs come in their order, the newer one would have replaced its rows",
+        remedy="Clear this task once more to write all the same, then clear it in each newer run, oldest first. "
+        "Or mark it as a success, to leave the newer rows",
+        unit=f"{unit.writer}:{unit.part}",
+    )
+
+
+def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> InvalidRequestError | None:
+    """(c) Rows that another DAG has replaced, or all rows of a table that this DAG has never written, belong to that
+    DAG. What others have only added to rows of this one is replaced with them."""
+    from delta_orch.pipeline.unit import RecordedUnit, recorded_order
+    from delta_orch.verbs.units import REPLACING, StepRecord
+
+    snapshot = table.snapshot()
+    if recorded_order(snapshot, name) is not None and any(one.startswith(f"{dag}.") for one in snapshot.txns):
+        record = StepRecord.of(RecordedUnit.of(table, snapshot, name).commit_info)
+        if record is not None and record.write not in REPLACING:
+            return None
+    unit = UnitName.of(name)
+    owner = name.rpartition(":")[0] if unit is None else unit.writer.removeprefix("airflow:")
+    rename = "" if unit is None else f"If this task has taken the place of that one, pass writer={owner!r}. "
+    return InvalidRequestError(
+        f"Task {run.task_id} of DAG {run.dag_id} would replace rows that {owner} has written to {table.uri}",
+        cause="Rows belong to the DAG or the asset that wrote them; the copy of a DAG needs a table of its own",
+        remedy=f"Name another table. {rename}To take the rows away first: "
+        f"DeltaTable({table.uri!r}).undo(unit={name!r})",
+        unit=name,
+    )

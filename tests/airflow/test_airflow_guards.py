@@ -1,0 +1,179 @@
+"""Rows of others: what a task does not replace, and that the remedy of each refusal works as it is written."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from airflow.sdk import DAG, task
+
+from delta_orch import DeltaTable
+from delta_orch.airflow import DeltaDeleteOperator, DeltaHook, DeltaWriteOperator
+
+if TYPE_CHECKING:
+    from tests.airflow.conftest import Runs
+
+DAYS = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 9)]
+DAILY: dict[str, Any] = {"schedule": "@daily", "start_date": DAYS[0]}
+
+
+def rows(*values: str) -> pa.Table:
+    return pa.table({"v": pa.array(values, pa.string())})
+
+
+def content(uri: Path) -> list[str]:
+    return sorted(DeltaTable(uri).snapshot().scan().to_arrow()["v"].to_pylist())
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_rows_of_a_task_behind_this_one_stay_unless_it_begins_again(
+    runs: Runs, tmp_path: Path, compacted: bool
+) -> None:
+    uri = tmp_path / "t"
+    with DAG(f"behind_{compacted}", **DAILY) as dag:
+        deletes = DeltaDeleteOperator(task_id="empty", table_uri=uri, where="v <> 'c'")
+        adds = DeltaWriteOperator(
+            task_id="fill", table_uri=uri, python_callable=lambda ti: rows(f"a{ti.try_number}", f"b{ti.try_number}")
+        )
+        deletes >> adds
+    DeltaTable(uri).create(rows().schema)
+    run = runs.run(dag, DAYS[0])
+    if compacted:
+        DeltaTable(uri).append(rows("c"))
+        DeltaTable(uri).optimize()
+    before = content(uri)
+    runs.clear(dag, run, "empty")
+    assert (runs.state(run, "empty"), content(uri)) == ("failed", before)
+    if compacted:
+        return  # The rows of the unit cannot be told from others any more.
+    # As the error says: together with the task behind it.
+    runs.clear(dag, run, "empty", "fill")
+    assert (runs.state(run, "fill"), content(uri)) == ("success", ["a2", "b2"])
+
+
+def test_rows_of_a_task_without_an_order_stay(runs: Runs, tmp_path: Path) -> None:
+    uri, waits = tmp_path / "t", []
+    how: dict[str, Any] = {"table_uri": uri, "write": "overwrite"}
+
+    def dag_of() -> DAG:
+        with DAG("no_order", **DAILY) as dag:
+            first = DeltaWriteOperator(task_id="first", python_callable=lambda: rows("a"), **how)
+            second = DeltaWriteOperator(task_id="second", python_callable=lambda: rows("b"), **how)
+            if waits:
+                first >> second
+        return dag
+
+    run = runs.run(dag_of(), DAYS[0])
+    assert sorted(runs.state(run, name) for name in ("first", "second")) == ["failed", "success"]
+    waits.append(True)  # As the error says: first >> second.
+    run = runs.run(dag_of(), DAYS[0])
+    assert [runs.state(run, name) for name in ("first", "second")] == ["success", "success"]
+    assert content(uri) == ["b"]
+
+
+def test_mapped_instances_do_not_replace_each_others_rows(runs: Runs, tmp_path: Path) -> None:
+    with DAG("mapped_overlap", **DAILY) as dag:
+        DeltaWriteOperator.partial(
+            task_id="load", table_uri=tmp_path / "t", write="overwrite", python_callable=lambda v: rows(v)
+        ).expand(op_kwargs=[{"v": "a"}, {"v": "b"}])
+    run = runs.run(dag, DAYS[0])
+    assert sorted(runs.state(run, "load", index) for index in (0, 1)) == ["failed", "success"]
+
+
+def rolling(uri: Path, source: list[str]) -> DAG:
+    """Each run replaces the last three days."""
+
+    def window(ds: str) -> pa.Table:
+        return rows(*[f"{day} {source[0]}" for day in (f"2024-01-{n:02}" for n in range(1, 9)) if day <= ds][-3:])
+
+    with DAG("rolling", **DAILY) as dag:
+        DeltaWriteOperator(
+            task_id="load", table_uri=uri, write="overwrite", python_callable=window,
+            replace_where="v >= '{{ macros.ds_add(ds, -2) }}'",
+        )  # fmt: skip
+    return dag
+
+
+def test_a_rolling_window_of_an_older_run_replaces_no_rows_of_a_newer_one(runs: Runs, tmp_path: Path) -> None:
+    uri, source = tmp_path / "t", ["old"]
+    dag = rolling(uri, source)
+    done = [runs.run(dag, day) for day in (DAYS[0], DAYS[1], DAYS[2], DAYS[4])]
+    late = runs.run(dag, DAYS[3])
+    there = [f"2024-01-0{day} old" for day in range(1, 6)]
+    assert (runs.state(late, "load"), content(uri)) == ("failed", there)
+    source[0] = "new"
+    # As the error says: clear it once more, then each newer run.
+    runs.clear(dag, late, "load")
+    runs.clear(dag, done[-1], "load")
+    assert content(uri) == [there[0], *(f"2024-01-0{day} new" for day in range(2, 6))]
+    # A run that has written before is refused once, too.
+    runs.clear(dag, done[2], "load")
+    assert runs.state(done[2], "load") == "failed"
+    runs.clear(dag, done[2], "load")
+    assert runs.state(done[2], "load") == "success"
+    for run in (late, done[-1]):
+        runs.clear(dag, run, "load")
+    assert content(uri) == [f"2024-01-0{day} new" for day in range(1, 6)]
+
+
+def test_a_copy_of_a_dag_does_not_replace_the_rows_of_the_first(runs: Runs, tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+
+    def dag_of(name: str, **more: Any) -> DAG:
+        with DAG(name, **DAILY) as dag:
+            DeltaWriteOperator(
+                task_id="load", table_uri=uri, python_callable=lambda: rows(name), **{"write": "overwrite", **more}
+            )
+        return dag
+
+    runs.run(dag_of("production"), DAYS[0])
+    copied = runs.run(dag_of("staging"), DAYS[1])
+    assert (runs.state(copied, "load"), content(uri)) == ("failed", ["production"])
+    # It may add rows, and replace its own.
+    added = dag_of("adds", write="append")
+    run = runs.run(added, DAYS[1])
+    runs.clear(added, run, "load")
+    assert content(uri) == ["adds", "production"]
+    # As the error says, if it has taken the place of the other.
+    DeltaTable(uri).undo(unit="airflow:adds.load:2024-01-02T00:00:00+00:00")
+    runs.run(dag_of("staging", writer="production.load"), DAYS[1])
+    assert content(uri) == ["staging"]
+    # Or its rows are taken away first.
+    DeltaTable(uri).undo(unit="airflow:production.load:2024-01-02T00:00:00+00:00")
+    runs.run(dag_of("other"), DAYS[1])
+    assert content(uri) == ["other"]
+
+
+def test_a_staging_table_is_written_by_each_run_and_read_as_its_run_wrote_it(runs: Runs, tmp_path: Path) -> None:
+    between: list[Any] = []
+
+    def stage(ds: str) -> pa.Table:
+        return rows(ds)
+
+    with DAG("staged", **DAILY) as dag:
+        staged = DeltaWriteOperator(task_id="stage", table_uri=tmp_path / "s", write="overwrite", python_callable=stage)
+
+        @task
+        def wait() -> None:
+            if between:
+                DeltaTable(tmp_path / "s").overwrite(rows("another run"))
+
+        def copy() -> pa.Table:
+            return DeltaHook().snapshot(str(tmp_path / "s")).scan().to_arrow()
+
+        staged >> wait() >> [
+            DeltaWriteOperator(
+                task_id="query", table_uri=tmp_path / "q", tables={"s": tmp_path / "s"}, sql="SELECT v FROM s",
+                engine="local",
+            ),
+            DeltaWriteOperator(task_id="code", table_uri=tmp_path / "c", python_callable=copy),
+        ]  # fmt: skip
+    runs.run(dag, DAYS[5])
+    between.append(True)
+    late = runs.run(dag, DAYS[4])
+    assert runs.xcom(late, "stage")["outcome"] == "written"
+    both = ["2024-01-05", "2024-01-06"]
+    assert (content(tmp_path / "q"), content(tmp_path / "c")) == (both, both)
