@@ -180,8 +180,8 @@ class ChangeBatch:
                 f"Versions {self.starting_version} to {self.ending_version} of the source do more than insert rows",
                 cause="Rows were deleted or updated. Without a change data feed, a rewritten file tells all its rows "
                 "as deleted and inserted",
-                remedy="Run the step once with full_refresh, which replaces what it wrote by the source as it stands. Or "
-                "write by merge, overwrite_partitions, overwrite_changed or overwrite; or select from batch.changes",
+                remedy="Run the step once with full_refresh, which replaces what it wrote by the source as it stands. "
+                "Or write by merge, overwrite_partitions, overwrite_changed or overwrite; or select from batch.changes",
                 source=self.source.uri,
             )
         return self._changes(columns or [field.name for field in self.snapshot.schema], None)

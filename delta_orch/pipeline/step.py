@@ -162,7 +162,8 @@ class Step:
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
         look: Is shown what was staged, before it is published; what it raises refuses it. What others commit after it
             has looked, and which the write would replace, is a conflict. What it returns is shown the others.
-        consumers: Of an incremental step, what the names of its cursors (`run_identity.cdc_prefix`) and units begin with.
+        consumers: Of an incremental step, what the names of its cursors (`run_identity.cdc_prefix`) and of its units
+            begin with.
         owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another,
             and none that `shared_target` spares. `process` sets it.
         look_at_partitions: Of `verbs.overwrite`.
