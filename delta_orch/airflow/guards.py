@@ -226,8 +226,9 @@ def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> Invalid
     from delta_orch.verbs.units import REPLACING, StepRecord
 
     snapshot = table.snapshot()
-    if recorded_order(snapshot, name) is not None and any(one.startswith(f"{dag}.") for one in snapshot.txns):
-        record = StepRecord.of(RecordedUnit.of(table, snapshot, name).commit_info)
+    order = recorded_order(snapshot, name)
+    if order is not None and snapshot.txns.named((f"{dag}.",)):
+        record = StepRecord.of(RecordedUnit.of(table, name, order).commit_info)
         if record is not None and record.write not in REPLACING:
             return None
     unit = UnitName.of(name)

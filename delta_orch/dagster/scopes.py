@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.txn import is_unit_name
+from delta_orch.log.files.txn import UNIT_PREFIXES
 from delta_orch.pipeline.file_units import units_replaced
 
 if TYPE_CHECKING:
@@ -32,7 +32,8 @@ def scope_guard(
     """
 
     def others(snapshot: TableSnapshot) -> list[str]:
-        return [name for name in snapshot.txns if is_unit_name(name) and not name.startswith(f"{writer}:")]
+        recorded = snapshot.txns.named(UNIT_PREFIXES)
+        return [name for name, order in recorded.items() if order >= 0 and not name.startswith(f"{writer}:")]
 
     if before is None or not others(before):
         return None

@@ -59,8 +59,8 @@ class _TaskEngine(LocalEngine):
     def relation(self, data: object) -> LocalRelation:
         return self.rows if data is self.rows else super().relation(data)
 
-    def evaluated(self, relation: LocalRelation) -> AbstractContextManager[LocalRelation]:
-        return nullcontext(relation) if relation is self.rows else super().evaluated(relation)
+    def evaluated(self, relation: LocalRelation, *, repeats: bool = False) -> AbstractContextManager[LocalRelation]:
+        return nullcontext(relation) if relation is self.rows else super().evaluated(relation, repeats=repeats)
 
     def along_curve(
         self,

@@ -26,6 +26,7 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import is_not_true
+from delta_orch.log.files.effect import words_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.partition_columns import distinct_rows, file_partition_strings
 from delta_orch.log.read.snapshot import Snapshot
@@ -50,7 +51,6 @@ from delta_orch.verbs.found_files import OF_32_BITS, FoundSchema, described_file
 from delta_orch.verbs.removed_files import inner_tables_above
 from delta_orch.verbs.vacuum import ensure_none_runs
 from delta_orch.writing.plan import Write, WritePlan, run_plan
-from delta_orch.writing.row_address import words_of
 from delta_orch.writing.selection import first_file_with
 from delta_orch.writing.target import RowShape, WriteTarget
 

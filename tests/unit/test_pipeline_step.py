@@ -46,7 +46,7 @@ def test_the_table_is_created_in_the_commit_of_its_rows(tmp_path: Path, mode: Mo
     report = a_step(table, mode, merge_keys=("n",), options=options, creates_only=True).run(lambda: strict)
     snapshot = table.snapshot()
     assert (report.version, snapshot.version, snapshot.num_files) == (0, 0, 1)
-    assert (snapshot.partition_columns, snapshot.txns) == (("day",), {"w:day": 1})
+    assert (snapshot.partition_columns, dict(snapshot.txns)) == (("day",), {"w:day": 1})
     assert [field.nullable for field in snapshot.schema] == [False, True]
     assert snapshot.properties.checkpoint_interval == 7
     assert table.history()[0].user_metadata == "by me"

@@ -174,7 +174,7 @@ def test_a_value_that_another_writer_left_hinders_no_reader(tmp_path: Path, key:
     snapshot = table.snapshot()
     assert snapshot.scan(where="id = 1").to_arrow().to_pylist() == ROWS.to_pylist()
     assert table.changes(starting_version=1).to_arrow().num_rows == 1
-    assert (snapshot.txns, snapshot.timestamp_ms) == ({}, table.history()[0].timestamp_ms)
+    assert (dict(snapshot.txns), snapshot.timestamp_ms) == ({}, table.history()[0].timestamp_ms)
     for write in (lambda: table.append(ROWS), table.optimize, lambda: snapshot.properties.ensure_valid()):
         with pytest.raises(InvalidPropertyError, match=key):
             write()
