@@ -41,10 +41,10 @@ def units_replaced(
     before = table.snapshot(staged.read_version)
     files = _replaced_files(before, staged.snapshot())
     tags = units_of(files)
-    found = {name for name in pc.unique(tags).to_pylist() if name is not None}
-    untold = _paths(pc.filter(files, pc.is_null(tags)))
-    sought = set(seek(before)) - found if untold else set[str]()
-    return frozenset(found | _units_inside(table, before.version, untold, sought, where))
+    units = {name for name in pc.unique(tags).to_pylist() if name is not None}
+    untagged = _paths(pc.filter(files, pc.is_null(tags)))
+    candidates = set(seek(before)) - units if untagged else set[str]()
+    return frozenset(units | _units_inside(table, before.version, untagged, candidates, where))
 
 
 def _replaced_files(before: TableSnapshot, after: TableSnapshot) -> pa.Table:
@@ -60,29 +60,29 @@ def _identities(files: pa.Table) -> pa.ChunkedArray:
 
 
 def _units_inside(
-    table: DeltaTable, version: int, paths: Collection[str], sought: Collection[str], where: str | Expression | None
+    table: DeltaTable, version: int, paths: Collection[str], candidates: Collection[str], where: str | Expression | None
 ) -> set[str]:
-    """The sought units that have rows in files without a tag. The log is read back to the files that those were made
+    """The candidates that have rows in files without a tag. The log is read back to the files that those were made
     of."""
-    wanted, found = set(paths), set[str]()
-    for commit in newest_first(table, version) if wanted and sought else ():
-        here = wanted & _paths(commit.adds)
-        if not here:
+    paths_left, units = set(paths), set[str]()
+    for commit in newest_first(table, version) if paths_left and candidates else ():
+        added_paths = paths_left & _paths(commit.adds)
+        if not added_paths:
             continue
-        wanted -= here
-        these = pc.filter(commit.adds, pc.is_in(FileTable(commit.adds).path, string_array(sorted(here))))
+        paths_left -= added_paths
+        these = pc.filter(commit.adds, pc.is_in(FileTable(commit.adds).path, string_array(sorted(added_paths))))
         tags = units_of(these)
-        for name in set(sought) & set(pc.unique(tags).to_pylist()):
+        for name in set(candidates) & set(pc.unique(tags).to_pylist()):
             own = _paths(pc.filter(these, pc.equal(tags, name)))
             if where is None or _may_have(table, commit.version, own, where):
-                found.add(name)
+                units.add(name)
         effect = effect_of(commit)
         if pc.any(pc.is_null(tags)).as_py() and (effect is None or effect.rows_moved != 0):
-            wanted |= _paths(commit.removes)
-        if not wanted or found == set(sought):
-            return found
+            paths_left |= _paths(commit.removes)
+        if not paths_left or units == set(candidates):
+            return units
     # The log is gone before it tells.
-    return set(sought) if wanted and sought else found
+    return set(candidates) if paths_left and candidates else units
 
 
 def _paths(files: pa.Table) -> frozenset[str]:

@@ -321,6 +321,7 @@ class Step:
         done: list[ChangeBatch] = []
         committed: int | None = None
         if work.redone:
+            self._ensure_redoable(before, work)
             again = self._batches_again(before, readers, work.redone[0])
             given = {name: self.guarded(batch) for name, batch in again.items()}
             step = self._for_batches(again, readers, moves_cursors=False)
@@ -441,9 +442,9 @@ class Step:
         gone: tuple[str, ...] = ()
         if before is not None:
             writer = None if self.attempt is None else self.attempt.units[0].writer
-            recorded = before.txns.named(("cdc:", *UNIT_PREFIXES))
+            listed = before.txns.named(("cdc:", *UNIT_PREFIXES))
             own_names = step.consumers if writer is None else (*step.consumers, f"{writer}:")
-            live = sorted(name for name, order in recorded.items() if order >= 0)
+            live = sorted(name for name, order in listed.items() if order >= 0)
             others = [name for name in live if not name.startswith(own_names) and (writer or name.startswith("cdc:"))]
             if others:
                 raise InvalidRequestError(
@@ -458,8 +459,18 @@ class Step:
         keys = self.merge_keys if self.mode == "merge" else ()
         step = replace(step, taken_back=tuple(set(gone) - own), unique_keys=keys)
         given = {name: replace(batch, is_whole=True) for name, batch in batches.items()}
-        work = replace(work, txns=tuple(replace(txn, replaces=False) for txn in work.txns), over=None)
-        report = step._commit(rows(given), work, is_incremental=True)
+        txns = tuple(replace(txn, replaces=False) for txn in work.txns)
+        if work.over is not None and work.over.recovered is not None and self.attempt is not None:
+            recorded = work.over.recovered
+            record = StepRecord.of(recorded.commit_info)
+            if record is not None and record.write == "overwrite":
+                return work.over
+            # The attempt that crashed had not refreshed.
+            order = max(self.attempt.order, recorded.order)
+            txns = (TxnId(recorded.name, order, follows=recorded.order, ordered=True, is_unit=True),)
+        report = step._commit(rows(given), replace(work, txns=txns, over=None), is_incremental=True)
+        if not report.has_written:
+            return report
         return replace(report, outcome="replaced" if gone else "written", batches=tuple(batches.values()))
 
     def _read_together(
@@ -750,8 +761,8 @@ class Step:
             self.engine,
             options,
             self.look_at_partitions,
-            constants,
-            self.taken_back or (),
+            constants=constants,
+            taken_back=self.taken_back or (),
         )
 
     def _replace_by_column(
@@ -784,7 +795,18 @@ class Step:
                     unit=recorded.name,
                 )
         where = unit_predicate(column, unit)
-        return overwrite(log, before, data, where, "static", self.schema_mode, self.engine, options, None, constants)
+        return overwrite(
+            log,
+            before,
+            data,
+            where,
+            "static",
+            self.schema_mode,
+            self.engine,
+            options,
+            within=self._bounds,
+            constants=constants,
+        )
 
     def _publish(
         self, result: CommitResult, staged: StagedWrite, work: _Work, is_incremental: bool
