@@ -10,8 +10,8 @@ from delta_orch.airflow.locations import checked_location, is_same_table, is_tem
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
+from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
 from delta_orch.pipeline.recorded import find_txn_commit, is_older, newest_first
-from delta_orch.pipeline.run_identity import cdc_app_id, default_consumer
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
 

@@ -16,7 +16,7 @@ from delta_orch.demo.processes import Processes
 from delta_orch.demo.results import BreakStep, Check
 from delta_orch.demo.verification import as_checks
 from delta_orch.demo.worker import WORKER_TAG, go_file
-from delta_orch.pipeline.run_identity import cdc_app_id
+from delta_orch.pipeline.incremental import cdc_app_id
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,6 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix, default_consumer
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.protocol.types import BOOLEAN, StructField, StructType
 
@@ -40,6 +39,23 @@ FALSE = Literal(False, BOOLEAN)
 
 Bootstrap = OneOf["snapshot", "changes", "error"]
 OnRecreated = OneOf["error", "bootstrap"]
+
+
+def cdc_app_id(target: str, source_table_id: str) -> str:
+    """`cdc:{target}<-{source table id}`: how far `target` has read a source; the version is the source's."""
+    if not target or not source_table_id:
+        raise InvalidRequestError("A cursor names its target and its source's table id", remedy="Pass both")
+    return f"{cdc_prefix(target)}{source_table_id}"
+
+
+def default_consumer(target_uri: str) -> str:
+    """What the cursor of a table is called where nobody has named it: the last part of its location."""
+    return target_uri.rstrip("/").rsplit("/", 1)[-1]
+
+
+def cdc_prefix(target: str) -> str:
+    """What the app ids of all cursors of `target` start with; the source's table id follows."""
+    return f"cdc:{target.replace('%', '%25').replace('<-', '%3C-')}<-"
 
 
 @dataclass(frozen=True, slots=True)

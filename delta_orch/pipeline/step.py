@@ -24,8 +24,8 @@ from delta_orch.errors import (
 from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.audit import ensure_unique_keys
-from delta_orch.pipeline.run_identity import cdc_prefix
-from delta_orch.pipeline.shared_target import ensure_touched
+from delta_orch.pipeline.incremental import cdc_prefix
+from delta_orch.pipeline.shared_target import ensure_others_keep_theirs, ensure_touched, has_other_steps
 from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
 from delta_orch.pipeline.target_table import first_upsert, fit_frame, may_follow, publish_now, snapshot_or_none
 from delta_orch.pipeline.unit import Attempt, OnRedo, Outcome, RecordedUnit, Unit, recorded_order
@@ -392,7 +392,9 @@ class Step:
         if self.attempt is not None:
             consumers += tuple(f"{unit.writer}:" for unit in self.attempt.units)
         inputs = tuple(batch.as_input() for batch in batches.values())
-        cursors = tuple(batch.txn for batch in batches.values()) if moves_cursors else ()
+        # Without a unit, files are tagged with the cursor.
+        is_unit = self.attempt is None
+        cursors = tuple(replace(batch.txn, is_unit=is_unit) for batch in batches.values()) if moves_cursors else ()
         return replace(self, where=where, consumers=consumers, owner=INCREMENTAL, cursors=cursors, inputs=inputs)
 
     def _batches_again(
@@ -728,13 +730,12 @@ class Step:
             assert self.sequence_by is not None
             deletes = Deletes(self.delete_marker, self.full_snapshot, self.within)
             return apply_scd2(log, before, data, self.merge_keys, self.sequence_by, self.engine, options, deletes)
-        from delta_orch.pipeline.shared_target import other_steps
         from delta_orch.verbs.overwrite import overwrite
 
         if self.mode == "merge":
             return self._upsert(data, before, options)
         self._ensure_owner(before)
-        if self.owner is not None and before is not None and other_steps(before, self.consumers):
+        if self.owner is not None and before is not None and has_other_steps(before, self.consumers):
             options["stage"] = True
         dynamic = "dynamic" if self.mode == "overwrite_partitions" else "static"
         where = self._bounds if creates else self.where
@@ -793,9 +794,8 @@ class Step:
             self._ensure_rows(result, work)
         look_behind = None if self.look is None else self.look(staged)
         if self.owner is not None and self._replaces and self.taken_back is None:
-            from delta_orch.pipeline.shared_target import ensure_others_keep_theirs
-
-            ensure_others_keep_theirs(self.table, staged, self.consumers)
+            writers = () if self.attempt is None else tuple({f"{unit.writer}:" for unit in self.attempt.units})
+            ensure_others_keep_theirs(self.table, staged, self.consumers, writers)
         findings = self._audit(staged) if self.audits else ()
         if self.options.get("stage"):
             return result, findings
