@@ -93,7 +93,9 @@ def test_two_independent_readers_confirm_every_table(summary: dict[str, Any]) ->
     assert "duckdb delta extension" in [*summary["readers_confirmed"], *summary["readers_unavailable"]]
 
 
-def test_airflow_ran_the_same_days_retried_without_doubling_and_replaced_what_was_cleared(summary: dict[str, Any]) -> None:
+def test_airflow_retried_without_doubling_and_replaced_what_was_cleared(
+    summary: dict[str, Any],
+) -> None:
     airflow = summary["airflow"]
     assert [day["state"] for day in airflow["days"]] == ["success", "success"]
     # A DAG that follows Dagster's commits, and the Dagster sensor that waits for it.
