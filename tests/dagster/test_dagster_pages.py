@@ -1,4 +1,4 @@
-"""docs/dagster.md and docs/dagster-reference.md: their examples run, and the reference lists every parameter there is."""
+"""docs/dagster.md and docs/dagster-reference.md: the examples run, and the reference lists every parameter."""
 
 from __future__ import annotations
 
