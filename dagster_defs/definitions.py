@@ -39,7 +39,7 @@ from delta_orch.demo.flights import (
 )
 from delta_orch.demo.session import spark_session
 from delta_orch.demo.source import open_landing
-from delta_orch.pipeline.run_identity import cdc_app_id
+from delta_orch.pipeline.incremental import cdc_app_id
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
 LANDING = open_landing(HOME / "landing")

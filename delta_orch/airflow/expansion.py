@@ -87,8 +87,9 @@ def mapped_arguments(context: Context) -> Mapping[str, Any]:
     """The arguments that tell this instance of a mapped task, or of a mapped task group, from others."""
     dag: Any = context["dag"]
     task = dag.task_dict[context["ti"].task_id]
-    group = task.get_closest_mapped_task_group() if not hasattr(task, "operator_class") else None
-    over = task._get_specified_expand_input() if group is None else group._expand_input
+    # 3.0 and 3.1 call the task of a mapped group no mapped one, either.
+    is_mapped = hasattr(task, "_get_specified_expand_input")
+    over = task._get_specified_expand_input() if is_mapped else next(task.iter_mapped_task_groups())._expand_input
     resolved: tuple[Mapping[str, Any], set[int]] = over.resolve(context)
     return resolved[0]
 

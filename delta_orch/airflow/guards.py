@@ -44,11 +44,11 @@ class Neighbors:
     @cached_property
     def writers(self) -> Mapping[str, str]:
         """Writer of units → task id, of the other tasks."""
-        found = {}
+        writers = {}
         for name, task in self._tasks.items():
             if name != self.run.task_id and _has_units(task):
-                found[self.run.writer_of(name, _arguments(task).get("writer"))] = name
-        return found
+                writers[self.run.writer_of(name, _arguments(task).get("writer"))] = name
+        return writers
 
     @cached_property
     def before(self) -> frozenset[str]:
@@ -89,10 +89,10 @@ class Neighbors:
             for name in sorted(self.before)
             if _has_units(self._tasks[name]) and _is_whole(_arguments(self._tasks[name]))
         ]
-        told = self.context["ti"].xcom_pull(task_ids=names) if names else ()
+        xcoms = self.context["ti"].xcom_pull(task_ids=names) if names else ()
         return {
             str(xcom["table_uri"]): xcom["version"]
-            for xcom in told or ()
+            for xcom in xcoms or ()
             if isinstance(xcom, Mapping) and isinstance(xcom.get("version"), int) and "table_uri" in xcom
         }
 
@@ -103,8 +103,8 @@ def _has_units(task: Any) -> bool:
 
 def _arguments(task: Any) -> Mapping[str, Any]:
     """Of a task; a mapped one has them in hand."""
-    if (given := getattr(task, "partial_kwargs", None)) is not None:
-        return {**given, "": getattr(task._get_specified_expand_input(), "value", None)}
+    if (arguments := getattr(task, "partial_kwargs", None)) is not None:
+        return {**arguments, "": getattr(task._get_specified_expand_input(), "value", None)}
     return {name: getattr(task, name, None) for name in (*task.template_fields, "write", "exactly_once", "stage")}
 
 
@@ -112,9 +112,9 @@ def _is_whole(arguments: Mapping[str, Any]) -> bool:
     return arguments.get("write") == "overwrite" and arguments.get("replace_where") is None
 
 
-def _locations(given: object) -> Iterator[str]:
+def _locations(arguments: object) -> Iterator[str]:
     """The tables among an argument's values: one, or several by name."""
-    for one in given.values() if isinstance(given, Mapping) else () if given is None else (given,):
+    for one in arguments.values() if isinstance(arguments, Mapping) else () if arguments is None else (arguments,):
         if not is_template(one):
             yield location_text(one["table_uri"] if isinstance(one, Mapping) else one)
 
@@ -171,7 +171,7 @@ def keeps_others_rows(
         return None
 
     def of_this_dag(before: TableSnapshot) -> list[str]:
-        return [name for name in before.txns if name.startswith(f"{own.dag}.") and reason(name) is not None]
+        return [name for name in before.txns.named((f"{own.dag}.",)) if reason(name) is not None]
 
     def look(staged: StagedWrite) -> None:
         for name in sorted(units_replaced(table, staged, where, of_this_dag)):

@@ -10,8 +10,8 @@ from delta_orch.airflow.locations import checked_location, is_same_table, is_tem
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
+from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
 from delta_orch.pipeline.recorded import find_txn_commit, is_older, newest_first
-from delta_orch.pipeline.run_identity import cdc_app_id, default_consumer
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
 
@@ -81,7 +81,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         {
             **DeltaStepOperator.choices,
             "write": WRITES,
-            "schema_mode": (None, "merge"),
             "bootstrap": ("snapshot", "changes", "error"),
             "on_recreated": ("error", "bootstrap"),
         }
@@ -121,6 +120,17 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.on_recreated = on_recreated
         self.consumer = consumer
         self.full_refresh = full_refresh
+        if self.schema_mode not in (None, "merge"):
+            raise self.refusal(
+                f"has schema_mode={self.schema_mode!r}; possible is merge",
+                cause="An incremental step never replaces all rows",
+            )
+        if write == "append" and on_recreated == "bootstrap":
+            raise self.refusal(
+                "has write='append' and on_recreated='bootstrap'",
+                cause="The rows of the source that was dropped stay, and those of the new one would be added to them",
+                remedy="Leave on_recreated out, and run the task once with full_refresh=True when that happens",
+            )
         if max_versions is not None and max_versions < 1:
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
         self.ensure_text("consumer", consumer)
@@ -153,8 +163,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 for batch in batches.values():
                     start = "(snapshot)" if batch.starting_version is None else batch.starting_version
                     self.log.info("Processing versions %s to %s of %s", start, batch.ending_version, batch.source.uri)
-                given = dict(batches) if isinstance(self.source, dict) else batches[""]
-                return self.call_user_function(context, session(), given)
+                argument = dict(batches) if isinstance(self.source, dict) else batches[""]
+                return self.call_user_function(context, session(), argument)
 
             report = self.step(context, run, table, mode).process_all(
                 readers, rows, until_current=True, full_refresh=self._refreshes(context.get("params") or {})
@@ -186,7 +196,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             for name, reader in readers.items()
             if reader.source.uri in ends
         }
-        return self.told(report, **details)
+        return self.xcom_and_log(report, **details)
 
     def _readers(self, table: DeltaTable) -> dict[str, IncrementalReader]:
         from delta_orch.pipeline.incremental import IncrementalReader
@@ -213,11 +223,11 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     def _refreshes(self, params: Mapping[str, object]) -> bool:
         """Whether everything is computed anew: by the argument, else by the DAG's parameter."""
-        said = self.full_refresh if self.full_refresh is not None else params.get("full_refresh")
-        answer = said if isinstance(said, bool) else _SWITCH.get(str(said).strip().lower())
+        choice = self.full_refresh if self.full_refresh is not None else params.get("full_refresh")
+        answer = choice if isinstance(choice, bool) else _SWITCH.get(str(choice).strip().lower())
         if answer is None:
             raise self.refusal(
-                f"has full_refresh={said!r}", remedy="Pass True or False, or a template that renders to one of them"
+                f"has full_refresh={choice!r}", remedy="Pass True or False, or a template that renders to one of them"
             )
         return answer
 
@@ -237,10 +247,12 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
     def _first_version(self, run: TaskRun, table: DeltaTable, last: int, before: TableSnapshot | None) -> int:
         """The first of the commits of this attempt, and of those before it that it goes on from."""
-        first, known = last, -1 if before is None else before.version
+        first, newest_before = last, -1 if before is None else before.version
         for commit in newest_first(table, last - 1):
             info = commit.commit_info or {}
-            if commit.version <= known and (run.try_number == 1 or is_older(commit, run.started_ms - CLOCKS_DIFFER_MS)):
+            if commit.version <= newest_before and (
+                run.try_number == 1 or is_older(commit, run.started_ms - CLOCKS_DIFFER_MS)
+            ):
                 break
             if run.is_of_task(info) and run.is_same_life(info):
                 first = commit.version
@@ -251,12 +263,12 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         app_id = cdc_app_id(reader.consumer, reader.source.snapshot().metadata.id)
         if reader.target.snapshot().txn_version(app_id) is None:
             return
-        found = find_txn_commit(reader.target, app_id)
-        info = found.commit_info or {}
+        commit = find_txn_commit(reader.target, app_id)
+        info = commit.commit_info or {}
         if run.is_of_run(info) and not run.is_of_task(info):
             raise self.refusal(
                 f"goes by the cursor {app_id!r} of {reader.target.uri}, and so does another task or map index of this "
-                f"run, which has moved it in version {found.version}",
+                f"run, which has moved it in version {commit.version}",
                 cause="Each of them would be handed only what the other has not read",
                 remedy="Give each a cursor of its own: consumer='{{ … }}'",
             )

@@ -75,7 +75,7 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
                     continue
                 if isinstance(told.get("ending_version"), int):
                     yield int(told["starting_version"]), int(told["ending_version"]), str(told["table_id"])
-                elif isinstance(told.get("version"), int) and told.get("outcome") in CHANGED:
+                elif isinstance(told.get("version"), int) and told.get("outcome", CHANGED[0]) in CHANGED:
                     # The event of an operator of this package.
                     first = told.get("starting_version", told["version"])
                     yield int(first), int(told["version"]), str(told.get("table_id", ""))

@@ -99,7 +99,7 @@ class DeltaMergeOperator(DeltaWriteOperator):
             def merge(options: CommitOptions) -> CommitResult:
                 return self._merge(table, self.rows(context, session()), options)
 
-            return self.told(step.commit(merge))
+            return self.xcom_and_log(step.commit(merge))
 
     def _merge(self, table: DeltaTable, rows: object, options: CommitOptions) -> CommitResult:
         if rows is None:
@@ -203,7 +203,7 @@ class DeltaUpdateOperator(DeltaUnitOperator):
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         step = self.unit_step(context, run, table, "update")
         where: Any = self.where
-        return self.told(
+        return self.xcom_and_log(
             step.commit(lambda options: table.update(self.set, where, engine=cast("Any", self.engine), **options))
         )
 
@@ -241,7 +241,9 @@ class DeltaDeleteOperator(DeltaUnitOperator):
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         step = self.unit_step(context, run, table, "delete")
         if step.attempt is None:
-            return self.told(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
+            return self.xcom_and_log(
+                step.commit(lambda options: table.delete(self.where, engine=self._engine, **options))
+            )
         look = keeps_others_rows(
             Neighbors(context, run),
             table,
@@ -253,15 +255,15 @@ class DeltaDeleteOperator(DeltaUnitOperator):
         )
 
         def delete(options: CommitOptions) -> CommitResult:
-            told: CommitOptions = {**options, "stage": True}
-            result = table.delete(self.where, engine=self._engine, **told)
+            staging: CommitOptions = {**options, "stage": True}
+            result = table.delete(self.where, engine=self._engine, **staging)
             if result.staged is None:
                 return result
             staged = table.staged(result.staged)
             look(staged)
             return publish_now(staged)
 
-        return self.told(step.commit(delete))
+        return self.xcom_and_log(step.commit(delete))
 
     @property
     def _engine(self) -> Any:

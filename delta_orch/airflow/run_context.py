@@ -166,27 +166,39 @@ class TaskRun:
 
     def relation_to(self, recorded: RecordedUnit, order: int) -> Relation:
         """What the attempt that wrote the unit before is to this one. A clear lies between two tries if `max_tries`
-        differs: a retry keeps it. (`retries` counts, too: a DAG that changes them could make up for the difference.)
+        differs: a retry keeps it. (`retries` counts, too: a DAG that changes them could make up for the difference.
+        A retry that is taken for a clear replaces its rows.)
         Otherwise Airflow's ids tell, which are ordered by time: a run that was created anew has newer ones.
 
         Raises:
             InvalidRequestError: It is another mapped task of this run, which has the same arguments or `identity`.
         """
-        told = said_by(recorded.commit_info)
-        counted = told.get("attempt")
-        if not isinstance(counted, Mapping):
+        metadata = said_by(recorded.commit_info)
+        attempt = metadata.get("attempt")
+        if not isinstance(attempt, Mapping):
             return self._relation_by_order(recorded.order, order)
-        tries, began = told.get("try_number"), str(counted.get("id"))
-        if began == self.attempt_id:
+        tries, attempt_id = metadata.get("try_number"), str(attempt.get("id"))
+        if attempt_id == self.attempt_id:
             return "own"
-        is_of_run = counted.get("run_started_ms") == self.started_ms
-        if is_of_run and (told.get("dag_id"), told.get("task_id")) == (self.dag_id, self.task_id):
-            if told.get("map_index") != self.map_index and counted.get("clear_number") == self.clear_number:
-                raise _written_twice(self, recorded, told.get("map_index"))
+        is_of_run = attempt.get("run_started_ms") == self.started_ms
+        if is_of_run and (metadata.get("dag_id"), metadata.get("task_id")) == (self.dag_id, self.task_id):
+            is_sibling = metadata.get("map_index") != self.map_index
+            if is_sibling and attempt.get("clear_number") == self.clear_number and not self._is_newer_than(recorded):
+                raise _written_twice(self, recorded, metadata.get("map_index"))
             if isinstance(tries, int) and tries < self.try_number:
-                is_retry = (counted.get("max_tries"), counted.get("retries")) == (self.max_tries, self.retries)
-                return "own" if is_retry else "earlier"
-        return "later" if began > self.attempt_id else "earlier"
+                is_same = (attempt.get("max_tries"), attempt.get("retries")) == (self.max_tries, self.retries)
+                return "own" if is_same and self.tries_before_clear < tries else "earlier"
+        return "later" if attempt_id > self.attempt_id else "earlier"
+
+    def _is_newer_than(self, recorded: RecordedUnit) -> bool:
+        """Whether this is the first try of an instance that was created after a commit. The instances of one run are
+        created before any of them begins; but `dag.test()` starts each run of a logical date at that date."""
+        committed_ms = recorded.commit_info.get("timestamp")
+        try:
+            created_ms = int(self.attempt_id.replace("-", "")[:12], 16)  # Of an id of version 7 of RFC 9562.
+        except ValueError:
+            return False
+        return self.try_number == 1 and isinstance(committed_ms, int) and committed_ms < created_ms
 
     def _relation_by_order(self, recorded: int, order: int) -> Relation:
         """As `relation_to`, where the log does not hold the commit any more."""
@@ -208,21 +220,21 @@ class TaskRun:
 
     def is_of_run(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made in this run, as `user_metadata` tells it."""
-        told = said_by(commit_info)
-        return (told.get("dag_id"), told.get("run_id")) == (self.dag_id, self.run_id)
+        metadata = said_by(commit_info)
+        return (metadata.get("dag_id"), metadata.get("run_id")) == (self.dag_id, self.run_id)
 
     def is_of_task(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made by an attempt of this task instance."""
-        told = said_by(commit_info)
+        metadata = said_by(commit_info)
         own = (self.task_id, self.map_index)
-        return self.is_of_run(commit_info) and (told.get("task_id"), told.get("map_index")) == own
+        return self.is_of_run(commit_info) and (metadata.get("task_id"), metadata.get("map_index")) == own
 
     def is_same_life(self, commit_info: Mapping[str, object]) -> bool:
         """Whether no clear lies between this attempt and the one of this task instance that made a commit."""
-        counted = said_by(commit_info).get("attempt")
+        attempt = said_by(commit_info).get("attempt")
         own = (self.started_ms, self.max_tries, self.retries)
-        return isinstance(counted, Mapping) and own == tuple(
-            counted.get(name) for name in ("run_started_ms", "max_tries", "retries")
+        return isinstance(attempt, Mapping) and own == tuple(
+            attempt.get(name) for name in ("run_started_ms", "max_tries", "retries")
         )
 
     def user_metadata(self) -> str:

@@ -97,7 +97,7 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         step = self.unit_step(context, run, table, cast("Mode", self.write))
-        return self.told(carry_out(step, lambda options: self._submit(SubmittedRun.of(table.uri, options))))
+        return self.xcom_and_log(carry_out(step, lambda options: self._submit(SubmittedRun.of(table.uri, options))))
 
     def on_kill(self) -> None:
         process = self._process

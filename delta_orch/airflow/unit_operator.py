@@ -108,7 +108,7 @@ class DeltaUnitOperator(DeltaTableOperator):
             options={"user_metadata": run.user_metadata()},
         )
 
-    def told(self, report: StepReport, **details: object) -> XCom:
-        """The XCom of a report, which is also said in the log."""
+    def xcom_and_log(self, report: StepReport, **details: object) -> XCom:
+        """The XCom of a report, and its one line in the log."""
         self.log.info("%s", report.sentence())
         return xcom_of(report, **details)

@@ -60,8 +60,8 @@ class _VersionOperator(DeltaUnitOperator):
         step = self.unit_step(context, run, table, cast("Mode", self.kind))
 
         def again(options: CommitOptions) -> CommitResult:
-            told: Any = {name: value for name, value in options.items() if name != "stage"}
-            return verb(**told)
+            accepted: Any = {name: value for name, value in options.items() if name != "stage"}
+            return verb(**accepted)
 
         return step.commit(again)
 
@@ -88,7 +88,7 @@ class DeltaRestoreOperator(_VersionOperator):
             missing = self.ignore_missing_files
             return table.restore(self._version(), self.timestamp, ignore_missing_files=missing, **options)
 
-        return self.told(self.done_once(context, run, table, restore))
+        return self.xcom_and_log(self.done_once(context, run, table, restore))
 
 
 class DeltaCloneOperator(_VersionOperator):
@@ -144,7 +144,7 @@ class DeltaCloneOperator(_VersionOperator):
 
         report = self.done_once(context, run, table, clone)
         self.has_read = {"source": (source, source.snapshot(self._version(), self.timestamp).version)}
-        return self.told(report, source_uri=source.uri)
+        return self.xcom_and_log(report, source_uri=source.uri)
 
 
 class DeltaUndoOperator(DeltaTableOperator):

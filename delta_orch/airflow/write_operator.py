@@ -145,7 +145,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         if self.stage:
             step = replace(step, options={**step.options, "stage": True})
         with self.lazy_session(run) as session, pinned_versions(tasks.versions_written()):
-            return self.told(step.run(lambda: self.rows(context, session())))
+            return self.xcom_and_log(step.run(lambda: self.rows(context, session())))
 
     def guarded(self, tasks: Neighbors, step: Step) -> Step:
         """The step, which loses no rows of others, and no newer ones."""
@@ -216,8 +216,8 @@ def interval_order(run: TaskRun, step: Step) -> TxnId:
     if before is None or recorded is None or recorded <= own.version:
         return own
     is_redo = recorded_order(before, step.attempt.units[0].name) is not None
-    told = said_by(find_txn_commit(step.table, own.app_id, recorded).commit_info)
-    is_off_schedule = told.get("run_type") == "manual" and (
-        told.get("data_interval") is None or run.run_type != "manual"
+    metadata = said_by(find_txn_commit(step.table, own.app_id, recorded).commit_info)
+    is_off_schedule = metadata.get("run_type") == "manual" and (
+        metadata.get("data_interval") is None or run.run_type != "manual"
     )
     return replace(own, version=recorded) if is_redo and is_off_schedule else own

@@ -5,7 +5,6 @@ from __future__ import annotations
 import dagster as dg
 
 from delta_orch._version import VERSION
-from delta_orch.dagster import checks
 from delta_orch.dagster.all_tables import with_delta_maintenance
 from delta_orch.dagster.audits import build_delta_audit_checks
 from delta_orch.dagster.automation import DeltaAutomation
@@ -49,7 +48,6 @@ __all__ = [
     "build_delta_maintenance_assets",
     "build_delta_observations",
     "build_delta_undo_op",
-    "checks",
     "delta_asset",
     "delta_multi_asset",
     "report_existing_partitions",

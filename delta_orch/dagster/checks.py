@@ -27,9 +27,9 @@ from delta_orch.expressions.nodes import Column, Expression, IsNull
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
 from delta_orch.pipeline.audit import column_drift, declared_columns, repeated_keys
+from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
 from delta_orch.pipeline.maintenance import MaintenancePolicy, read_table_health
 from delta_orch.pipeline.recorded import newest_first, said_by
-from delta_orch.pipeline.run_identity import cdc_app_id, default_consumer
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.pipeline.target_table import snapshot_or_none
 

@@ -30,10 +30,11 @@ from delta_orch.pipeline.incremental import (
     ChangeBatch,
     IncrementalReader,
     OnRecreated,
+    cdc_prefix,
+    default_consumer,
     ensure_max_versions,
 )
 from delta_orch.pipeline.recorded import find_commit_after
-from delta_orch.pipeline.run_identity import cdc_prefix, default_consumer
 from delta_orch.pipeline.step import Step, StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo

@@ -38,6 +38,7 @@ from delta_orch.dagster.run import (
     retry_conflicts,
     step_name,
 )
+from delta_orch.dagster.scopes import BY_SCOPE, scope_guard
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     PLACE_KEYS,
@@ -71,6 +72,7 @@ ADDING = ("append", "merge", "scd2")
 _WITHIN = (*ADDING, "error", "ignore")
 """Writes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
 `overwrite_partitions` by the scopes of its units, which it does not go without."""
+_REPLACING = ("overwrite", "overwrite_partitions")
 _NO_PREDICATE = (*ADDING, "overwrite_partitions")
 
 
@@ -283,6 +285,11 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         # What an op was given is told by the mode, which may be set at run time.
         about = {"write": mode} if not is_asset else {} if selection is None else selection.described
         attempt = self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once)
+        look, owner = None, asset_owner(context.asset_key.path) if is_asset else OPS
+        is_scoped = is_asset and (selection is not None or where is not None or mode == "overwrite_partitions")
+        # An asset may get partitions when it has a table of its own already.
+        if is_scoped and mode in _REPLACING and (before is None or before.properties.owner != owner):
+            look, owner = scope_guard(table, before, asset_writer(key), where), BY_SCOPE
         step = Step(
             f"Step {step_name(context)}",
             table,
@@ -310,7 +317,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
             audits=settings.audits,
-            owner=asset_owner(context.asset_key.path) if is_asset else OPS,
+            look=look,
+            owner=owner,
         )
         return step, scopes
 

@@ -16,6 +16,7 @@ from delta_orch.dagster.incremental import (
     DeltaOut,
     EngineName,
     Sources,
+    TableOrKey,
     definition_metadata,
     ensure_no_settings,
     ensure_sound,
@@ -73,8 +74,7 @@ def delta_multi_asset(
             raise InvalidRequestError(
                 f"delta_multi_asset takes no {name}", remedy="Describe each asset in its DeltaOut"
             )
-    places = [out.table if isinstance(out.table, str) else str(out.table.table_uri) for out in outs.values()]
-    if len(set(places)) < len(places):
+    if len({_place_of(out.table) for out in outs.values()}) < len(outs):
         raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
     for out in outs.values():
         ensure_no_settings(_of_spec(out, "metadata"))
@@ -161,6 +161,12 @@ def delta_multi_asset(
         return made
 
     return decorate
+
+
+def _place_of(table: TableOrKey) -> str:
+    """A location, or the resource key or variable that names one."""
+    uri = table if isinstance(table, str) else table.table_uri
+    return f"${uri.env_var_name}" if isinstance(uri, dg.EnvVar) else uri
 
 
 def _of_spec(out: DeltaOut, name: str) -> Any:

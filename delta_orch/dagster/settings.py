@@ -143,6 +143,9 @@ def parse_settings(
 ) -> AssetSettings:
     """The settings of an asset.
 
+    Args:
+        output: None where nothing is known of it yet.
+
     Raises:
         InvalidRequestError: A key has a value of the wrong kind or is an old name, `write` is not known, a merge has no
             keys, or there are keys and nothing says that they are for a merge.
@@ -173,7 +176,7 @@ def parse_settings(
             cause="They say which row of the table a new row is about",
             remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
         )
-    if said.get("merge_keys") and "write" not in said and write not in ("merge", "scd2"):
+    if output is not None and said.get("merge_keys") and "write" not in said and write not in ("merge", "scd2"):
         raise InvalidRequestError(
             f"The metadata has merge_keys and no write, which by default is {default_write!r}",
             cause="The rows would not be merged by their keys",

@@ -112,7 +112,7 @@ class PipesDeltaSparkClient(dg.PipesClient):
 
         Raises:
             InvalidRequestError: The run covers several partitions, or the program has ended without the commit.
-            dagster.Failure: The program has failed. A commit that it made stays, and a retry finds it.
+            dagster.Failure: The program has failed. A commit that it made stays, and a retry replaces its rows.
             MissingDependencyError: There is no `spark-submit`.
         """
         target, run, name = table.table(), read_run(context), context.asset_key.to_user_string()
@@ -159,7 +159,7 @@ class PipesDeltaSparkClient(dg.PipesClient):
         if code:
             raise dg.Failure(
                 f"spark-submit of {program[0]} ended with {code}. Its output is in the step's stdout and stderr. "
-                "A retry finds a commit that it had made.",
+                "A retry replaces what it has committed.",
                 metadata={"exit_code": code},
             )
 

@@ -16,7 +16,7 @@ from delta_orch.demo.processes import Processes
 from delta_orch.demo.results import BreakStep, Check
 from delta_orch.demo.verification import as_checks
 from delta_orch.demo.worker import WORKER_TAG, go_file
-from delta_orch.pipeline.run_identity import cdc_app_id
+from delta_orch.pipeline.incremental import cdc_app_id
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +41,6 @@ class Attempt:
         started_ms = now_ms()
         made = self.make(pipeline, processes)
         return BreakStep(self.name, self.title, made.outcome, made.checks, started_ms, now_ms(), made.numbers)
-
-
-FENCED = "a newer run has already written this"
-RETRIED = "this run has already committed this"
 
 
 def now_ms() -> int:
@@ -91,22 +87,22 @@ def upsert_corrections(pipeline: Pipeline, processes: Processes) -> Outcome:
 
 
 def repeat_run(pipeline: Pipeline, processes: Processes) -> Outcome:
-    """Execute a run that has succeeded once more: the same root run, so nothing may happen."""
+    """Execute a run that has succeeded once more: its rows take the place of those that it wrote."""
     day = pipeline.plan.retried
     first = _run_of_day(pipeline, day)
     before = pipeline.versions()
     again = pipeline.runs.reexecute(first.run_id, from_failure=False)
     after = pipeline.versions()
-    reason = again.metadata["flights"].get("delta/skip_reason")
+    refreshed = pipeline.refresh()
     checks = [
         Check("the repeated run has the first one as its root", again.root_run_id == first.run_id),
-        Check("bronze was skipped", again.skipped("flights") and reason == RETRIED),
-        Check("weather was skipped", again.skipped("weather_readings")),
-        Check("no table has a new version", before == after),
-        Check("the sensor asked for nothing", not pipeline.refresh()),
+        Check("the day's flights were replaced", again.outcome("flights") == "replaced"),
+        Check("in one commit", after["flights"] == before["flights"] + 1),
+        Check("the day's weather is kept, and was not added again", again.outcome("weather_readings") == "recovered"),
+        *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
-    outcome = f"{day}: skipped, bronze still at version {after['flights']}"
+    outcome = f"{day}: the same rows again, each once, in version {after['flights']} of bronze"
     return Outcome(outcome, checks, {"retries": 1})
 
 
@@ -125,7 +121,7 @@ def correct_day(pipeline: Pipeline, processes: Processes) -> Outcome:
         Check("bronze was replaced in one commit", after["flights"] == before["flights"] + 1),
         Check("before, bronze and silver had the preliminary rows", set(rows_before.values()) == {real - _tenth(real)}),
         Check("now both have the real ones", set(rows_after.values()) == {real}),
-        Check("the day's weather, there already, was not added again", run.skipped("weather_readings")),
+        Check("the day's weather, there already, was not added again", run.outcome("weather_readings") == "recovered"),
         *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
@@ -150,9 +146,11 @@ def fence_zombie(pipeline: Pipeline, processes: Processes) -> Outcome:
     after = pipeline.versions()
     refreshed = pipeline.refresh()
     real = len(pipeline.source.days["flights"][day])
-    was_fenced = older.skipped("flights") and older.metadata["flights"].get("delta/skip_reason") == FENCED
+    was_fenced = older.outcome("flights") == "fenced"
     checks = [
-        Check("the newer run wrote the day while the older one held its rows ready", not newer.skipped("flights")),
+        Check(
+            "the newer run wrote the day while the older one held its rows ready", newer.outcome("flights") == "written"
+        ),
         Check("the older run ended well, without a commit, told why", older.success and was_fenced),
         Check("it added no version", after == committed),
         Check("bronze has the newer run's rows", pipeline.rows_of_day("flights", day) == real),
@@ -187,7 +185,7 @@ def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> Outcome:
     checks = [
         Check(f"{len(days)} runs succeeded", len(reports) == len(days) and all(report.success for report in reports)),
         Check(f"they made {len(days)} commits", after["flights"] == before["flights"] + len(days)),
-        Check("none was skipped", not any(report.skipped("flights") for report in reports)),
+        Check("each wrote its days", all(report.outcome("flights") == "written" for report in reports)),
         Check(f"at least {len(shares) - 1} found their version taken and were rebased", rebased >= len(shares) - 1),
         *_followed(pipeline, refreshed, len(days)),
         *as_checks(pipeline.verify()),
@@ -248,7 +246,7 @@ def _kill_and_retry(
         Check("Dagster never heard of the commit: the run was still open", was_open),
         Check("the commit is in the log", committed[table] == before[table] + 1),
         Check("the retry has the killed run as its root", retry.root_run_id == run.run_id and retry.success),
-        Check("the retry found its transaction recorded and committed nothing", retry.skipped(asset)),
+        Check("the retry recovered the commit and made none", retry.outcome(asset) == "recovered"),
         Check("no version was added by the retry", pipeline.versions() == committed),
     ]
 

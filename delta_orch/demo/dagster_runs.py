@@ -65,9 +65,9 @@ class RunReport:
     success: bool
     metadata: Mapping[str, JsonObject]
 
-    def skipped(self, asset: str) -> bool:
-        """Whether the asset's write found its transaction recorded, and committed nothing."""
-        return bool(self.metadata[asset]["delta/skipped"])
+    def outcome(self, asset: str) -> str:
+        """What became of the asset's step: written, replaced, recovered, fenced, nothing new."""
+        return str(self.metadata[asset]["delta/outcome"])
 
 
 class Runs:

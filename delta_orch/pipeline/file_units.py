@@ -13,7 +13,6 @@ from delta_orch.log.files.effect import effect_of
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.unit_tag import units_of
 from delta_orch.pipeline.recorded import newest_first
-from delta_orch.pipeline.shared_target import have, paths_of
 from delta_orch.protocol.arrow_building import string_array
 
 if TYPE_CHECKING:
@@ -42,10 +41,10 @@ def units_replaced(
     before = table.snapshot(staged.read_version)
     files = _replaced_files(before, staged.snapshot())
     tags = units_of(files)
-    found = {name for name in pc.unique(tags).to_pylist() if name is not None}
-    untold = paths_of(pc.filter(files, pc.is_null(tags)))
-    sought = set(seek(before)) - found if untold else set[str]()
-    return frozenset(found | _units_inside(table, before.version, untold, sought, where))
+    units = {name for name in pc.unique(tags).to_pylist() if name is not None}
+    untagged = _paths(pc.filter(files, pc.is_null(tags)))
+    candidates = set(seek(before)) - units if untagged else set[str]()
+    return frozenset(units | _units_inside(table, before.version, untagged, candidates, where))
 
 
 def _replaced_files(before: TableSnapshot, after: TableSnapshot) -> pa.Table:
@@ -61,32 +60,45 @@ def _identities(files: pa.Table) -> pa.ChunkedArray:
 
 
 def _units_inside(
-    table: DeltaTable, version: int, paths: Collection[str], sought: Collection[str], where: str | Expression | None
+    table: DeltaTable, version: int, paths: Collection[str], candidates: Collection[str], where: str | Expression | None
 ) -> set[str]:
-    """The sought units that have rows in files without a tag. The log is read back to the files that those were made
+    """The candidates that have rows in files without a tag. The log is read back to the files that those were made
     of."""
-    wanted, found = set(paths), set[str]()
-    for commit in newest_first(table, version) if wanted and sought else ():
-        here = wanted & paths_of(commit.adds)
-        if not here:
+    paths_left, units = set(paths), set[str]()
+    for commit in newest_first(table, version) if paths_left and candidates else ():
+        added_paths = paths_left & _paths(commit.adds)
+        if not added_paths:
             continue
-        wanted -= here
-        these = pc.filter(commit.adds, pc.is_in(FileTable(commit.adds).path, string_array(sorted(here))))
+        paths_left -= added_paths
+        these = pc.filter(commit.adds, pc.is_in(FileTable(commit.adds).path, string_array(sorted(added_paths))))
         tags = units_of(these)
-        for name in set(sought) & set(pc.unique(tags).to_pylist()):
-            own = paths_of(pc.filter(these, pc.equal(tags, name)))
+        for name in set(candidates) & set(pc.unique(tags).to_pylist()):
+            own = _paths(pc.filter(these, pc.equal(tags, name)))
             if where is None or _may_have(table, commit.version, own, where):
-                found.add(name)
+                units.add(name)
         effect = effect_of(commit)
         if pc.any(pc.is_null(tags)).as_py() and (effect is None or effect.rows_moved != 0):
-            wanted |= paths_of(commit.removes)
-        if not wanted or found == set(sought):
-            break
-    return found
+            paths_left |= _paths(commit.removes)
+        if not paths_left or units == set(candidates):
+            return units
+    # The log is gone before it tells.
+    return set(candidates) if paths_left and candidates else units
+
+
+def _paths(files: pa.Table) -> frozenset[str]:
+    return frozenset(FileTable(files).path.to_pylist())
 
 
 def _may_have(table: DeltaTable, version: int, paths: Collection[str], where: str | Expression) -> bool:
+    """Whether some files of a version have rows for which a predicate is true."""
+    from delta_orch.engines.local.engine import LocalEngine
+    from delta_orch.expressions.resolve import resolve_predicate
+    from delta_orch.writing.selection import first_file_with
+
     try:
-        return have(table.snapshot(version=version), set(paths), where)
+        snapshot = table.snapshot(version=version)
+        files = snapshot.files(ADD_SCHEMA.names)
+        these = pc.filter(files, pc.is_in(FileTable(files).path, string_array(sorted(paths))))
+        return first_file_with(LocalEngine(), snapshot, these, resolve_predicate(where, snapshot.schema)) is not None
     except (MissingFileError, VersionNotFoundError):
         return True  # Vacuum, or a cleanup of the log, has deleted what would tell.

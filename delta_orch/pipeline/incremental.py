@@ -25,7 +25,6 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal
 from delta_orch.expressions.tree import conjunction, disjunction
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.run_identity import cdc_app_id, cdc_prefix, default_consumer
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.protocol.types import BOOLEAN, StructField, StructType
 
@@ -38,8 +37,28 @@ logger = logging.getLogger(__name__)
 
 FALSE = Literal(False, BOOLEAN)
 
+REFRESH = "Run the step once with full_refresh=True: it starts anew from the source as it stands, and replaces all rows"
+"""What puts a step right whose source does not tell any more what has changed."""
+
 Bootstrap = OneOf["snapshot", "changes", "error"]
 OnRecreated = OneOf["error", "bootstrap"]
+
+
+def cdc_app_id(target: str, source_table_id: str) -> str:
+    """`cdc:{target}<-{source table id}`: how far `target` has read a source; the version is the source's."""
+    if not target or not source_table_id:
+        raise InvalidRequestError("A cursor names its target and its source's table id", remedy="Pass both")
+    return f"{cdc_prefix(target)}{source_table_id}"
+
+
+def default_consumer(target_uri: str) -> str:
+    """What the cursor of a table is called where nobody has named it: the last part of its location."""
+    return target_uri.rstrip("/").rsplit("/", 1)[-1]
+
+
+def cdc_prefix(target: str) -> str:
+    """What the app ids of all cursors of `target` start with; the source's table id follows."""
+    return f"cdc:{target.replace('%', '%25').replace('<-', '%3C-')}<-"
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +199,8 @@ class ChangeBatch:
                 f"Versions {self.starting_version} to {self.ending_version} of the source do more than insert rows",
                 cause="Rows were deleted or updated. Without a change data feed, a rewritten file tells all its rows "
                 "as deleted and inserted",
-                remedy="Run the step once with full_refresh, which replaces what it wrote by the source as it stands. "
-                "Or write by merge, overwrite_partitions, overwrite_changed or overwrite; or select from batch.changes",
+                remedy=f"{REFRESH}. Where that happens often, write by merge, overwrite_changed or overwrite; or "
+                "select from batch.changes",
                 source=self.source.uri,
             )
         return self._changes(columns or [field.name for field in self.snapshot.schema], None)
@@ -341,12 +360,11 @@ class IncrementalReader:
         app_id = cdc_app_id(self.consumer, latest.metadata.id)
         ends = [end for one in inputs if isinstance(end := one.get("endingVersion"), int)]
         starts = [one.get("startingVersion") for one in inputs]
-        remedy = "Run the step with full_refresh, which starts anew from the source as it stands"
         if any(one.get("tableId") != latest.metadata.id for one in inputs) or not ends:
             raise RedoNotPossibleError(
                 f"{self.consumer} cannot read again what it has read from {self.source.uri}",
                 cause="The source was dropped and created again since",
-                remedy=remedy,
+                remedy=REFRESH,
                 source=self.source.uri,
             )
         cursor = self.target.snapshot().txn_version(app_id)
@@ -362,7 +380,7 @@ class IncrementalReader:
             raise RedoNotPossibleError(
                 f"{self.consumer} cannot read versions {start or 0} to {end} of {self.source.uri} again",
                 cause=str(error),
-                remedy=remedy,
+                remedy=REFRESH,
                 source=self.source.uri,
             ) from error
         txn = TxnId(app_id, end)
@@ -399,8 +417,7 @@ class IncrementalReader:
                 f"The source at {self.source.uri} is not the table that {self.consumer} has read before",
                 cause=f"Its table id is {latest.metadata.id}, the cursor is for {', '.join(others)}: the source was "
                 "dropped and created again, or this is another source",
-                remedy="For a recreated source pass on_recreated='bootstrap' (a merge leaves rows of the old one); "
-                "for a second source of one target give each reader its own consumer name",
+                remedy=f"{REFRESH}. A second source of one target needs a consumer name of its own: consumer='…'",
                 source=self.source.uri,
                 table_id=latest.metadata.id,
                 known_table_ids=others,
@@ -480,23 +497,16 @@ class IncrementalReader:
             error.problem,
             cause=error.cause,
             remedy="Run the step once with max_versions=1, which reads each version by its own columns. Where that "
-            f"does not help either, {self._recompute(latest.version)}",
+            "does not help either, run it once with full_refresh=True",
             features=[],
             source=self.source.uri,
-        )
-
-    def _recompute(self, latest: int) -> str:
-        return (
-            "recompute the target from the source's present state and commit it with the cursor "
-            f"txn=('{cdc_app_id(self.consumer, self.source.snapshot().metadata.id)}', {latest})"
         )
 
     def _history_gone(self, start: int, latest: int) -> VersionNotFoundError:
         return VersionNotFoundError(
             f"Version {start} of the source at {self.source.uri} is gone, and {self.consumer} has not read it yet",
             cause="The source's log was cleaned up (delta.logRetentionDuration) before this step ran",
-            remedy=f"To go on, {self._recompute(latest)}; then raise delta.logRetentionDuration or run the step more "
-            "often",
+            remedy=f"{REFRESH}. Then raise delta.logRetentionDuration, or run the step more often",
             source=self.source.uri,
             version=start,
         )

@@ -24,8 +24,8 @@ from delta_orch.errors import (
 from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
 from delta_orch.log.write.commit_options import CommitOptions
 from delta_orch.pipeline.audit import ensure_unique_keys
-from delta_orch.pipeline.run_identity import cdc_prefix
-from delta_orch.pipeline.shared_target import ensure_touched
+from delta_orch.pipeline.incremental import cdc_prefix
+from delta_orch.pipeline.shared_target import ensure_others_keep_theirs, ensure_touched, has_other_steps
 from delta_orch.pipeline.table_owner import INCREMENTAL, OPS, claim, ensure_may_write
 from delta_orch.pipeline.target_table import first_upsert, fit_frame, may_follow, publish_now, snapshot_or_none
 from delta_orch.pipeline.unit import Attempt, OnRedo, Outcome, RecordedUnit, Unit, recorded_order
@@ -321,6 +321,7 @@ class Step:
         done: list[ChangeBatch] = []
         committed: int | None = None
         if work.redone:
+            self._ensure_redoable(before, work)
             again = self._batches_again(before, readers, work.redone[0])
             given = {name: self.guarded(batch) for name, batch in again.items()}
             step = self._for_batches(again, readers, moves_cursors=False)
@@ -392,7 +393,9 @@ class Step:
         if self.attempt is not None:
             consumers += tuple(f"{unit.writer}:" for unit in self.attempt.units)
         inputs = tuple(batch.as_input() for batch in batches.values())
-        cursors = tuple(batch.txn for batch in batches.values()) if moves_cursors else ()
+        # Without a unit, files are tagged with the cursor.
+        is_unit = self.attempt is None
+        cursors = tuple(replace(batch.txn, is_unit=is_unit) for batch in batches.values()) if moves_cursors else ()
         return replace(self, where=where, consumers=consumers, owner=INCREMENTAL, cursors=cursors, inputs=inputs)
 
     def _batches_again(
@@ -439,9 +442,9 @@ class Step:
         gone: tuple[str, ...] = ()
         if before is not None:
             writer = None if self.attempt is None else self.attempt.units[0].writer
-            recorded = before.txns.named(("cdc:", *UNIT_PREFIXES))
+            listed = before.txns.named(("cdc:", *UNIT_PREFIXES))
             own_names = step.consumers if writer is None else (*step.consumers, f"{writer}:")
-            live = sorted(name for name, order in recorded.items() if order >= 0)
+            live = sorted(name for name, order in listed.items() if order >= 0)
             others = [name for name in live if not name.startswith(own_names) and (writer or name.startswith("cdc:"))]
             if others:
                 raise InvalidRequestError(
@@ -456,8 +459,18 @@ class Step:
         keys = self.merge_keys if self.mode == "merge" else ()
         step = replace(step, taken_back=tuple(set(gone) - own), unique_keys=keys)
         given = {name: replace(batch, is_whole=True) for name, batch in batches.items()}
-        work = replace(work, txns=tuple(replace(txn, replaces=False) for txn in work.txns), over=None)
-        report = step._commit(rows(given), work, is_incremental=True)
+        txns = tuple(replace(txn, replaces=False) for txn in work.txns)
+        if work.over is not None and work.over.recovered is not None and self.attempt is not None:
+            recorded = work.over.recovered
+            record = StepRecord.of(recorded.commit_info)
+            if record is not None and record.write == "overwrite":
+                return work.over
+            # The attempt that crashed had not refreshed.
+            order = max(self.attempt.order, recorded.order)
+            txns = (TxnId(recorded.name, order, follows=recorded.order, ordered=True, is_unit=True),)
+        report = step._commit(rows(given), replace(work, txns=txns, over=None), is_incremental=True)
+        if not report.has_written:
+            return report
         return replace(report, outcome="replaced" if gone else "written", batches=tuple(batches.values()))
 
     def _read_together(
@@ -728,13 +741,12 @@ class Step:
             assert self.sequence_by is not None
             deletes = Deletes(self.delete_marker, self.full_snapshot, self.within)
             return apply_scd2(log, before, data, self.merge_keys, self.sequence_by, self.engine, options, deletes)
-        from delta_orch.pipeline.shared_target import other_steps
         from delta_orch.verbs.overwrite import overwrite
 
         if self.mode == "merge":
             return self._upsert(data, before, options)
         self._ensure_owner(before)
-        if self.owner is not None and before is not None and other_steps(before, self.consumers):
+        if self.owner is not None and before is not None and has_other_steps(before, self.consumers):
             options["stage"] = True
         dynamic = "dynamic" if self.mode == "overwrite_partitions" else "static"
         where = self._bounds if creates else self.where
@@ -749,8 +761,8 @@ class Step:
             self.engine,
             options,
             self.look_at_partitions,
-            constants,
-            self.taken_back or (),
+            constants=constants,
+            taken_back=self.taken_back or (),
         )
 
     def _replace_by_column(
@@ -783,7 +795,18 @@ class Step:
                     unit=recorded.name,
                 )
         where = unit_predicate(column, unit)
-        return overwrite(log, before, data, where, "static", self.schema_mode, self.engine, options, None, constants)
+        return overwrite(
+            log,
+            before,
+            data,
+            where,
+            "static",
+            self.schema_mode,
+            self.engine,
+            options,
+            within=self._bounds,
+            constants=constants,
+        )
 
     def _publish(
         self, result: CommitResult, staged: StagedWrite, work: _Work, is_incremental: bool
@@ -793,9 +816,8 @@ class Step:
             self._ensure_rows(result, work)
         look_behind = None if self.look is None else self.look(staged)
         if self.owner is not None and self._replaces and self.taken_back is None:
-            from delta_orch.pipeline.shared_target import ensure_others_keep_theirs
-
-            ensure_others_keep_theirs(self.table, staged, self.consumers)
+            writers = () if self.attempt is None else tuple({f"{unit.writer}:" for unit in self.attempt.units})
+            ensure_others_keep_theirs(self.table, staged, self.consumers, writers)
         findings = self._audit(staged) if self.audits else ()
         if self.options.get("stage"):
             return result, findings

@@ -69,10 +69,12 @@ def ensure_schema_fits(
         missing = {_missing(name) for name in filled}
         problems = [problem for problem in problems if problem not in missing]
     if problems:
+        has_new = any(target.find(name) is None for name in source.names)
         raise SchemaMismatchError(
             "The data does not have the table's schema",
             cause="; ".join(problems),
-            remedy="Select, rename or cast the columns before writing",
+            remedy="Select, rename or cast the columns before writing"
+            + ('; or pass schema_mode="merge", which adds columns that the table does not have' if has_new else ""),
             problems=problems,
         )
 

@@ -17,7 +17,8 @@ import pyarrow.parquet as pq
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import TableError
 from delta_orch.protocol.arrow_building import children_of
-from delta_orch.storage.parquet_footer import INTEGERS, STRUCT, ParquetFooter, RepeatedTexts, ThriftWalk
+from delta_orch.storage.base import RepeatedTexts
+from delta_orch.storage.parquet_footer import INTEGERS, STRUCT, ParquetFooter, ThriftWalk
 
 BYTES_VARIABLE = "DELTA_ORCH_EXPANDED_BYTES"
 _DEFAULT_BYTES = 1 << 30

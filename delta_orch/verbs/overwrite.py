@@ -44,6 +44,7 @@ def overwrite(
     engine: EngineChoice,
     options: WriteOptions,
     look: Callable[[pa.Table, StructType], object] | None = None,
+    within: Expression | None = None,
     constants: Mapping[str, str] = NO_CONSTANTS,
     taken_back: Collection[str] = (),
 ) -> CommitResult:
@@ -60,6 +61,7 @@ def overwrite(
             replaces every row may use, takes the data's columns and, where `partition_by` is given, that partitioning.
         look: With `dynamic`: is shown the partitions that are replaced, spelled as in the log, and the schema. What it
             raises refuses the write.
+        within: What every row must satisfy, beside `replace_where`; null is a violation. It selects nothing.
         constants: Further columns of the rows: name → text.
         taken_back: Application ids that no longer hold once these rows are replaced.
 
@@ -100,7 +102,7 @@ def overwrite(
                 ensure_own_values_fit(write.target.schema)
         return _replace_rows(write, replace_where)
 
-    return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, source, engine))
+    return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, source, engine, within=within))
 
 
 def _replace_rows(write: Write, replace_where: str | Expression | None) -> dict[str, int]:

@@ -63,6 +63,16 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
         pytest.skip(error.problem)
 
 
+def asset_events(dag_id: str) -> list[Any]:
+    """What Airflow has stored of the assets of a DAG."""
+    from airflow.models.asset import AssetEvent  # noqa: TID251 (looking at what Airflow stored)
+    from airflow.utils.session import create_session
+    from sqlalchemy import select
+
+    with create_session() as session:
+        return list(session.scalars(select(AssetEvent).where(AssetEvent.source_dag_id == dag_id)).all())
+
+
 class Runs:
     """Runs DAGs as `airflow dags test` does, and looks at what became of them."""
 

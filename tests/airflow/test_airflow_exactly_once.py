@@ -58,19 +58,28 @@ def written(ds: str, ti: Any) -> pa.Table:
     return rows(f"{ds} try {ti.try_number}")
 
 
-@pytest.mark.parametrize("how", [APPEND, {**APPEND, "unit_column": "load_id"}, DAY, WHOLE], ids=str)
+SLOW = pytest.mark.slow
+WAYS = [
+    pytest.param(APPEND, id="append"),
+    pytest.param({**APPEND, "unit_column": "load_id"}, id="column", marks=SLOW),
+    pytest.param(DAY, id="day", marks=SLOW),
+    pytest.param(WHOLE, id="whole", marks=SLOW),
+]
+
+
+@pytest.mark.parametrize("how", WAYS)
 def test_a_crash_never_doubles(runs: Runs, tmp_path: Path, how: dict[str, Any]) -> None:
-    dag = dag_of(f"crash_{abs(hash(str(how)))}", tmp_path / "t", written, **how, **RETRIED)
+    dag = dag_of(f"crash_{len(str(how))}", tmp_path / "t", written, **how, **RETRIED)
     run = runs.run(dag, DAY_5)
     assert (content(tmp_path / "t"), runs.tries(run, "load")) == (["2024-01-05 try 1"], 2)
     report = runs.xcom(run, "load")
     assert (report["version"], report["outcome"]) == (0, "recovered")
 
 
-@pytest.mark.parametrize("how", [APPEND, {**APPEND, "unit_column": "load_id"}, DAY, WHOLE], ids=str)
+@pytest.mark.parametrize("how", WAYS)
 def test_doing_it_again_replaces(runs: Runs, tmp_path: Path, how: dict[str, Any]) -> None:
     """The corrected rows instead of the old ones, beside those of another run."""
-    dag = dag_of(f"again_{abs(hash(str(how)))}", tmp_path / "t", written, **how)
+    dag = dag_of(f"again_{len(str(how))}", tmp_path / "t", written, **how)
     run = runs.run(dag, DAY_5)
     others = [] if how == WHOLE else ["2024-01-06 try 1"]
     if others:
@@ -84,6 +93,7 @@ def test_doing_it_again_replaces(runs: Runs, tmp_path: Path, how: dict[str, Any]
     assert content(tmp_path / "t") == ["2024-01-05 try 1", *others]
 
 
+@pytest.mark.slow
 def test_a_crash_after_a_clear_is_recovered(runs: Runs, tmp_path: Path) -> None:
     def die_in_second(context: Any, result: Any) -> None:
         if context["ti"].try_number == 2:
@@ -97,6 +107,7 @@ def test_a_crash_after_a_clear_is_recovered(runs: Runs, tmp_path: Path) -> None:
     assert runs.xcom(run, "load")["outcome"] == "recovered"
 
 
+@pytest.mark.slow
 def test_a_clear_of_an_attempt_that_airflow_took_for_failed_replaces_its_rows(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("failed_then_cleared", tmp_path / "t", written, **APPEND, retries=0, post_execute=die_once)
     run = runs.run(dag, DAY_5)
@@ -105,6 +116,7 @@ def test_a_clear_of_an_attempt_that_airflow_took_for_failed_replaces_its_rows(ru
     assert content(tmp_path / "t") == ["2024-01-05 try 2"]
 
 
+@pytest.mark.slow
 def test_a_late_run_never_replaces_the_table_of_a_newer_one(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("late_whole", tmp_path / "t", written, **WHOLE)
     newer = runs.run(dag, DAY_6)
@@ -116,6 +128,7 @@ def test_a_late_run_never_replaces_the_table_of_a_newer_one(runs: Runs, tmp_path
     assert content(tmp_path / "t") == ["2024-01-06 try 2"]
 
 
+@pytest.mark.slow
 def test_a_run_of_the_schedule_that_is_cleared_after_a_manual_run_writes(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("after_manual", tmp_path / "t", lambda ti: rows(f"try {ti.try_number} of {ti.run_id[:9]}"), **WHOLE)
     run = runs.run(dag, DAY_5)
@@ -139,6 +152,7 @@ def test_on_redo(runs: Runs, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_redo_without_rows_is_refused_until_the_unit_is_undone(runs: Runs, tmp_path: Path) -> None:
     source = ["a"]
     dag = dag_of("drained", tmp_path / "t", lambda: rows(*source), **APPEND)
@@ -155,6 +169,7 @@ def test_a_redo_without_rows_is_refused_until_the_unit_is_undone(runs: Runs, tmp
     assert (runs.state(run, "load"), content(tmp_path / "t")) == ("success", [])
 
 
+@pytest.mark.slow
 def test_updates_are_recovered_and_not_done_again(runs: Runs, tmp_path: Path) -> None:
     DeltaTable(tmp_path / "t").append(pa.table({"n": [1]}))
     with DAG("updates", schedule="@daily", start_date=START) as dag:
@@ -167,6 +182,7 @@ def test_updates_are_recovered_and_not_done_again(runs: Runs, tmp_path: Path) ->
     assert DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["n"].to_pylist() == [2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [DeltaMergeOperator, DeltaDeleteOperator])
 def test_merges_by_keys_and_deletes_are_done_again(runs: Runs, tmp_path: Path, kind: Any) -> None:
     uri = tmp_path / "t"
@@ -185,6 +201,7 @@ def test_merges_by_keys_and_deletes_are_done_again(runs: Runs, tmp_path: Path, k
     assert (content(uri), runs.xcom(run, "change")["outcome"]) == (expected, "replaced")
 
 
+@pytest.mark.slow
 def test_the_list_of_a_mapped_append_grows_and_is_cleared(runs: Runs, tmp_path: Path) -> None:
     items = ["b", "c"]
 
@@ -207,6 +224,7 @@ def test_the_list_of_a_mapped_append_grows_and_is_cleared(runs: Runs, tmp_path: 
     assert len(units) == 3 and 'mapped_append.load[{"op_kwargs"%3A{"item"%3A"a"}}]:2024' in units[0]
 
 
+@pytest.mark.slow
 def test_mapped_instances_of_one_unit_are_refused(runs: Runs, tmp_path: Path) -> None:
     with DAG("one_unit", schedule="@daily", start_date=START) as dag:
 

@@ -16,6 +16,8 @@ from delta_orch.airflow import DeltaDeleteOperator, DeltaHook, DeltaWriteOperato
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
 
+pytestmark = pytest.mark.slow
+
 DAYS = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 9)]
 DAILY: dict[str, Any] = {"schedule": "@daily", "start_date": DAYS[0]}
 

@@ -94,8 +94,8 @@ def test_appending_and_undo(runs: Any, tmp_path: Path) -> None:
     assert sorted(row["region"] for row in rows(tmp_path / "payments")) == ["eu", "us"]
     assert runs.xcom(run, "load", map_index=0)["outcome"] == "replaced"
     undo = load(GUIDE, "Look and undo", tmp_path)
-    undo.params["run"] = run.run_id
-    assert str(runs.run(undo, JANUARY_2).state) == "success"
+    runs.register(undo)
+    assert str(undo.test(logical_date=JANUARY_2, run_conf={"run": run.run_id}).state) == "success"
     assert rows(tmp_path / "payments") == []
 
 
@@ -103,8 +103,9 @@ def test_appending_and_undo(runs: Any, tmp_path: Path) -> None:
 def test_incremental_tasks(runs: Any, tmp_path: Path) -> None:
     dag = load(GUIDE, "Incremental tasks", tmp_path)
     assert str(runs.run(dag, JANUARY_2).state) == "success"
-    dag.params["full_refresh"] = True
-    assert str(runs.run(dag, datetime(2026, 1, 3, tzinfo=UTC)).state) == "success"
+    refreshed = dag.test(logical_date=datetime(2026, 1, 3, tzinfo=UTC), run_conf={"full_refresh": True})
+    assert str(refreshed.state) == "success"
+    assert runs.xcom(refreshed, "totals")["outcome"] == "replaced"
     totals = sorted(tuple(row.values()) for row in rows(tmp_path / "totals"))
     assert totals == [("2026-01-02", 7), ("2026-01-03", 7)]
 

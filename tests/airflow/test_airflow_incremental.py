@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +78,7 @@ def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: Delta
     assert (reports[1]["source_starting_version"], reports[1]["source_ending_version"]) == (1, 2)
     assert [report["version"] for report in reports] == [0, 1, 1]
     target = DeltaTable(str(tmp_path / "target"))
-    assert list(target.txns().values()) == [2]
+    assert [at for name, at in target.txns().items() if name.startswith("cdc:")] == [2]
     assert json.loads(some(target.history()[0].user_metadata))["task_id"] == "silver"
 
 
@@ -147,7 +147,7 @@ def test_overlapping_run_does_not_process_a_batch_twice(runs, source: DeltaTable
     run = runs.run(double_of(tmp_path, "overlap", overtaken, write="append"))
     assert (runs.state(run, "silver"), runs.tries(run, "silver")) == ("success", 2)
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("b", 1), ("c", 1)]
-    assert list(target.txns().values()) == [2]
+    assert [at for name, at in target.txns().items() if name.startswith("cdc:")] == [2]
 
 
 def test_partitions_that_became_empty_are_cleared(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
@@ -156,7 +156,7 @@ def test_partitions_that_became_empty_are_cleared(runs, source: DeltaTable, tmp_
     runs.run(dag)
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4), ("b", 6)]
     source.overwrite(readings("b").slice(0, 0), replace_where="day = 'b'")
-    runs.run(dag)
+    runs.run(dag, datetime(2024, 1, 2, tzinfo=UTC))
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
 
 
@@ -169,7 +169,7 @@ def test_empty_result_moves_the_cursor(runs, source: DeltaTable, tmp_path: Path)
 
     dag = double_of(tmp_path, "empty_result", nothing)
     runs.run(dag)
-    runs.run(dag)
+    runs.run(dag, datetime(2024, 1, 2, tzinfo=UTC))
     assert calls == [0]
     assert rows(tmp_path / "target") == []
 
@@ -357,7 +357,7 @@ def test_mapped_consumers_of_one_partition_do_not_replace_each_other(  # type: i
 @pytest.mark.slow
 def test_an_event_tells_of_all_commits_of_a_task(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Also of those of an attempt that died."""
-    from tests.airflow.test_airflow_exactly_once import asset_events
+    from tests.airflow.conftest import asset_events
 
     for day in "bcd":
         source.append(readings(day, 1))

@@ -52,7 +52,7 @@ def dag_of(name: str, uri: Path, function: Any, **more: Any) -> DAG:
 
 @pytest.mark.parametrize("mode", [{"write": "append"}, {"write": "overwrite"}, {"merge_keys": ["id"]}])
 def test_what_passes_is_published_and_told(runs: Runs, tmp_path: Path, mode: dict[str, Any]) -> None:
-    from tests.airflow.test_airflow_exactly_once import asset_events
+    from tests.airflow.conftest import asset_events
 
     DeltaTable(tmp_path / "t").append(rows(5))
     name = f"published_{len(mode)}_{next(iter(mode.values()))}".replace("['id']", "keys")

@@ -56,6 +56,8 @@ LOCATED: Mapping[str, Argument] = {
     "DeltaCheckpointOperator.table_uri": ("DeltaCheckpointOperator", lambda secret: {"table_uri": secret}, {}),
     "DeltaDeleteOperator.table_uri": ("DeltaDeleteOperator", lambda secret: {"table_uri": secret}, {"all_rows": True}),
     "DeltaRestoreOperator.table_uri": ("DeltaRestoreOperator", lambda secret: {"table_uri": secret}, {"version": 0}),
+    "DeltaUndoOperator.table_uri": ("DeltaUndoOperator", lambda secret: {"table_uri": secret}, {"unit": "u"}),
+    "DeltaUpdateOperator.table_uri": ("DeltaUpdateOperator", lambda secret: {"table_uri": secret}, {"set": {"a": "1"}}),
     "DeltaWriteOperator.table_uri": (
         "DeltaWriteOperator", lambda secret: {"table_uri": secret}, {"python_callable": rows}
     ),

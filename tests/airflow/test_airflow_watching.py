@@ -209,7 +209,7 @@ def test_a_watched_asset_has_a_watcher(tmp_path: Path) -> None:
 
 class Events(dict[Any, Any]):
     def __missing__(self, asset: Any) -> Any:
-        self[asset] = SimpleNamespace(merge_keys=[], add_partitions=lambda keys: self[asset].keys.extend(keys))
+        self[asset] = SimpleNamespace(keys=[], add_partitions=lambda keys: self[asset].keys.extend(keys))
         return self[asset]
 
 

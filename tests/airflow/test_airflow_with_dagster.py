@@ -17,7 +17,7 @@ import dagster as dg
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator, DeltaTxnSensor
 from delta_orch.dagster import DeltaLakeIOManager
-from delta_orch.pipeline.run_identity import cdc_app_id
+from delta_orch.pipeline.incremental import cdc_app_id
 from tests.airflow.conftest import DAY_2
 from tests.airflow.test_airflow_watching import StateStore, events_of, trigger_of
 

@@ -37,8 +37,7 @@ def test_definitions_load_and_run(tmp_path: Path) -> None:
     dg.Definitions.validate_loadable(defs)
     job = defs.resolve_implicit_global_asset_job_def()
     assert job.execute_in_process(asset_selection=[dg.AssetKey("flights")], partition_key="2013-01-02").success
-    rest = [dg.AssetKey("enriched"), dg.AssetKey(["maintenance", "flights", "compaction"])]
-    assert job.execute_in_process(asset_selection=rest).success
+    assert job.execute_in_process(asset_selection=[dg.AssetKey("enriched")]).success
     assert DeltaTable(tmp_path / "silver").snapshot().scan().to_arrow().to_pylist() == [{"day": "2013-01-02", "n": 1}]
 
 

@@ -761,7 +761,7 @@ def test_several_tables_of_one_function_get_what_is_exact_for_each(tmp_path: Pat
         incremental_from=DeltaTableResource(table_uri=source.uri),
         outs={
             "whole": DeltaOut(tables["whole"], write="overwrite"),
-            "days": DeltaOut(tables["days"], partition_by=["day"]),
+            "days": DeltaOut(tables["days"], "overwrite_partitions", partition_by=["day"]),
         },
     )
     def both(batch: ChangeBatch) -> dict[str, pa.Table]:

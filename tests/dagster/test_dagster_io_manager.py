@@ -767,7 +767,7 @@ def test_table_properties_are_kept(tmp_path: Path) -> None:
     lake.run(asset, partition="2013-01-01")
     assert lake.table("events").snapshot().metadata.configuration == {
         "delta.logRetentionDuration": "interval 7 days",
-        "delta_orch.owner": "asset events",
+        "delta_orch.owner": "assets by scope",
         "delta_orch.partitions.day": "0 0 * * *; %Y-%m-%d",
     }
 
@@ -914,7 +914,7 @@ def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     assert [row["run"] for row in lake.rows("public", "events")] == ["old", result.run_id]
     assert lake.table("public", "events").snapshot().metadata.configuration == {
         **configuration,
-        "delta_orch.owner": "asset events",
+        "delta_orch.owner": "assets by scope",
         "delta_orch.partitions.day": "0 0 * * *; %Y-%m-%d",
     }
     assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2

@@ -377,7 +377,7 @@ def test_a_table_of_others_that_an_asset_takes_for_its_own(tmp_path: Path) -> No
 
     (days, key), (months, _) = PARTITIONS["days"], PARTITIONS["months"]
     # Who adds rows does not own the table.
-    lake.run(events(days, mode="append"), partition=key)
+    lake.run(events(days, write="append"), partition=key)
     assert f"{WINDOWS}day" not in lake.table("events").snapshot().metadata.configuration
     lake.run(events(days), partition=key)
     assert lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"] == "0 0 * * *; %Y-%m-%d"

@@ -76,7 +76,7 @@ def test_rows_of_another_day_are_refused(spark: SparkSession, tmp_path: Path) ->
     assert table.version() == version
 
 
-def test_a_skipped_write_does_not_run_the_query(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_unit_that_is_kept_does_not_run_the_query(spark: SparkSession, tmp_path: Path) -> None:
     poison: list[bool] = []
 
     @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day", "write": "append"})
@@ -89,7 +89,7 @@ def test_a_skipped_write_does_not_run_the_query(spark: SparkSession, tmp_path: P
     poison.append(True)
     result = run(tmp_path, readings, partition_key="2013-01-01", config=config)
     (event,) = result.asset_materializations_for_node("readings")
-    assert event.metadata["delta/skipped"].value is True
+    assert event.metadata["delta/outcome"].value == "recovered"
 
 
 def test_the_spark_engine_takes_arrow_and_gives_spark(spark: SparkSession, tmp_path: Path) -> None:

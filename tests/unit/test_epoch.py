@@ -10,7 +10,6 @@ import pytest
 
 from delta_orch import DeltaTable, literal
 from delta_orch.pipeline.conditions import WatchGoal
-from delta_orch.pipeline.run_identity import airflow_version
 from delta_orch.protocol.epoch import micros_since_epoch
 from delta_orch.protocol.variant.encode import encode_variant
 
@@ -49,5 +48,4 @@ def test_moments_of_others_are_taken_everywhere() -> None:
     earlier = Moment.of(datetime.now(UTC) - timedelta(days=1))
     assert table.changes(starting_timestamp=earlier).starting_version == 0
     assert WatchGoal.parse(None, noon) == WatchGoal.parse(None, NOON)
-    assert airflow_version(noon) == airflow_version(NOON)
     assert encode_variant(noon).value == encode_variant(NOON).value

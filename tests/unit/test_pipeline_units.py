@@ -13,7 +13,13 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from delta_orch import DeltaTable
-from delta_orch.errors import AppendOnlyError, InvalidRequestError, RedoNotPossibleError
+from delta_orch.errors import (
+    AppendOnlyError,
+    ConstraintViolationError,
+    InvalidRequestError,
+    RedoNotPossibleError,
+)
+from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from delta_orch.pipeline.step import Mode, Step, StepReport
 from delta_orch.pipeline.unit import Attempt, OnRedo, Unit
@@ -270,6 +276,28 @@ def test_an_incremental_unit_is_done_again_from_what_it_read(tmp_path: Path, mod
     table_id = target.snapshot().metadata.id
     assert incremental(mode, source, target, 2, "a").outcome == "nothing new"
     assert (target.snapshot().metadata.id, len(values())) == (table_id, 4)
+
+
+def test_bounds_hold_for_rows_that_name_their_unit(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    within = (Comparison("<", Column(("id",)), Literal(10)),)
+    write(table, 1, [1], unit_column="load_id", within=within)
+    for order in (1, 2):
+        with pytest.raises(ConstraintViolationError):
+            write(table, order, [11], f"{order}", unit_column="load_id", within=within)
+    with pytest.raises(ConstraintViolationError):
+        write(table, 2, [11], unit_column="load_id", within=within)
+    assert ids_of(table) == [1]
+
+
+def test_a_refresh_is_done_by_the_attempt_that_asks_for_it(tmp_path: Path) -> None:
+    source, target = DeltaTable(tmp_path / "s"), DeltaTable(tmp_path / "t")
+    source.append(pa.table({"id": [1]}))
+    incremental("append", source, target, 1, "a")
+    # The attempt before crashed, and had not refreshed.
+    assert incremental("append", source, target, 1, "a", factor=5, full_refresh=True).outcome == "replaced"
+    assert incremental("append", source, target, 1, "a", factor=7, full_refresh=True).outcome == "recovered"
+    assert target.snapshot().scan().to_arrow().to_pylist() == [{"id": 1, "value": 5}]
 
 
 class UnitModel(RuleBasedStateMachine):

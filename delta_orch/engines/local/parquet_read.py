@@ -25,8 +25,8 @@ from delta_orch.log.read.deletion_vectors import read_deletion_vector
 from delta_orch.protocol.arrow_building import ensure_sound, field_to_arrow, string_array
 from delta_orch.protocol.schema import Places, char_columns
 from delta_orch.protocol.types import BINARY, STRING, DecimalType, PrimitiveType, StructField, StructType, holds_variant
-from delta_orch.storage.base import ensure_regular_file
-from delta_orch.storage.parquet_footer import ParquetFooter, RepeatedTexts, read_footer
+from delta_orch.storage.base import RepeatedTexts, ensure_regular_file
+from delta_orch.storage.parquet_footer import ParquetFooter, read_footer
 from delta_orch.storage.prefetch import map_ahead
 from delta_orch.table.column_mapping import ColumnMappingMode
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from delta_orch import TxnId
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import MissingFileError
 from delta_orch.protocol.paths import checksum_path
@@ -22,6 +23,7 @@ from delta_orch.table.column_definitions import column, identity_column
 from tests.harness.row_deletion import delete_rows
 
 _DAY_MS = 86_400_000
+UNIT = "airflow:matrix.task:monday"
 _NUMBERS = itertools.count()
 
 Files = Mapping[str, MemoryFile]
@@ -178,6 +180,13 @@ def _create_marked(table: DeltaTable) -> None:
     table.append(rows("b", 4, 5, 6))
 
 
+def _create_with_unit(table: DeltaTable) -> None:
+    """Rows of a unit of work, and others beside them."""
+    about = {"step": {"write": "append"}}
+    table.append(rows("a", 1, 2), txn=TxnId(UNIT, 7, is_unit=True), commit_info=about, partition_by=["day"])
+    table.append(rows("a", 3))
+
+
 def _create_scattered(table: DeltaTable) -> None:
     """So many rows that a deletion vector is a file."""
     table.append(rows("a", *range(400)), properties={"delta.enableDeletionVectors": "true"})
@@ -245,6 +254,7 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "markable": (_create_marked, lambda table: table.append(rows("c", 7))),
     "marked": (_create_marked, _mark),
     "marked before": (_create_and_mark, lambda table: table.append(rows("c", 7))),
+    "unit": (_create_with_unit, lambda table: table.append(rows("b", 4))),
     "scattered": (_create_scattered, lambda table: table.append(rows("b", *range(400, 800)))),
     "counted": (_create_counted, lambda table: table.append(rows("b", 3, 4))),
     "rich": (_create_rich, _grow_rich),

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from delta_orch import TxnId
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import StorageError
 from delta_orch.protocol.schema import serialize_schema
@@ -15,7 +16,7 @@ from delta_orch.storage.base import os_errors
 from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.clone import clone
 from delta_orch.verbs.convert import convert
-from tests.harness.fault_matrix.tables import described, rows, take_files
+from tests.harness.fault_matrix.tables import UNIT, described, rows, take_files
 from tests.harness.row_deletion import delete_rows
 
 TXN = ("matrix", 7)
@@ -110,6 +111,10 @@ def _add_files(table: DeltaTable, replace_where: str | None = None) -> Any:
     with os_errors("write", root):
         pq.write_table(rows("a", 78).select(["id"]), f"{root}/day=a/added.parquet", filesystem=filesystem)
     return table.add_files(["day=a/added.parquet"], replace_where=replace_where, txn=TXN)
+
+
+def _redo(table: DeltaTable) -> Any:
+    return table.append(rows("a", 9), txn=TxnId(UNIT, 8, is_unit=True, replaces=True))
 
 
 def _publish(table: DeltaTable) -> Any:
@@ -242,6 +247,8 @@ VERBS = (
     _commit("restore, marked rows", "marked", lambda t: t.restore(version=0, txn=TXN)),
     _commit("clone onto, shallow", "plain", lambda t: _clone_onto(t, shallow=True)),
     _commit("clone onto, deep", "marked", lambda t: _clone_onto(t, shallow=False)),
+    _commit("append, in place of its unit", "unit", _redo),
+    Verb("undo", "unit", lambda t: t.undo(unit=UNIT)),
     Verb("convert", "none", _convert),
     _commit("add files", "plain", _add_files),
     _commit("add files, replacing", "plain", lambda t: _add_files(t, "id = 78 OR id = 1")),
