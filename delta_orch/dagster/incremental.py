@@ -21,7 +21,14 @@ from delta_orch.dagster.metadata import Metadata, data_version, outcome_metadata
 from delta_orch.dagster.output_place import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, read_run, retry_conflicts
-from delta_orch.dagster.settings import DEFINED_KEYS, PLACE_KEYS, ensure_deletes, refuse_old_names, refuse_slips
+from delta_orch.dagster.settings import (
+    DEFINED_KEYS,
+    PLACE_KEYS,
+    ensure_deletes,
+    ensure_unit_column,
+    refuse_old_names,
+    refuse_slips,
+)
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import Audit, AuditLike, as_audits
@@ -269,6 +276,7 @@ def ensure_sound(
             "write='merge' or 'scd2' and merge_keys go together",
             remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'scd2'",
         )
+    ensure_unit_column(write, out.unit_column)
     if write == "append" and on_recreated == "bootstrap":
         raise InvalidRequestError(
             "write='append' cannot start again when a source is recreated",

@@ -284,6 +284,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         of_op = "overwrite" if mode == "overwrite" and not is_asset else None
         # What an op was given is told by the mode, which may be set at run time.
         about = {"write": mode} if not is_asset else {} if selection is None else selection.described
+        # What the IO manager says is for those of its assets whose rows are not found by their keys.
+        unit_column = settings.unit_column or (None if mode in ("merge", "scd2") else self.unit_column)
         attempt = self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once)
         look, owner = None, asset_owner(context.asset_key.path) if is_asset else OPS
         is_scoped = is_asset and (selection is not None or where is not None or mode == "overwrite_partitions")
@@ -297,7 +299,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             attempt=attempt,
             on_redo=settings.on_redo or parse_on_redo(self.on_redo),
             guards=_order(context.asset_key, attempt) if mode == "overwrite_partitions" and selection is None else (),
-            unit_column=settings.unit_column or self.unit_column if is_asset else None,
+            unit_column=unit_column if is_asset else None,
             where=where,
             within=_within(mode, selection, schema),
             merge_keys=settings.merge_keys if mode in ("merge", "scd2") else (),

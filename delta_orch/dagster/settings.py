@@ -182,6 +182,8 @@ def parse_settings(
             cause="The rows would not be merged by their keys",
             remedy='Add "write": "merge" to the metadata, or leave merge_keys out',
         )
+    unit_column = _text(defined, "unit_column")
+    ensure_unit_column(write, unit_column)
     replace_where = _text(said, "replace_where")
     if replace_where is not None and write != "overwrite":
         raise InvalidRequestError(
@@ -204,7 +206,7 @@ def parse_settings(
         full_snapshot=full_snapshot is True,
         properties=_texts(defined, "properties"),
         unit=None if (unit := defined.get("unit")) is None else parse_unit(unit),
-        unit_column=_text(defined, "unit_column"),
+        unit_column=unit_column,
         on_redo=None if (on_redo := defined.get("on_redo")) is None else parse_on_redo(on_redo),
         exactly_once=_flag(defined, "exactly_once"),
     )
@@ -223,6 +225,16 @@ def ensure_deletes(write: str, delete_marker: str | None, full_snapshot: object)
             "delete_marker and full_snapshot are for write='scd2'",
             cause=f"Here it is {write!r}",
             remedy="Leave them out, or pass write='scd2' with merge_keys and sequence_by",
+        )
+
+
+def ensure_unit_column(write: str | None, unit_column: str | None) -> None:
+    """Raises InvalidRequestError: There is a unit column, and rows are found by their keys."""
+    if unit_column is not None and write in ("merge", "scd2"):
+        raise InvalidRequestError(
+            f"unit_column is not for write={write!r}",
+            cause="A redo merges the rows again, by their keys",
+            remedy="Leave unit_column out",
         )
 
 

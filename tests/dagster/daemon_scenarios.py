@@ -291,7 +291,8 @@ class Scenario:
                 assert set(found) <= set(about), told
                 assert all(found.count(root) == (PARTS if "mapped" in name else 1) for root in found), told
                 if green:
-                    step_key = {"one": "both", "mapped": "mapped.join"}.get(name, name)
+                    is_one_of_two = name in ("one", "other")
+                    step_key = "both" if is_one_of_two else f"{name}.join" if "mapped" in name else name
                     newest = max(about[root]["starts"][step_key] for root in green)
                     assert len(set(found)) == 1, told
                     assert about[found[0]]["starts"][step_key] >= newest, told

@@ -452,6 +452,7 @@ def test_the_function_must_return_rows(tmp_path: Path) -> None:
         {"write": "dynamic"},
         {"table_properties": {}},
         {"unit": "run"},
+        {"write": "merge", "merge_keys": ["id"], "unit_column": "load"},
         {"incremental_from": "b"},
         {
             "incremental_from": DeltaTableResource(table_uri="lake/t"),

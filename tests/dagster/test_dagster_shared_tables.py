@@ -210,3 +210,19 @@ def test_nobody_replaces_the_whole_of_a_table_of_scopes(tmp_path: Path) -> None:
 
     assert "belongs to assets by scope" in str(lake.fails(whole))
     assert _by(lake) == [("a", "one", 1)]
+
+
+@pytest.mark.parametrize("write", ["merge", "append"])
+def test_what_another_asset_has_added_to_a_partition_is_replaced_with_it(tmp_path: Path, write: str) -> None:
+    """Corrections of a day come again after the day is materialized again."""
+    lake, generation = Lake(tmp_path), [1]
+    day = regional("day", ["a"], generation)
+    corrections = regional("corrections", ["a"], generation, write=write, merge_keys=["region", "by"])
+    for asset in (day, corrections):
+        assert lake.run(asset, partition="a").success
+    assert [by for _, by, _ in _by(lake)] == ["corrections", "day"]
+    generation.append(2)
+    assert lake.run(day, partition="a").success
+    assert _by(lake) == [("a", "day", 2)]
+    assert lake.run(corrections, partition="a").success
+    assert [by for _, by, _ in _by(lake)] == ["corrections", "day"]

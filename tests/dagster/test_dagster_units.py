@@ -504,7 +504,44 @@ def test_a_zombie_that_ends_after_a_newer_run_is_fenced_off(tmp_path: Path, writ
     assert race.table.snapshot().scan().to_arrow()["run"].to_pylist() == [newer.run_id]
 
 
+def test_a_late_run_that_replaces_the_partitions_of_its_rows_is_fenced_off(tmp_path: Path) -> None:
+    """Without partitions each run is a unit; what they replace has an order all the same."""
+    lake, inner, days = Lake(tmp_path, write="overwrite_partitions"), list[str](), iter("xxy")
+
+    @dg.asset(metadata={"partition_by": ["day"]})
+    def events(context: dg.AssetExecutionContext) -> pa.Table:
+        day = next(days)
+        if context.run.tags.get("who") == "outer":
+            inner.append(run([events], lake.instance, lake.io_manager).run_id)
+        return pa.table({"day": [day], "run": [context.run.run_id]})
+
+    late = run([events], lake.instance, lake.io_manager, tags={"who": "outer"})
+    assert outcomes(late, "events") == ["fenced"]
+    assert metadata_of(late, "events")["delta/fenced_by"] == inner[0]
+    other = lake.run(events)
+    assert [(row["day"], row["run"]) for row in lake.rows("events")] == [("x", inner[0]), ("y", other.run_id)]
+
+
 # What a unit is
+
+
+def test_a_predicate_says_which_rows_are_replaced(tmp_path: Path) -> None:
+    lake, generation = Lake(tmp_path), iter(range(1, 9))
+
+    def asset(name: str, region: str) -> dg.AssetsDefinition:
+        @dg.asset(key=[name, "t"], metadata={"schema": "s", "replace_where": f"region = '{region}'"})
+        def t() -> pa.Table:
+            return pa.table({"region": [region], "v": [next(generation)]})
+
+        return t
+
+    north, south = asset("north", "north"), asset("south", "south")
+    for each in (north, south, north):
+        result = lake.run(each)
+    assert outcomes(result, "north__t") == ["replaced"]
+    assert [(row["region"], row["v"]) for row in lake.rows("s", "t")] == [("north", 3), ("south", 2)]
+    # Each has a scope of its own.
+    assert "would replace rows that dagster:south/t:" in str(lake.fails(asset("other", "south")))
 
 
 def test_units_do_not_depend_on_the_code_location(jobs: Jobs, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -614,6 +614,7 @@ def test_what_an_output_says_is_known_when_it_is_there(lake: Lake) -> None:
         ({"write": "merge"}, None, "merge_keys"),
         ({"write": "upsert"}, None, "'upsert' does not exist"),
         ({"unit": "hour"}, None, "unit='hour'"),
+        ({"write": "merge", "merge_keys": ["n"], "unit_column": "load"}, None, "unit_column is not for"),
         ({"on_redo": "again"}, None, "on_redo='again'"),
         ({"exactly_once": "no"}, None, "True or False"),
         ({}, dg.StaticPartitionsDefinition(["a"]), "which column holds them"),
