@@ -355,3 +355,20 @@ def test_what_is_staged_and_published_is_a_unit(tmp_path: Path, clock: list[int]
     # A retry of the stage finds what was published.
     third = one.retry(stage("x"))
     assert (third["outcome"], publish(third)["outcome"], content(uri)) == ("recovered", "recovered", ["b", "c"])
+
+
+def test_a_run_of_several_units_in_one_file_is_undone(tmp_path: Path, clock: list[int]) -> None:
+    """Mapped instances share a run, and a compaction has brought their rows together."""
+    uri = tmp_path / "t"
+
+    def load(region: str) -> Any:
+        return DeltaWriteOperator(
+            task_id="load", table_uri=uri, identity=region, unit_column="load_id", python_callable=lambda: rows(region)
+        )
+
+    for region in ("eu", "us"):
+        Instance(clock).run(partial(load, region))
+    Instance(clock, DAYS[1]).run(partial(load, "eu"))
+    DeltaTable(uri).optimize()
+    report = Instance(clock).run(lambda: DeltaUndoOperator(task_id="undo", table_uri=uri, run="scheduled__2024-01-01"))
+    assert (report["rows_removed"], len(report["units"]), content(uri)) == (2, 2, ["eu"])
