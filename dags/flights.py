@@ -9,8 +9,9 @@
 Switch `flights` on, and it loads 2013 day by day, until it is switched off. A run that is triggered for a day of which
 nothing was delivered, such as today, ends at `delivered`.
 
-Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: bronze commits under a
-transaction id made of the DAG, the task and the data interval; silver and gold commit how far they have read.
+Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: each run of a task is a
+unit, which the commit of its rows records. A retry after a crash finds it there, and a task that is cleared replaces
+exactly its rows.
 """
 
 from __future__ import annotations
@@ -119,14 +120,14 @@ with DAG(
     @task.delta(
         table_uri=table_uri("weather_readings"),
         write="append",
-        # The table only grows: a day that is there stays as it is.
-        on_redo="keep",
+        # Each row names the run that wrote it, so a cleared task finds its rows also after compactions.
+        unit_column="load_id",
         partition_by=["reading_date"],
-        properties={**RETENTION, "delta.appendOnly": "true"},
+        properties=RETENTION,
         spark_conf=SPARK_CONF,
     )
     def weather_readings(day: str, spark: SparkSession | None = None) -> DataFrame:
-        """Only ever added to: what protects it from doubling is the unit in the commit."""
+        """Hourly weather at the airports, appended."""
         return read_weather(spark, LANDING, [date.fromisoformat(day)])
 
     flights_enriched = DeltaIncrementalOperator(
@@ -134,7 +135,7 @@ with DAG(
         source=table_uri("flights"),
         target=table_uri("flights_enriched"),
         python_callable=enrich,
-        write="overwrite_partitions",
+        write="overwrite_changed",
         partition_by=["flight_date"],
         properties=RETENTION,
         spark_conf=SPARK_CONF,
@@ -144,7 +145,7 @@ with DAG(
         source=table_uri("flights_enriched"),
         target=table_uri("carrier_daily"),
         python_callable=summarize,
-        write="overwrite_partitions",
+        write="overwrite_changed",
         partition_by=["flight_date"],
         properties=RETENTION,
         spark_conf=SPARK_CONF,

@@ -4,8 +4,9 @@
                   └─► weather_readings ──┘                          each with compaction, checkpoint, vacuum
     landing/corrections/*.csv: upserted into flights; the sensor has silver and gold follow
 
-Copy this file to start a pipeline of your own. What makes it exactly-once is in three places only: the IO manager
-(bronze), `@delta_asset` (silver and gold), and Dagster's own run ids, from which both derive their transaction ids.
+Copy this file to start a pipeline of your own. What makes it exactly-once is in two places only: the IO manager
+(bronze) and `@delta_asset` (silver and gold). Both record the units that a run writes, such as a partition of an asset,
+in the commit of the rows.
 """
 
 import os
@@ -84,12 +85,11 @@ def flights(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
     partitions_def=days,
     backfill_policy=dg.BackfillPolicy.single_run(),
     metadata={"partition_expr": "reading_date", "write": "append"},
-    io_manager_key="append_only",
     kinds={"deltalake", "spark"},
     group_name="bronze",
 )
 def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
-    """Hourly weather at the airports. Only ever added to: a day is a unit, which is written once."""
+    """Hourly weather at the airports, appended. A day is a unit: done again, it replaces exactly its rows."""
     return read_weather(spark.session(), LANDING, partition_days(context))
 
 
@@ -120,7 +120,7 @@ def corrections(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
 @delta_asset(
     incremental_from=tables["flights"],
     table=tables["flights_enriched"],
-    write="overwrite_partitions",
+    write="overwrite_changed",
     partition_by=["flight_date"],
     properties=AS_IT_COMES,
     deps=[flights, weather_readings],
@@ -138,7 +138,7 @@ def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> D
 @delta_asset(
     incremental_from=tables["flights_enriched"],
     table=tables["carrier_daily"],
-    write="overwrite_partitions",
+    write="overwrite_changed",
     partition_by=["flight_date"],
     properties=RETENTION,
     # Looked at before the commit: a day that does not add up never becomes visible.
@@ -185,7 +185,7 @@ bronze_changed = build_delta_log_sensor(
 
 @dg.sensor(job=maintenance_job)
 def carriers_read() -> dg.RunRequest | dg.SkipReason:
-    """Upkeep, each time the Airflow DAG `carriers` has read more of gold: its cursor is a transaction in its table."""
+    """Upkeep, each time the Airflow DAG `carriers` has read more of gold: its cursor is in the log of its table."""
     read, gold = DeltaTable(HOME / "airflow_tables" / "carriers"), tables["carrier_daily"].snapshot()
     done = read.txns().get(cdc_app_id("carriers", gold.metadata.id), -1) if read.exists() else -1
     return dg.SkipReason("Airflow has not read it") if done < 0 else dg.RunRequest(run_key=f"carriers-{done}")
@@ -200,12 +200,6 @@ defs = dg.Definitions(
         "spark": Spark(),
         "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), properties=AS_IT_COMES),
         "corrections": DeltaLakeIOManager(root_uri=str(HOME)),
-        "append_only": DeltaLakeIOManager(
-            root_uri=str(TABLES),
-            # A day that is there stays as it is, whichever run comes again.
-            on_redo="keep",
-            properties={**RETENTION, "delta.appendOnly": "true"},
-        ),
     },
     # All steps of a run share one Spark session.
     executor=dg.in_process_executor,

@@ -47,118 +47,124 @@ def now_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-def kill_after_commit(pipeline: Pipeline, processes: Processes) -> Outcome:
-    """SIGKILL right after the commit of an appended day; Dagster's retry from failure follows.
+def recover_after_crash(pipeline: Pipeline, processes: Processes) -> Outcome:
+    """A crash never doubles: SIGKILL right after the commit of an appended day; Dagster's retry from failure follows.
 
-    It is the append-only table that is hit: appending again is what would double a day, were it not for the txn.
+    An append is hit, because a second one would double the day.
     """
     day = pipeline.plan.killed
     pipeline.landing.deliver(pipeline.source, [day])
     killed = _kill_and_retry(pipeline, processes, "killed", day, "weather_readings", "weather_readings")
     version = pipeline.versions()["weather_readings"]
     refreshed = pipeline.refresh()
-    rows = pipeline.rows_of_day("weather_readings", day)
+    rows = pipeline.rows("weather_readings", day)
     checks = [*killed, *_followed(pipeline, refreshed, 1), *as_checks(pipeline.verify())]
-    outcome = f"{day}: {rows} readings after the kill and its retry, version {version} unchanged"
-    return Outcome(outcome, checks, {"retries": 1})
+    outcome = f"{day}: recovered; {rows} readings after the kill and its retry, version {version} unchanged"
+    return Outcome(outcome, checks, {"recovered": 1})
 
 
-def upsert_corrections(pipeline: Pipeline, processes: Processes) -> Outcome:
-    """Late corrections of a day are upserted into bronze; SIGKILL right after the commit, and Dagster's retry."""
-    day = pipeline.plan.amended
-    rows_before = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
-    changed, new = pipeline.landing.deliver_corrections(pipeline.source, day)
-    killed = _kill_and_retry(pipeline, processes, "upserted", day, "flights", "corrections/flights", "--corrections")
-    metrics = pipeline.table("flights").history(limit=1)[0].operation_metrics or {}
-    counts = [int(metrics.get(f"numTargetRows{what}") or 0) for what in ("Updated", "Inserted", "Deleted")]
-    refreshed = pipeline.refresh()
-    rows_after = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
-    real = len(pipeline.source.days["flights"][day])
-    checks = [
-        *killed,
-        Check(f"the commit changed {changed} flights and added {new}, as delivered", counts == [changed, new, 0]),
-        Check("before, bronze and silver lacked the new ones", set(rows_before.values()) == {real - new}),
-        Check("now both have all", set(rows_after.values()) == {real}),
-        *_followed(pipeline, refreshed, 1),
-        *as_checks(pipeline.verify()),
-    ]
-    outcome = f"{day}: {changed} flights corrected and {new} added, each once, after the kill and its retry"
-    return Outcome(outcome, checks, {"retries": 1, "flights_corrected": changed, "flights_added": new})
+def replace_by_redo(pipeline: Pipeline, processes: Processes) -> Outcome:
+    """Doing it again replaces: the source corrects a day, and the day's run is executed again, all of its steps.
 
-
-def repeat_run(pipeline: Pipeline, processes: Processes) -> Outcome:
-    """Execute a run that has succeeded once more: its rows take the place of those that it wrote."""
-    day = pipeline.plan.retried
+    One step overwrites a partition, the other one appends. Exactly the rows of the first run leave.
+    """
+    day, bronze = pipeline.plan.corrected, ("flights", "weather_readings")
+    tables = (*bronze, "flights_enriched")
     first = _run_of_day(pipeline, day)
-    before = pipeline.versions()
-    again = pipeline.runs.reexecute(first.run_id, from_failure=False)
-    after = pipeline.versions()
-    refreshed = pipeline.refresh()
-    checks = [
-        Check("the repeated run has the first one as its root", again.root_run_id == first.run_id),
-        Check("the day's flights were replaced", again.outcome("flights") == "replaced"),
-        Check("in one commit", after["flights"] == before["flights"] + 1),
-        Check("the day's weather is kept, and was not added again", again.outcome("weather_readings") == "recovered"),
-        *_followed(pipeline, refreshed, 1),
-        *as_checks(pipeline.verify()),
-    ]
-    outcome = f"{day}: the same rows again, each once, in version {after['flights']} of bronze"
-    return Outcome(outcome, checks, {"retries": 1})
-
-
-def correct_day(pipeline: Pipeline, processes: Processes) -> Outcome:
-    """Materialize a day on purpose, after the source has corrected it: replaced, and silver and gold follow."""
-    day = pipeline.plan.corrected
-    rows_before = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
-    before = pipeline.versions()
+    before, all_before = ({table: pipeline.rows(table, one) for table in tables} for one in (day, None))
+    versions = pipeline.versions()
     pipeline.landing.deliver(pipeline.source, [day])
-    run = pipeline.runs.bronze([day])
+    again = pipeline.runs.reexecute(first.run_id, from_failure=False)
+    committed = pipeline.versions()
     refreshed = pipeline.refresh()
-    after = pipeline.versions()
-    rows_after = {table: pipeline.rows_of_day(table, day) for table in ("flights", "flights_enriched")}
-    real = len(pipeline.source.days["flights"][day])
+    after, all_after = ({table: pipeline.rows(table, one) for table in tables} for one in (day, None))
+    real = _real_rows(pipeline, day)
+    preliminary = {table: rows - _tenth(rows) for table, rows in real.items()}
+    replaced = {table: again.metadata[table].get("delta/rows_replaced") for table in bronze}
     checks = [
-        Check("bronze was replaced in one commit", after["flights"] == before["flights"] + 1),
-        Check("before, bronze and silver had the preliminary rows", set(rows_before.values()) == {real - _tenth(real)}),
-        Check("now both have the real ones", set(rows_after.values()) == {real}),
-        Check("the day's weather, there already, was not added again", run.outcome("weather_readings") == "recovered"),
+        Check("before, the tables had the preliminary rows", before == preliminary),
+        Check("both steps replaced their rows", [again.outcome(table) for table in bronze] == ["replaced"] * 2),
+        Check("each in one commit", all(committed[table] == versions[table] + 1 for table in bronze)),
+        Check("exactly the rows of the first run left", replaced == {table: before[table] for table in bronze}),
+        Check("now the tables have the real rows", after == real),
+        Check(
+            "no other day has gained or lost a row",
+            all(all_after[table] - after[table] == all_before[table] - before[table] for table in tables),
+        ),
         *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
-    outcome = (
-        f"{day}: {rows_before['flights']} preliminary flights became {rows_after['flights']}, here, in silver and gold"
-    )
-    return Outcome(outcome, checks)
+    flights, readings = (f"{before[table]} by {after[table]}" for table in bronze)
+    outcome = f"{day}: replaced; {flights} flights, {readings} readings, and silver and gold followed"
+    return Outcome(outcome, checks, {"replaced": len(bronze)})
 
 
-def fence_zombie(pipeline: Pipeline, processes: Processes) -> Outcome:
-    """An older run has computed a day from preliminary data and hangs; a newer one writes it; the older wakes up."""
+def fence_late_run(pipeline: Pipeline, processes: Processes) -> Outcome:
+    """Late never wins: a run has computed a day from preliminary data and hangs; a newer one writes the day; the older
+    one wakes up.
+    """
     day = pipeline.plan.fenced
     pipeline.landing.deliver_preliminary(pipeline.source, [day])
-    zombie = processes.worker("zombie", [day], "--assets", "flights", "--hold-before-commit", "flights")
-    zombie.wait_until_held()
+    late = processes.worker("late", [day], "--assets", "flights", "--hold-before-commit", "flights")
+    late.wait_until_held()
     pipeline.landing.deliver(pipeline.source, [day])
     newer = pipeline.runs.bronze([day])
     committed = pipeline.versions()
-    go_file(pipeline.places, "zombie").touch()
-    zombie.ensure_success()
-    older = pipeline.runs.report(pipeline.runs.find(**{WORKER_TAG: "zombie"})[0].run_id)
+    go_file(pipeline.places, "late").touch()
+    late.ensure_success()
+    older = pipeline.runs.report(pipeline.runs.find(**{WORKER_TAG: "late"})[0].run_id)
     after = pipeline.versions()
     refreshed = pipeline.refresh()
     real = len(pipeline.source.days["flights"][day])
     was_fenced = older.outcome("flights") == "fenced"
+    fenced_by = older.metadata["flights"].get("delta/fenced_by")
     checks = [
         Check(
             "the newer run wrote the day while the older one held its rows ready", newer.outcome("flights") == "written"
         ),
-        Check("the older run ended well, without a commit, told why", older.success and was_fenced),
+        Check("the older run ended well, fenced", older.success and was_fenced),
+        Check("it names the newer run", fenced_by == newer.run_id),
         Check("it added no version", after == committed),
-        Check("bronze has the newer run's rows", pipeline.rows_of_day("flights", day) == real),
+        Check("bronze has the newer run's rows", pipeline.rows("flights", day) == real),
         *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
-    outcome = f"{day}: the late run of older data was fenced off; bronze keeps the {real} flights of the newer run"
-    return Outcome(outcome, checks, {"zombies_fenced": int(was_fenced)})
+    outcome = f"{day}: fenced; bronze keeps the {real} flights of the newer run"
+    return Outcome(outcome, checks, {"fenced": int(was_fenced)})
+
+
+def undo_run(pipeline: Pipeline, processes: Processes) -> Outcome:
+    """A run loads a day from preliminary data, too early. `delta-orch undo` takes back what it wrote. Later the day
+    comes in, in the middle of what has been processed long ago.
+    """
+    day, bronze = pipeline.plan.undone, ("flights", "weather_readings")
+    tables = (*bronze, "flights_enriched")
+    before = {table: pipeline.rows(table) for table in tables}
+    pipeline.landing.deliver_preliminary(pipeline.source, [day])
+    early = pipeline.runs.bronze([day])
+    pipeline.refresh()
+    loaded = {table: pipeline.rows(table, day) for table in tables}
+    undone = {
+        table: processes.command("undo", str(pipeline.places.tables / table), "--run", early.run_id) for table in bronze
+    }
+    pipeline.refresh()
+    after = {table: pipeline.rows(table) for table in tables}
+    pipeline.landing.deliver(pipeline.source, [day])
+    again = pipeline.runs.bronze([day])
+    refreshed = pipeline.refresh()
+    removed = {table: undone[table]["rows_removed"] for table in bronze}
+    checks = [
+        Check("the run had loaded the day", all(loaded.values())),
+        Check("undo removed as many rows as it had loaded", removed == {table: loaded[table] for table in bronze}),
+        Check("bronze, weather and silver were what they had been before", after == before),
+        Check("the next run wrote the day anew", [again.outcome(table) for table in bronze] == ["written"] * 2),
+        Check("now all have the real rows", _real_rows(pipeline, day) == {t: pipeline.rows(t, day) for t in tables}),
+        *_followed(pipeline, refreshed, 1),
+        *as_checks(pipeline.verify()),
+    ]
+    rows = sum(removed.values())
+    outcome = f"{day}: undone; {rows} rows were taken back, and the day came in later as if it had never been there"
+    return Outcome(outcome, checks, {"undone": rows})
 
 
 def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> Outcome:
@@ -185,43 +191,46 @@ def backfill_in_parallel(pipeline: Pipeline, processes: Processes) -> Outcome:
     checks = [
         Check(f"{len(days)} runs succeeded", len(reports) == len(days) and all(report.success for report in reports)),
         Check(f"they made {len(days)} commits", after["flights"] == before["flights"] + len(days)),
-        Check("each wrote its days", all(report.outcome("flights") == "written" for report in reports)),
+        Check("each replaced its day", all(report.outcome("flights") == "replaced" for report in reports)),
         Check(f"at least {len(shares) - 1} found their version taken and were rebased", rebased >= len(shares) - 1),
         *_followed(pipeline, refreshed, len(days)),
         *as_checks(pipeline.verify()),
     ]
     outcome = f"{len(days)} days in {len(days)} commits, {rebased} of them rebased, none failed, none lost"
-    return Outcome(outcome, checks, {"conflicts_rebased": rebased})
+    return Outcome(outcome, checks, {"conflicts_rebased": rebased, "replaced": len(reports)})
 
 
-def late_day(pipeline: Pipeline, processes: Processes) -> Outcome:
-    """The source gains a day in the middle of what has been processed long ago."""
-    day = pipeline.plan.late
-    rows_before = pipeline.rows_of_day("flights", day)
-    pipeline.landing.deliver(pipeline.source, [day])
-    pipeline.runs.bronze([day])
+def upsert_corrections(pipeline: Pipeline, processes: Processes) -> Outcome:
+    """Late corrections of a day are upserted into bronze; SIGKILL right after the commit, and Dagster's retry."""
+    day = pipeline.plan.amended
+    rows_before = {table: pipeline.rows(table, day) for table in ("flights", "flights_enriched")}
+    changed, new = pipeline.landing.deliver_corrections(pipeline.source, day)
+    killed = _kill_and_retry(pipeline, processes, "upserted", day, "flights", "corrections/flights", "--corrections")
+    metrics = pipeline.table("flights").history(limit=1)[0].operation_metrics or {}
+    counts = [int(metrics.get(f"numTargetRows{what}") or 0) for what in ("Updated", "Inserted", "Deleted")]
     refreshed = pipeline.refresh()
+    rows_after = {table: pipeline.rows(table, day) for table in ("flights", "flights_enriched")}
     real = len(pipeline.source.days["flights"][day])
     checks = [
-        Check("the day was not there", rows_before == 0),
+        *killed,
+        Check(f"the commit changed {changed} flights and added {new}, as delivered", counts == [changed, new, 0]),
+        Check("before, bronze and silver lacked the new ones", set(rows_before.values()) == {real - new}),
+        Check("now both have all", set(rows_after.values()) == {real}),
         *_followed(pipeline, refreshed, 1),
-        *(
-            Check(f"{table} has it", pipeline.rows_of_day(table, day) == real)
-            for table in ("flights", "flights_enriched")
-        ),
         *as_checks(pipeline.verify()),
     ]
-    outcome = f"{day}: {real} flights came in; silver and gold recomputed that one day"
-    return Outcome(outcome, checks)
+    outcome = f"{day}: {changed} flights corrected and {new} added, each once, after the kill and its retry"
+    return Outcome(outcome, checks, {"recovered": 1, "flights_corrected": changed, "flights_added": new})
 
 
 ATTEMPTS = (
-    Attempt("killed", "A step is killed (SIGKILL) right after its commit, and retried", kill_after_commit),
-    Attempt("repeated", "The same day is materialised again by a retry", repeat_run),
-    Attempt("corrected", "The same day on purpose, with corrected data", correct_day),
-    Attempt("zombie", "A zombie of an older run finishes late", fence_zombie),
+    Attempt(
+        "recovered", "A crash: a step is killed (SIGKILL) right after its commit, and retried", recover_after_crash
+    ),
+    Attempt("replaced", "Doing it again: a run is executed again after its source was corrected", replace_by_redo),
+    Attempt("fenced", "A late run: it ends after a newer run has written its day", fence_late_run),
+    Attempt("undone", "An undo: what a run loaded too early is taken back with `delta-orch undo`", undo_run),
     Attempt("parallel", "Several processes backfill different days of one table at once", backfill_in_parallel),
-    Attempt("late", "The source gains a late day", late_day),
     Attempt(
         "upserted", "An upsert of late corrections is killed right after its commit, and retried", upsert_corrections
     ),
@@ -246,7 +255,7 @@ def _kill_and_retry(
         Check("Dagster never heard of the commit: the run was still open", was_open),
         Check("the commit is in the log", committed[table] == before[table] + 1),
         Check("the retry has the killed run as its root", retry.root_run_id == run.run_id and retry.success),
-        Check("the retry recovered the commit and made none", retry.outcome(asset) == "recovered"),
+        Check("the retry recovered the commit, and made none", retry.outcome(asset) == "recovered"),
         Check("no version was added by the retry", pipeline.versions() == committed),
     ]
 
@@ -278,6 +287,13 @@ def _run_of_day(pipeline: Pipeline, day: date) -> dg.DagsterRun:
     if len(found) != 1:
         raise LookupError(f"There should be one run of {day}, not {len(found)}")
     return found[0]
+
+
+def _real_rows(pipeline: Pipeline, day: date) -> dict[str, int]:
+    """What bronze, weather and silver must have of a day."""
+    days = pipeline.source.days
+    flights = len(days["flights"][day])
+    return {"flights": flights, "weather_readings": len(days["weather"][day]), "flights_enriched": flights}
 
 
 def _tenth(rows: int) -> int:

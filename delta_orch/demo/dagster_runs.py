@@ -57,7 +57,7 @@ class RunReport:
     """A run that has ended.
 
     Attributes:
-        metadata: What each asset's materialization says, by asset key; values without Dagster's wrappers.
+        metadata: What each asset's materialization or observation says, by asset key. Values have no wrappers.
     """
 
     run_id: str
@@ -66,7 +66,7 @@ class RunReport:
     metadata: Mapping[str, JsonObject]
 
     def outcome(self, asset: str) -> str:
-        """What became of the asset's step: written, replaced, recovered, fenced, nothing new."""
+        """What became of the asset's step: written, replaced, recovered, fenced or nothing new."""
         return str(self.metadata[asset]["delta/outcome"])
 
 
@@ -124,13 +124,13 @@ class Runs:
         run = self.instance.get_run_by_id(run_id)
         if run is None:
             raise LookupError(f"The instance has no run {run_id}")
-        entries = self.instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION)
+        kinds = {dg.DagsterEventType.ASSET_MATERIALIZATION, dg.DagsterEventType.ASSET_OBSERVATION}
         metadata: dict[str, dict[str, JsonValue]] = {}
-        for entry in entries:
-            materialization = entry.asset_materialization
-            if materialization is not None:
-                values = {name: value.value for name, value in materialization.metadata.items()}
-                metadata.setdefault(materialization.asset_key.to_user_string(), {}).update(values)
+        for entry in self.instance.all_logs(run_id, of_type=kinds):
+            event = entry.asset_materialization or entry.asset_observation
+            if event is not None:
+                values = {name: value.value for name, value in event.metadata.items()}
+                metadata.setdefault(event.asset_key.to_user_string(), {}).update(values)
         return RunReport(run_id, run.root_run_id or run_id, run.is_success, metadata)
 
     def find(self, **tags: str) -> list[dg.DagsterRun]:

@@ -72,10 +72,10 @@ class Pipeline:
         sizes: list[int] = FileTable(self.table(name).snapshot().files(["size"])).size.to_pylist()
         return sizes
 
-    def rows_of_day(self, table: str, day: date) -> int:
-        """How many rows of a day a table has."""
+    def rows(self, table: str, day: date | None = None) -> int:
+        """How many rows a table has, of a day or of all."""
         column = "reading_date" if table == "weather_readings" else "flight_date"
-        where = f"{column} = DATE '{day.isoformat()}'"
+        where = None if day is None else f"{column} = DATE '{day.isoformat()}'"
         rows = self.table(table).snapshot().scan(columns=[column], where=where).to_arrow()
         return int(rows.num_rows)
 

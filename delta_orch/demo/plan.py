@@ -23,11 +23,10 @@ class Plan:
         daily: Come in one by one at first, each in a run of its own.
         backfill: Come in as one range, in one run.
         amended: Of `daily`; some of its flights are corrected later, and some reported only then.
-        retried: Of `daily`; its run is executed again.
-        corrected: Of `daily`; at first preliminary data is delivered.
+        corrected: Of `daily`; at first preliminary data is delivered. Its run is executed again.
         killed: Comes in by a run that is killed.
         fenced: Comes in by two runs, of which the older ends last.
-        late: Comes in last of all.
+        undone: Comes in by mistake, is taken back, and comes in last of all.
         parallel: Of `backfill`, for each process some; at first preliminary data is delivered.
         airflow: A week (or as much of it as there is), once more as the Airflow DAG.
     """
@@ -36,11 +35,10 @@ class Plan:
     daily: tuple[date, ...]
     backfill: tuple[date, ...]
     amended: date
-    retried: date
     corrected: date
     killed: date
     fenced: date
-    late: date
+    undone: date
     parallel: tuple[tuple[date, ...], ...]
     airflow: tuple[date, ...]
 
@@ -56,7 +54,7 @@ class Plan:
             self.corrected: "corrected",
             self.killed: "killed",
             self.fenced: "fenced",
-            self.late: "late",
+            self.undone: "undone",
         }
         if any(day in days for days in self.parallel):
             return "parallel"
@@ -78,20 +76,19 @@ def make_plan(num_days: int = DAYS_IN_YEAR, num_processes: int = PROCESSES) -> P
     num_first = min(31, num_days // 2)
     first, backfill = days[:num_first], days[num_first:]
     # Spread over the month, but not over the days that Airflow runs as well.
-    late, killed, fenced = first[max(num_first // 4, 2)], first[num_first // 2], first[num_first * 3 // 4]
+    undone, killed, fenced = first[max(num_first // 4, 2)], first[num_first // 2], first[num_first * 3 // 4]
     share = len(backfill) // num_processes
     parallel = tuple(backfill[number * share :][: min(3, share)] for number in range(num_processes))
-    daily = tuple(day for day in first if day not in (late, killed, fenced))
+    daily = tuple(day for day in first if day not in (undone, killed, fenced))
     return Plan(
         days=days,
         daily=daily,
         backfill=backfill,
         amended=daily[0],
-        retried=daily[1],
-        corrected=daily[2],
+        corrected=daily[1],
         killed=killed,
         fenced=fenced,
-        late=late,
+        undone=undone,
         parallel=parallel,
         airflow=daily[:7] if num_days == DAYS_IN_YEAR else daily[:2],
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from types import TracebackType
 from delta_orch.demo.faults import wait_for
 from delta_orch.demo.places import Places
 from delta_orch.demo.worker import ready_file
+from delta_orch.protocol.actions import JsonValue
 
 WORKER_TIMEOUT_SECONDS = 240
 
@@ -71,6 +73,21 @@ class Processes:
         """Start `delta_orch.demo.worker`."""
         arguments = ["--name", name, "--days", *(day.isoformat() for day in days), *options]
         return self.module("delta_orch.demo.worker", name, arguments, {"FLIGHTS_SPARK_CORES": "1"})
+
+    def command(self, *arguments: str) -> dict[str, JsonValue]:
+        """Run `delta-orch` to its end: what it prints with `--json`. Raises RuntimeError unless it ended well."""
+        done = subprocess.run(
+            [sys.executable, "-m", "delta_orch.cli.main", *arguments, "--json"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=WORKER_TIMEOUT_SECONDS,
+            check=False,
+        )
+        if done.returncode != 0:
+            raise RuntimeError(f"delta-orch {' '.join(arguments)} ended with code {done.returncode}: {done.stderr}")
+        printed: dict[str, JsonValue] = json.loads(done.stdout)
+        return printed
 
     def module(
         self, module: str, name: str, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None

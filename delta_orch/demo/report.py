@@ -15,12 +15,12 @@ from delta_orch.demo.results import BreakStep, Results
 DAY_ORIGINS = {
     "daily": "day by day",
     "range": "range backfill",
-    "corrected": "corrected on purpose",
+    "killed": "killed after its commit: recovered",
+    "corrected": "corrected and done again: replaced",
+    "fenced": "a late run: fenced",
+    "undone": "undone, then loaded",
+    "parallel": "several processes at once: replaced",
     "amended": "corrections upserted",
-    "killed": "killed and retried",
-    "fenced": "zombie fenced",
-    "parallel": "several processes at once",
-    "late": "came late",
 }
 COMMIT_KINDS = {"write": "write", "optimize": "compaction", "vacuum": "vacuum", "create": "table created"}
 
@@ -80,12 +80,12 @@ def _tiles(results: Results) -> str:
     tiles = {
         "duplicates": summary["duplicates"],
         "lost rows": summary["lost_rows"],
-        "retries injected": summary["retries_injected"],
-        "zombies fenced": summary["zombies_fenced"],
+        "crashed steps recovered": summary["steps_recovered"],
+        "units replaced": summary["units_replaced"],
+        "late runs fenced": summary["runs_fenced"],
+        "rows undone": summary["rows_undone"],
         "conflicts rebased": summary["conflicts_rebased"],
         "files after compaction": f"{summary['files_before_compaction']:,} → {summary['files_after_compaction']:,}",
-        "readers confirm": len(summary["readers_confirmed"]),
-        "seconds in all": f"{summary['seconds']:.0f}",
     }
     return "".join(
         f'<div class="tile"><b>{escape(f"{value:,}" if isinstance(value, int) else str(value))}</b>'

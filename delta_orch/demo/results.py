@@ -22,13 +22,13 @@ class BreakStep:
     """One attempt to break the pipeline.
 
     Attributes:
-        name: Short and unique, e.g. `killed`.
+        name: Short and unique, e.g. `recovered`.
         title: What was done.
         outcome: What the tables show afterwards, in one sentence.
         checks: Everything that had to hold; all of it is looked up, nothing assumed.
         started_ms: Milliseconds since the epoch.
         ended_ms: The same.
-        numbers: What the step adds to the summary, e.g. `retries`.
+        numbers: What the step adds to the summary, e.g. `recovered`.
     """
 
     name: str
@@ -130,6 +130,9 @@ class Results:
             task = self.airflow.get(name)
             if task is not None and (task["tries"], task["outcome"]) != (2, "recovered"):
                 wrong.append(f"airflow: {task['task']} did not fail after its commit and find it again: {task}")
+        for task, cleared in self.airflow.get("cleared", {}).items():
+            if cleared["outcome"] != "replaced":
+                wrong.append(f"airflow: {task} was cleared and did not replace its rows: {cleared}")
         followed = self.airflow.get("followed")
         if isinstance(followed, dict):
             handshake, wanted = self.airflow["handshake"], {"before": [], "after": [f"carriers-{followed['version']}"]}
@@ -157,8 +160,10 @@ class Results:
             "rows_in_gold": self.rows("carrier_daily"),
             "duplicates": max((c.duplicates for c in main), default=None),
             "lost_rows": max((c.lost_rows for c in main), default=None),
-            "retries_injected": self.number("retries"),
-            "zombies_fenced": self.number("zombies_fenced"),
+            "steps_recovered": self.number("recovered"),
+            "units_replaced": self.number("replaced"),
+            "runs_fenced": self.number("fenced"),
+            "rows_undone": self.number("undone"),
             "conflicts_rebased": self.number("conflicts_rebased"),
             "files_before_compaction": sum(len(c.sizes_before) for c in self.compactions),
             "files_after_compaction": sum(len(c.sizes_after) for c in self.compactions),

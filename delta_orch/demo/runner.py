@@ -1,8 +1,9 @@
-"""`delta-orch demo`: an exactly-once pipeline of real flights, and seven attempts to break it.
+"""`delta-orch demo`: an exactly-once pipeline of real flights, and six attempts to break it.
 
-The flights of New York in 2013 go through bronze, silver and gold Delta tables, run by Dagster; then the demo kills,
-repeats, corrects, delays, races and amends runs, and compares every table with the CSV files after each; a week goes
-through the Airflow DAG as well; and readers that share no code with this package confirm the result.
+The flights of New York in 2013 go through bronze, silver and gold Delta tables, run by Dagster. Then the demo kills
+runs after their commits, does one again with corrected data, lets one end late, undoes one, and races several. It
+compares every table with the CSV files after each. A week goes through the Airflow DAG as well. Readers that share no
+code with this package confirm the result.
 """
 
 from __future__ import annotations

@@ -124,6 +124,12 @@ class Landing:
             self._deliver_flights(source, day, source.days["flights"][day])
             self._deliver_weather(source, day)
 
+    def deliver_first_readings(self, source: Source, day: date) -> None:
+        """Deliver a day's weather as it was first reported: every tenth reading is missing."""
+        self._write_weather(
+            source, day, [line for number, line in enumerate(source.days["weather"][day]) if number % 10]
+        )
+
     def deliver_preliminary(self, source: Source, days: Iterable[date]) -> int:
         """Deliver days with the flights as they were first reported: every tenth is missing, the rest shows no delays.
 
@@ -165,10 +171,14 @@ class Landing:
             (folder / f"{origin}.csv").write_bytes(header + b"".join(reported))
 
     def _deliver_weather(self, source: Source, day: date) -> None:
-        path, lines = self._weather_file(day), source.days["weather"].get(day)
+        lines = source.days["weather"].get(day)
         if lines is not None:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_bytes(source.header("weather") + b"".join(lines))
+            self._write_weather(source, day, lines)
+
+    def _write_weather(self, source: Source, day: date, lines: Iterable[bytes]) -> None:
+        path = self._weather_file(day)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(source.header("weather") + b"".join(lines))
 
     def _flights_folder(self, day: date) -> Path:
         return self.folder / "flights" / day.isoformat()

@@ -78,13 +78,13 @@ def load_range(pipeline: Pipeline, stages: Stages) -> None:
 
 
 def maintain(pipeline: Pipeline, stages: Stages, results: Results) -> None:
-    """Compaction, checkpoint and vacuum of every table, each an asset of its own."""
+    """Compaction, checkpoint and vacuum, by an asset for each table."""
     with stages.stage("Maintenance: compaction, checkpoint, vacuum"):
         before = {name: pipeline.file_sizes(name) for name in TABLES}
         report = pipeline.runs.maintenance()
         for name in TABLES:
             results.compactions.append(Compaction(name, before[name], pipeline.file_sizes(name)))
-            metadata = report.metadata[f"maintenance/{name}/vacuum"]
+            metadata = report.metadata[f"maintenance/{name}"]
             results.vacuums.append(
                 Vacuum(
                     name,
@@ -140,6 +140,8 @@ def deliver(pipeline: Pipeline, days: Sequence[date]) -> None:
             landing.deliver_uncorrected(source, day)
         elif day in plan.preliminary:
             landing.deliver_preliminary(source, [day])
+            if day == plan.corrected:
+                landing.deliver_first_readings(source, day)
         else:
             landing.deliver(source, [day])
 

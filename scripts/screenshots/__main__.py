@@ -160,7 +160,7 @@ SITES = {
             Page("dagster-partitions", "/assets/orders?view=partitions", "2026-02-14"),
             Page("dagster-plots", "/assets/daily_sales?view=overview", "Plots", clicks=("Plots",), height=1200),
             Page("dagster-checks", "/assets/orders?view=checks", "Passed before anybody"),
-            Page("dagster-maintenance", "/assets/maintenance/orders/health?view=overview", "Measures files"),
+            Page("dagster-maintenance", "/assets/maintenance/orders?view=overview", "Measures files"),
         ),
     ),
 }

@@ -34,7 +34,7 @@ with DAG("sales", schedule=None, start_date=datetime(2026, 2, 1, tzinfo=UTC), ta
 
     @task.delta(
         table_uri=str(ROOT / "orders"),
-        mode="overwrite",
+        write="overwrite",
         replace_where=f"day = '{DAY}'",
         partition_by=["day"],
         outlets=[ORDERS],

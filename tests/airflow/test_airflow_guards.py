@@ -57,7 +57,8 @@ def test_rows_of_a_task_behind_this_one_stay_unless_it_begins_again(
 
 
 def test_rows_of_a_task_without_an_order_stay(runs: Runs, tmp_path: Path) -> None:
-    uri, waits = tmp_path / "t", []
+    uri = tmp_path / "t"
+    waits: list[bool] = []
     how: dict[str, Any] = {"table_uri": uri, "write": "overwrite"}
 
     def dag_of() -> DAG:

@@ -1,7 +1,9 @@
-"""docs/airflow.md: its example runs, and it names everything the plugin exports."""
+"""docs/airflow.md and docs/airflow-reference.md: the examples run, and the reference lists every parameter there is."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -10,32 +12,114 @@ import pytest
 
 import delta_orch.airflow as plugin
 from delta_orch.airflow.incremental_operator import WRITES as INCREMENTAL_WRITES
+from delta_orch.airflow.sensor_base import DeltaSensor
+from delta_orch.airflow.step_operator import DeltaStepOperator
+from delta_orch.airflow.table_operator import DeltaTableOperator
+from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.write_operator import WRITES
 from delta_orch.delta_table import DeltaTable
 from delta_orch.pipeline.unit import ON_REDO
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDE = (DOCS / "airflow.md").read_text()
+GUIDE, REFERENCE = (DOCS / "airflow.md").read_text(), (DOCS / "airflow-reference.md").read_text()
+MAX_WORDS = 1_800
+JANUARY_2 = datetime(2026, 1, 2, tzinfo=UTC)
+BASES = {
+    "Every operator": DeltaTableOperator,
+    "Operators that change rows": DeltaUnitOperator,
+    "Operators with a function": DeltaStepOperator,
+    "Every sensor": DeltaSensor,
+}
+SECTIONS: dict[str, Any] = {
+    **BASES,
+    **{f"`{name}`": getattr(plugin, name) for name in plugin.__all__ if f"## `{name}`" in REFERENCE},
+}
+NO_SECTION = {"DELTA_RETRY_POLICY", "DeltaCheckpointOperator", "DeltaHook", "delta_changes_task", "delta_task"}
+
+
+def section(page: str, heading: str) -> str:
+    _, found, text = page.partition(f"\n## {heading}\n")
+    assert found, heading
+    return text.split("\n## ", 1)[0]
+
+
+def load(page: str, heading: str, folder: Path) -> Any:
+    """Run an example. Airflow takes one asset a name for active, and other tests have one of the name `flights`."""
+    code = section(page, heading).split("```python\n", 1)[1].split("```", 1)[0]
+    assert "/data/lake" in code
+    code = code.replace("/data/lake", str(folder)).replace('_asset("flights"', '_asset("the guide"')
+    namespace: dict[str, Any] = {}
+    exec(compile(code, heading, "exec"), namespace)
+    return namespace["dag"]
+
+
+def rows(table: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = DeltaTable(table).snapshot().scan().to_arrow().to_pylist()
+    return found
+
+
+def own_parameters(entry: Any) -> set[str]:
+    """Of a class those that its bases here have not said yet."""
+    if not inspect.isclass(entry):
+        return set(inspect.signature(entry).parameters)
+    names = set(inspect.signature(entry.__init__).parameters)
+    if "python_callable" not in names and entry.__name__.endswith(("CloneOperator", "RestoreOperator")):
+        names |= {"version", "timestamp"}
+    return names - {"self", "kwargs"}
+
+
+def test_the_guide_is_short() -> None:
+    assert len(GUIDE.split()) <= MAX_WORDS
 
 
 def test_the_example_runs(runs: Any, tmp_path: Path) -> None:
-    code = GUIDE.split("```python\n", 1)[1].split("```", 1)[0]
-    # Airflow takes one asset a name for active, and other examples have one of that name elsewhere.
-    for given, replacement in {'"/data/lake"': repr(str(tmp_path)), '_asset("flights"': '_asset("the guide"'}.items():
-        assert given in code
-        code = code.replace(given, replacement)
-    namespace: dict[str, Any] = {}
-    exec(compile(code, "docs/airflow.md", "exec"), namespace)
-    run = runs.run(namespace["dag"], datetime(2026, 1, 2, tzinfo=UTC))
+    dag = load(GUIDE, "The first DAG", tmp_path)
+    run = runs.run(dag, JANUARY_2)
     assert str(run.state) == "success"
-    rows = [{"day": "2026-01-02", "carrier": "UA", "delay": 12}]
+    expected = [{"day": "2026-01-02", "carrier": "UA", "delay": 12}]
     for name in ("flights", "enriched"):
-        assert DeltaTable(tmp_path / name).snapshot().scan().to_arrow().to_pylist() == rows
+        assert rows(tmp_path / name) == expected
     # A run without a logical date, as an asset or a user starts it.
-    manual = runs.run(namespace["dag"], None, run_after=datetime(2026, 2, 3, tzinfo=UTC))
+    manual = runs.run(dag, None, run_after=datetime(2026, 2, 3, tzinfo=UTC))
     assert str(manual.state) == "success"
-    days = DeltaTable(tmp_path / "flights").snapshot().scan().to_arrow()["day"].to_pylist()
-    assert sorted(days) == ["2026-01-02", "2026-02-03"]
+    assert sorted(row["day"] for row in rows(tmp_path / "flights")) == ["2026-01-02", "2026-02-03"]
+
+
+def test_appending_and_undo(runs: Any, tmp_path: Path) -> None:
+    dag = load(GUIDE, "Appending, and mapped tasks", tmp_path)
+    run = runs.run(dag, JANUARY_2)
+    assert str(run.state) == "success"
+    assert sorted(row["region"] for row in rows(tmp_path / "payments")) == ["eu", "us"]
+    cleared = runs.clear(dag, run, "load")
+    assert str(cleared.state) == "success"
+    assert sorted(row["region"] for row in rows(tmp_path / "payments")) == ["eu", "us"]
+    assert runs.xcom(run, "load", map_index=0)["outcome"] == "replaced"
+    undo = load(GUIDE, "Look and undo", tmp_path)
+    runs.register(undo)
+    assert str(undo.test(logical_date=JANUARY_2, run_conf={"run": run.run_id}).state) == "success"
+    assert rows(tmp_path / "payments") == []
+
+
+@pytest.mark.slow
+def test_incremental_tasks(runs: Any, tmp_path: Path) -> None:
+    dag = load(GUIDE, "Incremental tasks", tmp_path)
+    assert str(runs.run(dag, JANUARY_2).state) == "success"
+    refreshed = dag.test(logical_date=datetime(2026, 1, 3, tzinfo=UTC), run_conf={"full_refresh": True})
+    assert str(refreshed.state) == "success"
+    assert runs.xcom(refreshed, "totals")["outcome"] == "replaced"
+    totals = sorted(tuple(row.values()) for row in rows(tmp_path / "totals"))
+    assert totals == [("2026-01-02", 7), ("2026-01-03", 7)]
+
+
+@pytest.mark.slow
+def test_write_audit_publish(runs: Any, tmp_path: Path) -> None:
+    assert str(runs.run(load(GUIDE, "Write, audit, publish", tmp_path), JANUARY_2).state) == "success"
+    assert rows(tmp_path / "audited") == [{"day": "2026-01-02", "amount": 3}]
+
+
+def test_waiting_for_tables(tmp_path: Path) -> None:
+    dag = load(GUIDE, "Wait for tables, and start DAGs by commits", tmp_path)
+    assert sorted(dag.task_ids) == ["dagster", "day"]
 
 
 @pytest.mark.slow
@@ -50,8 +134,22 @@ def test_the_moved_tasks_run(runs: Any, tmp_path: Path) -> None:
     assert sorted(map(tuple, map(dict.values, totals.to_pylist()))) == [("2026-01-02", 7), ("2026-01-03", 7)]
 
 
+def test_every_example_is_run() -> None:
+    assert GUIDE.count("```python\n") == 6
+
+
+@pytest.mark.parametrize("heading", SECTIONS)
+def test_the_reference_lists_every_parameter(heading: str) -> None:
+    table = section(REFERENCE, heading).split("| event |")[0]
+    cells = [line.split(" | ")[0] for line in table.splitlines() if line.startswith("| ")]
+    listed = [name for cell in cells for name in re.findall(r"`([^`]+)`", cell)]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == own_parameters(SECTIONS[heading])
+
+
 def test_it_names_all_there_is() -> None:
-    for name in plugin.__all__:
-        assert name in GUIDE, name
+    assert {f"`{name}`" for name in plugin.__all__} - SECTIONS.keys() == {f"`{name}`" for name in NO_SECTION}
+    for name in NO_SECTION:
+        assert f"`{name}`" in REFERENCE, name
     for value in {*WRITES, *INCREMENTAL_WRITES, *ON_REDO}:
-        assert f"`{value}`" in GUIDE, value
+        assert f"`{value}`" in REFERENCE, value

@@ -6,6 +6,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -105,7 +106,8 @@ def test_a_source_that_was_created_anew(tmp_path: Path, clock: list[int], by: st
     DeltaTable(tmp_path / "s").append(rows("b"))
     second = Instance(clock, DAYS[1])
     assert "full_refresh=True" in second.refused(copied(tmp_path), is_clear=False)
-    given: dict[str, Any] = {"argument": {"full_refresh": True}, "template": {"full_refresh": "True"}}.get(by, {})
+    arguments: dict[str, dict[str, Any]] = {"argument": {"full_refresh": True}, "template": {"full_refresh": "True"}}
+    given = arguments.get(by, {})
     report = second.clear(copied(tmp_path, **given), **({"full_refresh": True} if by == "params" else {}))
     assert (report["outcome"], content(tmp_path / "t")) == ("replaced", ["b"])
     assert DeltaTable(tmp_path / "t").snapshot().metadata.id == table_id
@@ -235,10 +237,12 @@ def test_merges_by_clauses_are_not_applied_twice(tmp_path: Path, clock: list[int
 
 def test_a_unit_is_undone_by_name_and_by_run(tmp_path: Path, clock: list[int]) -> None:
     uri = tmp_path / "t"
+
+    def load(day: int) -> Any:
+        return DeltaWriteOperator(task_id="load", table_uri=uri, python_callable=lambda: rows(str(day)))
+
     for day in (0, 1):
-        Instance(clock, DAYS[day]).run(
-            lambda day=day: DeltaWriteOperator(task_id="load", table_uri=uri, python_callable=lambda: rows(str(day)))
-        )
+        Instance(clock, DAYS[day]).run(partial(load, day))
     unit = "airflow:d.load:2024-01-01T00:00:00+00:00"
 
     def undo(**what: Any) -> Any:

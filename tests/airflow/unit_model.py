@@ -184,7 +184,7 @@ class Story:
         how = dict(WAYS[self.way])
         if self.way == "day":
             how["where"] = f"day = '{day}'"
-        options: dict[str, Any] = {"user_metadata": task.user_metadata()}
+        options: Any = {"user_metadata": task.user_metadata()}
         if self.way == "partitions":
             options["partition_by"] = ["day"]
         step = Step("Task t", self.table, attempt=task.attempt(task.writer()), options=options, **how)

@@ -251,7 +251,8 @@ def _told(*arguments: Any) -> Any:
 
 def incremental_job(asset: dg.AssetsDefinition) -> dg.JobDefinition:
     # For the rest of the process, which has no fault but in these jobs.
-    incremental.incremental_metadata = _told
+    module: Any = incremental
+    module.incremental_metadata = _told
     jobs = [dg.define_asset_job("incremental_job", executor_def=dg.in_process_executor)]
     return dg.Definitions([asset], jobs=jobs).resolve_job_def("incremental_job")
 

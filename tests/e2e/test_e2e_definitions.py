@@ -54,9 +54,8 @@ print(json.dumps({
     done = run([sys.executable, "-W", "ignore", "-c", code], tmp_path / "home")
     content = json.loads(done.stdout.splitlines()[-1])
     tables = ["carrier_daily", "flights", "flights_enriched", "weather_readings"]
-    steps = ("checkpoint", "compaction", "health", "log_cleanup", "purge", "vacuum")
     assets = [*tables, "corrections/flights"]
-    assert content["assets"] == sorted([*assets, *(f"maintenance/{name}/{step}" for name in tables for step in steps)])
+    assert content["assets"] == sorted([*assets, *(f"maintenance/{name}" for name in tables)])
     assert content["parents"] == ["flights", "weather_readings"]
 
 

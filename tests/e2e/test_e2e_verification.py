@@ -154,11 +154,18 @@ def test_a_landing_that_is_missing_is_filled_from_the_distribution(tmp_path: Pat
 
 
 def test_a_preliminary_delivery_is_replaced_by_the_real_one(source: Source, landing: Landing) -> None:
-    before = [Path(file).read_bytes() for file in landing.flights_files([JAN_2])]
+    def contents(files: list[str]) -> list[bytes]:
+        return [Path(file).read_bytes() for file in files]
+
+    flights, readings = contents(landing.flights_files([JAN_2])), contents(landing.weather_files([JAN_2]))
     assert landing.deliver_preliminary(source, [JAN_2]) == 95
-    assert [Path(file).read_bytes() for file in landing.flights_files([JAN_2])] != before
+    assert contents(landing.flights_files([JAN_2])) != flights
+    assert contents(landing.weather_files([JAN_2])) == readings
+    landing.deliver_first_readings(source, JAN_2)
+    assert len(contents(landing.weather_files([JAN_2]))[0].splitlines()) == 1 + 72 - 8
     landing.deliver(source, [JAN_2])
-    assert [Path(file).read_bytes() for file in landing.flights_files([JAN_2])] == before
+    assert contents(landing.flights_files([JAN_2])) == flights
+    assert contents(landing.weather_files([JAN_2])) == readings
 
 
 def test_corrections_make_of_a_delivery_what_the_source_has(source: Source, landing: Landing, connection: Any) -> None:
@@ -186,13 +193,13 @@ def test_corrections_make_of_a_delivery_what_the_source_has(source: Source, land
 @pytest.mark.parametrize("num_days", [12, 14, 60, 365])
 def test_a_plan_treats_every_day(num_days: int) -> None:
     plan = make_plan(num_days)
-    assert sorted([*plan.daily, plan.killed, plan.fenced, plan.late, *plan.backfill]) == list(plan.days)
+    assert sorted([*plan.daily, plan.killed, plan.fenced, plan.undone, *plan.backfill]) == list(plan.days)
     assert len(plan.days) == num_days
     parallel = [day for days in plan.parallel for day in days]
     assert len(set(parallel)) == len(parallel) >= 4
     assert set(parallel) <= set(plan.backfill)
-    assert {plan.amended, plan.retried, plan.corrected, *plan.airflow} <= set(plan.daily)
-    assert len({plan.amended, plan.retried, plan.corrected}) == 3
+    assert {plan.amended, plan.corrected, *plan.airflow} <= set(plan.daily)
+    assert plan.amended != plan.corrected
     # Airflow upserts the corrections of its first day before the second.
     assert plan.amended == plan.airflow[0]
     assert len(plan.airflow) > 1
