@@ -54,7 +54,8 @@ def load(page: str, heading: str, folder: Path) -> Any:
 
 
 def rows(table: Path) -> list[dict[str, Any]]:
-    return DeltaTable(table).snapshot().scan().to_arrow().to_pylist()
+    found: list[dict[str, Any]] = DeltaTable(table).snapshot().scan().to_arrow().to_pylist()
+    return found
 
 
 def own_parameters(entry: Any) -> set[str]:

@@ -66,7 +66,8 @@ def definitions(page: str, heading: str) -> tuple[dg.Definitions, dict[str, Any]
 
 
 def rows(path: str) -> list[dict[str, Any]]:
-    return DeltaTable(path).snapshot().scan().to_arrow().to_pylist()
+    found: list[dict[str, Any]] = DeltaTable(path).snapshot().scan().to_arrow().to_pylist()
+    return found
 
 
 @pytest.fixture(autouse=True)
