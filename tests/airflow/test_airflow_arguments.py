@@ -269,7 +269,6 @@ def test_a_text_in_place_of_settings_is_not_shown(name: str, tmp_path: Path) -> 
         DAG("d", schedule=None),
         pytest.raises(InvalidRequestError, match=f"{name} must be Mapping.* not a text") as caught,
     ):
-        delta_orch.airflow.DeltaWriteOperator(
-            task_id="x", **{"table_uri": "/t", "sql": "SELECT 1", name: f"password={secret}"}
-        )
+        wrong: Any = {"table_uri": "/t", "sql": "SELECT 1", name: f"password={secret}"}
+        delta_orch.airflow.DeltaWriteOperator(task_id="x", **wrong)
     assert secret not in f"{caught.value} {caught.value.context}"

@@ -244,7 +244,8 @@ def incremental_job(asset: dg.AssetsDefinition) -> dg.JobDefinition:
             raise RuntimeError("lost after the commit")
         return tell(*arguments)
 
-    tell, incremental.incremental_metadata = incremental.incremental_metadata, told
+    module: Any = incremental
+    tell, module.incremental_metadata = module.incremental_metadata, told
     jobs = [dg.define_asset_job("incremental_job", executor_def=dg.in_process_executor)]
     return dg.Definitions([asset], jobs=jobs).resolve_job_def("incremental_job")
 

@@ -45,11 +45,11 @@ class Lake:
         assert not result.success
         with pytest.raises(Exception) as caught:
             self.run(*assets, **extras)
-        error: BaseException | None = caught.value
-        while error is not None and not type(error).__module__.startswith("delta_orch"):
-            error = error.__cause__
-        assert error is not None, caught.value
-        return error
+        raised: BaseException | None = caught.value
+        while raised is not None and not type(raised).__module__.startswith("delta_orch"):
+            raised = raised.__cause__
+        assert raised is not None, caught.value
+        return raised
 
     def logs(self, result: Any) -> str:
         return "\n".join(str(entry) for entry in self.instance.all_logs(result.run_id))

@@ -292,7 +292,8 @@ def test_no_check_passes_for_what_it_could_not_read(
         checked.table.append(more, user_metadata=by_dagster, txn=TxnId("job", version))
     if build is checks.cdc_lag:
         arguments = {**arguments, "source": DeltaTableResource(table_uri=source.uri)}
-    look: Any = build_delta_check(orders, checked.resource, build(**arguments)).node_def.compute_fn
+    node: Any = build_delta_check(orders, checked.resource, build(**arguments)).node_def
+    look: Any = node.compute_fn
     count, outage = 0, range(0)
 
     def is_out_of_reach(call: StoreCall) -> bool:
