@@ -16,6 +16,7 @@ import pyarrow as pa
 import delta_orch.arrow_compute as pc
 from delta_orch.errors import InvalidRequestError, RedoNotPossibleError, VersionNotFoundError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
+from delta_orch.expressions.tree import any_of
 from delta_orch.log.files.commit_reader import Commit
 from delta_orch.log.files.effect import effect_of
 from delta_orch.log.files.file_columns import (
@@ -349,12 +350,14 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
         nonlocal removed_rows
         write.transaction.take_back(taken_back)
         removed, kept = [NO_FILES.select(REMOVED_FILE_COLUMNS)], [NO_FILES]
+        by_column = {one.located.unit: one.where for one in found if one.where is not None}
         for one in found:
             if one.where is None:
                 write.target.table.ensure_rows_may_leave()
                 removed.append(one.located.files.select(REMOVED_FILE_COLUMNS))
-                continue
-            selected = write.select(one.where)
+        if by_column:
+            # At once: a file may have rows of several of them.
+            selected = write.select(any_of(list(by_column.values())), tuple(by_column))
             removed.append(selected.files)
             kept.append(write.keep(selected))
         gone = pa.concat_tables(removed)
