@@ -806,6 +806,7 @@ class Step:
             options,
             within=self._bounds,
             constants=constants,
+            units=(unit,),
         )
 
     def _publish(

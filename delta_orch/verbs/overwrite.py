@@ -47,6 +47,7 @@ def overwrite(
     within: Expression | None = None,
     constants: Mapping[str, str] = NO_CONSTANTS,
     taken_back: Collection[str] = (),
+    units: Collection[str] = (),
 ) -> CommitResult:
     """Replace all rows, or with `replace_where` exactly those for which the predicate is true, by the rows given.
 
@@ -64,6 +65,7 @@ def overwrite(
         within: What every row must satisfy, beside `replace_where`; null is a violation. It selects nothing.
         constants: Further columns of the rows: name → text.
         taken_back: Application ids that no longer hold once these rows are replaced.
+        units: The units whose rows `replace_where` selects. See `Write.select`.
 
     Returns: `skipped` where nothing is replaced or written, unless a transaction id is to be recorded.
 
@@ -100,13 +102,13 @@ def overwrite(
 
                 # A column that keeps its type may be computed from one that has another now.
                 ensure_own_values_fit(write.target.schema)
-        return _replace_rows(write, replace_where)
+        return _replace_rows(write, replace_where, units)
 
     return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, source, engine, within=within))
 
 
-def _replace_rows(write: Write, replace_where: str | Expression | None) -> dict[str, int]:
-    selected = write.select(replace_where)
+def _replace_rows(write: Write, replace_where: str | Expression | None, units: Collection[str]) -> dict[str, int]:
+    selected = write.select(replace_where, units)
     write.transaction.note_predicate(replace_where)
     change_type = None
     if selected.partial.num_rows and write.tells_changes:

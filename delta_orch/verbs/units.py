@@ -350,14 +350,14 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
         nonlocal removed_rows
         write.transaction.take_back(taken_back)
         removed, kept = [NO_FILES.select(REMOVED_FILE_COLUMNS)], [NO_FILES]
+        by_column = {one.located.unit: one.where for one in found if one.where is not None}
         for one in found:
             if one.where is None:
                 write.target.table.ensure_rows_may_leave()
                 removed.append(one.located.files.select(REMOVED_FILE_COLUMNS))
-        predicates = [one.where for one in found if one.where is not None]
-        if predicates:
-            # Together: a file may have rows of several units.
-            selected = write.select(any_of(predicates))
+        if by_column:
+            # At once: a file may have rows of several of them.
+            selected = write.select(any_of(list(by_column.values())), tuple(by_column))
             removed.append(selected.files)
             kept.append(write.keep(selected))
         gone = pa.concat_tables(removed)

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -34,11 +34,13 @@ from delta_orch.expressions.nodes import Expression, Literal
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
+from delta_orch.log.files.unit_tag import units_of
 from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult, EveryRow, resolve_txns
 from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.logger import Logger
+from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import STRING, StructType
 from delta_orch.table.schema_evolution import SchemaMode, as_created_from_data
@@ -322,9 +324,13 @@ class Write:
 
     # Select
 
-    def select(self, predicate: str | Expression | None) -> Selection:
+    def select(self, predicate: str | Expression | None, units: Collection[str] = ()) -> Selection:
         """The files that hold rows for which a predicate is true (None: all rows), without those that `omitted` names.
         The commit depends on those rows.
+
+        Args:
+            units: The units whose rows the predicate selects, by a column that names them. Their names are longer than
+                statistics, so that files tagged with other units are left out, and what is left is looked into.
 
         Raises:
             InvalidExpressionError, ColumnNotFoundError: The predicate does not fit the table.
@@ -340,7 +346,14 @@ class Write:
             # As the rows are: some columns may become wider with this write.
             was = self._condition(predicate, self.snapshot.schema)
             files = self.snapshot.files(REMOVED_FILE_COLUMNS, was)
+            if units:
+                tags = units_of(files)
+                files = pc.filter(files, pc.or_(pc.is_null(tags), pc.is_in(tags, value_set=string_array(list(units)))))
             selection = self._split(files, was, leaving)
+            if units and was is not None:
+                from delta_orch.writing.selection import files_with
+
+                selection = selection._replace(partial=files_with(self.engine, self.snapshot, selection.partial, was))
         if was is None:
             self.transaction.read_whole_table()
         else:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+import delta_orch.arrow_compute as pc
 from delta_orch.engines.base import Engine
 from delta_orch.engines.scan_plan import with_row_addresses
 from delta_orch.expressions.nodes import Expression
@@ -47,3 +48,20 @@ def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: 
     plan = scan_of_files(snapshot, files.select(SCAN_COLUMNS).combine_chunks(), columns=(), where=where)
     found = engine.to_arrow(engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)), limit=1)
     return FileTable(files).path[found.column(ADDRESS.file_number)[0].as_py()].as_py() if found.num_rows else None
+
+
+def files_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> pa.Table:
+    """The files that have a row for which a predicate is true. The predicate's columns are read.
+
+    Args:
+        snapshot: As of `first_file_with`, as are `where` and the errors.
+        files: Columns of `plan.REMOVED_FILE_COLUMNS`.
+    """
+    from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
+    from delta_orch.writing.row_address import ADDRESS
+
+    if files.num_rows == 0:
+        return files
+    plan = scan_of_files(snapshot, files.select(SCAN_COLUMNS).combine_chunks(), columns=(), where=where)
+    found = engine.to_arrow(engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)))
+    return files.take(pc.unique(found.column(ADDRESS.file_number)))

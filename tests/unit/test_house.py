@@ -133,7 +133,6 @@ def examples() -> Iterator[tuple[str, str, str]]:
 
 INNER = {
     ("dagster", "checks"): "the rules of asset checks, a module of functions",
-    ("pipeline.incremental", "cdc_app_id"): "for processes that are no orchestrator",
     ("spark_source.source", "DeltaOrchSource"): "where Spark does not find it by itself",
     ("spark_source.batches", "write_batches"): "foreachBatch, beside the sink",
     ("spark_source.errors", "explained"): "for errors of Spark's own actions",

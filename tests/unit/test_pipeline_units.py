@@ -204,6 +204,31 @@ def test_units_are_listed_and_undone(tmp_path: Path) -> None:
             table.undo(**wrong)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("compacts", [False, True])
+@pytest.mark.parametrize("ways", WAYS)
+def test_units_with_long_names_are_written_and_undone_apart(
+    tmp_path: Path, ways: dict[str, Any], compacts: bool
+) -> None:
+    """Statistics hold the beginning of a text, which is the same in all these names."""
+    table = DeltaTable(tmp_path / "t")
+    parts = [f"a name that is longer than what statistics hold, {number}" for number in range(4)]
+    for number, part in enumerate(parts):
+        report = write(table, 7, [number], part, options={"user_metadata": '{"run_id": "r"}'}, **ways)
+        assert (report.outcome, table.snapshot().num_files) == ("written", number + 1)
+    if compacts and ways:
+        table.optimize()
+    other = write(table, 7, [9], **ways)
+    assert other.commit is not None
+    assert not int(other.commit.operation_metrics.get("numRemovedFiles", 0))
+    if compacts and ways:
+        assert (
+            write(table, 8, [10], parts[1], options={"user_metadata": '{"run_id": "r"}'}, **ways).outcome == "replaced"
+        )
+        assert ids_of(table) == [0, 2, 3, 9, 10]
+    assert table.undo(run="r").rows_removed == 4
+    assert ids_of(table) == [9]
+
+
 def test_an_append_only_table_keeps_its_rows(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     write(table, 7, [1], options={"properties": {"delta.appendOnly": "true"}})
