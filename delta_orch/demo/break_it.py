@@ -94,8 +94,8 @@ def replace_by_redo(pipeline: Pipeline, processes: Processes) -> Outcome:
         *_followed(pipeline, refreshed, 1),
         *as_checks(pipeline.verify()),
     ]
-    flights, readings = (f"{before[table]} by {after[table]}" for table in bronze)
-    outcome = f"{day}: replaced; {flights} flights, {readings} readings, and silver and gold followed"
+    flights, readings = (f"{before[table]} → {after[table]}" for table in bronze)
+    outcome = f"{day}: replaced; flights {flights}, readings {readings}, and silver and gold followed"
     return Outcome(outcome, checks, {"replaced": len(bronze)})
 
 
@@ -156,7 +156,7 @@ def undo_run(pipeline: Pipeline, processes: Processes) -> Outcome:
     checks = [
         Check("the run had loaded the day", all(loaded.values())),
         Check("undo removed as many rows as it had loaded", removed == {table: loaded[table] for table in bronze}),
-        Check("bronze, weather and silver were what they had been before", after == before),
+        Check("bronze, weather and silver had as many rows as before the run", after == before),
         Check("the next run wrote the day anew", [again.outcome(table) for table in bronze] == ["written"] * 2),
         Check("now all have the real rows", _real_rows(pipeline, day) == {t: pipeline.rows(t, day) for t in tables}),
         *_followed(pipeline, refreshed, 1),

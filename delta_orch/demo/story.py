@@ -88,9 +88,9 @@ def maintain(pipeline: Pipeline, stages: Stages, results: Results) -> None:
             results.vacuums.append(
                 Vacuum(
                     name,
-                    files_found=metadata.get("delta/vacuum_found_files", 0),
-                    files_deleted=metadata.get("delta/vacuum_deleted_files", 0),
-                    bytes_deleted=metadata.get("delta/vacuum_deleted_bytes", 0),
+                    files_found=metadata["delta/vacuum/found_files"],
+                    files_deleted=metadata.get("delta/vacuum/deleted_files", 0),
+                    bytes_deleted=metadata.get("delta/vacuum/deleted_bytes", 0),
                 )
             )
 

@@ -21,6 +21,11 @@ from tests.certain import some
 NO_DELAY = {"retries": 1, "retry_delay": timedelta(0)}
 
 
+def day_of(number: int) -> datetime:
+    """The logical date of a later run: one of the same date would do the first one again."""
+    return datetime(2024, 1, number, tzinfo=UTC)
+
+
 def readings(day: str, *values: int) -> pa.Table:
     return pa.table({"day": pa.array([day] * len(values), pa.string()), "value": pa.array(values, pa.int64())})
 
@@ -70,8 +75,7 @@ def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: Delta
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
     source.append(readings("b", 3))
     source.overwrite(readings("a", 5), replace_where="day = 'a'")
-    # A run of the same day takes the place of the one before, with its XComs.
-    reports += [runs.xcom(runs.run(dag), "silver") for _ in range(2)]
+    reports += [runs.xcom(runs.run(dag, day_of(number)), "silver") for number in (2, 3)]
     assert rows(tmp_path / "target") == [("a", 10), ("b", 6)]
     assert function.ranges == [(None, 0), (1, 2)]
     assert [report["outcome"] for report in reports] == ["written", "written", "nothing new"]
@@ -156,7 +160,7 @@ def test_partitions_that_became_empty_are_cleared(runs, source: DeltaTable, tmp_
     runs.run(dag)
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4), ("b", 6)]
     source.overwrite(readings("b").slice(0, 0), replace_where="day = 'b'")
-    runs.run(dag, datetime(2024, 1, 2, tzinfo=UTC))
+    runs.run(dag, day_of(2))
     assert rows(tmp_path / "target") == [("a", 2), ("a", 4)]
 
 
@@ -169,7 +173,7 @@ def test_empty_result_moves_the_cursor(runs, source: DeltaTable, tmp_path: Path)
 
     dag = double_of(tmp_path, "empty_result", nothing)
     runs.run(dag)
-    runs.run(dag, datetime(2024, 1, 2, tzinfo=UTC))
+    runs.run(dag, day_of(2))
     assert calls == [0]
     assert rows(tmp_path / "target") == []
 
@@ -249,9 +253,9 @@ def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, t
         )
     runs.run(dag)
     other.append(readings("y", 8))
-    report = runs.xcom(runs.run(dag), "silver")
+    report = runs.xcom(runs.run(dag, day_of(2)), "silver")
     assert report["source_ending_versions"] == {"two": 1}
-    assert runs.xcom(runs.run(dag), "silver")["outcome"] == "nothing new"
+    assert runs.xcom(runs.run(dag, day_of(3)), "silver")["outcome"] == "nothing new"
     assert seen == [["one", "two"], ["two"]]
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("x", 9), ("y", 8)]
 
@@ -273,6 +277,7 @@ def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: De
             source={"one": tmp_path / "source", "two": tmp_path / "other"},
             target=tmp_path / "target",
             python_callable=union,
+            write="overwrite_partitions",
             partition_by=["day"],
             bootstrap="changes",
             max_versions=1,
@@ -287,7 +292,7 @@ def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: De
     expected = [("a", 1), ("a", 2), ("a", 5), ("x", 5), ("x", 9), ("y", 5), ("y", 6)]
     assert rows(tmp_path / "target") == expected
     assert runs.xcom(run, "silver")["source_ending_versions"] == {"two": 3}
-    assert runs.xcom(runs.run(dag), "silver")["outcome"] == "nothing new"
+    assert runs.xcom(runs.run(dag, day_of(2)), "silver")["outcome"] == "nothing new"
 
 
 @pytest.mark.slow

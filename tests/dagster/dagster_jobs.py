@@ -236,16 +236,23 @@ def both(context: dg.AssetExecutionContext, batch: ChangeBatch):  # type: ignore
     return {"one": rows, "two": None if is_fault("second") else rows}
 
 
-def incremental_job(asset: dg.AssetsDefinition) -> dg.JobDefinition:
-    def told(*arguments: Any) -> Any:
-        if is_fault("kill"):
-            os.kill(os.getpid(), signal.SIGKILL)
-        if is_fault("after"):
-            raise RuntimeError("lost after the commit")
-        return tell(*arguments)
+_TELL = incremental.incremental_metadata
 
+
+def _told(*arguments: Any) -> Any:
+    """In place of what tells Dagster of a commit."""
+    fault = os.environ.get("DELTA_TEST_FAULT", "")
+    if fault == "kill":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if fault == "after":
+        raise RuntimeError("lost after the commit")
+    return _TELL(*arguments)
+
+
+def incremental_job(asset: dg.AssetsDefinition) -> dg.JobDefinition:
+    # For the rest of the process, which has no fault but in these jobs.
     module: Any = incremental
-    tell, module.incremental_metadata = module.incremental_metadata, told
+    module.incremental_metadata = _told
     jobs = [dg.define_asset_job("incremental_job", executor_def=dg.in_process_executor)]
     return dg.Definitions([asset], jobs=jobs).resolve_job_def("incremental_job")
 

@@ -40,8 +40,8 @@ class Lake:
         """The error the step of a run ends with, or what keeps its definitions from loading."""
         try:
             result = self.run(*assets, raise_on_error=False, **extras)
-        except DeltaError as error:
-            return error
+        except DeltaError as refused:
+            return refused
         assert not result.success
         with pytest.raises(Exception) as caught:
             self.run(*assets, **extras)
