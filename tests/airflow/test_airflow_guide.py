@@ -100,6 +100,14 @@ def test_appending_and_undo(runs: Any, tmp_path: Path) -> None:
     assert rows(tmp_path / "payments") == []
 
 
+def test_overwrites(runs: Any, tmp_path: Path) -> None:
+    dag = load(GUIDE, "Overwrites", tmp_path)
+    runs.run(dag, datetime(2026, 1, 3, tzinfo=UTC))
+    late = runs.run(dag, JANUARY_2)
+    assert runs.xcom(late, "prices")["outcome"] == "fenced"
+    assert rows(tmp_path / "prices") == [{"day": "2026-01-03", "price": 3}]
+
+
 @pytest.mark.slow
 def test_incremental_tasks(runs: Any, tmp_path: Path) -> None:
     dag = load(GUIDE, "Incremental tasks", tmp_path)
@@ -135,7 +143,7 @@ def test_the_moved_tasks_run(runs: Any, tmp_path: Path) -> None:
 
 
 def test_every_example_is_run() -> None:
-    assert GUIDE.count("```python\n") == 6
+    assert GUIDE.count("```python\n") == 7
 
 
 @pytest.mark.parametrize("heading", SECTIONS)
