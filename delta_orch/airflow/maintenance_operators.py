@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.step import StepReport
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.protocol.table_properties import parse_size_bytes
 
 if TYPE_CHECKING:

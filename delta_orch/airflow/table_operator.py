@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.delta_table import DeltaTable
-    from delta_orch.pipeline.step import StepReport
+    from delta_orch.pipeline.step_report import StepReport
 
 
 OperatorArgument = Any

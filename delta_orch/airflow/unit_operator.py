@@ -10,7 +10,8 @@ from delta_orch.airflow.expansion import mapped_arguments, unnamed_instance
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.run_context import TaskRun, mapped_name
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
-from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import AIRFLOW
 from delta_orch.pipeline.unit import ON_REDO, OnRedo
 

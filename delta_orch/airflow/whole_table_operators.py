@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.write.commit_options import CommitOptions, CommitResult
-    from delta_orch.pipeline.step import Mode, StepReport
+    from delta_orch.pipeline.step import Mode
+    from delta_orch.pipeline.step_report import StepReport
 
 
 class _VersionOperator(DeltaUnitOperator):

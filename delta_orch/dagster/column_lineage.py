@@ -15,7 +15,7 @@ from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.dagster.metadata import Metadata
 from delta_orch.delta_table import TableSnapshot
 from delta_orch.engines.scan_plan import ScanPlan
-from delta_orch.pipeline.step import StepReport
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.scan.scan import Scan
 
 LINEAGE = "dagster/column_lineage"

@@ -42,7 +42,8 @@ from delta_orch.pipeline.incremental import (
     ensure_max_versions,
 )
 from delta_orch.pipeline.recorded import find_commit_after
-from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode

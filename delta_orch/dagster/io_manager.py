@@ -58,7 +58,8 @@ from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import OPS, asset_owner
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
 from delta_orch.pipeline.unit import Attempt

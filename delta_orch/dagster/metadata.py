@@ -20,7 +20,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows, deleted_rows_ratio
 from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.recorded import said_by
-from delta_orch.pipeline.step import StepReport
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.protocol.types import StructType
 
 STORAGE_KIND = "deltalake"

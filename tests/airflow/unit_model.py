@@ -25,7 +25,8 @@ import pyarrow as pa
 from delta_orch import DeltaTable
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.errors import ConcurrentTransactionError, RedoNotPossibleError
-from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.step_report import StepReport
 
 DAYS = (datetime(2024, 1, 5, tzinfo=UTC), datetime(2024, 1, 6, tzinfo=UTC))
 WAYS: dict[str, dict[str, Any]] = {

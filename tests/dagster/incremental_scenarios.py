@@ -23,7 +23,8 @@ import pyarrow as pa
 from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.step_report import StepReport
 
 Row = tuple[int, str, str, int]
 NAMES = ("id", "day", "region", "n")

@@ -12,7 +12,8 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.pipeline.incremental import IncrementalReader
-from delta_orch.pipeline.step import Step, StepReport
+from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.unit import Attempt, Unit
 from delta_orch.storage.open import open_store
 from delta_orch.testing import StoreCall, open_table

@@ -21,7 +21,8 @@ from delta_orch.errors import (
 )
 from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-from delta_orch.pipeline.step import Mode, Step, StepReport
+from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.unit import Attempt, OnRedo, Unit
 
 UNIT = "airflow:dag.task:{}"

@@ -1,0 +1,88 @@
+"""What a step did: its outcome, its commit, and what an orchestrator tells its users."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from delta_orch.pipeline.unit import Outcome, RecordedUnit
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.log.write.commit_options import CommitResult
+    from delta_orch.pipeline.audit import AuditFinding
+    from delta_orch.pipeline.incremental import ChangeBatch
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What a step did.
+
+    Attributes:
+        table: The table.
+        version: The version it committed, or of `recovered` the commit that was found. Otherwise the version it found;
+            None without a table, and of a staged write.
+        outcome: See `unit.Outcome`.
+        rows_replaced: Of `replaced`: how many rows left, where the log tells.
+        fenced_by: Of `fenced`: the run that has written the unit.
+        reason: Why it changed nothing.
+        left_out: Units that the commit left as they are: a newer run has written them, or this one before.
+        commit: The last commit; None where the step was over before it computed anything.
+        recovered: The commit that stands for the one that this attempt would have made.
+        batches: The batches of changes that an incremental step processed, in order.
+        findings: What the audits found before the commit.
+    """
+
+    table: DeltaTable
+    version: int | None
+    outcome: Outcome
+    rows_replaced: int | None = None
+    fenced_by: str | None = None
+    reason: str | None = None
+    left_out: tuple[str, ...] = ()
+    commit: CommitResult | None = None
+    recovered: RecordedUnit | None = None
+    batches: tuple[ChangeBatch, ...] = ()
+    findings: tuple[AuditFinding, ...] = ()
+
+    @property
+    def has_written(self) -> bool:
+        """Whether the step has made a commit of its own, or one that waits to be published."""
+        return self.outcome in ("written", "replaced")
+
+    def sentence(self) -> str:
+        """What happened, in one line."""
+        if self.outcome == "written":
+            return f"Written: version {self.version} of {self.table.uri}"
+        if self.outcome == "replaced":
+            rows = "the rows" if self.rows_replaced is None else f"{self.rows_replaced:,} rows"
+            return f"Replaced {rows} that an earlier attempt wrote: version {self.version} of {self.table.uri}"
+        if self.outcome == "recovered":
+            return f"Recovered: {self.reason}, version {self.version} of {self.table.uri}"
+        if self.outcome == "fenced":
+            return f"Fenced: {self.reason}, and {self.table.uri} stays as it is"
+        return f"Nothing new: {self.reason or 'there was nothing to do'}"
+
+    @property
+    def metrics(self) -> dict[str, int | str]:
+        """`commitInfo.operationMetrics` of the last commit."""
+        if self.recovered is not None:
+            metrics = self.recovered.commit_info.get("operationMetrics")
+            return dict(metrics) if isinstance(metrics, Mapping) else {}
+        return {} if self.commit is None else dict(self.commit.operation_metrics)
+
+    def snapshot(self) -> TableSnapshot:
+        """The table as the step left it: the version it committed, else the newest.
+
+        Raises:
+            TableNotFoundError: There is no table.
+        """
+        newest = self.table.snapshot()
+        # Others may have committed since.
+        is_own = self.has_written or self.recovered is not None
+        return (
+            newest
+            if self.version in (None, newest.version) or not is_own
+            else self.table.snapshot(version=self.version)
+        )
