@@ -108,9 +108,7 @@ class SubmittedRun:
                 "version": txn.version,
                 "scope": None if txn.scope is None else to_spark_sql(txn.scope),
                 "follows": txn.follows,
-                "exact": txn.exact,
                 "ordered": txn.ordered,
-                "looks_only": txn.looks_only,
                 "is_unit": txn.is_unit,
                 "replaces": txn.replaces,
             }

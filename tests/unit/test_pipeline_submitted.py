@@ -46,8 +46,8 @@ def test_every_field_travels() -> None:
     txns = (
         TxnId("a", 1, scope=parse_expression("`odd name` = 'x''y'")),
         TxnId("b", 2, follows=-1),
-        TxnId("c", 3, exact=True),
-        TxnId("d", 4, ordered=True, looks_only=True),
+        TxnId("c", 3, is_unit=True, replaces=True),
+        TxnId("d", 4, ordered=True),
     )
     run = SubmittedRun("s3://lake/ü t", txns)
     assert submitted_run(run.environment()) == run

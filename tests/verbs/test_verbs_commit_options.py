@@ -156,32 +156,6 @@ def test_by_default_a_lower_version_is_a_repetition(table: DeltaTable, days: Any
     assert not table.append(days(("a", 2)), txn=("app", 6)).skipped
 
 
-def test_exactly_the_same_version_is_a_repetition_where_asked(table: DeltaTable, days: Any) -> None:
-    def append(version: int) -> bool:
-        return not table.append(days(("a", version)), txn=TxnId("app", version, exact=True)).skipped
-
-    assert [append(v) for v in (5, 5, 4, 4, 5, 6)] == [True, False, True, False, True, True]
-    assert table.txns() == {"app": 6}
-    late = table_of_now(table)
-    DeltaTable(table.uri).append(days(("a", 7)), txn=("app", 7))
-    assert late.append(days(("a", 7)), txn=TxnId("app", 7, exact=True)).skipped
-    with pytest.raises(ConflictError, match="same application id"):
-        late.append(days(("a", 3)), txn=TxnId("app", 3, exact=True))
-
-
-def test_what_another_step_has_recorded_keeps_a_commit_out_and_is_not_recorded(table: DeltaTable, days: Any) -> None:
-    looks = TxnId("other", 1, ordered=True, looks_only=True)
-    table.append(days(("a", 1)), txn=[looks, TxnId("own", 1)])
-    assert table.txns() == {"own": 1}
-    table.append(days(("b", 1)), txn=TxnId("other", 2))
-    assert table.append(days(("c", 1)), txn=[looks, TxnId("own", 2)]).skipped
-    # Alone it makes nothing happen once; and of a commit for some partitions it would leave out the others, too.
-    for txn in (looks, [looks, TxnId("d", 1, parse_expression("day = 'd'"))]):
-        with pytest.raises(InvalidRequestError, match="only looks"):
-            table.append(days(("d", 1)), txn=txn)
-    assert table.txns() == {"own": 1, "other": 2}
-
-
 def test_expired_identifiers_are_forgotten(table: DeltaTable, days: Any) -> None:
     table.append(
         days(("a", 1)), txn=("app", 1), properties={"delta.setTransactionRetentionDuration": "interval 1 second"}

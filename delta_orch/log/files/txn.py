@@ -23,14 +23,8 @@ class TxnId:
     `skipped` and adds nothing. With a `scope`, a predicate over partition columns, it guards only the rows inside:
     a commit may carry many of them, and those that are stale leave their partitions out of it while the others commit.
 
-    With `exact`, only the very same version counts as recorded: another one, higher or lower, is committed and takes
-    its place ("it would be valid for the version to decrease", says the protocol).
-
     With `ordered`, the same version may be committed again, and only a later one keeps it out: what is recorded says
     how far the table has come in time, not who wrote it.
-
-    With `looks_only` the commit does not record it: it is another step's, and only what that one has recorded matters.
-    The commit's own stand beside it, without a scope.
 
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
@@ -47,9 +41,7 @@ class TxnId:
     version: int
     scope: Expression | None = None
     follows: int | None = None
-    exact: bool = False
     ordered: bool = False
-    looks_only: bool = False
     is_unit: bool = False
     replaces: bool = False
 
@@ -60,9 +52,7 @@ class TxnId:
 
     def is_recorded_by(self, version: int) -> bool:
         """Whether a recorded version makes this one's commit a repetition."""
-        if self.ordered:
-            return version > self.version
-        return version == self.version if self.exact else version >= self.version
+        return version > self.version if self.ordered else version >= self.version
 
 
 UNIT_PREFIXES = ("dagster:", "dagster-op:", "airflow:")
@@ -85,7 +75,7 @@ def gone_with_rows(recorded: TxnVersions) -> dict[str, int]:
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
-    """Those recorded at the same version or, unless they are `exact`, a later one."""
+    """Those recorded at the same version or a later one."""
     versions = ((txn, recorded.get(txn.app_id)) for txn in txns)
     return tuple(txn for txn, version in versions if version is not None and txn.is_recorded_by(version))
 

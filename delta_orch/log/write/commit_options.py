@@ -144,13 +144,6 @@ def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:
                 app_id=parsed.app_id,
             )
         seen.add(parsed.app_id)
-    recording = [parsed for parsed in txns if not parsed.looks_only]
-    if len(recording) < len(txns) and (not recording or any(parsed.scope is not None for parsed in txns)):
-        raise InvalidRequestError(
-            "A txn that only looks needs others that are recorded, for all rows of the commit",
-            cause="It guards all rows, but does not make the commit happen once",
-            remedy="Add a TxnId without looks_only, and give none a scope",
-        )
     return txns
 
 

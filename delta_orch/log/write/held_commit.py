@@ -64,8 +64,8 @@ _PROVENANCE_KINDS: Mapping[str, tuple[type, ...]] = {
     "metrics": (dict,), "rows_preserved": (bool,), "predicate": (str, _NONE), "txn_id": (str,),
 }  # fmt: skip
 _TXN_KINDS: Mapping[str, tuple[type, ...]] = {
-    "app_id": (str,), "version": (int,), "scope": (str, _NONE), "follows": (int, _NONE), "exact": (bool,),
-    "ordered": (bool,), "looks_only": (bool,), "is_unit": (bool,), "replaces": (bool,),
+    "app_id": (str,), "version": (int,), "scope": (str, _NONE), "follows": (int, _NONE),
+    "ordered": (bool,), "is_unit": (bool,), "replaces": (bool,),
 }  # fmt: skip
 
 

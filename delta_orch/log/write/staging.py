@@ -295,7 +295,7 @@ class Staging:
 
     def _own_units(self, adds: pa.Table) -> pa.Array:
         """The unit of each file, where the commit writes it; null for none."""
-        units = [txn for txn in self._txns if txn.is_unit and not txn.looks_only]
+        units = [txn for txn in self._txns if txn.is_unit]
         found = pa.nulls(adds.num_rows, pa.string())
         if len(units) == 1 and units[0].scope is None:
             return pc.fill_null(found, units[0].app_id)
@@ -482,7 +482,7 @@ class Staging:
             changes_data=self._staged.changes_data,
             changes_metadata=self._staged.metadata is not None,
             begins_to_track_rows=begins_to_track_rows(self._before, result),
-            app_ids=frozenset(txn.app_id for txn in txns if not txn.looks_only),
+            app_ids=frozenset(txn.app_id for txn in txns),
             domains=frozenset(self._staged.domain_metadata),
             isolation_level=isolation_level or result.properties.isolation_level,
             settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),

@@ -476,7 +476,7 @@ class Transaction(Staging):
         return serialize_actions([info]) + fitted.serialize(self._txn_actions(), removed_ms)
 
     def _txn_actions(self) -> tuple[Txn, ...]:
-        versions = {**self._taken_back, **{txn.app_id: txn.version for txn in self._txns if not txn.looks_only}}
+        versions = {**self._taken_back, **{txn.app_id: txn.version for txn in self._txns}}
         return tuple(Txn(app_id, version, self._now_ms) for app_id, version in versions.items())
 
     def _forget_derived(self) -> None:
