@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
 
-from delta_orch.expressions.grammar_parts import Mention, Parts
+from delta_orch.expressions.grammar_parts import SUBQUERY, Mention, Parts
 from delta_orch.expressions.nodes import (
     And,
     Call,
@@ -202,7 +202,7 @@ class Reader(Parts):
         if plain is not None and (listed := self._listed()) is not None:
             return In(plain, listed)
         if self.at_subquery():
-            return self.subquery("IN", start, child)
+            self.foreign(SUBQUERY)
         values = self.expressions(")")
         if not values:
             raise Unreadable("A list is empty")
@@ -235,7 +235,7 @@ class Reader(Parts):
             which = "ALL" if (self.advance().upper() == "ALL") != is_negated else "ANY"
             self.expect("(")
             if self.at_subquery():
-                return self.subquery(operator, start, left)
+                self.foreign(SUBQUERY)
             return self.operation(f"{operator} {which}", start, left, *self.expressions(")"))
         pattern = self.value()
         escape = ""
@@ -316,10 +316,10 @@ class Reader(Parts):
             if self.word in ("?", ":"):
                 self.foreign("a parameter")
             if self.word == "*":
-                return self.star()
+                self.foreign("a select list")
             raise Unreadable("An operand is missing") if self.kind == "end" or self.word == ")" else self.unexpected()
         if self.at_subquery():
-            return self.subquery("", start)
+            self.foreign(SUBQUERY)
         values = self.expressions(")")
         if not values:
             raise Unreadable("An operand is missing")

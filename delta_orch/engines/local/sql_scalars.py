@@ -6,9 +6,8 @@ transpiling is not equality. Sessions run in UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Protocol
 
 from delta_orch.engines.local import sql_dates, sql_nested, sql_operators, sql_text
@@ -109,26 +108,6 @@ class Columns(Protocol):
         """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
 
 
-class QueryColumns:
-    """Those of a query, which may hold queries."""
-
-    def subquery(self, scalars: Scalars, node: Operation) -> Typed:
-        """A query that stands for a value."""
-        raise unsupported(describe(node))
-
-
-class _Parameters:
-    """Those of a lambda, by their names in lower case, which hide columns."""
-
-    def __init__(self, parameters: Mapping[str, Typed], around: Columns) -> None:
-        self._parameters = parameters
-        self._around = around
-
-    def find(self, path: tuple[str, ...]) -> Typed:
-        value = self._parameters.get(path[0].lower())
-        return self._around.find(path) if value is None else reduce(struct_field, path[1:], value)
-
-
 class Scalars:
     """Translates expressions, resolved ones and what text says; one instance for one place in a query."""
 
@@ -216,10 +195,6 @@ class Scalars:
         if len(found.sql) > _MAX_CHARACTERS:
             raise too_deep()  # some rules write an operand several times
         return found
-
-    def inside(self, parameters: Mapping[str, Typed]) -> Scalars:
-        """For the body of a lambda."""
-        return Scalars(_Parameters(parameters, self._columns))
 
     # --- predicates
 
@@ -318,10 +293,6 @@ class Scalars:
         if node.detail:
             raise unsupported("ILIKE with an escape")
         return sql_text.case_blind_like(self, node.arguments)
-
-    def subquery(self, node: Operation) -> Typed:
-        columns = self._columns if isinstance(self._columns, QueryColumns) else QueryColumns()
-        return columns.subquery(self, node)
 
     # --- choices
 
@@ -447,7 +418,6 @@ OPERATIONS: dict[str, _Rule] = {
     "LIKE": Scalars.like,
     "ILIKE": Scalars.case_blind_like,
     **{f"{name} {which}": Scalars.like_several for name in ("LIKE", "ILIKE") for which in ("ANY", "ALL")},
-    "RLIKE": lambda scalars, node: sql_text.regexp_like(scalars, node.arguments),
     "CASE": Scalars.case,
     "CASE OF": Scalars.case,
     "+": _signed(Scalars.arithmetic, sql_operators.plus),
@@ -456,7 +426,6 @@ OPERATIONS: dict[str, _Rule] = {
     "/": Scalars.division,
     "%": Scalars.remainder,
     "DIV": Scalars.whole_quotient,
-    "SUBQUERY": Scalars.subquery,
     "&": Scalars.bitwise,
     "|": Scalars.bitwise,
     "^": Scalars.bitwise,
