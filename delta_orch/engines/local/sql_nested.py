@@ -62,7 +62,6 @@ def array_contains(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {wanted} IS NOT NULL THEN {found} END", BOOLEAN)
 
 
-# An element is kept where it is the first that equals it; to DuckDB, as to Spark, nulls do.
 
 
 def element(scalars: Scalars, arguments: Sequence[Expression], base: int) -> Typed:
