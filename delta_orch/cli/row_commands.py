@@ -380,10 +380,10 @@ def _report(at: Target, result: CommitResult, nothing: str = "No row to change")
     take.argument("--table", "NAME=URI", "A table by a name of its own, repeatable.", action="append", default=[]),
     take.ENGINE,
     take.DRY_RUN,
-    first=take.argument("uri", "STATEMENT", "One statement of Spark SQL; a table is delta.`path` or a --table."),
+    first=take.argument("uri", "STATEMENT", "One statement of SQL; a table is delta.`path` or a --table."),
 )
 def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
-    """Run one statement of Spark SQL: see docs/sql.md."""
+    """Run one statement of SQL: see docs/sql.md."""
     import pyarrow as pa
 
     from delta_orch.log.write.commit_options import CommitResult

@@ -1,4 +1,4 @@
-"""A statement of Spark SQL as words and signs, with the text between them as the user wrote it."""
+"""A statement of SQL as words and signs, with the text between them as the user wrote it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`delta_orch.sql`: one statement of Spark SQL, read once, onto the verbs that methods call."""
+"""`delta_orch.sql`: one statement, a query for the engine or a call of a verb."""
 
 from __future__ import annotations
 

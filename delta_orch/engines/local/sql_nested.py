@@ -62,8 +62,6 @@ def array_contains(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"CASE WHEN {array.sql} IS NOT NULL AND {wanted} IS NOT NULL THEN {found} END", BOOLEAN)
 
 
-
-
 def element(scalars: Scalars, arguments: Sequence[Expression], base: int) -> Typed:
     """`array[index]`, from zero, `map[key]`, and `element_at`, from one."""
     value, key = (scalars.scalar(argument) for argument in arguments)
