@@ -135,7 +135,8 @@ class DeltaWriteOperator(DeltaRowsOperator):
 
     Args:
         python_callable: Returns the rows. Give this or `sql`.
-        sql: A query over `tables`, in the engine's own SQL: Spark's, or DuckDB's; a name ending in `.sql` is read from file. (templated)
+        sql: A query over `tables`, in the SQL of the engine: Spark's, or DuckDB's; a name ending in `.sql` is read from
+            file. (templated)
         tables: Names used in `sql` → tables of the same connection; the XCom of a task is the version it committed.
             (templated)
         op_args: Positional arguments. (templated)
