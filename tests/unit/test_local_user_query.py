@@ -239,10 +239,10 @@ def files_read(table: DeltaTable, query: str, monkeypatch: pytest.MonkeyPatch) -
     counts: list[int] = []
     original = module.run_query
 
-    def counted(query: Any) -> Any:
+    def counted(query: Any, connection: Any) -> Any:
         plans = [used.relation.plan for used in query.inputs.values()]
         counts.append(sum(plan.files.num_rows for plan in plans if plan is not None))
-        return original(query)
+        return original(query, connection)
 
     monkeypatch.setattr(module, "run_query", counted)
     delta_orch.sql(query, tables={"t": table, "u": WORDS})

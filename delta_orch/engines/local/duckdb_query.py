@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, NamedTuple
@@ -96,13 +96,17 @@ class _Input:
             raise
 
 
-def run_query(query: DuckDBQuery) -> Iterator[pa.RecordBatch]:
-    """The rows of a query. The first batch of a user's has none, and tells the columns."""
+def run_query(query: DuckDBQuery, connection: Connection | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a query. The first batch of a user's has none, and tells the columns.
+
+    Args:
+        connection: To run it on, which is closed then; None for one of its own.
+    """
     inputs = {label: narrowed(used.relation, used.columns) for label, used in query.inputs.items()}
     native = {label: scan for label, relation in inputs.items() if (scan := native_input(relation)) is not None}
     has_begun = False
     try:
-        for batch in _batches(query, inputs, native):
+        for batch in _batches(query, inputs, native, connection):
             yield batch
             has_begun |= batch.num_rows > 0
     except (InvalidExpressionError, StorageError) as e:
@@ -119,10 +123,13 @@ def run_query(query: DuckDBQuery) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(
-    query: DuckDBQuery, inputs: Mapping[str, LocalRelation], native: Mapping[str, NativeScan]
+    query: DuckDBQuery,
+    inputs: Mapping[str, LocalRelation],
+    native: Mapping[str, NativeScan],
+    connection: Connection | None = None,
 ) -> Iterator[pa.RecordBatch]:
     streams: list[_Input] = []
-    with _connected(query) as connection:
+    with _connected(query) if connection is None else closing(connection) as connection:
         with _errors_of(streams, query):
             if query.keeps_sides:
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")

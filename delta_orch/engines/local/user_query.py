@@ -9,7 +9,6 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
 from dataclasses import replace
 from decimal import Decimal
 from typing import Any
@@ -90,11 +89,16 @@ def open_query(query: str, relations: Mapping[str, LocalRelation]) -> pa.RecordB
         UnsupportedExpressionError: It is another statement, or calls a table function that may read more.
         MissingDependencyError: DuckDB is not installed.
     """
-    with closing(connect()) as connection, duckdb_errors("The query cannot be read", QUERY_REMEDY):
-        ((tree,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
-    reads = _Reads(_select_of(json.loads(tree), query))
-    rows = run_query(DuckDBQuery(query, None, reads.inputs(relations)))
-    return pa.RecordBatchReader.from_batches(next(rows).schema, rows)
+    connection = connect()
+    try:
+        with duckdb_errors("The query cannot be read", QUERY_REMEDY):
+            ((tree,),) = connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [query]).fetchall()
+        inputs = _Reads(_select_of(json.loads(tree), query)).inputs(relations)
+        rows = run_query(DuckDBQuery(query, None, inputs), connection)
+        return pa.RecordBatchReader.from_batches(next(rows).schema, rows)
+    except BaseException:
+        connection.close()
+        raise
 
 
 def _select_of(tree: _Node, query: str) -> _Node:
