@@ -119,7 +119,8 @@ class DeltaTable(TableVerbs):
         return self.store.uri
 
     def __repr__(self) -> str:
-        return f"DeltaTable({redacted(self.uri)!r})"
+        # A debugger shows it while it is being made.
+        return f"DeltaTable({redacted(self.uri)!r})" if hasattr(self, "store") else "<DeltaTable, not yet open>"
 
     def __getstate__(self) -> dict[str, object]:
         # What was read is left behind: another process reads for itself.

@@ -16,6 +16,8 @@ from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
 from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine, parse_columns
 from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
+from delta_orch.protocol.arrow_building import python_rows
+from delta_orch.protocol.epoch import FarMoment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -126,7 +128,7 @@ def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
     for batch in reader:
         if len(rows) >= count:
             break
-        rows += batch.slice(0, count - len(rows)).to_pylist()
+        rows += python_rows(batch.slice(0, count - len(rows)))
     return rows
 
 
@@ -251,7 +253,7 @@ def json_value(value: Cell, data_type: DataType) -> Cell:
             return b64encode(value).decode()
         case float(), _ if not math.isfinite(value):
             return "NaN" if math.isnan(value) else ("Infinity" if value > 0 else "-Infinity")
-        case datetime(), _:
+        case ((datetime() | FarMoment()), _):
             return value.isoformat()
         case ((bool() | int() | float() | str()), _):
             return value
@@ -415,7 +417,7 @@ def _print_table(at: Target, rows: pa.Table) -> None:
     of_table = re.match(r"\s*(?:DESC|SHOW)", at.uri, re.IGNORECASE) is None
     # Arrow's milliseconds and other types of answers that are no table's.
     fields = schema_from_arrow(rows.schema).fields
-    found = rows.to_pylist()
+    found = python_rows(rows)
     if at.json:
         out.print_json(
             {

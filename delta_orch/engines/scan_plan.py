@@ -230,7 +230,8 @@ class ScanPlan:
         raise ProtocolViolationError(
             f"The log names the file {path} twice",
             cause="A checkpoint that repeats an entry, two spellings of one path, or two deletion vectors of one file",
-            remedy="Find out with fsck(deep=True) which; delete such a checkpoint while the commits are there",
+            remedy="Restore a version that names it once: table.restore(version). If a checkpoint repeats the entry, "
+            "delete the checkpoint, while its commits are there",
             path=path,
         )
 

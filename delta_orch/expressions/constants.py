@@ -5,13 +5,19 @@ from __future__ import annotations
 import math
 import re
 from calendar import monthrange
-from datetime import date, datetime, timedelta
+from datetime import date, timedelta
 from decimal import Context, Decimal
 from typing import NamedTuple
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Call, Expression, Literal, Operation
-from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, PARSERS, decimal_type_of, round_to_float
+from delta_orch.expressions.spark_literals import (
+    INTEGRAL_RANGES,
+    MAX_DECIMAL_DIGITS,
+    PARSERS,
+    decimal_type_of,
+    round_to_float,
+)
 from delta_orch.expressions.tokens import Unreadable
 from delta_orch.protocol.types import (
     BINARY,
@@ -49,10 +55,19 @@ _SUFFIXES: dict[str, DataType] = {"L": LONG, "S": SHORT, "Y": BYTE}
 
 
 def type_of(name: str) -> DataType | None:
-    """An atomic type by its name in Spark SQL, None for any other."""
+    """An atomic type by its name in Spark SQL, None for any other. Raises InvalidExpressionError for a decimal beyond
+    the digits that it may have."""
     decimal = re.fullmatch(r"(?:DECIMAL|DEC|NUMERIC)(?:\((\d{1,9})(?:,(\d{1,9}))?\))?", name)
     if decimal is not None:
-        return DecimalType(int(decimal[1] or 10), int(decimal[2] or 0))
+        precision, scale = int(decimal[1] or 10), int(decimal[2] or 0)
+        if not (1 <= precision <= MAX_DECIMAL_DIGITS and scale <= precision):
+            raise InvalidExpressionError(
+                f"There is no type {name}",
+                cause=f"A decimal has 1 to {MAX_DECIMAL_DIGITS} digits, and no more of them behind the point",
+                remedy="Write DECIMAL(38, 18), or less",
+                type=name,
+            )
+        return DecimalType(precision, scale)
     return _TYPES.get(name)
 
 
@@ -262,7 +277,8 @@ def months_after(start: Literal, months: int) -> Literal | None:
 
 
 def _after(start: Literal, step: timedelta, count: int) -> Literal | None:
-    assert isinstance(start.value, date | datetime)
+    if not isinstance(start.value, date):
+        return None
     try:
         return Literal(start.value + step * count, start.data_type)
     except OverflowError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import NamedTuple
 
@@ -21,6 +21,14 @@ from delta_orch.expressions.spark_literals import (
     PARSERS,
     natural_type,
     round_to_float,
+)
+from delta_orch.protocol.epoch import (
+    FarDate,
+    FarMoment,
+    date_of,
+    days_since_epoch,
+    micros_since_epoch,
+    moment_of,
 )
 from delta_orch.protocol.types import (
     BINARY,
@@ -38,7 +46,8 @@ from delta_orch.protocol.types import (
 )
 
 _MICROS_PER_DAY = 86_400_000_000
-_EPOCH_DAY = date(1970, 1, 1)
+# DuckDB takes what is beyond them for infinities.
+_MOST_DAYS, _MOST_MICROS = 2**31 - 3, 2**63 - 3
 
 
 def literal_type(literal: Literal) -> DataType:
@@ -80,7 +89,7 @@ def _parsed(text: str, data_type: DataType) -> Constant:
 
 
 def _canonical(value: Constant, data_type: DataType) -> Constant:
-    if data_type == TIMESTAMP:
+    if data_type == TIMESTAMP and not isinstance(value, FarMoment):
         return value.astimezone(UTC) if value.tzinfo is not None else value.replace(tzinfo=UTC)
     return float(value) if data_type in (FLOAT, DOUBLE) else value
 
@@ -106,24 +115,22 @@ def _is_number(value: Constant) -> bool:
 
 
 def _fit_date(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if not isinstance(value, datetime):
+    if not isinstance(value, datetime | FarMoment):
         return None
     grid = _grid_of(data_type)
     assert grid is not None
-    return _compare_with_timestamp(op, column, grid, _naive_utc(value))
+    return _compare(op, column, grid, lambda index: index * _MICROS_PER_DAY, micros_since_epoch(value))
 
 
 def _fit_timestamp(op: str, column: Column, data_type: DataType, value: Constant) -> Expression | None:
-    if isinstance(value, date) and not isinstance(value, datetime):
-        value = datetime(value.year, value.month, value.day)
-    elif not isinstance(value, datetime):
+    if isinstance(value, datetime | FarMoment):
+        micros = micros_since_epoch(value)
+    elif isinstance(value, date | FarDate):
+        # Times do not reach as far as days: what is beyond them is beyond every time.
+        micros = min(max(days_since_epoch(value) * _MICROS_PER_DAY, -_MOST_MICROS), _MOST_MICROS)
+    else:
         return None
-    naive = _naive_utc(value)
-    return Comparison(op, column, Literal(naive.replace(tzinfo=UTC) if data_type == TIMESTAMP else naive, data_type))
-
-
-def _naive_utc(moment: datetime) -> datetime:
-    return moment if moment.tzinfo is None else moment.astimezone(UTC).replace(tzinfo=None)
+    return Comparison(op, column, Literal(moment_of(micros, utc=data_type == TIMESTAMP), data_type))
 
 
 _Fit = Callable[[str, Column, DataType, Constant], Expression | None]
@@ -183,8 +190,7 @@ def _grid_of(data_type: DataType) -> _Grid | None:
         scale, bound = data_type.scale, 10**data_type.precision - 1
         return _Grid(data_type, -bound, bound, lambda index: _unscaled(index, scale))
     if data_type == DATE:
-        low, high = (date.min - _EPOCH_DAY).days, (date.max - _EPOCH_DAY).days
-        return _Grid(data_type, low, high, lambda index: _EPOCH_DAY + timedelta(days=index))
+        return _Grid(data_type, -_MOST_DAYS, _MOST_DAYS, date_of)
     return None
 
 
@@ -212,14 +218,6 @@ def _compare_with_number(operator: str, column: Expression, grid: _Grid, value: 
 
 def _to_double(index: int, scale: int) -> float:
     return float(index) if scale == 0 else float(_unscaled(index, scale))
-
-
-def _compare_with_timestamp(operator: str, column: Expression, grid: _Grid, moment: datetime) -> Expression:
-    """`column operator moment` for a date column, which counts as midnight; `moment` is naive, in UTC."""
-    from delta_orch.protocol.epoch import micros_since_epoch
-
-    micros = micros_since_epoch(moment)
-    return _compare(operator, column, grid, lambda index: index * _MICROS_PER_DAY, micros)
 
 
 def _compare(

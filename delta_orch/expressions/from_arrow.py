@@ -13,7 +13,6 @@ import re
 import struct
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import UTC, date, datetime, timedelta
 from decimal import Context, Decimal
 from typing import Any, NamedTuple
 
@@ -26,6 +25,7 @@ from delta_orch.expressions.protobuf_wire import Message, parse_message, signed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.tree import conjunction, disjunction, is_opaque
 from delta_orch.protocol.arrow_building import schema_to_arrow
+from delta_orch.protocol.epoch import date_of, moment_of
 from delta_orch.protocol.types import BOOLEAN, DOUBLE, FLOAT, STRING, DataType, DecimalType, PrimitiveType, StructType
 
 _LOGGER = logging.getLogger(__name__)
@@ -43,7 +43,6 @@ _MAX_SUBSTRAIT = 100_000
 _MAX_BYTES = 1_000_000
 """Of a list of values: some 100,000 numbers, which half a second reads. Arrow itself takes millions."""
 _NAN = Literal(math.nan, DOUBLE)
-_EPOCH = datetime(1970, 1, 1)
 
 
 class Translation(NamedTuple):
@@ -305,10 +304,10 @@ _LITERALS: Mapping[int, Callable[[Any], Any]] = {
     11: lambda data: struct.unpack("<d", data)[0],
     12: lambda data: data.decode(),
     13: bytes,
-    14: lambda micros: _EPOCH + timedelta(microseconds=signed(micros)),
-    16: lambda days: date.fromordinal(date(1970, 1, 1).toordinal() + signed(days)),
+    14: lambda micros: moment_of(signed(micros), utc=False),
+    16: lambda days: date_of(signed(days)),
     24: _decimal,
-    27: lambda micros: (_EPOCH + timedelta(microseconds=signed(micros))).replace(tzinfo=UTC),
+    27: lambda micros: moment_of(signed(micros), utc=True),
 }
 """Constants by the number of their field: boolean, i8 to i64, fp32, fp64, string, binary, timestamp, date, decimal,
 timestamp_tz."""

@@ -32,16 +32,19 @@ from delta_orch.expressions.tokens import Refused, Unreadable
 from delta_orch.expressions.tree import (
     COMPARISONS,
     LEVELS,
+    MAX_OPERATIONS,
     MAX_TERMS,
     children_of,
     conjunction,
     disjunction,
+    too_long,
     too_many_terms,
 )
 from delta_orch.protocol.types import BOOLEAN
 
 _LISTED_NUMBERS = r"\s*-?[0-9]{1,18}(?:\s*,\s*-?[0-9]{1,18})*+\s*\)"
 _LISTED_STRINGS = r"\s*'[^'\\]*+'(?:\s*,\s*'[^'\\]*+')*+\s*\)"
+_LISTED_VALUE = r"\s*(?:(-?[0-9]{1,18})|'([^'\\]*+)'|(?i:NULL))\s*,"
 _COMPARED = r"((?:\w+|`[^`]*`)(?:\.(?:\w+|`[^`]*`))*\s*(?:<=>|[<>!=]?=|<>|[<>])\s*)(?:-?[0-9]{1,18}|'[^'\\]*')"
 """A column, a sign, and a plain constant."""
 _POSTFIX = frozenset({".", "[", "::", ":", "COLLATE"})
@@ -199,17 +202,39 @@ class Reader(Parts):
     def _in(self, child: Expression, start: int) -> Expression:
         self.expect("(")
         plain = _operand(child)
-        if plain is not None and (listed := self._listed()) is not None:
-            return In(plain, listed)
-        if self.at_subquery():
-            self.foreign(SUBQUERY)
-        values = self.expressions(")")
-        if not values:
-            raise Unreadable("A list is empty")
-        literals = tuple(literal for value in values if isinstance(literal := _operand(value), Literal))
-        if plain is None or len(literals) < len(values):
+        values: Sequence[Expression] | None = self._listed()
+        if values is None:
+            if self.at_subquery():
+                self.foreign(SUBQUERY)
+            values = self._list()
+        if plain is None or not (isinstance(values, Constants) or all(isinstance(v, Literal) for v in values)):
             return self.operation("IN", start, child, *values)
-        return In(plain, literals)
+        return In(plain, values)  # type: ignore[arg-type]
+
+    def _list(self) -> tuple[Expression, ...]:
+        """The values of a list, up to its parenthesis. Constants do not count among the words of the text."""
+        values: list[Expression] = []
+        if self.word == ")":
+            raise Unreadable("A list is empty")
+        plain = re.compile(_LISTED_VALUE).match
+        while True:
+            position = self.start
+            while (found := plain(self.source, position)) is not None:
+                number, text = found.groups()
+                values.append(Literal(int(number) if number else text))
+                position = found.end()
+            if position > self.start:
+                self.go_to(position)
+            words = self.words
+            value = self.expression()
+            constant = _operand(value)
+            if isinstance(constant, Literal):
+                self.words, value = words, constant
+            values.append(value)
+            if self.take(")"):
+                return tuple(values)
+            self.expect(",")
+            self.words = words
 
     def _listed(self) -> Constants | None:
         """The constants up to the parenthesis that closes a list, where all are plain numbers or plain strings."""
@@ -253,9 +278,20 @@ class Reader(Parts):
         """A value, with the operators that bind at least so tight."""
         start = self.start
         left = self._unary()
+        operators = 0
         while (level := LEVELS.get(self.word, 0)) >= least:
             operator = self.advance().upper()
             right = self.value(level + 1)
+            if operator == "||":
+                # A chain of texts is one operation, however long it is.
+                texts = [left, right]
+                while self.take("||"):
+                    texts.append(self.value(level + 1))
+                left = self.operation(operator, start, *texts)
+                continue
+            operators += 1
+            if operators >= MAX_OPERATIONS:
+                raise too_long(f"A chain of operators such as {operator} has {MAX_OPERATIONS} operands at most")
             if level == 1:
                 left = self._comparison(COMPARISONS[operator], left, right, start)
             else:

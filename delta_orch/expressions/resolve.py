@@ -379,8 +379,8 @@ class _Resolver:
                 return disjunction(*(self._compare_literal("=", column, value) for value in node.values))
             others = [value for value in node.values if not isinstance(value.value, str)]
             spelled = dict.fromkeys(one for text in texts for one in _with_spaces(text, length))
-            return _fit_in(column, data_type, (*(Literal(one, STRING) for one in spelled), *others))
-        return _fit_in(column, data_type, node.values)
+            return fit_in(column, data_type, (*(Literal(one, STRING) for one in spelled), *others))
+        return fit_in(column, data_type, node.values)
 
 
 def _filled(column: Column, width: int) -> str:
@@ -419,7 +419,11 @@ def _boolean_literal(literal: Literal) -> Literal:
     return Literal(literal.value, BOOLEAN)
 
 
-def _fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...] | Constants) -> Expression:
+def fit_in(column: Column, data_type: DataType, values: tuple[Literal, ...] | Constants) -> Expression:
+    """`column IN (values)` with the constants in the column's type; `Coerced` where that takes a cast of the column.
+
+    Raises InvalidExpressionError as `fit_comparison`.
+    """
     if (typed := _typed_values(data_type, values)) is not None:
         return In(column, typed)
     if data_type == STRING and any(isinstance(value.value, int) for value in values):

@@ -15,6 +15,15 @@ from decimal import Decimal
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import Constant
+from delta_orch.protocol.epoch import (
+    FarDate,
+    FarMoment,
+    date_of,
+    days_since_epoch,
+    micros_since_epoch,
+    moment_of,
+    near_year,
+)
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -46,6 +55,9 @@ INTEGRAL_RANGES: dict[DataType, tuple[int, int]] = {
     INTEGER: (-(2**31), 2**31 - 1),
     LONG: (-(2**63), 2**63 - 1),
 }
+
+# DuckDB has no later ones, and takes the last for infinities.
+_MOST_DAYS, _MOST_MICROS = 2**31 - 2, 2**63 - 2
 
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
@@ -106,37 +118,48 @@ def parse_spark_double(text: str) -> float:
     return float(match[1])
 
 
-def parse_spark_date(text: str) -> date:
+def parse_spark_date(text: str) -> date | FarDate:
     """As `CAST(text AS DATE)`: `2013`, `2013-1`, `2013-1-5`, anything after a blank or `T` is ignored.
 
-    Raises InvalidExpressionError, also for years outside 1 to 9999.
+    Raises InvalidExpressionError.
     """
     match = re.fullmatch(_DATE, text.strip(_TRIMMED))
     if match is None or not match[0].isascii():
         raise _not_a(text, DATE)
+    year, days_later = near_year(int(match[1]))
     try:
-        return date(int(match[1]), int(match[2] or 1), int(match[3] or 1))
+        days = days_since_epoch(date(year, int(match[2] or 1), int(match[3] or 1))) + days_later
     except ValueError:
         raise _not_a(text, DATE) from None
+    if abs(days) >= _MOST_DAYS:
+        raise _not_a(text, DATE)
+    return date_of(days)
 
 
-def parse_spark_timestamp(text: str) -> datetime:
+def parse_spark_timestamp(text: str) -> datetime | FarMoment:
     """As `CAST(text AS TIMESTAMP)` in a session whose time zone is UTC; the result is aware, in UTC.
 
-    Digits below the microsecond are cut off. Raises InvalidExpressionError, also for years outside 1 to 9999.
+    Digits below the microsecond are cut off. Raises InvalidExpressionError.
     """
-    local, zone = _parse_timestamp_parts(text, TIMESTAMP)
-    if zone is None:
-        return local.replace(tzinfo=UTC)
+    local, days_later, zone = _parse_timestamp_parts(text, TIMESTAMP)
     try:
-        return local.replace(tzinfo=_parse_zone(zone)).astimezone(UTC)
-    except (ValueError, OverflowError, KeyError, OSError):
+        local = local.replace(tzinfo=UTC if zone is None else _parse_zone(zone))
+    except (ValueError, KeyError, OSError):
         raise _not_a(text, TIMESTAMP) from None
+    return _later(local, days_later, text, TIMESTAMP)
 
 
-def parse_spark_timestamp_ntz(text: str) -> datetime:
+def parse_spark_timestamp_ntz(text: str) -> datetime | FarMoment:
     """As `CAST(text AS TIMESTAMP_NTZ)`: a zone in the text is ignored. Raises InvalidExpressionError."""
-    return _parse_timestamp_parts(text, TIMESTAMP_NTZ)[0]
+    local, days_later, _ = _parse_timestamp_parts(text, TIMESTAMP_NTZ)
+    return _later(local, days_later, text, TIMESTAMP_NTZ)
+
+
+def _later(moment: datetime, days: int, text: str, data_type: DataType) -> datetime | FarMoment:
+    micros = micros_since_epoch(moment) + days * 86_400_000_000
+    if abs(micros) >= _MOST_MICROS:
+        raise _not_a(text, data_type)
+    return moment_of(micros, utc=data_type == TIMESTAMP)
 
 
 PARSERS: dict[DataType, Callable[[str], Constant]] = {
@@ -151,19 +174,21 @@ PARSERS: dict[DataType, Callable[[str], Constant]] = {
 """What reads text as a value of a type. Integers may still be out of the type's range, floats have 64 bits."""
 
 
-def _parse_timestamp_parts(text: str, data_type: DataType) -> tuple[datetime, str | None]:
+def _parse_timestamp_parts(text: str, data_type: DataType) -> tuple[datetime, int, str | None]:
+    """A time in a year that Python has, how many days later it is, and its zone."""
     match = re.fullmatch(_TIMESTAMP, text.strip(_TRIMMED))
     if match is None or not match[0].isascii():
         raise _not_a(text, data_type)
     year, month, day, hour, minute, second, fraction, zone = match.groups()
     micros = int(((fraction or "") + "000000")[:6])
+    near, days_later = near_year(int(year))
     try:
         moment = datetime(
-            int(year), int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0), micros
+            near, int(month or 1), int(day or 1), int(hour or 0), int(minute or 0), int(second or 0), micros
         )
     except ValueError:
         raise _not_a(text, data_type) from None
-    return moment, zone
+    return moment, days_later, zone
 
 
 def _parse_zone(text: str) -> tzinfo:
@@ -263,6 +288,8 @@ def spark_literal(value: Constant, data_type: DataType | None) -> str:
     if kind == DATE:
         return f"DATE '{value.isoformat()}'"
     if kind == TIMESTAMP:
+        if isinstance(value, FarMoment):
+            return f"TIMESTAMP_LTZ '{value.isoformat(' ').removesuffix('+00:00')}Z'"
         moment = value if value.tzinfo is not None else value.replace(tzinfo=UTC)
         return f"TIMESTAMP_LTZ '{_iso(moment.astimezone(UTC))}Z'"
     if kind == TIMESTAMP_NTZ:
@@ -289,7 +316,9 @@ def natural_type(value: object) -> DataType:
         return BINARY
     if isinstance(value, datetime):
         return TIMESTAMP_NTZ if value.tzinfo is None else TIMESTAMP
-    if isinstance(value, date):
+    if isinstance(value, FarMoment):
+        return TIMESTAMP if value.utc else TIMESTAMP_NTZ
+    if isinstance(value, date | FarDate):
         return DATE
     raise InvalidExpressionError(
         f"A {type(value).__name__} cannot be a constant in an expression",
@@ -298,7 +327,9 @@ def natural_type(value: object) -> DataType:
     )
 
 
-def _iso(moment: datetime) -> str:
+def _iso(moment: datetime | FarMoment) -> str:
+    if isinstance(moment, FarMoment):
+        return moment.isoformat(" ")
     # strftime leaves years below 1000 unpadded on some platforms; isoformat never does.
     return moment.replace(tzinfo=None).isoformat(sep=" ", timespec="microseconds")
 

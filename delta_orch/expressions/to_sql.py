@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC
 from decimal import Decimal
+from functools import partial
 
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.nodes import (
@@ -17,6 +19,7 @@ from delta_orch.expressions.nodes import (
     Column,
     Comparison,
     Constant,
+    Constants,
     Expression,
     In,
     IsNull,
@@ -28,8 +31,16 @@ from delta_orch.expressions.nodes import (
     Or,
     StartsWith,
 )
-from delta_orch.expressions.spark_literals import natural_type, quote_identifier, quote_string, spark_literal, type_sql
-from delta_orch.expressions.tree import LEVELS, children_of
+from delta_orch.expressions.spark_literals import (
+    INTEGRAL_RANGES,
+    natural_type,
+    quote_identifier,
+    quote_string,
+    spark_literal,
+    type_sql,
+)
+from delta_orch.expressions.tree import LEVELS, children_of, plain_values
+from delta_orch.protocol.epoch import FarDate, FarMoment
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -94,7 +105,7 @@ def print_duckdb(
         column: How a column is written.
         evaluate: How a part is written for which the types of the columns must be known; None where there is none.
     """
-    return _Printer(column, duckdb_literal, _duckdb_starts_with, evaluate).print(expression)
+    return _Printer(column, duckdb_literal, _duckdb_starts_with, evaluate, _duckdb_in).print(expression)
 
 
 def _spark_column(column: Column) -> str:
@@ -108,11 +119,13 @@ class _Printer:
         literal: Callable[[Constant, DataType | None], str],
         starts_with: Callable[[str, str], str],
         evaluate: Callable[[Cast | Choice | MakeStruct | Opaque | Coerced], str] | None,
+        long_list: Callable[[str, Sequence[Literal]], str] | None = None,
     ) -> None:
         self._column = column
         self._literal = literal
         self._starts_with = starts_with
         self._evaluate = evaluate
+        self._long_list = long_list
         self._null_safe = "IS NOT DISTINCT FROM" if literal is duckdb_literal else "<=>"
 
     def print(self, node: Expression) -> str:
@@ -124,6 +137,8 @@ class _Printer:
             case Comparison(op, left, right):
                 operator = self._null_safe if op == "<=>" else op
                 return f"{self._operand(left)} {operator} {self._operand(right)}"
+            case In(child, values) if self._long_list is not None and len(values) > LONG_LIST:
+                return self._long_list(self._operand(child), values)
             case In(child, values):
                 return f"{self._operand(child)} IN ({', '.join(self.print(value) for value in values)})"
             case IsNull(child):
@@ -187,6 +202,8 @@ class _Printer:
             alike = level > 1 and isinstance(left, Operation) and LEVELS.get(left.name) == level
             is_chain = alike and len(children_of(left)) == 2
             return f"{self.print(left) if is_chain else self._operand(left)} {name} {self._operand(right)}"
+        if name == "||":
+            return " || ".join(map(self._operand, arguments))
         if name in ("CASE", "CASE OF"):
             return self._case([*map(self.print, arguments)], name == "CASE OF")
         if name in ("()", "INTERVAL", "*"):
@@ -266,6 +283,45 @@ def quote_duckdb_string(text: str) -> str:
     return "'" + text.replace("'", "''") + "'"
 
 
+# Long lists: DuckDB reads them as one constant, and looks a value up in a hash table.
+
+LONG_LIST = 64
+_CONSTANT_CAST = re.compile(r"CAST\('(?:[^']|'')*' AS \w+(?:\(\d+,\d+\))?\)|CAST\(NULL AS \w+\)")
+_MAY_RAISE = re.compile(r"\b(?:error|CAST|add|subtract|multiply|abs|make_date|make_timestamp)\(")
+
+
+def may_raise(sql: str) -> bool:
+    """Whether a value in DuckDB's SQL may fail for a row."""
+    return _MAY_RAISE.search(_CONSTANT_CAST.sub("", sql)) is not None
+
+
+def _duckdb_in(child: str, values: Sequence[Literal]) -> str:
+    kinds = {value.data_type or natural_type(value.value) for value in _ends_of(values) if value.value is not None}
+    kind = DOUBLE if kinds == {FLOAT, DOUBLE} else next(iter(kinds), BOOLEAN)
+    present = [value for value in plain_values(values) if value is not None]
+    has_null = len(present) < len(values)
+    if kind == STRING:
+        # As bytes, no character of a value can be the one between two values.
+        child, kind, present = f"encode({child})", BINARY, [value.encode() for value in present]
+    spelled = str if kind in INTEGRAL_RANGES else _blob_text if kind == BINARY else partial(_duckdb_text, kind=kind)
+    listed = f"CAST(string_split('{','.join(map(spelled, present))}', ',') AS {duckdb_type(kind)}[])"
+    # A query is a join, which computes the value for every row, even where a CASE leaves it out.
+    if not may_raise(child):
+        found = f"{child} IN (SELECT unnest({listed}))"
+        return f"({found} OR CAST(NULL AS BOOLEAN))" if has_null else found
+    otherwise = "NULL" if has_null else "FALSE"
+    return f"CASE WHEN {child} IS NULL THEN NULL WHEN list_contains({listed}, {child}) THEN TRUE ELSE {otherwise} END"
+
+
+def _blob_text(value: bytes) -> str:
+    return value.decode() if value.isalnum() else "".join(f"\\x{byte:02x}" for byte in value)
+
+
+def _ends_of(values: Sequence[Literal]) -> Iterable[Literal]:
+    """Values that have all types of the list."""
+    return values[:1] if isinstance(values, Constants) else values
+
+
 def duckdb_type(data_type: DataType) -> str:
     """DuckDB's name of an atomic type. Raises InvalidExpressionError for any other."""
     if isinstance(data_type, DecimalType):
@@ -298,6 +354,8 @@ def _duckdb_text(value: Constant, kind: DataType) -> str:
         return "nan" if math.isnan(number) else ("inf" if number > 0 else "-inf")
     if isinstance(kind, DecimalType):
         return f"{Decimal(value):f}"
+    if isinstance(value, FarDate | FarMoment):
+        return str(value).removeprefix("+")
     if kind == TIMESTAMP:
         moment = value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
         return str(moment.isoformat(sep=" ", timespec="microseconds"))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.arguments import checked_constructor
 from delta_orch.errors import InvalidRequestError
+from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, StructField, StructType, not_null_places
 
@@ -139,7 +140,7 @@ class Audit:
         count = 0
         shown: list[dict[str, object]] = []
         for batch in snapshot.scan(where=failing).to_reader():
-            shown += batch.slice(0, MOST_SHOWN - len(shown)).to_pylist()
+            shown += python_rows(batch.slice(0, MOST_SHOWN - len(shown)))
             count += batch.num_rows
         if not count:
             return AuditFinding(self.name, True, "")
@@ -211,7 +212,7 @@ def repeated_keys(
     rows = LocalEngine().scan(snapshot.scan(columns=columns, where=where).plan())
     count, some = 0, list[dict[str, object]]()
     for batch in repeated(rows).to_reader():
-        some += batch.slice(0, MOST_SHOWN - len(some)).to_pylist()
+        some += python_rows(batch.slice(0, MOST_SHOWN - len(some)))
         count += batch.num_rows
     return columns, count, some
 

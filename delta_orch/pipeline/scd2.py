@@ -22,7 +22,7 @@ from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
-from delta_orch.protocol.arrow_building import schema_to_arrow
+from delta_orch.protocol.arrow_building import python_rows, schema_to_arrow
 from delta_orch.protocol.types import BOOLEAN, VARIANT, MapType, StructField, StructType, types_of
 from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
@@ -257,7 +257,7 @@ LEFT JOIN batch b ON {self._equal("b", "p", [*self._keys, self._sequence])} WHER
         )
         query = f"SELECT * FROM ({every}) e ORDER BY {_PROBLEM} LIMIT 1"
         found = self._engine.to_arrow(self._engine.sql(query, {**self._relations, **more}))
-        for row in found.to_pylist():
+        for row in python_rows(found):
             problem = list(problems)[row.pop(_PROBLEM)]
             raise ConstraintViolationError(
                 problem, cause=f"It is {row}", remedy="Correct the batch; nothing was committed", row=row

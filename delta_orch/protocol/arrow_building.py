@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date
 from decimal import Decimal
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -53,7 +52,6 @@ T = TypeVar("T")
 
 STRING_MAP = pa.map_(pa.string(), pa.string())
 
-_EPOCH_DAY = date(1970, 1, 1)
 _CODES: dict[DataType, str] = {
     BYTE: "b", SHORT: "h", INTEGER: "i", LONG: "q", FLOAT: "f", DOUBLE: "d", DATE: "i", TIMESTAMP: "q",
     TIMESTAMP_NTZ: "q",
@@ -268,7 +266,9 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
     if isinstance(data_type, DecimalType):
         return pc.cast(string_array(None if v is None else f"{Decimal(v):f}" for v in values), arrow_type)
     if data_type == DATE:
-        values = [None if v is None else (v - _EPOCH_DAY).days for v in values]
+        from delta_orch.protocol.epoch import days_since_epoch
+
+        values = [None if v is None else days_since_epoch(v) for v in values]
     elif data_type in (TIMESTAMP, TIMESTAMP_NTZ):
         from delta_orch.protocol.epoch import micros_since_epoch
 
@@ -279,6 +279,41 @@ def literal_array(values: Sequence[Any], data_type: DataType) -> pa.Array:
 def literal_scalar(value: Any, data_type: DataType) -> pa.Scalar:
     """One value, or null. Raises as `literal_array`."""
     return literal_array([value], data_type)[0]
+
+
+def python_values(column: pa.Array | pa.ChunkedArray) -> list[Any]:
+    """As `to_pylist`. Days and times outside the years 1 to 9999, at any depth, are `FarDate` and `FarMoment`."""
+    try:
+        return list(column.to_pylist())
+    except (OverflowError, ValueError):
+        from delta_orch.protocol.epoch import date_of, moment_of
+
+        kind = column.type
+    if pt.is_date32(kind):
+        return [None if days is None else date_of(days) for days in pc.cast(column, pa.int32()).to_pylist()]
+    if pt.is_timestamp(kind):
+        micros = pc.cast(pc.cast(column, pa.timestamp("us", kind.tz), safe=False), pa.int64()).to_pylist()
+        return [None if value is None else moment_of(value, utc=kind.tz is not None) for value in micros]
+    return [_python_value(value) for value in column]
+
+
+def _python_value(value: pa.Scalar) -> Any:
+    if not value.is_valid:
+        return None
+    if pt.is_struct(value.type):
+        return {name: python_values(pa.array([part], part.type))[0] for name, part in value.items()}
+    if pt.is_map(value.type):
+        return list(zip(*map(python_values, value.values.flatten()), strict=True))
+    return python_values(value.values)
+
+
+def python_rows(rows: pa.Table | pa.RecordBatch) -> list[dict[str, Any]]:
+    """Rows by the names of their columns, with values as of `python_values`."""
+    try:
+        return list(rows.to_pylist())
+    except (OverflowError, ValueError):
+        columns = map(python_values, rows.columns)
+        return [dict(zip(rows.schema.names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _numbers(values: Sequence[Any], arrow_type: pa.DataType, code: str) -> pa.Array:
@@ -365,11 +400,18 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
 
     Raises:
         SchemaMismatchError: A column's type has no counterpart (interval, time of day, wide decimal, union), or
-            a variant is shredded.
+            a variant is shredded. A type is nested too deeply.
 
     Returns: Definitions in the metadata of fields are carried along as `STATED_DEFINITIONS`.
     """
-    return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
+    try:
+        return StructType(tuple(_field_from_arrow(f, f.name) for f in schema))
+    except RecursionError:
+        raise SchemaMismatchError(
+            "A column's type is nested too deeply",
+            cause="Structs, lists and maps stand in each other at hundreds of levels",
+            remedy="Store such values as JSON text, or as a variant",
+        ) from None
 
 
 def _field_from_arrow(field: pa.Field, path: str) -> StructField:
@@ -492,7 +534,7 @@ def _may_be_unsound(data_type: pa.DataType) -> bool:
     if isinstance(data_type, pa.ExtensionType):
         return _may_be_unsound(data_type.storage_type)
     if types.is_dictionary(data_type) or types.is_run_end_encoded(data_type):
-        return _may_be_unsound(data_type.value_type)
+        return True  # an index may be of no value
     if types.is_nested(data_type):
         return any(_may_be_unsound(data_type.field(index).type) for index in range(data_type.num_fields))
     is_text = types.is_string(data_type) or types.is_large_string(data_type) or types.is_string_view(data_type)

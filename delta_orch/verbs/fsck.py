@@ -39,7 +39,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult, ensure_unscoped
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.actions import DeletionVectorDescriptor
-from delta_orch.protocol.arrow_building import string_array
+from delta_orch.protocol.arrow_building import python_values, string_array
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.protocol.schema import without_char
 from delta_orch.protocol.types import StructType
@@ -387,15 +387,26 @@ def _outside(values: pa.Array, bounds: ColumnBounds) -> str | None:
     if not len(found):
         return None
     extremes: Any = pc.min_max(found)
-    lower, upper = bounds.lower[0].as_py(), bounds.upper[0].as_py()
+    lower, upper = (_value_of(bound[0]) for bound in (bounds.lower, bounds.upper))
     least, greatest = (
-        _as_bound(extremes[name].as_py(), lower if lower is not None else upper) for name in ("min", "max")
+        _as_bound(_value_of(extremes[name]), lower if lower is not None else upper) for name in ("min", "max")
     )
     if isinstance(upper, str) and len(upper) >= _PREFIX_CHARS:
         greatest = greatest[: len(upper)]
     if lower is not None and least < lower:
-        return f"{least!r:.100}"
-    return f"{greatest!r:.100}" if upper is not None and greatest > upper else None
+        return _shown(extremes["min"])
+    return _shown(extremes["max"]) if upper is not None and greatest > upper else None
+
+
+def _shown(scalar: pa.Scalar) -> str:
+    (value,) = python_values(pa.array([scalar], scalar.type))
+    return f"{value!r:.100}"
+
+
+def _value_of(scalar: pa.Scalar) -> Any:
+    """Days and times as numbers of Arrow's: Python does not have all of them."""
+    kind = {32: pa.int32(), 64: pa.int64()}.get(scalar.type.bit_width if pa.types.is_temporal(scalar.type) else 0)
+    return (scalar if kind is None else pc.cast(scalar, kind)).as_py()
 
 
 def _as_bound(value: Any, bound: Any) -> Any:

@@ -33,6 +33,7 @@ from delta_orch.engines.scan_plan import ScanPlan, with_row_addresses
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.tree import conjunction
+from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.types import LONG
 from delta_orch.scan.scan import scan_of_files
 from delta_orch.writing.moved_rows import RowCopies
@@ -199,7 +200,7 @@ class RowChanges:
             ]
             one = engine.filter(relation, conjunction(*is_it))
             named = engine.project(one, as_they_are(keys))
-            shown += engine.to_arrow(named, limit=1).to_pylist()
+            shown += python_rows(engine.to_arrow(named, limit=1))
         return shown
 
 

@@ -59,6 +59,12 @@ def test_a_file_under_two_spellings(tmp_path: Path, spelling: str) -> None:
         with pytest.raises(DeltaError):
             act()
     assert table.version() == 2
+    with pytest.raises(ProtocolViolationError, match=r"table\.restore\(version\)"):
+        table.snapshot().scan().to_arrow()
+    table.restore(1)
+    assert _ids(root) == [1, 2, 3]
+    table.delete("id = 1")
+    assert _ids(root) == [2, 3]
 
 
 def test_rows_of_a_file_under_two_spellings_go_into_no_other_table(

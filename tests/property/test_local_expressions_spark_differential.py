@@ -33,6 +33,12 @@ SCALARS: dict[str, list[str]] = {
         "x IN (1, 0.1)", "if(i = 5, i IN (5, 'a'), true)", "(i, S) IN ((1, 'a'), (5, 'ab'))",
         "(i, b) NOT IN ((1, 1Y), (i, b))",
         "struct(b, x) IN ((5Y, 1.5D))",
+        *(value.replace("…", ", ".join(f"{i}" for i in range(3, 80))) for value in (
+            "i IN (…)", "i NOT IN (…, NULL)", "x IN (…, 0.1)", "l IN (…, 5e0, NULL)", "length(S) NOT IN (…)",
+            "S IN (…)", "i IN ('5', …)", "d5 IN (…, 1.5)", "CASE WHEN i <> 0 THEN 10 DIV i IN (…) END",
+            "coalesce(upper(S) IN ('A', 'x,y', '', …), bo)",
+            "`we``ird` IN ('a', 'x,y', '\\\\', '', ' ', …)",
+        )),
     ],
     "BETWEEN": ["length(S) BETWEEN 1 AND 2", "i BETWEEN b AND l", "day NOT BETWEEN '2013-01-01' AND '2013-01-02'"],
     "LIKE": ["S LIKE 'a%'", "S LIKE '%b%'", "S LIKE 'a_b'", "S LIKE '_'", "S LIKE 'a\\\\_b'", "S LIKE '\\\\\\\\%'",

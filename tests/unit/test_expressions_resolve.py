@@ -164,7 +164,7 @@ def test_a_column_that_is_not_there(text: str, matches: list[str]) -> None:
 @pytest.mark.parametrize(
     "text",
     ["i", "5", "'x'", "i = 'x'", "i = DATE '2013-01-01'", "flag = 1", "day = 5", "day = '2013-02-30'", "tags = tags",
-     "i = flag", "at > 5", "point = 1", "name = X'00'", "x = 'abc'", "at = '99999-01-01'"],
+     "i = flag", "at > 5", "point = 1", "name = X'00'", "x = 'abc'", "at = '9999999-01-01'"],
 )  # fmt: skip
 def test_types_that_do_not_compare(text: str) -> None:
     with pytest.raises(InvalidExpressionError):

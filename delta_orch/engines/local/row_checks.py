@@ -12,7 +12,7 @@ from delta_orch.errors import ConstraintViolationError, InvalidVariantError, Sch
 from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.to_sql import to_shown_sql
 from delta_orch.expressions.tree import columns_of, is_opaque
-from delta_orch.protocol.arrow_building import literal_array, map_entries
+from delta_orch.protocol.arrow_building import literal_array, map_entries, python_values
 from delta_orch.protocol.types import BOOLEAN, ArrayType, DataType, MapType, StructType, holds_variant, not_null_places
 
 BatchCheck = Callable[[pa.RecordBatch], None]
@@ -196,11 +196,7 @@ def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: S
 
 
 def _python_value(scalar: pa.Scalar) -> object:
-    try:
-        return scalar.as_py()
-    except (OverflowError, ValueError):
-        # Days and moments beyond the years 1 to 9999.
-        return str(pc.cast(scalar, pa.int64() if pa.types.is_timestamp(scalar.type) else pa.int32()))
+    return python_values(pa.array([scalar], scalar.type))[0]
 
 
 def _shorten(value: object, characters: int = _MAX_VALUE_CHARACTERS) -> object:

@@ -22,11 +22,13 @@ from delta_orch.engines.local.sql_types import (
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.constants import type_of
 from delta_orch.expressions.fit_comparison import fit_comparison
-from delta_orch.expressions.nodes import Coerced, Column, Expression, Literal
+from delta_orch.expressions.nodes import Coerced, Column, Constants, Expression, Literal
+from delta_orch.expressions.resolve import fit_in
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import (
     chain,
     duckdb_type,
+    may_raise,
     print_duckdb,
 )
 from delta_orch.protocol.type_text import parse_columns
@@ -51,6 +53,14 @@ def compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
     if isinstance(fitted, Coerced):
         raise unsupported(f"a comparison of {left.data_type} with {right.data_type}")
     return Typed(f"({print_duckdb(fitted, lambda _: left.sql)})", BOOLEAN)
+
+
+def is_listed(child: Typed, values: tuple[Literal, ...] | Constants) -> Typed:
+    """`IN` a long list of constants."""
+    fitted = fit_in(Column((_SELF,)), child.data_type, values)
+    if isinstance(fitted, Coerced):
+        raise unsupported(f"{child.data_type} IN a list of another type")
+    return Typed(f"({print_duckdb(fitted, lambda _: child.sql)})", BOOLEAN)
 
 
 def filled_up(operands: list[Typed]) -> list[Typed]:
@@ -187,9 +197,7 @@ def ensure_valid_pattern(pattern: str, escape: str) -> None:
             )
 
 
-_CONSTANT_CAST = re.compile(r"CAST\('(?:[^']|'')*' AS \w+(?:\(\d+,\d+\))?\)|CAST\(NULL AS \w+\)")
 _MAX_GROUPS = 50
-_MAY_RAISE = re.compile(r"\b(?:error|CAST|add|subtract|multiply|abs|make_date|make_timestamp)\(")
 
 
 def in_order(operator: str, parts: Sequence[str]) -> str:
@@ -197,7 +205,7 @@ def in_order(operator: str, parts: Sequence[str]) -> str:
     operands by what they cost."""
     groups: list[list[str]] = []
     for part in parts:
-        if not groups or _MAY_RAISE.search(_CONSTANT_CAST.sub("", part)):
+        if not groups or may_raise(part):
             groups.append([])
         groups[-1].append(part)
     if len(groups) > _MAX_GROUPS:

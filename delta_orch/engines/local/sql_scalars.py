@@ -33,6 +33,7 @@ from delta_orch.engines.local.sql_operators import (
     filled_up,
     guarded,
     in_order,
+    is_listed,
 )
 from delta_orch.engines.local.sql_types import (
     Typed,
@@ -47,8 +48,10 @@ from delta_orch.engines.local.sql_types import (
     struct_of,
     unsupported,
 )
+from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.clock import time_told
 from delta_orch.expressions.constants import constant_of
+from delta_orch.expressions.fit_comparison import literal_type
 from delta_orch.expressions.grammar_parts import CLOCKS
 from delta_orch.expressions.nodes import (
     And,
@@ -58,6 +61,7 @@ from delta_orch.expressions.nodes import (
     Coerced,
     Column,
     Comparison,
+    Constants,
     Expression,
     In,
     IsNull,
@@ -72,6 +76,7 @@ from delta_orch.expressions.nodes import (
 from delta_orch.expressions.parse import syntax_of
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import (
+    LONG_LIST,
     duckdb_type,
     print_duckdb,
     quote_duckdb_string,
@@ -99,6 +104,8 @@ from delta_orch.protocol.types import (
 _FLIPPED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _DAYS = (PrimitiveType("byte"), PrimitiveType("short"), INTEGER)
 _MAX_CHARACTERS = 4_000_000
+_TIMES_LISTED = 4
+"""So often the rules around a long list may write it, beyond `_MAX_CHARACTERS`."""
 
 
 class Columns(Protocol):
@@ -113,6 +120,7 @@ class Scalars:
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
+        self._most_characters = _MAX_CHARACTERS
 
     def predicate(self, node: Expression) -> str:
         """A resolved predicate, in parentheses. Raises UnsupportedExpressionError outside the allow-list."""
@@ -144,7 +152,7 @@ class Scalars:
             case Coerced(Comparison(op, left, right)):
                 return self._compare(op, self.value(left), self.value(right))
             case Coerced(In(child, values)):
-                return self._any_equal([self.value(child), *map(literal_value, values)])
+                return self._in(self.value(child), values)
             case Coerced(StartsWith(child, prefix)):
                 text = as_text(self.value(child))
                 return Typed(f"starts_with({text}, {quote_duckdb_string(prefix)})", BOOLEAN)
@@ -187,12 +195,12 @@ class Scalars:
             case IsNull(child):
                 found = Typed(f"({self.scalar(child).sql} IS NULL)", BOOLEAN)
             case In(child, values):
-                return self._any_equal([self.scalar(child), *map(literal_value, values)])
+                return self._in(self.scalar(child), values)
             case StartsWith(child, prefix):
                 return Typed(f"starts_with({self.text(child)}, {quote_duckdb_string(prefix)})", BOOLEAN)
             case _:
                 raise unsupported(describe(node))
-        if len(found.sql) > _MAX_CHARACTERS:
+        if len(found.sql) > self._most_characters:
             raise too_deep()  # some rules write an operand several times
         return found
 
@@ -246,9 +254,31 @@ class Scalars:
         return Typed(f"({self.boolean(child)} IS NOT DISTINCT FROM {node.detail})", BOOLEAN)
 
     def membership(self, node: Operation) -> Typed:
-        child, *values = (self.scalar(value) for value in node.arguments)
+        first, *others = node.arguments
+        constants = [value for other in others if isinstance(value := constant_of(other), Literal)]
+        if len(constants) == len(others):
+            return self._in(self.scalar(first), tuple(constants))
+        child, *values = map(self.scalar, node.arguments)
         # Spark compares structs by the places of their fields, where these have the same types.
         return self._any_equal([child, *(cast(v, child.data_type) if _is_alike(v, child) else v for v in values)])
+
+    def _in(self, child: Typed, values: tuple[Literal, ...] | Constants) -> Typed:
+        """`IN` a list of constants."""
+        is_plain = is_atomic(child.data_type) and child.data_type != VOID
+        if is_plain and child.literal is None and child.char_width is None:
+            kinds = {child.data_type, *(VOID if value.value is None else literal_type(value) for value in values)}
+            is_mixed = STRING in kinds or VOID in kinds
+            widened = widen(child, common_type_of(list(kinds))) if is_mixed else child
+            try:
+                found = is_listed(widened, values)
+            except InvalidExpressionError:
+                if len(values) > LONG_LIST:
+                    raise
+                # Text that is no value of the type fails for a row, if at all.
+            else:
+                self._most_characters += _TIMES_LISTED * len(found.sql)
+                return found
+        return self._any_equal([child, *map(literal_value, values)])
 
     def _any_equal(self, operands: list[Typed]) -> Typed:
         child, *values = operands

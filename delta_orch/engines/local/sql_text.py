@@ -16,7 +16,7 @@ from delta_orch.engines.local.sql_casts import as_text, cast, error, widen
 from delta_orch.engines.local.sql_types import Typed, unsupported
 from delta_orch.expressions.nodes import Call, Expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
-from delta_orch.expressions.to_sql import quote_duckdb_string
+from delta_orch.expressions.to_sql import chain, quote_duckdb_string
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -137,7 +137,7 @@ def concatenated(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
         if any(value.data_type == VOID for value in values):
             raise unsupported("concat of an array and NULL")
         return sql_nested.concatenated(values)
-    return Typed("(" + " || ".join(map(as_text, values)) + ")", STRING)
+    return Typed(f"({chain(' || ', list(map(as_text, values)))})", STRING)
 
 
 def length(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:

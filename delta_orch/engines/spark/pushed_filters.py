@@ -7,7 +7,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from typing import Any, ClassVar
 
@@ -21,6 +20,7 @@ from delta_orch.errors import DeltaError, InvalidExpressionError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, IsNull, Literal, Not, Opaque, StartsWith
 from delta_orch.expressions.tree import bounded, conjunction, disjunction
 from delta_orch.log.files.file_columns import FileTable
+from delta_orch.protocol.epoch import date_of, moment_of
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -41,8 +41,6 @@ FilterNode = Any
 
 _UNKNOWN = Opaque("", ())
 """True, false or null, whatever the row."""
-
-_EPOCH = datetime(1970, 1, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,7 +214,6 @@ def _literal(text: str, data_type: DataType) -> Literal | None:
     try:
         return Literal(_value(text, data_type), data_type)
     except (ValueError, OverflowError):
-        # A date or timestamp outside Python's range.
         return None
 
 
@@ -228,10 +225,9 @@ def _value(text: str, data_type: DataType) -> object:
     if data_type == BOOLEAN:
         return text == "true"
     if data_type == DATE:
-        return date.fromordinal(date(1970, 1, 1).toordinal() + int(text))
+        return date_of(int(text))
     if data_type in (TIMESTAMP, TIMESTAMP_NTZ):
-        moment = _EPOCH + timedelta(microseconds=int(text))
-        return moment.replace(tzinfo=UTC) if data_type == TIMESTAMP else moment
+        return moment_of(int(text), utc=data_type == TIMESTAMP)
     if isinstance(data_type, DecimalType):
         return Decimal(text)
     return int(text)

@@ -23,7 +23,7 @@ from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.protocol.arrow_building import int64_range
+from delta_orch.protocol.arrow_building import int64_range, python_values
 from delta_orch.protocol.types import DataType
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def along_curve(
         grid = grid_of(sample, curve)
         cell = "CAST(0 AS BIGINT)"
         for name, (_, data_type), bounds in zip(names, columns, grid.bounds, strict=True):
-            texts = [to_spark_sql(Literal(value, data_type)) for value in bounds.to_pylist()]
+            texts = [to_spark_sql(Literal(value, data_type)) for value in python_values(bounds)]
             cell = f"(shiftleft({cell}, {grid.bits}) | {_range(name, texts)})"
         number, place = (free_name(f"_delta_orch_{name}", frame.columns) for name in ("cell", "place"))
         table = pa.Table.from_arrays(

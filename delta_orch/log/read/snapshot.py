@@ -85,7 +85,9 @@ class Snapshot:
         return configuration
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.store.uri} version {self.version}>"
+        # A debugger shows it while it is being made.
+        place = f"{self.store.uri} version {self.version}" if hasattr(self, "segment") else "not yet open"
+        return f"<{type(self).__name__} {place}>"
 
     @property
     def version(self) -> int:

@@ -41,7 +41,7 @@ from delta_orch.log.write.commit_options import (
     provenance_only,
 )
 from delta_orch.log.write.transaction import DEFAULT_MAX_ATTEMPTS, Transaction
-from delta_orch.protocol.arrow_building import schema_to_arrow
+from delta_orch.protocol.arrow_building import python_rows, schema_to_arrow
 from delta_orch.protocol.schema_edit import Path, quote_path
 from delta_orch.protocol.type_text import with_declared_types
 from delta_orch.scan.scan import SCAN_COLUMNS, scan_of_files
@@ -268,7 +268,7 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfigur
         return
     found = engine.to_arrow(engine.scan(scan_of_files(snapshot, files, where=proof.violation, table=table)), limit=1)
     if found.num_rows:
-        row = {key: _shorten(value) for key, value in found.slice(0, 1).to_pylist()[0].items()}
+        row = {key: _shorten(value) for key, value in python_rows(found.slice(0, 1))[0].items()}
         shown = ", ".join(f"{key}={value!r}" for key, value in row.items())
         raise ConstraintViolationError(
             f"A row of the table violates the {proof.name}",

@@ -12,6 +12,7 @@ from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, conjuncts, disjunction, is_opaque
+from delta_orch.protocol.arrow_building import python_rows, python_values
 from delta_orch.protocol.types import (
     BOOLEAN,
     DATE,
@@ -100,7 +101,7 @@ def find_candidates(
             Measure(f"greatest_{i}", "max", key.source),
             Measure(f"known_{i}", "count", key.source),
         ]
-    facts: dict[str, Any] = engine.to_arrow(engine.aggregate(source, [], measures)).to_pylist()[0]
+    facts: dict[str, Any] = python_rows(engine.to_arrow(engine.aggregate(source, [], measures)))[0]
     rows = facts["rows"]
     exact: list[Expression] = []
     bounds: list[Expression] = []
@@ -138,7 +139,7 @@ def _distinct(
     limit = _MOST_PARTITION_VALUES if is_partition else MOST_EXACT_ROWS
     groups = engine.aggregate(source, [ComputedColumn("key", key.source)], [Measure("rows", "count")])
     found = engine.to_arrow(groups, limit=limit + 1).column("key")
-    return None if len(found) > limit else [value for value in found.to_pylist() if value is not None]
+    return None if len(found) > limit else [value for value in python_values(found) if value is not None]
 
 
 def _between(key: Equality, least: object, greatest: object, schema: StructType) -> Expression | None:

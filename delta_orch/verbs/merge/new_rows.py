@@ -12,6 +12,7 @@ from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.renaming import renamed
 from delta_orch.expressions.resolve import find_column, resolve_expression
 from delta_orch.expressions.tree import any_of
+from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.types import BINARY, BOOLEAN, INTEGER, LONG, STRING, DataType, StructField, StructType
 from delta_orch.verbs.merge.assignments import Path, ResolvedClause
 from delta_orch.verbs.merge.classification import CLAUSE, Classified
@@ -183,7 +184,9 @@ def ensure_unique(
     if kept:
         schema = engine.schema(rows)
         changed: Expression = any_of([Not(resolve_expression(same, schema)) for same in kept])
-        if found := engine.to_arrow(engine.project(engine.filter(rows, changed), shown), limit=_MOST_SHOWN).to_pylist():
+        if found := python_rows(
+            engine.to_arrow(engine.project(engine.filter(rows, changed), shown), limit=_MOST_SHOWN)
+        ):
             raise ConstraintViolationError(
                 "Keys of new rows change when they are stored",
                 cause=f"The next upsert would not find the rows {'; '.join(map(str, found))} again",
@@ -194,7 +197,7 @@ def ensure_unique(
     count = free_name("_delta_orch_rows", names)
     groups = engine.aggregate(rows, shown, [Measure(count, "count")])
     repeated = engine.filter(groups, Comparison(">", Column((count,)), Literal(1, LONG)))
-    if found := engine.to_arrow(engine.project(repeated, shown), limit=_MOST_SHOWN).to_pylist():
+    if found := python_rows(engine.to_arrow(engine.project(repeated, shown), limit=_MOST_SHOWN)):
         raise same_keys(found)
 
 

@@ -27,6 +27,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.log.write.staging import Metrics
+from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import INTEGER, STRING, StructType
 from delta_orch.scan.scan import scan_of_files
@@ -415,7 +416,7 @@ class _Run:
         strays = is_not_true(renamed(self._is_inside, classified.name_of))
         pairs = self._engine.filter(classified.rows, conjunction(In(Column((CLAUSE,)), numbers), strays))
         keys = [ComputedColumn(label, renamed(key, classified.name_of)) for label, key in self._keys.items()]
-        shown = self._engine.to_arrow(self._engine.project(pairs, keys), limit=_MOST_KEYS).to_pylist()
+        shown = python_rows(self._engine.to_arrow(self._engine.project(pairs, keys), limit=_MOST_KEYS))
         if shown:
             raise moved_row(shown)
 
