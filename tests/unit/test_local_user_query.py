@@ -15,6 +15,7 @@ import pytest
 
 import delta_orch
 from delta_orch import DeltaTable
+from delta_orch.engines.local.duckdb_query import run_query
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
     DeltaError,
@@ -237,7 +238,7 @@ def files_read(table: DeltaTable, query: str, monkeypatch: pytest.MonkeyPatch) -
     import delta_orch.engines.local.user_query as module
 
     counts: list[int] = []
-    original = module.run_query
+    original = run_query
 
     def counted(query: Any, connection: Any) -> Any:
         plans = [used.relation.plan for used in query.inputs.values()]
