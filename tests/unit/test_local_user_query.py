@@ -5,17 +5,20 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from contextlib import closing
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import duckdb
 import pyarrow as pa
 import pytest
 
 import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.engines.local.duckdb_query import run_query
+from delta_orch.engines.local.duckdb_session import confine, connect
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
     DeltaError,
@@ -199,6 +202,22 @@ def test_a_text_is_one_select(tmp_path: Path, text: str) -> None:
     if not text.startswith("SUMMARIZE"):
         with pytest.raises((UnsupportedExpressionError, InvalidExpressionError)):
             ENGINE.select(text, relations)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "SELECT * FROM read_text('/etc/passwd')", "COPY (SELECT 1) TO '{out}'", "INSTALL httpfs", "LOAD httpfs",
+        "ATTACH '{out}'", "SET threads = 4", "SET enable_external_access = true",
+    ],
+)  # fmt: skip
+def test_the_database_itself_is_confined(tmp_path: Path, text: str) -> None:
+    """Whatever the syntax tree of a query did not show."""
+    with closing(connect()) as connection:
+        confine(connection, [])
+        with pytest.raises(duckdb.Error):
+            connection.execute(text.replace("{out}", str(tmp_path / "out")))
     assert not (tmp_path / "out").exists()
 
 

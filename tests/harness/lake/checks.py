@@ -93,7 +93,11 @@ def _queries(leaf: Leaf, text: str, rows: list[Row]) -> list[tuple[str, dict[str
             {"x": data_type, "n": _COUNT},
             [{"x": value, "n": counts[key]} for key, value in groups.items()],
         ),
-        (f"SELECT u FROM {text} ORDER BY {x} NULLS FIRST, u LIMIT 2", {"u": _COUNT}, [{"u": row["u"]} for row in ordered]),
+        (
+            f"SELECT u FROM {text} ORDER BY {x} NULLS FIRST, u LIMIT 2",
+            {"u": _COUNT},
+            [{"u": row["u"]} for row in ordered],
+        ),
         (
             f"SELECT count(*) n FROM (SELECT {x} x FROM {text}) a JOIN (SELECT {x} x FROM {text}) b ON a.x = b.x",
             {"n": _COUNT},
