@@ -36,7 +36,7 @@ LONGEST = (
     "e2e/test_e2e_demo.py",
     "spark/test_spark_cluster.py",
     "airflow/test_airflow_spark.py",
-    "property/test_local_queries_spark_differential.py",
+    "property/test_local_expressions_spark_differential.py",
     "dagster/test_dagster_scd2.py",
     "conformance/test_conformance_golden.py",
     "property/test_property_spark_reading.py",

@@ -382,10 +382,10 @@ def _report(at: Target, result: CommitResult, nothing: str = "No row to change")
     take.argument("--table", "NAME=URI", "A table by a name of its own, repeatable.", action="append", default=[]),
     take.ENGINE,
     take.DRY_RUN,
-    first=take.argument("uri", "STATEMENT", "One statement of Spark SQL; a table is delta.`path` or a --table."),
+    first=take.argument("uri", "STATEMENT", "One statement of SQL; a table is delta.`path` or a --table."),
 )
 def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
-    """Run one statement of Spark SQL: see docs/sql.md."""
+    """Run one statement of SQL: see docs/sql.md."""
     import pyarrow as pa
 
     from delta_orch.log.write.commit_options import CommitResult
@@ -411,11 +411,29 @@ def sql(at: Target, table: list[str], engine: str, dry_run: bool) -> None:
         out.print_line(str(result))
 
 
+def _shown(rows: pa.Table) -> pa.Table:
+    """The columns of an answer under a name each, those that have a type of no table as text."""
+    import pyarrow as pa
+
+    from delta_orch.errors import SchemaMismatchError
+    from delta_orch.expressions.column_names import free_name
+    from delta_orch.protocol.arrow_building import schema_from_arrow
+
+    columns: dict[str, pa.ChunkedArray] = {}
+    for field, values in zip(rows.schema, rows.columns, strict=True):
+        try:
+            schema_from_arrow(pa.schema([field]))
+        except SchemaMismatchError:
+            values = pa.chunked_array([[None if v is None else str(v) for v in values.to_pylist()]], pa.string())
+        columns[free_name(field.name, columns)] = values
+    return pa.table(columns)
+
+
 def _print_table(at: Target, rows: pa.Table) -> None:
     from delta_orch.protocol.arrow_building import schema_from_arrow
 
     of_table = re.match(r"\s*(?:DESC|SHOW)", at.uri, re.IGNORECASE) is None
-    # Arrow's milliseconds and other types of answers that are no table's.
+    rows = _shown(rows)
     fields = schema_from_arrow(rows.schema).fields
     found = python_rows(rows)
     if at.json:

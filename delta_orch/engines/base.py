@@ -301,12 +301,26 @@ class Engine(Protocol):
             num_files: Into how many parts an engine that writes in parallel cuts the order.
         """
 
+    def select(self, query: str, relations: Mapping[str, Relation]) -> object:
+        """Run a query that the user wrote in the engine's own SQL over named relations.
+
+        Returns: The rows as the user gets them, an Arrow table or a Spark DataFrame. Types are the engine's: they need
+            not be those of a table.
+
+        Raises InvalidExpressionError: The engine refuses the query.
+        """
+
     def sql(self, query: str, relations: Mapping[str, Relation], *, named: bool = True) -> Relation:
-        """Run a query that the user wrote in Spark SQL over named relations. Verbs use the requests above.
+        """The same as rows to write. Verbs use the requests above.
 
         Args:
             named: False: the columns get names by their position, whatever the query calls them.
+
+        Raises SchemaMismatchError: A column has a type that no table has.
         """
+
+    def quoted(self, name: str) -> str:
+        """A name as it stands in the engine's SQL."""
 
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; none existing is touched.

@@ -12,7 +12,7 @@ from dataclasses import replace
 from decimal import Decimal
 from itertools import islice
 
-from delta_orch.expressions.grammar_parts import Mention, Parts
+from delta_orch.expressions.grammar_parts import SUBQUERY, Mention, Parts
 from delta_orch.expressions.nodes import (
     And,
     Call,
@@ -205,7 +205,7 @@ class Reader(Parts):
         values: Sequence[Expression] | None = self._listed()
         if values is None:
             if self.at_subquery():
-                return self.subquery("IN", start, child)
+                self.foreign(SUBQUERY)
             values = self._list()
         if plain is None or not (isinstance(values, Constants) or all(isinstance(v, Literal) for v in values)):
             return self.operation("IN", start, child, *values)
@@ -260,7 +260,7 @@ class Reader(Parts):
             which = "ALL" if (self.advance().upper() == "ALL") != is_negated else "ANY"
             self.expect("(")
             if self.at_subquery():
-                return self.subquery(operator, start, left)
+                self.foreign(SUBQUERY)
             return self.operation(f"{operator} {which}", start, left, *self.expressions(")"))
         pattern = self.value()
         escape = ""
@@ -352,10 +352,10 @@ class Reader(Parts):
             if self.word in ("?", ":"):
                 self.foreign("a parameter")
             if self.word == "*":
-                return self.star()
+                self.foreign("a select list")
             raise Unreadable("An operand is missing") if self.kind == "end" or self.word == ")" else self.unexpected()
         if self.at_subquery():
-            return self.subquery("", start)
+            self.foreign(SUBQUERY)
         values = self.expressions(")")
         if not values:
             raise Unreadable("An operand is missing")

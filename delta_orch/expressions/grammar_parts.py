@@ -117,18 +117,10 @@ class Parts(Tokens):
         """A value: no condition with AND, OR, NOT, IS, IN, BETWEEN or LIKE."""
         raise NotImplementedError
 
-    def star(self) -> Expression:
-        """A `*` where a value is due."""
-        self.foreign("a select list")
-
     def at_subquery(self) -> bool:
         return self.word in _SUBQUERY and bool(
             self.match_here(r"(?i)(?:SELECT|WITH|FROM|VALUES|TABLE)\b\s*[^\s=<>!.,)\[+\-*/%|&^]|SELECT\s*\*\s*FROM\b")
         )
-
-    def subquery(self, kind: str, start: int, *arguments: Expression) -> Expression:
-        """A query and the parenthesis behind it. `kind` is empty, IN or EXISTS."""
-        self.foreign(SUBQUERY)
 
     # Names, and what begins with one
 
@@ -146,8 +138,7 @@ class Parts(Tokens):
             case "INTERVAL" if self.match_here(_INTERVAL) is not None:
                 return self._interval()
             case "EXISTS" if self.match_here(r"(?i)EXISTS\s*\(\s*(?:SELECT|WITH|FROM|VALUES|TABLE)\b"):
-                self.go_to(self.source.index("(", self.start) + 1)
-                return self.subquery("EXISTS", start)
+                self.foreign(SUBQUERY)
         path, spans = [name_of(self.advance())], [(start, self.ended)]
         if self.kind == "string" and word in _TYPED:
             self.has_calls = True
@@ -156,7 +147,7 @@ class Parts(Tokens):
         if self.word == "." and self.text == ".":
             while self.take("."):
                 if self.word == "*":
-                    return self.star_of(path)
+                    self.foreign("a select list")
                 begin = self.start
                 path.append(self.name())
                 spans.append((begin, self.ended))
@@ -174,10 +165,6 @@ class Parts(Tokens):
         column = Column(tuple(path))
         self.mentions.append(Mention(start, column, spans))
         return column
-
-    def star_of(self, path: list[str]) -> Expression:
-        """`path.*`."""
-        self.foreign("a select list")
 
     def name(self) -> str:
         if self.kind not in ("word", "quoted"):
@@ -252,8 +239,10 @@ class Parts(Tokens):
         self.expect(")")
         found = self._called(name, tuple(arguments), start, detail, self._depth_over(arguments))
         if self.word in ("FILTER", "WITHIN", "IGNORE", "RESPECT"):
-            return self.filtered(found)
-        return self.over(found) if self.word == "OVER" else found
+            self.foreign("an aggregate function")
+        if self.word == "OVER":
+            self.foreign("a window function")
+        return found
 
     def _called(
         self, name: str, arguments: tuple[Expression, ...], start: int, detail: str = "", depth: int = 1
@@ -262,14 +251,6 @@ class Parts(Tokens):
         if name in CLOCKS and not arguments:
             self.clocks.append((name, start, self.ended))
         return Call(name, arguments, detail, start=start, end=self.ended, depth=depth)
-
-    def filtered(self, call: Call) -> Expression:
-        """An aggregate function, behind whose arguments something comes next."""
-        self.foreign("an aggregate function")
-
-    def over(self, call: Call) -> Expression:
-        """A window function, of which `OVER` comes next."""
-        self.foreign("a window function")
 
     def _arguments(self, name: str) -> tuple[list[Expression], str]:
         """The arguments up to the parenthesis, in the order in which the function takes them, and a word of theirs."""
@@ -286,7 +267,7 @@ class Parts(Tokens):
             if (shifted := self._of_unit()) is not None:
                 return shifted
         elif self.word in ("DISTINCT", "ALL") and self.match_here(r"\w+\s*[^\s,).=]") is not None:
-            detail = self.distinct()
+            self.foreign("an aggregate function")
         arguments = [self.value() if name == "position" else self.argument()]
         words = {"trim": ("FROM",), "position": ("IN",), "substring": ("FROM", "FOR"), "substr": ("FROM", "FOR"),
                  "overlay": ("PLACING", "FROM", "FOR")}.get(name, ())  # fmt: skip
@@ -310,10 +291,6 @@ class Parts(Tokens):
         del self.mentions[mentions:]
         self.go_to(place)
         return None
-
-    def distinct(self) -> str:
-        """`DISTINCT` before an argument."""
-        self.foreign("an aggregate function")
 
     def argument(self) -> Expression:
         """One argument of a function: a lambda, a named one, or an expression."""

@@ -98,18 +98,14 @@ def print_duckdb(
     expression: Expression,
     column: Callable[[Column], str],
     evaluate: Callable[[Cast | Choice | MakeStruct | Opaque | Coerced], str] | None = None,
-    *,
-    is_lambda: bool = False,
 ) -> str:
     """The predicate in DuckDB's SQL. Resolve it first: DuckDB's own coercions differ from Spark's.
 
     Args:
         column: How a column is written.
         evaluate: How a part is written for which the types of the columns must be known; None where there is none.
-        is_lambda: It stands in a lambda, where DuckDB takes no query.
     """
-    listed = partial(_duckdb_in, is_lambda=is_lambda)
-    return _Printer(column, duckdb_literal, _duckdb_starts_with, evaluate, listed).print(expression)
+    return _Printer(column, duckdb_literal, _duckdb_starts_with, evaluate, _duckdb_in).print(expression)
 
 
 def _spark_column(column: Column) -> str:
@@ -299,7 +295,7 @@ def may_raise(sql: str) -> bool:
     return _MAY_RAISE.search(_CONSTANT_CAST.sub("", sql)) is not None
 
 
-def _duckdb_in(child: str, values: Sequence[Literal], *, is_lambda: bool) -> str:
+def _duckdb_in(child: str, values: Sequence[Literal]) -> str:
     kinds = {value.data_type or natural_type(value.value) for value in _ends_of(values) if value.value is not None}
     kind = DOUBLE if kinds == {FLOAT, DOUBLE} else next(iter(kinds), BOOLEAN)
     present = [value for value in plain_values(values) if value is not None]
@@ -310,7 +306,7 @@ def _duckdb_in(child: str, values: Sequence[Literal], *, is_lambda: bool) -> str
     spelled = str if kind in INTEGRAL_RANGES else _blob_text if kind == BINARY else partial(_duckdb_text, kind=kind)
     listed = f"CAST(string_split('{','.join(map(spelled, present))}', ',') AS {duckdb_type(kind)}[])"
     # A query is a join, which computes the value for every row, even where a CASE leaves it out.
-    if not is_lambda and not may_raise(child):
+    if not may_raise(child):
         found = f"{child} IN (SELECT unnest({listed}))"
         return f"({found} OR CAST(NULL AS BOOLEAN))" if has_null else found
     otherwise = "NULL" if has_null else "FALSE"

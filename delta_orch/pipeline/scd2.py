@@ -36,8 +36,8 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 OWN_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
 
 
-_GONE, _KNOWN, _PROBLEM = "`delta_orch gone`", "`delta_orch known`", "`delta_orch problem`"
-_BEFORE = "delta_orch before {}"
+_GONE, _KNOWN, _PROBLEM = "_delta_orch_gone", "_delta_orch_known", "_delta_orch_problem"
+_BEFORE = "_delta_orch_before_{}"
 """Of a column: what the version before has in it."""
 
 
@@ -143,7 +143,7 @@ class _Versions:
             "present": self._present(),
             "history": self._scan([*self._keys, VALID_FROM, VALID_TO], None),
         }
-        batch = self._batch(None if marker is None else quote_identifier(marker.name))
+        batch = self._batch(None if marker is None else self._engine.quoted(marker.name))
         if deletes.full_snapshot:
             batch = self._with_missing(kept.enter_context(engine.evaluated(batch)))
         if deletes.full_snapshot or marker is not None:
@@ -168,25 +168,26 @@ class _Versions:
         # What a row that ends a key says beside the key and the sequence is nobody's concern.
         said = [
             n if marker is None else f"CASE WHEN {gone} THEN NULL ELSE {n} END AS {n}"
-            for n in map(quote_identifier, self._others)
+            for n in map(self._engine.quoted, self._others)
         ]
-        columns = ", ".join([_list(*self._keys, self._sequence), *said, f"{gone} AS {_GONE}"])
+        columns = ", ".join([self._list(*self._keys, self._sequence), *said, f"{gone} AS {_GONE}"])
         return self._engine.sql(f"SELECT {columns} FROM given", self._relations)
 
     def _with_missing(self, batch: Relation) -> Relation:
         """Beside the rows of a snapshot the ends of the keys that it leaves out."""
-        keys, at = _list(*self._keys), quote_identifier(self._sequence)
-        others = "".join(f", b.{n}" for n in map(quote_identifier, self._others))
+        keys, at = self._list(*self._keys), self._engine.quoted(self._sequence)
+        own = ", ".join(f"p.{n}" for n in map(self._engine.quoted, self._keys))
+        others = "".join(f", b.{n}" for n in map(self._engine.quoted, self._others))
         owned = any_of(self._within) if self._within and self._is_about_keys else None
         every = {"batch": batch, "open": self._present([*self._keys], owned)}
         return self._engine.sql(
             f"""
 WITH every_key AS (SELECT {keys} FROM open UNION SELECT {keys} FROM batch),
 places AS (SELECT k.*, s.{at} FROM every_key k CROSS JOIN (SELECT DISTINCT {at} FROM batch) s)
-SELECT {keys}, {at}{"".join(f", {n}" for n in map(quote_identifier, self._others))}, {_GONE} FROM batch
+SELECT {keys}, {at}{"".join(f", {n}" for n in map(self._engine.quoted, self._others))}, {_GONE} FROM batch
 UNION ALL
-SELECT {", ".join(f"p.{n}" for n in map(quote_identifier, self._keys))}, p.{at}{others}, true AS {_GONE} FROM places p
-LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{_GONE} IS NULL
+SELECT {own}, p.{at}{others}, true AS {_GONE} FROM places p
+LEFT JOIN batch b ON {self._equal("b", "p", [*self._keys, self._sequence])} WHERE b.{_GONE} IS NULL
 """,
             every,
         )
@@ -205,26 +206,26 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
     def ensure_in_order(self) -> None:
         """Raises ConstraintViolationError: See `apply_scd2`."""
         keys, sequence = self._keys, self._sequence
-        columns, at = _list(*keys, sequence), quote_identifier(sequence)
+        columns, at = self._list(*keys, sequence), self._engine.quoted(sequence)
         self._ensure_within(columns)
-        some_null = " OR ".join(f"{quote_identifier(name)} IS NULL" for name in (*keys, sequence))
-        of_batch = ", ".join(f"b.{quote_identifier(name)}" for name in (*keys, sequence))
+        some_null = " OR ".join(f"{self._engine.quoted(name)} IS NULL" for name in (*keys, sequence))
+        of_batch = ", ".join(f"b.{self._engine.quoted(name)}" for name in (*keys, sequence))
         # The first of them that there is, is told.
         self._refuse(
             {
                 "A key or the sequence of a row is null": f"SELECT {columns} FROM batch WHERE {some_null}",
                 "Two rows of one key have the same sequence and differ": f"SELECT {of_batch} "
-                f"FROM batch b JOIN batch o ON {_equal('b', 'o', [*keys, sequence])} "
+                f"FROM batch b JOIN batch o ON {self._equal('b', 'o', [*keys, sequence])} "
                 f"WHERE b.{_GONE} <> o.{_GONE} OR NOT ({self._same('b', 'o')})",
                 "A row comes late: the table has a newer version of its key": f"SELECT {of_batch} "
-                f"FROM batch b JOIN history h ON {_equal('b', 'h', keys)} "
+                f"FROM batch b JOIN history h ON {self._equal('b', 'h', keys)} "
                 f"WHERE b.{at} < h.{VALID_FROM} OR b.{at} < h.{VALID_TO}",
                 "The table has another row of this key and sequence": f"SELECT {of_batch} "
-                f"FROM batch b JOIN present c ON {_equal('b', 'c', keys)} AND c.{VALID_FROM} = b.{at} "
+                f"FROM batch b JOIN present c ON {self._equal('b', 'c', keys)} AND c.{VALID_FROM} = b.{at} "
                 f"WHERE b.{_GONE} OR NOT ({self._same('b', 'c')})",
                 "The key of a row has ended at its sequence": f"SELECT {of_batch} "
-                f"FROM batch b JOIN history h ON {_equal('b', 'h', keys)} AND h.{VALID_TO} = b.{at} "
-                f"LEFT ANTI JOIN history n ON {_equal('b', 'n', keys)} AND n.{VALID_FROM} = b.{at} WHERE NOT b.{_GONE}",
+                f"FROM batch b JOIN history h ON {self._equal('b', 'h', keys)} AND h.{VALID_TO} = b.{at} "
+                f"ANTI JOIN history n ON {self._equal('b', 'n', keys)} AND n.{VALID_FROM} = b.{at} WHERE NOT b.{_GONE}",
             }
         )
 
@@ -238,7 +239,7 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
             )
         if not self._deletes.full_snapshot:
             return
-        at = quote_identifier(self._sequence)
+        at = self._engine.quoted(self._sequence)
         for one in (None,) if self._is_about_keys else self._within:
             part = given if one is None else engine.filter(given, one)
             found = engine.to_arrow(engine.sql(f"SELECT DISTINCT {at} FROM part", {"part": part}), limit=2)
@@ -257,7 +258,7 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         query = f"SELECT * FROM ({every}) e ORDER BY {_PROBLEM} LIMIT 1"
         found = self._engine.to_arrow(self._engine.sql(query, {**self._relations, **more}))
         for row in python_rows(found):
-            problem = list(problems)[row.pop(_PROBLEM.strip("`"))]
+            problem = list(problems)[row.pop(_PROBLEM)]
             raise ConstraintViolationError(
                 problem, cause=f"It is {row}", remedy="Correct the batch; nothing was committed", row=row
             )
@@ -277,7 +278,8 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
         # Another writer's version of the key must conflict, wherever it begins: `coalesce` keeps the time out of what
         # the merge is known to have read.
         same_start = f"coalesce(t.{VALID_FROM} = s.{VALID_FROM}, false)"
-        request = MergeRequest(source, f"{_equal('t', 's', self._keys)} AND {same_start}", "s", "t", self._engine)
+        same_keys = " AND ".join(f"t.{name} = s.{name}" for name in map(quote_identifier, self._keys))
+        request = MergeRequest(source, f"{same_keys} AND {same_start}", "s", "t", self._engine)
         about: CommitOptions = {n: options[n] for n in CommitOptions.__annotations__ if n in options}  # type: ignore
         about["read_version"] = before.version
         names = [*self._schema.names, *OWN_COLUMNS]
@@ -299,38 +301,47 @@ LEFT JOIN batch b ON {_equal("b", "p", [*self._keys, self._sequence])} WHERE b.{
     def _query(self) -> str:
         """What becomes of the versions: those that are closed, and new ones, with where they end. Of a row that is
         there twice the second changes nothing."""
-        keys, at, columns = self._keys, quote_identifier(self._sequence), self._schema.names
-        of = {alias: ", ".join(f"{alias}.{quote_identifier(name)}" for name in columns) for alias in "bc"}
-        in_line = f"OVER (PARTITION BY {_list(*keys)} ORDER BY {VALID_FROM})"
+        keys, at, columns = self._keys, self._engine.quoted(self._sequence), self._schema.names
+        of = {alias: ", ".join(f"{alias}.{self._engine.quoted(name)}" for name in columns) for alias in "bc"}
+        in_line = f"OVER (PARTITION BY {self._list(*keys)} ORDER BY {VALID_FROM})"
         # A key has at most one row at a place: what is there twice, or otherwise, is refused.
-        before = {name: quote_identifier(_BEFORE.format(number)) for number, name in enumerate(self._others)}
-        gone_before = quote_identifier(_BEFORE.format("gone"))
-        looked_at = "".join(f", lag({quote_identifier(name)}) {in_line} AS {label}" for name, label in before.items())
-        same = " AND ".join(f"{quote_identifier(name)} <=> {label}" for name, label in before.items()) or "true"
+        before = {name: self._engine.quoted(_BEFORE.format(number)) for number, name in enumerate(self._others)}
+        gone_before = self._engine.quoted(_BEFORE.format("gone"))
+        looked_at = "".join(
+            f", lag({self._engine.quoted(name)}) {in_line} AS {label}" for name, label in before.items()
+        )
+        tests = (f"{self._engine.quoted(name)} IS NOT DISTINCT FROM {label}" for name, label in before.items())
+        same = " AND ".join(tests) or "true"
         return f"""
 WITH fresh AS (
   SELECT {of["b"]}, b.{at} AS {VALID_FROM}, b.{_GONE} FROM batch b
-  LEFT ANTI JOIN present c ON {_equal("c", "b", keys)} AND c.{VALID_FROM} = b.{at}
+  ANTI JOIN present c ON {self._equal("c", "b", keys)} AND c.{VALID_FROM} = b.{at}
 ),
 line AS (
-  SELECT {_list(*columns)}, {VALID_FROM}, {_GONE}, false AS {_KNOWN} FROM fresh
+  SELECT {self._list(*columns)}, {VALID_FROM}, {_GONE}, false AS {_KNOWN} FROM fresh
   UNION ALL
   SELECT {of["c"]}, c.{VALID_FROM}, false AS {_GONE}, true AS {_KNOWN} FROM present c
-  LEFT SEMI JOIN batch b ON {_equal("b", "c", keys)}
+  SEMI JOIN batch b ON {self._equal("b", "c", keys)}
 ),
 neighbors AS (SELECT *, lag({_GONE}) {in_line} AS {gone_before}{looked_at} FROM line),
 steps AS (
-  SELECT {_list(*columns)}, {VALID_FROM}, {_GONE}, {_KNOWN} FROM neighbors WHERE NOT
+  SELECT {self._list(*columns)}, {VALID_FROM}, {_GONE}, {_KNOWN} FROM neighbors WHERE NOT
   CASE WHEN {gone_before} IS NULL THEN {_GONE} ELSE {gone_before} = {_GONE} AND ({_GONE} OR ({same})) END
 ),
 versions AS (SELECT *, lead({VALID_FROM}) {in_line} AS {VALID_TO} FROM steps)
-SELECT {_list(*columns)}, {VALID_FROM}, {VALID_TO}, {VALID_TO} IS NULL AS {IS_CURRENT} FROM versions
+SELECT {self._list(*columns)}, {VALID_FROM}, {VALID_TO}, {VALID_TO} IS NULL AS {IS_CURRENT} FROM versions
 WHERE NOT {_GONE} AND (NOT {_KNOWN} OR {VALID_TO} IS NOT NULL)
 """
 
     def _same(self, one: str, other: str) -> str:
-        tests = [f"{one}.{quote_identifier(name)} <=> {other}.{quote_identifier(name)}" for name in self._others]
-        return " AND ".join(tests) or "true"
+        names = map(self._engine.quoted, self._others)
+        return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names) or "true"
+
+    def _list(self, *names: str) -> str:
+        return ", ".join(map(self._engine.quoted, names))
+
+    def _equal(self, one: str, other: str, names: Sequence[str]) -> str:
+        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in map(self._engine.quoted, names))
 
 
 def scd2_schema(schema: StructType, sequence_by: str) -> StructType:
@@ -383,11 +394,3 @@ def _ensure_same_columns(given: Sequence[str], wanted: Sequence[str]) -> None:
             cause=f"Missing: {sorted(known - folded) or 'none'}, not in the table: {sorted(folded - known) or 'none'}",
             remedy="Give all columns; alter the table to add one",
         )
-
-
-def _list(*names: str) -> str:
-    return ", ".join(map(quote_identifier, names))
-
-
-def _equal(one: str, other: str, names: Sequence[str]) -> str:
-    return " AND ".join(f"{one}.{quote_identifier(name)} = {other}.{quote_identifier(name)}" for name in names)

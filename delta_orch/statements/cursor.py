@@ -1,4 +1,4 @@
-"""A statement of Spark SQL as words and signs, with the text between them as the user wrote it."""
+"""A statement of SQL as words and signs, with the text between them as the user wrote it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,18 @@ from delta_orch.expressions.spark_literals import quote_identifier
 T = TypeVar("T")
 
 _TOKEN = r"""(?xs)(?:\s|--[^\r\n]*|/\*.*?\*/)*+(?:
-    (?P<string>[rR]?(?:'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+"))
-    |(?P<quoted>`(?:[^`]|``)++`)
+    (?P<string>{strings})
+    |(?P<quoted>{quoted})
     |(?P<number>[0-9]+(?:\.[0-9]+)?(?![\w.]))
     |(?P<word>\w+)
     |(?P<symbol><=>|<=|>=|<>|!=|==|\|\||::|->|[^'"`])
     |(?P<end>\Z))"""
+_OF_SPARK = _TOKEN.format(strings=r"""[rR]?(?:'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+")""", quoted="`(?:[^`]|``)++`")
+_OF_DUCKDB = _TOKEN.format(
+    strings=r"""[eE]'(?:[^'\\]|\\.|'')*+'|'(?:[^']|'')*+'|(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?P=tag)""",
+    quoted=r"""`(?:[^`]|``)++`|"(?:[^"]|"")++\"""",
+)
+_ONLY_SEMICOLONS = r"(?s)(?:[\s;]|--[^\r\n]*|/\*.*?\*/)*\Z"
 _MAX_CHARACTERS = 4 * 1024 * 1024
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
@@ -38,43 +44,73 @@ class Token:
     def word(self) -> str:
         return self.text.upper() if self.kind in ("word", "symbol") else ""
 
+    @property
+    def name(self) -> str:
+        """A name without its quotes."""
+        quote = self.text[0] if self.kind == "quoted" else ""
+        return self.text[1:-1].replace(quote * 2, quote) if quote else self.text
 
-def tokens_of(text: str) -> list[Token]:
-    """The tokens of a text; the last is `end`. Comments are left out.
+
+def tokens_of(text: str, *, start: int = 0, of_duckdb: bool = False) -> list[Token]:
+    """The tokens of a text from a place on. Comments and semicolons at the end are left out.
+
+    The last token is `end`. It is `broken` where a quote or a comment is not closed, and `next` before another
+    statement: a cursor refuses both when it gets there.
+
+    Args:
+        of_duckdb: By DuckDB's rules for quotes. Otherwise by Spark's.
 
     Raises:
-        InvalidRequestError: It is not text, too long, or a quote or a comment is not closed.
+        InvalidRequestError: It is not text, or too long.
     """
     if not isinstance(text, str):
         raise InvalidRequestError(f"A statement must be text, not {type(text).__name__}")
     if len(text) > _MAX_CHARACTERS:
         raise InvalidRequestError(f"The statement has {len(text)} characters; {_MAX_CHARACTERS} are allowed")
-    found: list[Token] = []
-    match, position = re.compile(_TOKEN).match, 0
-    while not found or found[-1].kind != "end":
-        token = match(text, position)
-        if token is None or (token["symbol"] == "/" and text.startswith("/*", token.start("symbol"))):
-            raise InvalidRequestError(
-                f"The statement cannot be read from {text[position : position + 40].strip()!a} on",
-                cause="A quote or a comment is not closed",
-            )
-        kind = token.lastgroup or "end"
-        found.append(Token(kind, token[kind], token.start(kind), token.end()))
-        position = token.end()
-    return found
+    tokens: list[Token] = []
+    match, position = re.compile(_OF_DUCKDB if of_duckdb else _OF_SPARK).match, start
+    while not tokens or tokens[-1].kind not in ("end", "broken", "next"):
+        found = match(text, position)
+        if found is None or (found["symbol"] == "/" and text.startswith("/*", found.start("symbol"))):
+            tokens.append(Token("broken", text[position : position + 40], position, len(text)))
+            break
+        kind = next(kind for kind in ("string", "quoted", "number", "word", "symbol", "end") if found[kind] is not None)
+        token = Token(kind, found[kind], found.start(kind), found.end(kind))
+        if token.text == ";" and kind == "symbol":
+            is_last = re.compile(_ONLY_SEMICOLONS).match(text, token.end) is not None
+            token = Token("end" if is_last else "next", "", token.start, token.start)
+        tokens.append(token)
+        position = token.end
+    return tokens
 
 
 class Cursor:
     """Reads one statement from its start."""
 
-    def __init__(self, text: str, tokens: list[Token]) -> None:
+    def __init__(self, text: str, *, of_duckdb: bool = False) -> None:
         self.source = text
-        self.tokens = tokens
+        self.tokens = tokens_of(text, of_duckdb=of_duckdb)
         self.index = 0
 
     @property
     def token(self) -> Token:
-        return self.tokens[self.index]
+        """The one that comes next. Raises InvalidRequestError where the text cannot be read on."""
+        token = self.tokens[self.index]
+        if token.kind == "broken":
+            raise InvalidRequestError(
+                f"The statement cannot be read from {token.text.strip()!a} on",
+                cause="A quote or a comment is not closed",
+            )
+        if token.kind == "next":
+            raise InvalidRequestError(
+                "The text holds more than one statement", remedy="Run them one after the other: each is its own commit"
+            )
+        return token
+
+    def go_on(self, *, of_duckdb: bool) -> None:
+        """Read what comes next by the rules of one engine."""
+        start = self.tokens[self.index].start
+        self.tokens[self.index :] = tokens_of(self.source, start=start, of_duckdb=of_duckdb)
 
     def at(self, *words: str) -> bool:
         """Whether these words come next."""
@@ -117,7 +153,7 @@ class Cursor:
         if token.kind not in ("word", "quoted"):
             self.refuse("a name is missing")
         self.index += 1
-        return token.text if token.kind == "word" else token.text[1:-1].replace("``", "`")
+        return token.name
 
     def path(self) -> list[str]:
         """A name, or several with dots between."""

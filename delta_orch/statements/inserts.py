@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import ComputedColumn, Engine, Relation, as_they_are
-from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.errors import InvalidExpressionError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.fit_comparison import fit_comparison
 from delta_orch.expressions.nodes import Call, Cast, Column, Comparison, Expression, Literal, Opaque
@@ -16,7 +16,7 @@ from delta_orch.expressions.parse import parse_row_value, parse_value, syntax_of
 from delta_orch.expressions.renaming import NewName, renamed
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type, type_sql
 from delta_orch.expressions.to_sql import to_spark_sql
-from delta_orch.expressions.tree import conjunction
+from delta_orch.expressions.tree import columns_of, conjunction
 from delta_orch.protocol.arrow_building import literal_array, type_to_arrow
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_edit import quote_path
@@ -36,8 +36,8 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.statements.cursor import Cursor, tokens_of
-from delta_orch.statements.queries import Query, options_of_commit, parse_query
+from delta_orch.statements.cursor import Cursor
+from delta_orch.statements.queries import Query, options_of_commit, parse_query, query_in_parentheses
 from delta_orch.statements.rows import Statement, ensure_count, side_names, values
 from delta_orch.statements.session import Session, table_name, unsupported
 from delta_orch.writing.assignments import cast_to, default_of
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 _COMPUTED = (CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START)
 
 
-def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
+def insert(cursor: Cursor, session: Session) -> Statement:
     """INSERT [WITH SCHEMA EVOLUTION] INTO | OVERWRITE [TABLE] t [AS a] [PARTITION (p = v)] [(columns) | BY NAME]
     [REPLACE WHERE p | USING (columns) | ON p] VALUES … | q [AS b]."""
     cursor.expect("INSERT")
@@ -86,7 +86,7 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
         raise unsupported("An alias of the table but in REPLACE ON", "Leave it out")
     if matched is not None and (overwrite or fixed):
         raise unsupported("REPLACE USING | ON but in INSERT INTO t", "Leave out OVERWRITE and PARTITION")
-    rows = values(cursor) if cursor.take("VALUES") else _query(cursor, known, matched)
+    rows = values(cursor) if cursor.take("VALUES") else _query(cursor, session, matched)
     cursor.end()
     if matched is not None and matched.on is not None and not isinstance(rows, Query):
         raise unsupported("REPLACE ON before VALUES", "Write (SELECT …) AS s")
@@ -120,10 +120,10 @@ def insert(cursor: Cursor, known: frozenset[str]) -> Statement:
             further = [*given, *_nulls(fields, given, schema)]
             if not (fields or further):
                 raise unsupported("VALUES of DEFAULT alone, where the table computes every column", "Give one a value")
-            if (queries := _as_queries(texts, fields)) is None:
+            if _are_constants(texts, fields):
                 data = _renamed(engine, session.relation(engine, _constants(texts, fields)), fields, further)
             else:
-                parts = [_by_place(engine, query.relation(session, engine, named=False), fields) for query in queries]
+                parts = [_by_place(engine, _computed(engine, row), fields) for row in texts]
                 shape = _common_shape([engine.schema(part) for part in parts], fields)
                 rows_of = engine.union([engine.conform(part, shape) for part in parts])
                 data = _renamed(engine, rows_of, fields, further)
@@ -203,15 +203,14 @@ def _matched(cursor: Cursor, alias: str | None) -> _Matched:
     return _Matched(alias, on=cursor.text_until("SELECT", "WITH", "VALUES", "TABLE", inside=True))
 
 
-def _query(cursor: Cursor, known: frozenset[str], matched: _Matched | None) -> Query:
+def _query(cursor: Cursor, session: Session, matched: _Matched | None) -> Query:
     """The query, which REPLACE ON gives a name."""
     if matched is None or matched.on is None or not cursor.take("("):
-        return parse_query(cursor, known)
-    text = cursor.text_until(")")
-    cursor.expect(")")
+        return parse_query(cursor, session)
+    text = query_in_parentheses(cursor, session)
     if cursor.take("AS") or cursor.token.kind in ("word", "quoted"):
         matched.source_alias = cursor.name()
-    return parse_query(Cursor(text, tokens_of(text)), known)
+    return parse_query(Cursor(text), session)
 
 
 def _partition(cursor: Cursor) -> dict[str, str | None]:
@@ -364,14 +363,21 @@ def _default_text(field: StructField, table: DeltaTable) -> str:
     return "NULL" if is_null else f"CAST({to_spark_sql(default)} AS {type_sql(field.data_type)})"
 
 
-def _as_queries(rows: list[list[str]], fields: Sequence[StructField]) -> list[Query] | None:
-    """A query a row for VALUES with functions or operators, which an engine computes; None for constants."""
-    if all(
+def _are_constants(rows: list[list[str]], fields: Sequence[StructField]) -> bool:
+    return all(
         isinstance(_constant(text, field), Literal) for row in rows for text, field in zip(row, fields, strict=True)
-    ):
-        return None
-    selects = [f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(row))}" for row in rows]
-    return [parse_query(Cursor(text, tokens_of(text)), frozenset()) for text in selects]
+    )
+
+
+def _computed(engine: Engine, texts: Sequence[str]) -> Relation:
+    """A row of VALUES with functions or operators, which an engine computes."""
+    import pyarrow as pa
+
+    values = [parse_row_value(text) for text in texts]
+    if columns := [column for value in values for column in columns_of(value)]:
+        raise InvalidExpressionError(f"VALUES has no column {'.'.join(columns[0].path)[:200]!r}")
+    one_row = engine.relation(pa.table({"row": [0]}))
+    return engine.project(one_row, [ComputedColumn(f"c{i}", value) for i, value in enumerate(values)])
 
 
 def _constant(text: str, field: StructField) -> Expression:

@@ -1,8 +1,8 @@
-"""SELECT: tables become scans, at the version the statement names; the query runs on the engine."""
+"""SELECT is the engine's own language. Tables, versions and changes in it become relations under names of their own."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import date
 
@@ -12,10 +12,9 @@ from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.nodes import Expression, Literal, Opaque
 from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_row_value, parse_value, syntax_of
-from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.log.read.time_travel import split_version, version_behind_at
 from delta_orch.log.write.commit_options import CommitOptions, EveryRow
-from delta_orch.statements.cursor import Cursor, Token, tokens_of
+from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.session import Session, TableName, table_name, unsupported
 from delta_orch.storage.external_paths import is_one_table
 from delta_orch.table.column_definitions import ensure_none_stated
@@ -24,9 +23,10 @@ from delta_orch.table_snapshot import TableSnapshot
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
                "WINDOW", "QUALIFY"}  # fmt: skip
 _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CROSS", "SEMI", "ANTI", "USING", "NATURAL",
-              "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "PIVOT", "UNPIVOT", "TABLESAMPLE"}  # fmt: skip
+              "OUTER", "LATERAL", "SORT", "CLUSTER", "DISTRIBUTE", "PIVOT", "UNPIVOT", "TABLESAMPLE", "ASOF",
+              "POSITIONAL", "SAMPLE"}  # fmt: skip
 
-BEGIN_QUERY = ("SELECT", "WITH", "(", "VALUES", "TABLE")
+BEGIN_QUERY = ("SELECT", "WITH", "(", "VALUES", "TABLE", "FROM")
 _CHANGES = ("TABLE_CHANGES", "TABLE_CHANGES_BY_PATH")
 
 
@@ -104,65 +104,75 @@ class Query:
     Attributes:
         text: For the engine.
         tables: What the names stand for, with what is asked for of them.
-        where: The text of its predicate where all of it is about rows of the one table it reads, None otherwise.
-        is_simple: It is one SELECT, of one table.
+        where: For Spark, which knows no statistics over Connect: the text of the predicate where all of it is about
+            rows of the one table of the query, None otherwise.
+        names_metadata: It may read `_metadata.row_id` or `_metadata.row_commit_version` (PROTOCOL, "Row Tracking").
     """
 
     text: str
     tables: dict[str, Source]
     where: str | None
-    is_simple: bool
+    names_metadata: bool
 
     @property
     def sources(self) -> Collection[Source]:
         """The tables that it reads."""
         return self.tables.values()
 
+    def rows(self, session: Session) -> object:
+        """The result as `delta_orch.sql` returns it. Raises as the engine's `select`, and where a name stands for no
+        table."""
+        engine = session.engine()
+        return engine.select(self.text, self._relations(session, engine))
+
     def relation(
         self, session: Session, engine: Engine, *, named: bool = True, defines_columns: bool = False
     ) -> Relation:
-        """The rows; `named` as of `Engine.sql`.
+        """The result as rows to write; `named` as of `Engine.sql`.
 
         Args:
             defines_columns: Rows that state definitions are refused: columns of a query have none.
 
         Raises as the engine's `sql`, and where a name stands for no table.
         """
+        relations = self._relations(session, engine)
+        if defines_columns:
+            for relation in relations.values():
+                ensure_none_stated(engine.schema(relation))
+        return engine.sql(self.text, relations, named=named)
+
+    def _relations(self, session: Session, engine: Engine) -> dict[str, Relation]:
         values = {name: source.at_version(session).value(session) for name, source in self.tables.items()}
-        with_metadata = self._with_metadata(list(values.values()))
-        relations: dict[str, Relation] = {}
-        for name, value in values.items():
-            relations[name] = self._scan(session, engine, value, metadata=with_metadata is not None)
-            schema = engine.schema(relations[name])
-            ensure_no_column_in_double_quotes(self.text, schema)
-            if defines_columns:
-                ensure_none_stated(schema)
-        return engine.sql(with_metadata or self.text, relations, named=named)
+        relations = {name: self._relation(session, engine, value) for name, value in values.items()}
+        if engine.name == "spark":
+            for relation in relations.values():
+                ensure_no_column_in_double_quotes(self.text, engine.schema(relation))
+        return relations
 
-    def _with_metadata(self, values: Sequence[object]) -> str | None:
-        """The text, where it reads row ids of a table that has no column `_metadata` of its own."""
-        snapshots = [value for value in values if isinstance(value, TableSnapshot)]
-        if len(snapshots) < len(values) or any(value.schema.find(METADATA) for value in snapshots):
-            return None
-        found = hiding_metadata(self.text)
-        if found is not None and not self.is_simple:
-            raise unsupported(
-                f"{METADATA} in a query of several tables, or with a query inside",
-                "Pass snapshot().scan(row_tracking=True).to_arrow() in tables=, and name its columns",
-            )
-        return found
+    def _relation(self, session: Session, engine: Engine, value: object) -> Relation:
+        if isinstance(value, TableSnapshot):
+            is_tracked = value.properties.enable_row_tracking or len(self.tables) == 1  # else the error says so
+            if self.names_metadata and is_tracked and not value.schema.find(METADATA):
+                return _with_metadata(engine, value)
+            if self.where is not None:
+                try:
+                    return value.scan(where=self.where).to_relation(engine)
+                except DeltaError:
+                    pass  # The query has the predicate, too.
+        return session.relation(engine, value)
 
-    def _scan(self, session: Session, engine: Engine, value: object, *, metadata: bool) -> Relation:
-        if not isinstance(value, TableSnapshot):
-            return session.relation(engine, value)
-        if self.where is not None:
-            try:
-                if metadata:
-                    return scan_with_metadata(engine, value, self.where)
-                return value.scan(where=self.where).to_relation(engine)
-            except DeltaError:
-                pass  # The query has the predicate, too.
-        return scan_with_metadata(engine, value) if metadata else session.relation(engine, value)
+
+METADATA = "_metadata"
+_ROW_ID_COLUMNS = ("row_id", "row_commit_version")
+"""As `scan(row_tracking=True)` calls them."""
+
+
+def _with_metadata(engine: Engine, snapshot: TableSnapshot) -> Relation:
+    """The rows of a table with a column `_metadata`. Raises as `scan` does."""
+    rows = snapshot.scan(row_tracking=True).to_relation(engine)
+    own = as_they_are(name for name in engine.schema(rows).names if name not in _ROW_ID_COLUMNS)
+    fields = ", ".join(f"'{name}', {name}" for name in _ROW_ID_COLUMNS)
+    return engine.project(rows, [*own, ComputedColumn(METADATA, parse_value(f"named_struct({fields})"))])
 
 
 def options_of_commit(
@@ -179,14 +189,16 @@ def options_of_commit(
     return options
 
 
-def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
+def parse_query(cursor: Cursor, session: Session) -> Query:
     """The query from here to the end of the statement.
 
-    Args:
-        known: The names in `tables`, in lower case.
+    Its words are the engine's. Only what names a table is looked for: behind FROM, JOIN and a comma.
     """
+    of_duckdb = session.engine().name == "local"
+    cursor.go_on(of_duckdb=of_duckdb)
     if cursor.token.word not in BEGIN_QUERY:
         cursor.refuse("SELECT is missing")
+    known = session.known
     named = _with_names(cursor)
     for name in named & known:
         raise unsupported(
@@ -194,21 +206,22 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
         )
     pieces: list[str] = []
     tables: dict[str, Source] = {}
-    # One entry for each open parenthesis: whether it is a query, and whether its FROM is being read.
-    levels = [[False, False]]
+    levels = [_Level()]
     position = cursor.token.start
     sources = selects = 0
     where_at: int | None = None
     where_end: int | None = None
     behind = -1  # Where a WHERE stands that is about the table alone: what stands before it may make other columns.
-    before = ""
+    before = "("
+    names_metadata = False
     while cursor.token.kind != "end":
         token = cursor.token
         word = token.word if before != "." else ""
         level = levels[-1]
-        is_source = (level[1] and before in ("FROM", "JOIN", ",")) or before == "TABLE"
-        is_source = is_source and token.kind in ("word", "quoted")
-        if is_source and word not in ("LATERAL", "VALUES", "TABLE"):
+        names_metadata |= token.kind in ("word", "quoted") and token.name.lower() == METADATA
+        if before == "(" and word in BEGIN_QUERY:
+            level.is_query, level.is_from = True, False
+        if _names_table(cursor, level, before):
             start = token.start
             if word in _CHANGES and cursor.tokens[cursor.index + 1].text == "(":
                 source, found = _changes(cursor), TableName("", "")
@@ -219,31 +232,29 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
             if source != Source(found) or found.path is not None or found.name.lower() in known:
                 label = _label(source, tables, named)
                 tables[label] = source
-                text = quote_identifier(label)
+                text = session.quoted(label)
                 is_alone = before != "TABLE" and not cursor.at("AS") and not _is_alias(cursor)
-                if found.path is None and is_alone and found.name != label:
-                    text += f" AS {quote_identifier(found.name)}"
+                if found.short and is_alone and found.short != label:
+                    text += f" AS {session.quoted(found.short)}"
                 pieces += [cursor.source[position:start], text]
                 position = cursor.tokens[cursor.index - 1].end
             before = ""
             alias_at = cursor.index + cursor.at("AS")
             behind = alias_at + (alias_at > cursor.index or _is_alias(cursor))
             continue
-        if is_source and word in ("TABLE", "LATERAL"):
-            raise unsupported(f"{word} in FROM")
         if word == "(":
-            levels.append([False, False])
+            levels.append(_Level(is_from=level.is_from and before in ("FROM", "JOIN", ",", "(")))
         elif word == ")":
             if len(levels) == 1:
                 cursor.refuse("a parenthesis is not opened")
             levels.pop()
         elif word == "SELECT":
             selects += 1
-            level[0], level[1] = True, False
-        elif word == "FROM" and level[0]:
-            level[1] = True
+            level.is_from = False
+        elif word == "FROM" and level.is_query and before != "DISTINCT":
+            level.is_from = True
         elif word in _AFTER_FROM:
-            level[1] = level[1] and word == "ON"
+            level.is_from = level.is_from and word == "ON"
             if len(levels) == 1 and word == "WHERE":
                 where_at = token.end if cursor.index == behind else None
             elif len(levels) == 1 and where_at is not None and where_end is None:
@@ -256,14 +267,39 @@ def parse_query(cursor: Cursor, known: frozenset[str]) -> Query:
         cursor.refuse(") is missing")
     end = cursor.tokens[cursor.index - 1].end
     where = None
-    is_simple = sources == 1 and selects == 1 and len(tables) == 1
-    if where_at is not None and is_simple:
+    if where_at is not None and not of_duckdb and sources == 1 and selects == 1 and len(tables) == 1:
         stop = end if where_end is None else where_end
         # A dot may stand behind the table's name as well as behind a struct's.
         if not any(token.text == "." for token in cursor.tokens if where_at <= token.start < stop):
             where = cursor.source[where_at:stop].strip()
     pieces.append(cursor.source[position:end])
-    return Query("".join(pieces), tables, where, is_simple)
+    return Query("".join(pieces), tables, where, names_metadata)
+
+
+def query_in_parentheses(cursor: Cursor, session: Session) -> str:
+    """The text of the query that comes next, up to the parenthesis behind it, which is passed."""
+    cursor.go_on(of_duckdb=session.engine().name == "local")
+    text = cursor.text_until(")")
+    cursor.go_on(of_duckdb=False)
+    cursor.expect(")")
+    return text
+
+
+@dataclass(slots=True)
+class _Level:
+    """What stands in a pair of parentheses: a query or not, and whether its FROM is being read."""
+
+    is_query: bool = False
+    is_from: bool = False
+
+
+def _names_table(cursor: Cursor, level: _Level, before: str) -> bool:
+    token, after = cursor.token, cursor.tokens[cursor.index + 1 : cursor.index + 2]
+    if token.kind not in ("word", "quoted") or token.word in (*BEGIN_QUERY, "LATERAL"):
+        return False
+    if after and after[0].text == "(" and token.word not in _CHANGES:
+        return False  # a function
+    return before == "TABLE" or (level.is_from and before in ("FROM", "JOIN", ",", "("))
 
 
 def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) -> str:
@@ -283,7 +319,7 @@ def _changes(cursor: Cursor) -> Source:
     if by_path:
         name = TableName(text, text)
     else:
-        inner = Cursor(text, tokens_of(text))
+        inner = Cursor(text)
         name = table_name(inner)
         inner.end()
     bounds: list[int | str] = []
@@ -300,9 +336,7 @@ def _with_names(cursor: Cursor) -> frozenset[str]:
     if not cursor.at("WITH"):
         return frozenset()
     names = zip(cursor.tokens, cursor.tokens[1:], cursor.tokens[2:], strict=False)
-    return frozenset(
-        name.text.strip("`").lower() for name, middle, last in names if (middle.word, last.word) == ("AS", "(")
-    )
+    return frozenset(name.name.lower() for name, middle, last in names if (middle.word, last.word) == ("AS", "("))
 
 
 def _is_alias(cursor: Cursor) -> bool:
@@ -377,63 +411,3 @@ def time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
     if found == (None, None):
         cursor.refuse("VERSION AS OF or TIMESTAMP AS OF is missing")
     return found
-
-
-# `_metadata.row_id` and `_metadata.row_commit_version`, as Delta Lake calls the columns of row tracking (PROTOCOL, "Row
-# Tracking").
-
-METADATA = "_metadata"
-ROW_ID_COLUMNS = ("row_id", "row_commit_version")
-"""As `scan(row_tracking=True)` calls them."""
-
-_BEFORE_STAR = ("SELECT", "DISTINCT", "ALL", ",", ".")
-
-
-def hiding_metadata(text: str) -> str | None:
-    """A query of one table, over rows that have `_metadata`, which `*` leaves out. None where it names no field of it.
-
-    Raises:
-        UnsupportedExpressionError: It names another field.
-    """
-    if METADATA not in text.lower():
-        return None
-    tokens = tokens_of(text)
-    fields = list(_fields(tokens))
-    for field in fields:
-        if _name(field) not in ROW_ID_COLUMNS:
-            remedy = f"Fields are {' and '.join(ROW_ID_COLUMNS)}. snapshot().list_files() lists the files of a table"
-            raise unsupported(f"{METADATA}.{field.text[:60]}", remedy)
-    pieces, position = [], 0
-    for place, added in _behind_stars(tokens):
-        pieces += [text[position:place], added]
-        position = place
-    return "".join([*pieces, text[position:]]) if fields else None
-
-
-def scan_with_metadata(engine: Engine, snapshot: TableSnapshot, where: str | None = None) -> Relation:
-    """The rows of a table with a column `_metadata`. Raises as `scan` does."""
-    rows = snapshot.scan(where=where, row_tracking=True).to_relation(engine)
-    own = as_they_are(name for name in engine.schema(rows).names if name not in ROW_ID_COLUMNS)
-    fields = ", ".join(f"'{name}', {name}" for name in ROW_ID_COLUMNS)
-    return engine.project(rows, [*own, ComputedColumn(METADATA, parse_value(f"named_struct({fields})"))])
-
-
-def _fields(tokens: list[Token]) -> Iterator[Token]:
-    for name, dot, field in zip(tokens, tokens[1:], tokens[2:], strict=False):
-        if _name(name) == METADATA and dot.text == "." and field.kind in ("word", "quoted"):
-            yield field
-
-
-def _behind_stars(tokens: list[Token]) -> Iterator[tuple[int, str]]:
-    """Where something is to be added so that `*` leaves the column out, and what."""
-    for before, star, after, then in zip(tokens, tokens[1:], tokens[2:], [*tokens[3:], tokens[-1]], strict=False):
-        if star.text != "*" or before.word not in _BEFORE_STAR:
-            continue
-        if after.word == "EXCEPT" and then.text == "(":
-            yield then.end, f"{METADATA}, "
-        elif after.word in (",", "FROM"):
-            yield star.end, f" EXCEPT ({METADATA})"
-
-
-def _name(token: Token) -> str:
-    return (token.text[1:-1].replace("``", "`") if token.kind == "quoted" else token.text).lower()

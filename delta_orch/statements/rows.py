@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column
-from delta_orch.expressions.spark_literals import quote_identifier
 from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
 from delta_orch.protocol.schema_edit import quote_path
 from delta_orch.statements.cursor import Cursor, tokens_of
-from delta_orch.statements.queries import Query, Source, options_of_commit, parse_query, versioned
+from delta_orch.statements.queries import Query, Source, options_of_commit, parse_query, query_in_parentheses, versioned
 from delta_orch.statements.session import Session, table_name, unsupported
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def ensure_count(given: int, expected: int) -> None:
         )
 
 
-def explain(cursor: Cursor, known: frozenset[str]) -> Statement:
+def explain(cursor: Cursor, session: Session) -> Statement:
     """EXPLAIN DELETE | UPDATE | MERGE …: what the statement would open."""
     cursor.expect("EXPLAIN")
     match cursor.token.word:
@@ -48,7 +47,7 @@ def explain(cursor: Cursor, known: frozenset[str]) -> Statement:
         case "UPDATE":
             statement = update(cursor, explains=True)
         case "MERGE":
-            statement = merge(cursor, known, explains=True)
+            statement = merge(cursor, session, explains=True)
         case other:
             raise unsupported(f"EXPLAIN {other}", "For a query, call scan(where=…).explain()")
 
@@ -146,7 +145,7 @@ class _Qualified:
 
 def parse_assignments(text: str) -> dict[Any, str]:
     """`a = value, b.c = value`, each column as a node. Raises InvalidRequestError."""
-    cursor = Cursor(text, tokens_of(text))
+    cursor = Cursor(text)
     found = _assignments(cursor)
     cursor.end()
     return found
@@ -169,7 +168,7 @@ def _assignments(cursor: Cursor, *stops: str) -> dict[Any, str]:
     return found
 
 
-def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> Statement:
+def merge(cursor: Cursor, session: Session, *, explains: bool = False) -> Statement:
     """MERGE [WITH SCHEMA EVOLUTION] INTO t [AS a] USING source [AS b] ON condition WHEN …."""
     cursor.expect("MERGE")
     schema_mode = "merge" if cursor.take("WITH", "SCHEMA", "EVOLUTION") else None
@@ -179,14 +178,12 @@ def merge(cursor: Cursor, known: frozenset[str], *, explains: bool = False) -> S
     cursor.expect("USING")
     source: Source | Query
     if cursor.take("("):
-        text = cursor.text_until(")")
-        cursor.expect(")")
+        text = query_in_parentheses(cursor, session)
         source_alias = _alias(cursor, "ON")
         if cursor.at("("):
-            text = (
-                f"SELECT * FROM ({text}\n) AS {quote_identifier(source_alias or 'source')} ({cursor.in_parentheses()})"
-            )
-        source = parse_query(Cursor(text, tokens_of(text)), known)
+            names = ", ".join(map(session.quoted, cursor.listed(cursor.name)))
+            text = f"SELECT * FROM ({text}\n) AS {session.quoted(source_alias or 'source')} ({names})"
+        source = parse_query(Cursor(text), session)
     else:
         source = versioned(cursor)
         source_alias = _alias(cursor, "ON") or source.table.short
@@ -236,7 +233,7 @@ def _alias(cursor: Cursor, following: str) -> str | None:
 
 def parse_merge_clause(text: str) -> Callable[[Merge], Merge]:
     """A clause of MERGE, with or without its WHEN. Raises InvalidRequestError."""
-    cursor = Cursor(text, tokens_of(text))
+    cursor = Cursor(text)
     cursor.take("WHEN")
     found = _clause(cursor)
     cursor.end()

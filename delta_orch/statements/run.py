@@ -1,4 +1,4 @@
-"""`delta_orch.sql`: one statement of Spark SQL, read once, onto the verbs that methods call."""
+"""`delta_orch.sql`: one statement, a query for the engine or a call of a verb."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.clock import one_moment
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.statements import describe, inserts, rows, tables
-from delta_orch.statements.cursor import Cursor, Token, tokens_of
+from delta_orch.statements.cursor import Cursor, Token
 from delta_orch.statements.queries import BEGIN_QUERY, parse_query
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, unsupported
@@ -24,8 +24,10 @@ def sql(
     storage_options: Mapping[str, object] | None = None,
     **options: Unpack[CommitOptions],
 ) -> object:
-    """Run one statement of Spark SQL on Delta tables. docs/sql.md lists what is understood; everything else is refused
-    by name, before anything is read.
+    """Run one statement of SQL on Delta tables.
+
+    A query is in the engine's own SQL: DuckDB's in process, Spark's on Spark. All else is Spark SQL that means the same
+    on both engines: docs/sql.md lists it, and other statements are refused by name before anything is read.
 
         delta_orch.sql("UPDATE flights SET delay = 0 WHERE delay IS NULL", tables={"flights": table})
         delta_orch.sql("SELECT count(*) AS n FROM delta.`/data/flights` VERSION AS OF 3")
@@ -53,57 +55,38 @@ def sql(
     if len({name.lower() for name in given}) < len(given):
         raise InvalidRequestError("Two table names differ only in case", remedy="Rename one")
     with one_moment():
-        statement = parse_statement(text, frozenset(name.lower() for name in given))
-        return statement(Session(given, engine, storage_options, options))
+        session = Session(given, engine, storage_options, options)
+        return _parse_statement(text, session)(session)
 
 
-def parse_statement(text: str, known: frozenset[str] = frozenset()) -> Statement:
-    """What a statement does, once it is given a session.
-
-    Args:
-        known: The names of tables, in lower case.
-
-    Raises:
-        InvalidRequestError, UnsupportedExpressionError: As `sql`.
-    """
-    tokens = tokens_of(text)
-    while len(tokens) > 1 and tokens[-2].word == ";":
-        del tokens[-2]
-    if len(tokens) == 1:
-        raise InvalidRequestError("The statement is empty", remedy="Write one statement of Spark SQL")
-    if any(token.word == ";" for token in tokens):
-        raise InvalidRequestError(
-            "The text holds more than one statement", remedy="Run them one after the other: each is its own commit"
-        )
-    cursor = Cursor(text, tokens)
-    if cursor.at("WITH") and (moved := _with_inside(text, tokens)) is not None:
-        cursor = Cursor(moved, tokens_of(moved))
+def _parse_statement(text: str, session: Session) -> Statement:
+    """What a statement does. Raises InvalidRequestError, UnsupportedExpressionError: As `sql`."""
+    cursor = Cursor(text)
+    if cursor.at("WITH"):
+        cursor.go_on(of_duckdb=session.engine().name == "local")
+        if (moved := _with_inside(text, cursor.tokens)) is not None:
+            cursor = Cursor(moved)
     word = cursor.token.word
+    if cursor.token.kind == "end":
+        raise InvalidRequestError("The statement is empty", remedy="Write one statement of SQL")
     if word in BEGIN_QUERY:
-        query = parse_query(cursor, known)
-
-        def select(session: Session) -> object:
-            session.refuse_options("SELECT")
-            engine = session.engine()
-            found = query.relation(session, engine)
-            return engine.to_arrow(found) if engine.name == "local" else found
-
-        return select
+        session.refuse_options("SELECT")
+        return parse_query(cursor, session).rows
     match word:
         case "INSERT":
-            return inserts.insert(cursor, known)
+            return inserts.insert(cursor, session)
         case "DELETE":
             return rows.delete(cursor)
         case "UPDATE":
             return rows.update(cursor)
         case "MERGE":
-            return rows.merge(cursor, known)
+            return rows.merge(cursor, session)
         case "EXPLAIN":
-            return rows.explain(cursor, known)
+            return rows.explain(cursor, session)
         case "TRUNCATE":
             return rows.truncate(cursor)
         case "CREATE" | "REPLACE":
-            return tables.create(cursor, known)
+            return tables.create(cursor, session)
     simple = _SIMPLE.get(word)
     if simple is None:
         raise unsupported(f"The statement {cursor.token.text[:60]!r}")

@@ -29,8 +29,8 @@ class TableName:
 def table_name(cursor: Cursor) -> TableName:
     """The table that comes next: delta.`path`, or a name."""
     ahead = cursor.tokens[cursor.index : cursor.index + 3]
-    schema = [token.text.lower() for token in ahead[:2]]
-    if schema in (["delta", "."], ["`delta`", "."]) and ahead[-1].kind == "quoted":
+    schema = [token.name.lower() for token in ahead[:2]]
+    if schema == ["delta", "."] and ahead[-1].kind == "quoted":
         _, path = cursor.path()
         return TableName(path, path)
     return TableName(None, ".".join(cursor.path()))
@@ -52,6 +52,15 @@ class Session:
     choice: EngineChoice
     storage_options: Mapping[str, object] | None
     options: CommitOptions
+
+    @property
+    def known(self) -> frozenset[str]:
+        """The names in `tables`, in lower case."""
+        return frozenset(name.lower() for name in self.tables)
+
+    def quoted(self, name: str) -> str:
+        """A name in a query of the engine."""
+        return self.engine().quoted(name)
 
     def value(self, name: TableName) -> object:
         """What a name stands for. Raises InvalidRequestError where it stands for nothing."""

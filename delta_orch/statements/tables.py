@@ -116,7 +116,7 @@ def repair(cursor: Cursor) -> Statement:
     return lambda session: session.target(name).repair(**{**session.options, **dry})
 
 
-def create(cursor: Cursor, known: frozenset[str]) -> Statement:
+def create(cursor: Cursor, session: Session) -> Statement:
     """[CREATE] [OR] REPLACE TABLE [IF NOT EXISTS] t (columns) USING delta [parts] [AS query], or … SHALLOW | DEEP CLONE
     source."""
     must_exist = cursor.take("REPLACE")
@@ -158,7 +158,7 @@ def create(cursor: Cursor, known: frozenset[str]) -> Statement:
             definition["properties"], description = _properties_and_comment(cursor)
             definition |= {} if description is None else {"description": description}
         elif cursor.take("AS"):
-            query = parse_query(cursor, known)
+            query = parse_query(cursor, session)
         else:
             cursor.refuse("is not part of the statement")
     if not is_delta:

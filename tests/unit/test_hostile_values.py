@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +47,6 @@ def test_a_chain_of_conditions_is_no_depth(table: DeltaTable, operator: str) -> 
 def test_no_decimal_has_so_many_digits(table: DeltaTable, kind: str, value: str) -> None:
     for cast in (f"CAST({value} AS {kind})", f"TRY_CAST({value} AS {kind})", f"{value}::{kind}"):
         for use in (
-            partial(delta_orch.sql, f"SELECT {cast} AS d FROM t", tables={"t": table}),
             lambda cast=cast: table.snapshot().scan(where=f"{cast} > i").to_arrow(),
             lambda cast=cast: table.update({"i": cast}),
         ):

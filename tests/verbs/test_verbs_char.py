@@ -8,13 +8,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.errors import (
     ConstraintViolationError,
     InvalidRequestError,
     UnsupportedError,
-    UnsupportedExpressionError,
 )
 from delta_orch.table.column_definitions import column
 from tests.verbs.conftest import EngineRows
@@ -32,12 +30,6 @@ def made(uri: Path, properties: dict[str, str] | None = None) -> DeltaTable:
         wide = [text and text[:1] for text in texts]
         table.append(pa.table({"id": pa.array(ids, pa.int32()), "c": texts, "v": texts, "wide": wide}))
     return table
-
-
-def queried(query: str, table: DeltaTable) -> pa.Table:
-    rows = delta_orch.sql(query, engine="local", tables={"t": table})
-    assert isinstance(rows, pa.Table)
-    return rows
 
 
 CASES = [
@@ -60,9 +52,6 @@ CASES = [
 def test_a_char_is_filled_up_wherever_it_is_compared(tmp_path: Path, where: str, ids: list[int]) -> None:
     table = made(tmp_path / "t", VECTORS)
     assert sorted(table.snapshot().scan(where=where).to_arrow()["id"].to_pylist()) == ids
-    for source in ("t", "(SELECT * FROM t) AS q"):
-        query = f"SELECT id FROM {source} WHERE {where}"
-        assert sorted(queried(query, table)["id"].to_pylist()) == ids, source
     merge = table.merge(pa.table({"id": [1, 2, 3, 4]}), "t.id = s.id", target_alias="t", source_alias="s", dry_run=True)
     assert merge.when_matched_delete(where).execute().operation_metrics.get("numTargetRowsDeleted", 0) == len(ids)
     table.delete(where)
@@ -148,14 +137,6 @@ def test_merges_find_the_rows_of_a_char_key(tmp_path: Path, rows: EngineRows) ->
     assert merge.when_matched_delete("s.c = 'x'").execute().operation_metrics["numTargetRowsDeleted"] == 1
     found = rows.read(table, ["id", "c"]).to_pylist()
     assert found == [{"id": 2, "c": None}, {"id": 4, "c": "xyz"}, {"id": 11, "c": "new"}]
-
-
-def test_a_query_keeps_what_is_declared(tmp_path: Path) -> None:
-    table = made(tmp_path / "t")
-    query = "SELECT d, count(*) AS n FROM (SELECT c AS d FROM t) AS q GROUP BY d HAVING d = 'x'"
-    assert queried(query, table).to_pylist() == [{"d": "x  ", "n": 2}]
-    with pytest.raises(UnsupportedExpressionError, match="beside a column of char"):
-        queried("SELECT * FROM t WHERE c = lower('X')", table)
 
 
 def test_other_doors_see_it_filled_up_or_are_refused(tmp_path: Path) -> None:

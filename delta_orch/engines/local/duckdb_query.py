@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
 from itertools import chain, islice
@@ -15,7 +15,7 @@ from delta_orch.engines.batch_bytes import cut_by_bytes, keeping_dictionaries, o
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.duckdb_files import NativeScan
 from delta_orch.engines.local.duckdb_input import native_input, readable, register_native
-from delta_orch.engines.local.duckdb_session import connect, duckdb_errors
+from delta_orch.engines.local.duckdb_session import EXPRESSION_REMEDY, QUERY_REMEDY, confine, connect, duckdb_errors
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.local.scan import scan_relation
 from delta_orch.engines.scan_plan import ScanPlan
@@ -33,6 +33,8 @@ _idle: ContextVar[list[Connection] | None] = ContextVar("databases without a que
 BATCH_ROWS = 131_072
 _WIDE_ROWS = 8_192
 """In a batch of a result that has text or nested columns: only DuckDB knows how long they are."""
+TYPES = b"DuckDB's types"
+"""Metadata of a user's result: the types of its columns, one a line."""
 BATCH = "batch"
 """What the query of `on_batches` reads from."""
 
@@ -51,28 +53,15 @@ class DuckDBQuery(NamedTuple):
     """A query for DuckDB.
 
     Attributes:
-        schema: What it returns.
+        schema: What it returns; None of a user's query, whose batches have DuckDB's types.
         inputs: Where relations are read, by DuckDB's name of the place.
         keeps_sides: It is a join whose right side DuckDB is to hold. Of streams it knows no size, and takes either.
     """
 
     sql: str
-    schema: StructType
+    schema: StructType | None
     inputs: Mapping[str, QueryInput]
     keeps_sides: bool = False
-
-    def renamed(self, names: Sequence[str]) -> DuckDBQuery:
-        """The same with other names for its columns.
-
-        Raises InvalidExpressionError: They are more or fewer than the columns, or one stands twice.
-        """
-        if len(names) != len(self.schema) or len({name.lower() for name in names}) < len(names):
-            raise InvalidExpressionError(
-                f"{len(names)} names stand for {len(self.schema)} columns, or one stands twice", columns=list(names)
-            )
-        fields = tuple(replace(f, name=name) for f, name in zip(self.schema, names, strict=True))
-        listed = ", ".join(map(quote_duckdb_identifier, names))
-        return self._replace(sql=f"SELECT * FROM ({self.sql}) AS q({listed})", schema=StructType(fields))
 
 
 def query_relation(query: DuckDBQuery) -> LocalRelation:
@@ -80,7 +69,8 @@ def query_relation(query: DuckDBQuery) -> LocalRelation:
 
     While it runs it raises InvalidExpressionError for what Spark refuses then, too: overflow, division by zero.
     """
-    return LocalRelation(query.schema, lambda: _run(query))
+    assert query.schema is not None
+    return LocalRelation(query.schema, lambda: run_query(query))
 
 
 def on_batches(sql: str, problem: str = "The query failed while it ran") -> Callable[[pa.RecordBatch], pa.Table]:
@@ -123,14 +113,19 @@ class _Input:
             raise
 
 
-def _run(query: DuckDBQuery) -> Iterator[pa.RecordBatch]:
+def run_query(query: DuckDBQuery, connection: Connection | None = None) -> Iterator[pa.RecordBatch]:
+    """The rows of a query. The first batch of a user's has none, and tells the columns.
+
+    Args:
+        connection: To run it on, which is closed then; None for one of its own.
+    """
     inputs = {label: narrowed(used.relation, used.columns) for label, used in query.inputs.items()}
     native = {label: scan for label, relation in inputs.items() if (scan := native_input(relation)) is not None}
     has_begun = False
     try:
-        for batch in _batches(query, inputs, native):
+        for batch in _batches(query, inputs, native, connection):
             yield batch
-            has_begun = True
+            has_begun |= batch.num_rows > 0
     except (InvalidExpressionError, StorageError) as e:
         if not native:
             raise
@@ -145,14 +140,18 @@ def _run(query: DuckDBQuery) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(
-    query: DuckDBQuery, inputs: Mapping[str, LocalRelation], native: Mapping[str, NativeScan]
+    query: DuckDBQuery,
+    inputs: Mapping[str, LocalRelation],
+    native: Mapping[str, NativeScan],
+    connection: Connection | None = None,
 ) -> Iterator[pa.RecordBatch]:
     streams: list[_Input] = []
-    target = schema_to_arrow(query.schema)
-    with _connected() as connection:
-        with _errors_of(streams):
+    with _connected(query) if connection is None else closing(connection) as connection:
+        with _errors_of(streams, query):
             if query.keeps_sides:
                 connection.execute("SET disabled_optimizers = 'join_order,build_side_probe_side'")
+            if query.schema is None:
+                confine(connection, [inputs[label].plan for label in native])
             for label, relation in inputs.items():
                 if label in native and relation.plan is not None:
                     rows = register_native(connection, native[label], relation.plan)
@@ -163,16 +162,24 @@ def _batches(
                     connection.register("stream", streams[-1].reader)
                     kept = quote_duckdb_identifier(label)
                     connection.execute(f"CREATE OR REPLACE TEMP TABLE {kept} AS SELECT * FROM stream")
+                    connection.unregister("stream")
                     continue
                 connection.register(label, streams[-1].reader)
-            reader = connection.sql(query.sql).to_arrow_reader(rows_together(f.data_type for f in query.schema))
+            relation_of_query = connection.sql(query.sql)
+            kinds_of_columns = () if query.schema is None else (field.data_type for field in query.schema)
+            together = _WIDE_ROWS if query.schema is None else rows_together(kinds_of_columns)
+            reader = relation_of_query.to_arrow_reader(together)
+        if query.schema is None:
+            kinds = "\n".join(map(str, relation_of_query.types))
+            yield pa.RecordBatch.from_pylist([], reader.schema.with_metadata({TYPES: kinds}))
+        target = reader.schema if query.schema is None else schema_to_arrow(query.schema)
         while True:
-            with _errors_of(streams):
+            with _errors_of(streams, query):
                 batch = next(reader, None)
             if batch is None:
                 return
             for rows in cut_by_bytes(batch):
-                yield conform_batch(rows, target, lossless=True)
+                yield rows if query.schema is None else conform_batch(rows, target, lossless=True)
 
 
 @contextmanager
@@ -190,9 +197,10 @@ def databases_kept() -> Iterator[None]:
 
 
 @contextmanager
-def _connected() -> Iterator[Connection]:
-    """A connection to a database that no other query uses at the same time, and after an error none ever does."""
-    idle = _idle.get()
+def _connected(query: DuckDBQuery) -> Iterator[Connection]:
+    """A connection to a database that no other query uses at the same time, and after an error none ever does. After a
+    user's query none does, either."""
+    idle = _idle.get() if query.schema is not None else None
     database = idle.pop() if idle else connect()
     if idle is None:
         try:
@@ -236,9 +244,9 @@ def _reading_cost(field: StructField, plan: ScanPlan) -> int:
 
 
 @contextmanager
-def _errors_of(inputs: list[_Input]) -> Iterator[None]:
+def _errors_of(inputs: list[_Input], query: DuckDBQuery) -> Iterator[None]:
     """As `duckdb_errors`; an error of ours that went through DuckDB becomes itself again."""
-    with duckdb_errors():
+    with duckdb_errors(remedy=EXPRESSION_REMEDY if query.schema is not None else QUERY_REMEDY):
         try:
             yield
         except Exception:

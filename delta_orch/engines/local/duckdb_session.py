@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
@@ -12,7 +12,10 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError, InvalidExpressionError, MissingDependencyError, StorageError
+from delta_orch.expressions.to_sql import quote_duckdb_string
+from delta_orch.log.files.file_columns import FileTable
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
@@ -60,6 +63,19 @@ def connect() -> Connection:
     return connection
 
 
+def confine(connection: Connection, plans: Iterable[ScanPlan | None]) -> None:
+    """From here on the connection opens no files but those of the plans and its own for spilling, and loads nothing."""
+    files = [
+        quote_duckdb_string(plan.store.resolve(path))
+        for plan in plans
+        if plan is not None
+        for path in FileTable(plan.files).path.to_pylist()
+    ]
+    connection.execute(f"SET allowed_paths = [{', '.join(files)}]")
+    connection.execute("SET enable_external_access = false")
+    connection.execute("SET lock_configuration = true")
+
+
 def _spill_directory() -> str:
     """Where a connection spills what does not fit in memory. DuckDB makes it when it first does, and removes it.
 
@@ -85,11 +101,12 @@ def _other_home(process: int) -> Path:
     return Path(tempfile.mkdtemp(prefix="delta-orch-duckdb-"))
 
 
-_REMEDY = 'Leave out such values, or use the Spark engine (engine="spark"): it takes some that DuckDB refuses'
+EXPRESSION_REMEDY = 'Leave out such values, or use the Spark engine (engine="spark"): it takes some that DuckDB refuses'
+QUERY_REMEDY = 'Write DuckDB\'s SQL for the local engine, or use Spark SQL with engine="spark"'
 
 
 @contextmanager
-def duckdb_errors(problem: str = "The query failed while it ran") -> Iterator[None]:
+def duckdb_errors(problem: str = "The query failed while it ran", remedy: str = EXPRESSION_REMEDY) -> Iterator[None]:
     """Turns DuckDB's errors into InvalidExpressionError, and StorageError where memory or the disk is full. Ctrl-C is
     KeyboardInterrupt, as anywhere."""
     import duckdb
@@ -101,7 +118,9 @@ def duckdb_errors(problem: str = "The query failed while it ran") -> Iterator[No
     except (duckdb.Error, OSError, pa.ArrowException) as e:
         if isinstance(e, DeltaError):
             raise
-        raise InvalidExpressionError(problem, cause=str(e).split("\n")[0], remedy=_REMEDY) from e
+        if isinstance(e, duckdb.ParserException | duckdb.BinderException | duckdb.CatalogException):
+            problem = "DuckDB refuses the query"
+        raise InvalidExpressionError(problem, cause=str(e).split("\n")[0], remedy=remedy) from e
     except RuntimeError as e:
         if str(e) == "Query interrupted":
             raise KeyboardInterrupt from e

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 class LocalEngine:
     """`engines.base.Engine` on Arrow and DuckDB.
 
-    For steps that fit one machine, and for tests. Rows stream in bounded memory; DuckDB is only started for a query
-    that Arrow cannot answer. Queries outside what is proven to mean the same as in Spark raise
-    UnsupportedExpressionError.
+    For steps that fit one machine, and for tests. Rows stream in bounded memory; DuckDB is only started for a request
+    that Arrow cannot answer. Expressions outside what is proven to mean the same as in Spark raise
+    UnsupportedExpressionError. A user's query is DuckDB's own SQL.
     """
 
     name = "local"
@@ -154,11 +154,20 @@ class LocalEngine:
 
         return along_curve(relation, [column.path for column in columns], curve, num_rows, num_files)
 
-    def sql(self, query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> LocalRelation:
-        from delta_orch.engines.local.duckdb_query import query_relation
-        from delta_orch.engines.local.sql_query import translate_query
+    def select(self, query: str, relations: Mapping[str, LocalRelation]) -> pa.Table:
+        from delta_orch.engines.local.user_query import open_query
 
-        return query_relation(translate_query(query, relations, named=named))
+        return open_query(query, relations).read_all().replace_schema_metadata()
+
+    def sql(self, query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> LocalRelation:
+        from delta_orch.engines.local.user_query import queried
+
+        return queried(query, relations, named=named)
+
+    def quoted(self, name: str) -> str:
+        from delta_orch.expressions.to_sql import quote_duckdb_identifier
+
+        return quote_duckdb_identifier(name)
 
     def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES

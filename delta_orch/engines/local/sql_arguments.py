@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from delta_orch.engines.local.sql_casts import cast, finite, widen
@@ -39,8 +39,6 @@ class Scalars(Protocol):
     def equal(self, left: Typed, right: Typed) -> str: ...
 
     def positive_remainder(self, first: Expression, second: Expression) -> Typed: ...
-
-    def inside(self, parameters: Mapping[str, Typed]) -> Scalars: ...
 
 
 def moment(scalars: Scalars, node: Expression) -> Typed:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 
-from delta_orch.engines.local.sql_arguments import Scalars, constant, integer_sql, long_sql, moment
+from delta_orch.engines.local.sql_arguments import Scalars, constant, long_sql, moment
 from delta_orch.engines.local.sql_casts import cast, error, in_years, whole_seconds, widen
 from delta_orch.engines.local.sql_types import MOMENTS, Typed, unsupported
 from delta_orch.expressions.constants import interval_of
@@ -97,18 +97,6 @@ def unix_timestamp(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"(epoch_us({moment(scalars, arguments[0]).sql}) // 1000000)", LONG)
 
 
-_WEEKDAYS = ("MONDAY", "TUESDAY", "WEDNESDAY", "THURSDAY", "FRIDAY", "SATURDAY", "SUNDAY")
-
-
-def next_day(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    name = constant(scalars, arguments[1], str, "next_day").strip().upper()
-    found = [i + 1 for i, day in enumerate(_WEEKDAYS) if name in (day, day[:3], day[:2])]
-    if not found:
-        raise unsupported(f"next_day to {name[:40]!r}")
-    day = scalars.day(arguments[0]).sql
-    return Typed(f"CAST({day} + CAST((({found[0]} - isodow({day}) + 6) % 7 + 1) AS INTEGER) AS DATE)", DATE)
-
-
 _PARTS = {
     **dict.fromkeys(("YEAR", "Y", "YEARS", "YR", "YRS"), "year"),
     **dict.fromkeys(("QUARTER", "QTR"), "quarter"),
@@ -129,32 +117,6 @@ def date_part(scalars: Scalars, name: str, value: Expression) -> Typed:
     if upper not in _PARTS:
         raise unsupported(f"the part {name[:40]} of a date")
     return Typed(f"CAST({_PARTS[upper]}({moment(scalars, value).sql}) AS INTEGER)", INTEGER)
-
-
-_MICROS = {"SECOND": 10**6, "MINUTE": 60 * 10**6, "HOUR": 3600 * 10**6, "DAY": 86400 * 10**6, "WEEK": 7 * 86400 * 10**6}
-
-
-def units_between(scalars: Scalars, unit: str, arguments: Sequence[Expression]) -> Typed:
-    """`timestampdiff(unit, start, end)`: whole units of a fixed length. Months and longer ones are refused."""
-    micros = _MICROS.get(unit.upper().removesuffix("S"))
-    if micros is None or len(arguments) != 2:
-        raise unsupported(f"a difference in units of {unit[:40]}")
-    values = [scalars.scalar(argument) for argument in arguments]
-    if any(value.data_type not in (*MOMENTS, STRING) for value in values):
-        raise unsupported("a difference of values that are not points in time")
-    start, end = (f"epoch_us({cast(value, TIMESTAMP).sql})" for value in values)
-    return Typed(f"((({end}) - ({start})) // {micros})", LONG)
-
-
-def units_added(scalars: Scalars, unit: str, arguments: Sequence[Expression]) -> Typed:
-    """`timestampadd(unit, count, moment)`, of a date as well, which becomes a timestamp."""
-    if re.fullmatch("(?i)DAY|WEEK|MONTH|YEAR|HOUR|MINUTE|SECOND", unit) is None or len(arguments) != 2:
-        raise unsupported(f"a sum in units of {unit[:40]}")
-    value = scalars.scalar(arguments[1])
-    kind = TIMESTAMP_NTZ if value.data_type == TIMESTAMP_NTZ else TIMESTAMP
-    count = f"to_{unit.lower()}s({integer_sql(scalars, arguments[0])})"
-    added = f"CAST({cast(cast(value, kind), TIMESTAMP_NTZ).sql} + {count} AS TIMESTAMP)"
-    return cast(Typed(added, TIMESTAMP_NTZ), kind)
 
 
 def day_part(function: str) -> Callable[[Scalars, Sequence[Expression]], Typed]:

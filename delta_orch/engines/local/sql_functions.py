@@ -8,14 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from delta_orch.engines.local import sql_dates, sql_lambdas, sql_nested, sql_operators, sql_text
+from delta_orch.engines.local import sql_dates, sql_nested, sql_operators, sql_text
 from delta_orch.engines.local.sql_arguments import (
     ARGUMENTS,
     Scalars,
     constant,
     double_sql,
 )
-from delta_orch.engines.local.sql_casts import bounded, cast, choose, try_cast, widen
+from delta_orch.engines.local.sql_casts import bounded, cast, choose, widen
 from delta_orch.engines.local.sql_operators import cast_target
 from delta_orch.engines.local.sql_types import (
     Typed,
@@ -27,11 +27,10 @@ from delta_orch.engines.local.sql_types import (
     unsupported,
 )
 from delta_orch.expressions.constants import CASTS
-from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Operation
+from delta_orch.expressions.nodes import Call, Expression, Literal, Operation
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
 from delta_orch.expressions.to_sql import duckdb_type
 from delta_orch.protocol.types import (
-    BINARY,
     BOOLEAN,
     DATE,
     DOUBLE,
@@ -40,12 +39,9 @@ from delta_orch.protocol.types import (
     LONG,
     STRING,
     TIMESTAMP,
-    TIMESTAMP_NTZ,
     VOID,
-    ArrayType,
     DataType,
     DecimalType,
-    MapType,
 )
 
 _Function = Callable[[Scalars, Sequence[Expression]], Typed]
@@ -66,43 +62,22 @@ _TEMPLATES: dict[str, tuple[tuple[str, ...], str, DataType]] = {
     "isnull": (("any",), "({0} IS NULL)", BOOLEAN),
     "isnotnull": (("any",), "({0} IS NOT NULL)", BOOLEAN),
     "md5": (("binary",), "md5({0})", STRING),
-    "sha": (("binary",), "sha1({0})", STRING),
-    "sha1": (("binary",), "sha1({0})", STRING),
     "last_day": (("day",), "last_day({0})", DATE),
     "dayofweek": (("day",), "CAST(dayofweek({0}) + 1 AS INTEGER)", INTEGER),
     "weekday": (("day",), "CAST(isodow({0}) - 1 AS INTEGER)", INTEGER),
     "dayofyear": (("day",), "CAST(dayofyear({0}) AS INTEGER)", INTEGER),
     "weekofyear": (("day",), "CAST(weekofyear({0}) AS INTEGER)", INTEGER),
-    "unix_date": (("date",), "CAST({0} - DATE '1970-01-01' AS INTEGER)", INTEGER),
-    "date_from_unix_date": (("int",), "CAST(DATE '1970-01-01' + {0} AS DATE)", DATE),
     "make_date": (("int", "int", "int"), "make_date({0}, {1}, {2})", DATE),
     "add_months": (("day", "int"), "CAST({0} + to_months({1}) AS DATE)", DATE),
     "months_between": (("moment", "moment"), _MONTHS_BETWEEN, DOUBLE),
-    "ascii": (("text",), "CAST(ascii({0}) AS INTEGER)", INTEGER),
-    "octet_length": (("bytes",), "CAST(octet_length({0}) AS INTEGER)", INTEGER),
-    "bit_length": (("bytes",), "CAST(octet_length({0}) * 8 AS INTEGER)", INTEGER),
-    "unhex": (("text",), "CASE WHEN regexp_full_match({0}, '[0-9a-fA-F]*') THEN unhex({0}) END", BINARY),
     "repeat": (("text", "int"), f"repeat({{0}}, {bounded('{1}', 'CAST({1} AS BIGINT) * length({0})')})", STRING),
     "left": (("text", "int"), _SUBSTRING % "1, {1}", STRING),
     "right": (("text", "int"), _SUBSTRING % "greatest(length({0}) - {1} + 1, 1)", STRING),
     "instr": (("text", "text"), "CAST(instr({0}, {1}) AS INTEGER)", INTEGER),
     "sqrt": (("double",), "CASE WHEN {0} < 0 THEN CAST('nan' AS DOUBLE) ELSE sqrt({0}) END", DOUBLE),
-    "degrees": (("double",), "degrees({0})", DOUBLE),
-    "radians": (("double",), "radians({0})", DOUBLE),
-    "pi": ((), "3.141592653589793::DOUBLE", DOUBLE),
-    "e": ((), "2.718281828459045::DOUBLE", DOUBLE),
-    "bin": (("long",), "bin({0})", STRING),
-    "bit_count": (("long",), "CAST(bit_count({0}) AS INTEGER)", INTEGER),
-    "monthname": (("day",), "left(monthname({0}), 3)", STRING),
-    "dayname": (("day",), "left(dayname({0}), 3)", STRING),
-    # Spark breaks lines of more than 76 letters, and puts no break behind the last.
-    "base64": (("binary",), r"rtrim(regexp_replace(base64({0}), '(.{{76}})', '\1' || E'\r\n', 'g'), E'\r\n')", STRING),
-    "chr": (("long",), "CASE WHEN {0} < 0 THEN '' ELSE chr(CAST({0} & 255 AS INTEGER)) END", STRING),
-    "space": (("int",), f"repeat(' ', {bounded('{0}', '{0}')})", STRING),
 }  # fmt: skip
 _FLOORED = "CAST((epoch_us({0}) - ((epoch_us({0}) %% %d) + %d) %% %d) // %d AS BIGINT)"
 _TEMPLATES |= {
-    "btrim": (("text",), "trim({0}, ' ')", STRING),
     "timestamp_seconds": (("long",), "CAST(make_timestamp(multiply({0}, 1000000::BIGINT)) AS TIMESTAMPTZ)", TIMESTAMP),
     "timestamp_millis": (("long",), "CAST(make_timestamp(multiply({0}, 1000::BIGINT)) AS TIMESTAMPTZ)", TIMESTAMP),
     "timestamp_micros": (("long",), "CAST(make_timestamp({0}) AS TIMESTAMPTZ)", TIMESTAMP),
@@ -114,8 +89,8 @@ _ALIASES = {
     "signum": "sign", "cardinality": "size", "datepart": "date_part",
     "to_unix_timestamp": "unix_timestamp", "ceiling": "ceil", "char_length": "length", "character_length": "length",
     "len": "length", "ifnull": "nvl", "dateadd": "date_add", "date_diff": "datediff",
-    "dayofmonth": "day", "lcase": "lower", "ucase": "upper", "rlike": "regexp_like", "regexp": "regexp_like",
-    "reduce": "aggregate", "substr": "substring", "position": "locate", "char": "chr",
+    "dayofmonth": "day", "lcase": "lower", "ucase": "upper",
+    "substr": "substring", "position": "locate",
 }  # fmt: skip
 
 
@@ -243,27 +218,6 @@ def _is_nan(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"coalesce(isnan({value.sql}), FALSE)", BOOLEAN)
 
 
-def _tried(operator: str) -> _Function:
-    """`try_add` and its like: null where the operator fails. DuckDB's `TRY` would also hide what fails in operands, so
-    these are columns and constants."""
-
-    def tried(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-        for argument in arguments:
-            if not isinstance(argument, Column | Literal) or not is_number(scalars.scalar(argument).data_type):
-                raise unsupported("arithmetic that is tried, with operands other than columns and constants of numbers")
-        value = scalars.scalar(Operation(operator, tuple(arguments)))
-        if isinstance(value.data_type, DecimalType) and value.data_type.precision == MAX_DECIMAL_DIGITS:
-            # What DuckDB cannot hold before it is rounded, Spark may.
-            raise unsupported(f"arithmetic that is tried and gives {value.data_type}")
-        if operator != "/":
-            return Typed(f"TRY({value.sql})", value.data_type)
-        if value.data_type != DOUBLE:
-            raise unsupported(f"try_divide that gives {value.data_type}")
-        return Typed(f"CASE WHEN {scalars.scalar(arguments[1]).sql} <> 0 THEN {value.sql} END", DOUBLE)
-
-    return tried
-
-
 def _cast_to(kind: DataType) -> Callable[[Scalars, Sequence[Expression]], Typed]:
     return lambda scalars, arguments: cast(scalars.scalar(arguments[0]), kind)
 
@@ -326,25 +280,10 @@ def _operator(name: str) -> _Function:
     return lambda scalars, arguments: scalars.scalar(Operation(name, tuple(arguments)))
 
 
-def _decoded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """`decode` of bytes, or of values by what stands behind those that they equal, with or without one for others."""
-    if len(arguments) == 2:
-        return sql_text.decoded(scalars, arguments)
-    value, *pairs = arguments
-    default = scalars.scalar(pairs.pop()) if len(pairs) % 2 else Typed("NULL", VOID)
-    tests = [scalars.compared("<=>", value, one).sql for one in pairs[::2]]
-    return choose(tests, [scalars.scalar(one) for one in pairs[1::2]], default)
-
-
 _MANY = 1000
-_FOUND = "list_transform(regexp_extract_all({}, {}, {}), lambda one: coalesce(one, ''))"
 _NAMED: dict[str, _Function] = {
     "abs": _taking(1, 1, _absolute),
     "array": _taking(0, _MANY, sql_nested.array),
-    "array_append": _taking(2, 2, sql_nested.extended(at_end=True)),
-    "array_prepend": _taking(2, 2, sql_nested.extended(at_end=False)),
-    "slice": _taking(3, 3, sql_nested.slice_of),
-    "map_concat": _taking(1, _MANY, sql_nested.joined_maps),
     "ceil": _taking(1, 2, _whole("ceil")),
     "coalesce": _taking(1, _MANY, _coalesce),
     "concat": _taking(1, _MANY, sql_text.concatenated),
@@ -360,8 +299,6 @@ _NAMED: dict[str, _Function] = {
     "greatest": _taking(2, _MANY, _extreme("greatest")),
     "hour": _taking(1, 1, sql_dates.time_part("hour")),
     "if": _taking(3, 3, _if),
-    "ilike": _taking(2, 2, _operator("ILIKE")),
-    "initcap": _taking(1, 1, sql_text.initcap),
     "isnan": _taking(1, 1, _is_nan),
     "least": _taking(2, _MANY, _extreme("least")),
     "length": _taking(1, 1, sql_text.length),
@@ -397,87 +334,23 @@ _NAMED: dict[str, _Function] = {
     "rpad": _taking(2, 3, sql_text.padded("rpad")),
     "sha2": _taking(2, 2, sql_text.sha2),
     "split_part": _taking(3, 3, sql_text.split_part),
-    "translate": _taking(3, 3, sql_text.translate),
     "hex": _taking(1, 1, sql_text.hexadecimal),
-    "regexp_like": _taking(2, 2, sql_text.regexp_like),
-    "regexp_extract": _taking(2, 3, sql_text.regexp_extract),
     "replace": _taking(2, 3, _replaced),
-    "regexp_count": _taking(
-        2, 2, sql_text.regexp_found("CAST(length(regexp_extract_all({}, {})) AS INTEGER)", INTEGER)
-    ),
-    "regexp_extract_all": _taking(2, 3, sql_text.regexp_found(_FOUND, ArrayType(STRING))),
-    "regexp_substr": _taking(2, 2, sql_text.regexp_found("nullif(regexp_extract({}, {}), '')", STRING)),
     "locate": _taking(2, 3, sql_text.located),
-    "overlay": _taking(3, 4, sql_text.overlaid),
-    "regexp_replace": _taking(3, 3, sql_text.regexp_replace),
-    "split": _taking(2, 2, sql_text.split),
     "round": _taking(1, 2, _rounded),
     "sign": _taking(1, 1, _sign),
     "nanvl": _taking(2, 2, _nanvl),
-    "size": _taking(1, 1, sql_nested.size(ArrayType, MapType)),
-    "array_size": _taking(1, 1, sql_nested.size(ArrayType)),
-    **{
-        name: _taking(2, 2, sql_nested.searching(name)) for name in ("array_contains", "array_position", "array_remove")
-    },
-    **{
-        name: _taking(1, 1, sql_nested.of_array(name))
-        for name in ("array_compact", "array_distinct", "array_max", "array_min", "array_sort")
-    },
-    "sort_array": _taking(1, 2, sql_nested.sort_array),
-    **{
-        name: _taking(2, 2, sql_nested.of_two_arrays(name))
-        for name in ("array_except", "array_intersect", "array_union", "arrays_overlap")
-    },
-    "array_repeat": _taking(2, 2, sql_nested.array_repeat),
-    "flatten": _taking(1, 1, sql_nested.flatten),
-    "sequence": _taking(2, 3, sql_nested.sequence),
-    "try_element_at": _taking(2, 2, lambda scalars, arguments: sql_nested.element(scalars, arguments, 1, tried=True)),
-    "map_entries": _taking(1, 1, sql_nested.map_entries),
-    "map_from_arrays": _taking(2, 2, sql_nested.map_from_arrays),
-    "map_from_entries": _taking(1, 1, sql_nested.map_from_entries),
-    "map_filter": _taking(2, 2, sql_lambdas.map_filter),
-    **{f"transform_{part}s": _taking(2, 2, sql_lambdas.transformed_map(part)) for part in ("key", "value")},
-    "array_join": _taking(2, 3, sql_nested.array_join),
-    "get": _taking(2, 2, sql_nested.get),
+    "size": _taking(1, 1, sql_nested.size),
+    "array_contains": _taking(2, 2, sql_nested.array_contains),
     "map": _taking(0, _MANY, sql_nested.make_map),
     "map_keys": _taking(1, 1, sql_nested.map_parts("map_keys")),
     "map_values": _taking(1, 1, sql_nested.map_parts("map_values")),
     "map_contains_key": _taking(2, 2, sql_nested.map_contains_key),
-    "transform": _taking(2, 2, sql_lambdas.transform),
-    "filter": _taking(2, 2, sql_lambdas.filtered),
-    "exists": _taking(2, 2, sql_lambdas.quantified("TRUE")),
-    "forall": _taking(2, 2, sql_lambdas.quantified("FALSE")),
-    "aggregate": _taking(3, 4, sql_lambdas.aggregate),
     "equal_null": _taking(2, 2, lambda scalars, arguments: scalars.compared("<=>", *arguments)),
-    "next_day": _taking(2, 2, sql_dates.next_day),
-    "reverse": _taking(1, 1, sql_text.reverse),
-    "encode": _taking(2, 2, sql_text.encoded),
-    "decode": _taking(2, _MANY, _decoded),
-    "levenshtein": _taking(2, 2, sql_text.levenshtein),
-    "negative": _taking(1, 1, _operator("-")),
-    "positive": _taking(1, 1, _operator("+")),
-    "to_timestamp_ntz": _taking(1, 1, _cast_to(TIMESTAMP_NTZ)),
-    "try_to_date": _taking(1, 1, lambda scalars, arguments: try_cast(scalars.scalar(arguments[0]), DATE)),
-    "try_to_timestamp": _taking(1, 1, lambda scalars, arguments: try_cast(scalars.scalar(arguments[0]), TIMESTAMP)),
-    "zeroifnull": _taking(1, 1, lambda scalars, arguments: _coalesce(scalars, [*arguments, Literal(0)])),
-    "nullifzero": _taking(1, 1, lambda scalars, arguments: _null_if(scalars, [*arguments, Literal(0)])),
-    **{
-        f"try_{name}": _taking(2, 2, _tried(operator))
-        for name, operator in {"add": "+", "subtract": "-", "multiply": "*", "divide": "/"}.items()
-    },
-    "substring_index": _taking(3, 3, sql_text.substring_index),
     **{name: _taking(1, 1, _cast_to(cast_target(kind))) for name, kind in CASTS.items() if name != "to_timestamp"},
 }
 _WITH_WORD: dict[str, Callable[[Scalars, Call], Typed]] = {
     "extract": lambda scalars, call: sql_dates.date_part(scalars, call.detail, call.arguments[0]),
     "trim": sql_text.trimmed_of,
-    **dict.fromkeys(
-        ("timestampadd", "date_add"),
-        lambda scalars, call: sql_dates.units_added(scalars, call.detail, call.arguments),
-    ),
-    **dict.fromkeys(
-        ("datediff", "timestampdiff", "timediff"),
-        lambda scalars, call: sql_dates.units_between(scalars, call.detail, call.arguments),
-    ),
 }
 """Functions with a word among their arguments, which stand in `Call.detail`."""

@@ -55,12 +55,12 @@ def compare_with_literal(op: str, left: Typed, right: Typed) -> Typed:
     return Typed(f"({print_duckdb(fitted, lambda _: left.sql)})", BOOLEAN)
 
 
-def is_listed(child: Typed, values: tuple[Literal, ...] | Constants, *, is_lambda: bool) -> Typed:
+def is_listed(child: Typed, values: tuple[Literal, ...] | Constants) -> Typed:
     """`IN` a long list of constants."""
     fitted = fit_in(Column((_SELF,)), child.data_type, values)
     if isinstance(fitted, Coerced):
         raise unsupported(f"{child.data_type} IN a list of another type")
-    return Typed(f"({print_duckdb(fitted, lambda _: child.sql, is_lambda=is_lambda)})", BOOLEAN)
+    return Typed(f"({print_duckdb(fitted, lambda _: child.sql)})", BOOLEAN)
 
 
 def filled_up(operands: list[Typed]) -> list[Typed]:

@@ -6,9 +6,8 @@ transpiling is not equality. Sessions run in UTC.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import reduce
 from typing import Protocol
 
 from delta_orch.engines.local import sql_dates, sql_nested, sql_operators, sql_text
@@ -116,26 +115,6 @@ class Columns(Protocol):
         """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
 
 
-class QueryColumns:
-    """Those of a query, which may hold queries."""
-
-    def subquery(self, scalars: Scalars, node: Operation) -> Typed:
-        """A query that stands for a value."""
-        raise unsupported(describe(node))
-
-
-class _Parameters:
-    """Those of a lambda, by their names in lower case, which hide columns."""
-
-    def __init__(self, parameters: Mapping[str, Typed], around: Columns) -> None:
-        self._parameters = parameters
-        self._around = around
-
-    def find(self, path: tuple[str, ...]) -> Typed:
-        value = self._parameters.get(path[0].lower())
-        return self._around.find(path) if value is None else reduce(struct_field, path[1:], value)
-
-
 class Scalars:
     """Translates expressions, resolved ones and what text says; one instance for one place in a query."""
 
@@ -225,10 +204,6 @@ class Scalars:
             raise too_deep()  # some rules write an operand several times
         return found
 
-    def inside(self, parameters: Mapping[str, Typed]) -> Scalars:
-        """For the body of a lambda."""
-        return Scalars(_Parameters(parameters, self._columns))
-
     # --- predicates
 
     def _compare(self, op: str, left: Typed, right: Typed) -> Typed:
@@ -295,7 +270,7 @@ class Scalars:
             is_mixed = STRING in kinds or VOID in kinds
             widened = widen(child, common_type_of(list(kinds))) if is_mixed else child
             try:
-                found = is_listed(widened, values, is_lambda=isinstance(self._columns, _Parameters))
+                found = is_listed(widened, values)
             except InvalidExpressionError:
                 if len(values) > LONG_LIST:
                     raise
@@ -348,10 +323,6 @@ class Scalars:
         if node.detail:
             raise unsupported("ILIKE with an escape")
         return sql_text.case_blind_like(self, node.arguments)
-
-    def subquery(self, node: Operation) -> Typed:
-        columns = self._columns if isinstance(self._columns, QueryColumns) else QueryColumns()
-        return columns.subquery(self, node)
 
     # --- choices
 
@@ -477,7 +448,6 @@ OPERATIONS: dict[str, _Rule] = {
     "LIKE": Scalars.like,
     "ILIKE": Scalars.case_blind_like,
     **{f"{name} {which}": Scalars.like_several for name in ("LIKE", "ILIKE") for which in ("ANY", "ALL")},
-    "RLIKE": lambda scalars, node: sql_text.regexp_like(scalars, node.arguments),
     "CASE": Scalars.case,
     "CASE OF": Scalars.case,
     "+": _signed(Scalars.arithmetic, sql_operators.plus),
@@ -486,7 +456,6 @@ OPERATIONS: dict[str, _Rule] = {
     "/": Scalars.division,
     "%": Scalars.remainder,
     "DIV": Scalars.whole_quotient,
-    "SUBQUERY": Scalars.subquery,
     "&": Scalars.bitwise,
     "|": Scalars.bitwise,
     "^": Scalars.bitwise,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from functools import reduce
 
 from delta_orch.engines.local import sql_nested
-from delta_orch.engines.local.java_pattern import LINE_END, JavaPattern, java_pattern
 from delta_orch.engines.local.sql_arguments import (
     Scalars,
     binary_sql,
@@ -15,8 +13,7 @@ from delta_orch.engines.local.sql_arguments import (
     long_sql,
 )
 from delta_orch.engines.local.sql_casts import as_text, cast, error, widen
-from delta_orch.engines.local.sql_types import Typed, holds_void, unsupported
-from delta_orch.errors import InvalidExpressionError
+from delta_orch.engines.local.sql_types import Typed, unsupported
 from delta_orch.expressions.nodes import Call, Expression
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES
 from delta_orch.expressions.to_sql import chain, quote_duckdb_string
@@ -28,7 +25,6 @@ from delta_orch.protocol.types import (
     STRING,
     VOID,
     ArrayType,
-    DataType,
 )
 
 # Latin and Cyrillic letters, without those that become several letters, or whose case Java and DuckDB know from
@@ -90,82 +86,10 @@ def split_part(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"split_part({scalars.text(arguments[0])}, {quote_duckdb_string(delimiter)}, {index})", STRING)
 
 
-def translate(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    old, new = (constant(scalars, argument, str, "translate") for argument in arguments[1:])
-    if not (old + new).isascii():
-        raise unsupported("translate of letters beyond ASCII")
-    return Typed(
-        f"translate({scalars.text(arguments[0])}, {quote_duckdb_string(old)}, {quote_duckdb_string(new)})", STRING
-    )
-
-
 def hexadecimal(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     if scalars.scalar(arguments[0]).data_type in INTEGRAL_RANGES:
         return Typed(f"hex({long_sql(scalars, arguments[0])})", STRING)
     return Typed(f"hex({binary_sql(scalars, arguments[0])})", STRING)
-
-
-def _pattern(scalars: Scalars, node: Expression, what: str) -> JavaPattern:
-    return java_pattern(constant(scalars, node, str, what))
-
-
-def _searched(pattern: JavaPattern, text: str, found: str) -> str:
-    """`found`, where no line's end at the end of the text makes a `$` mean two things."""
-    if not pattern.has_end:
-        return found
-    problem = error(
-        "a regular expression with $ over text that ends with a line break, which only the Spark engine runs"
-    )
-    ends = f"regexp_matches({text}, {quote_duckdb_string(LINE_END + chr(92) + 'z')})"
-    return f"CASE WHEN {ends} THEN {problem} ELSE {found} END"
-
-
-def regexp_like(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "RLIKE")
-    return Typed(_searched(pattern, text, f"regexp_matches({text}, {quote_duckdb_string(pattern.sql)})"), BOOLEAN)
-
-
-def regexp_extract(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "regexp_extract")
-    group = constant(scalars, arguments[2], int, "regexp_extract") if len(arguments) > 2 else 1
-    if not 0 <= group <= pattern.groups:
-        raise InvalidExpressionError(f"The regular expression has {pattern.groups} groups, not {group}", group=group)
-    if group > 9:
-        raise unsupported("regexp_extract of a group above 9")
-    found = f"regexp_extract({text}, {quote_duckdb_string(pattern.sql)}, {group})"
-    return Typed(_searched(pattern, text, found), STRING)
-
-
-def regexp_replace(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "regexp_replace")
-    new = constant(scalars, arguments[2], str, "regexp_replace")
-    if pattern.is_nullable or not re.fullmatch(rf"(?:[^$\\]|\$[0-{min(pattern.groups, 9)}](?![0-9]))*", new):
-        raise unsupported("regexp_replace of what may be empty, or by text with a backslash, or $ before no group")
-    new = re.sub(r"\$([0-9])", r"\\\1", new)
-    found = f"regexp_replace({text}, {quote_duckdb_string(pattern.sql)}, {quote_duckdb_string(new)}, 'g')"
-    return Typed(_searched(pattern, text, found), STRING)
-
-
-def regexp_found(template: str, kind: DataType) -> Callable[[Scalars, Sequence[Expression]], Typed]:
-    """A function of all that a regular expression finds: of a group, the first one or that of a third argument."""
-
-    def find(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-        text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "a regular expression")
-        group = constant(scalars, arguments[2], int, "a group") if len(arguments) > 2 else min(pattern.groups, 1)
-        if pattern.is_nullable or not 0 <= group <= min(pattern.groups, 9):
-            raise unsupported("a regular expression that may be empty, or a group that it has not")
-        found = template.format(text, quote_duckdb_string(pattern.sql), group)
-        return Typed(f"CASE WHEN {text} IS NOT NULL THEN {_searched(pattern, text, found)} END", kind)
-
-    return find
-
-
-def split(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    text, pattern = scalars.text(arguments[0]), _pattern(scalars, arguments[1], "split")
-    if pattern.is_nullable or pattern.groups:
-        raise unsupported("split by what may be empty, or has groups")
-    found = f"string_split_regex({text}, {quote_duckdb_string(pattern.sql)})"
-    return Typed(_searched(pattern, text, found), ArrayType(STRING, False))
 
 
 def case_blind_like(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
@@ -177,80 +101,16 @@ def case_blind_like(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     return Typed(f"({text} LIKE {_cased('lower', quote_duckdb_string(pattern))} ESCAPE '\\')", BOOLEAN)
 
 
-def _over(characters: str, text: str, found: str, what: str) -> str:
-    """`found`, where the text has only such characters."""
-    pattern = quote_duckdb_string(f"[{characters}]*")
-    problem = error(f"{what} of letters for which the local engine is not proven equal to Spark")
-    return f"CASE WHEN {text} IS NULL OR regexp_full_match({text}, {pattern}) THEN {found} ELSE {problem} END"
-
-
 def encoded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
     """`encode` as UTF-8."""
     _ensure_utf8(scalars, arguments)
     return Typed(f"encode({scalars.text(arguments[0])})", BINARY)
 
 
-def decoded(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """`decode` of UTF-8. What is none raises, as in Spark."""
-    _ensure_utf8(scalars, arguments)
-    value = scalars.scalar(arguments[0])
-    if value.data_type != BINARY:
-        raise unsupported(f"decode of {value.data_type}")
-    return Typed(f"decode({value.sql})", STRING)
-
-
 def _ensure_utf8(scalars: Scalars, arguments: Sequence[Expression]) -> None:
     charset = constant(scalars, arguments[1], str, "a character set")
     if charset.lower() != "utf-8":
         raise unsupported(f"the character set {charset[:40]}")
-
-
-def levenshtein(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """`levenshtein`. DuckDB counts bytes."""
-    first, second = map(scalars.text, arguments)
-    both = f"({first} || {second})"
-    return Typed(
-        _over(r"\x{00}-\x{7F}", both, f"CAST(levenshtein({first}, {second}) AS INTEGER)", "levenshtein"), INTEGER
-    )
-
-
-def reverse(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """`reverse` of text, and of an array."""
-    value = scalars.scalar(arguments[0])
-    if isinstance(value.data_type, ArrayType) and not holds_void(value.data_type):
-        return Typed(f"list_reverse({value.sql})", value.data_type)
-    if value.data_type != STRING:
-        raise unsupported(f"reverse of {value.data_type}")
-    text = scalars.text(arguments[0])
-    return Typed(_over(r"\x{00}-\x{7F}", text, f"reverse({text})", "reverse"), STRING)
-
-
-def initcap(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """Of words of ASCII letters between blanks; where words end otherwise is a matter of Unicode's version."""
-    text = scalars.text(arguments[0])
-    words = f"list_transform(string_split(lower({text}), ' '), lambda word: concat(upper(word[1]), substring(word, 2)))"
-    return Typed(_over("A-Za-z ", text, f"array_to_string({words}, ' ')", "initcap"), STRING)
-
-
-def substring_index(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    delimiter = constant(scalars, arguments[1], str, "substring_index")
-    count = constant(scalars, arguments[2], int, "substring_index")
-    if len(delimiter) != 1:
-        raise unsupported("substring_index with a delimiter that is not a single character")
-    text, quoted = scalars.text(arguments[0]), quote_duckdb_string(delimiter)
-    bounds = f"1, {count}" if count >= 0 else f"{count}, -1"
-    found = f"array_to_string(list_slice(string_split({text}, {quoted}), {bounds}), {quoted})"
-    return Typed(f"CASE WHEN {text} IS NOT NULL THEN {found if count else quote_duckdb_string('')} END", STRING)
-
-
-def overlaid(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:
-    """`overlay`: another text in place of as many characters, or of so many."""
-    text, new = map(scalars.text, arguments[:2])
-    start, *counts = (constant(scalars, argument, int, "overlay") for argument in arguments[2:])
-    if start < 1:
-        raise unsupported("overlay before the first character")
-    count = counts[0] if counts and counts[0] >= 0 else f"length({new})"
-    return Typed(f"(substring({text}, 1, {start - 1}) || {new} || substring({text}, {start} + {count}))", STRING)
 
 
 def located(scalars: Scalars, arguments: Sequence[Expression]) -> Typed:

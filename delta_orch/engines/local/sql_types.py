@@ -15,7 +15,6 @@ from delta_orch.expressions.to_sql import quote_duckdb_identifier, quote_duckdb_
 from delta_orch.protocol.schema import char_width
 from delta_orch.protocol.types import (
     BYTE,
-    CHAR_VARCHAR_TYPE,
     DATE,
     DOUBLE,
     FLOAT,
@@ -49,12 +48,6 @@ class Typed:
     data_type: DataType
     literal: Literal | None = None
     char_width: int | None = None
-
-
-def output_field(name: str, data_type: DataType, char_width: int | None, nullable: bool = True) -> StructField:
-    """A column of a result."""
-    declared = {} if char_width is None else {CHAR_VARCHAR_TYPE: f"char({char_width})"}
-    return StructField(name, data_type, nullable, declared)
 
 
 def unsupported(what: str) -> UnsupportedExpressionError:

@@ -209,6 +209,13 @@ class SparkEngine:
         typed = [(column.path, type_at(schema, column.path)) for column in columns]
         return self._analysed(along_curve(self._pinned(relation), typed, curve, num_rows, num_files))
 
+    def select(self, query: str, relations: Mapping[str, DataFrame]) -> DataFrame:
+        """The rows of a query as a DataFrame; see `Engine.select`."""
+        return self.sql(query, relations)
+
+    def quoted(self, name: str) -> str:
+        return quote_identifier(name)
+
     def sql(self, query: str, relations: Mapping[str, DataFrame], *, named: bool = True) -> DataFrame:
         """Run one Spark SQL query over named relations; views of the session stay as they are.
 
