@@ -196,7 +196,7 @@ def _refuse(name: str, cause: str, offending: pa.Table | pa.RecordBatch, read: S
 
 
 def _python_value(scalar: pa.Scalar) -> object:
-    return python_values(pa.array([scalar], scalar.type))[0]
+    return python_values(pa.repeat(scalar, 1))[0]
 
 
 def _shorten(value: object, characters: int = _MAX_VALUE_CHARACTERS) -> object:
