@@ -49,7 +49,7 @@ class DeltaWriteOperator(DeltaStepOperator):
 
     Args:
         python_callable: Returns the rows. Give this or `sql`.
-        sql: A query in Spark SQL over `tables`; a name ending in `.sql` is read from file. (templated)
+        sql: A query over `tables`, in the SQL of the engine (Spark's or DuckDB's); `.sql` files are read. (templated)
         tables: Names used in `sql` → tables of the same connection; the XCom of a task is the version it committed.
             (templated)
         op_args: Positional arguments. (templated)
