@@ -157,7 +157,9 @@ def decoded(batch: pa.RecordBatch, kept: Collection[str]) -> pa.RecordBatch:
     """The batch with plain texts in the columns that are not to be kept."""
     for index, column in enumerate(batch.schema):
         if is_text_dictionary(column.type) and column.name not in kept:
-            batch = batch.set_column(index, column.name, batch.column(index).dictionary_decode())
+            # The field keeps its metadata: columns may be found by the ids in it.
+            plain = batch.column(index).dictionary_decode()
+            batch = batch.set_column(index, column.with_type(plain.type), plain)
     return batch
 
 
