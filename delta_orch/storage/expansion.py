@@ -101,6 +101,8 @@ def ensure_bounded(
         chunks = []
         for number, group in row_groups.items():
             chunk = group.column(leaf)
+            if not (group.num_rows or chunk.num_values):
+                continue  # It has no page.
             pages = _pages_of(source, chunk, reads_all=may_be_brotli)
             _ensure(pages.longest_page, most, path)
             values = max(group.num_rows, chunk.num_values) if leaf in texts else 0

@@ -167,7 +167,8 @@ class ParquetFooter:
             if (count := metadata.row_group(group).num_columns) != len(columns):
                 raise pa.ArrowInvalid(f"A row group has {count} columns and the schema {len(columns)}")
         walk = ThriftWalk(_footer_of(self.tail))
-        if leaves is not None:
+        # A name with a dot may make two paths one.
+        if leaves is not None and len({leaf.path for leaf in columns}) == len(columns):
             walk.at = self._row_groups_at
             if not walk.at or _check_where_named(walk, walk.list_size(), columns, leaves):
                 return

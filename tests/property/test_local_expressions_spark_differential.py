@@ -139,9 +139,6 @@ SCALARS: dict[str, list[str]] = {
              "ceiling(d38)", "ceil(d5, 1)", "ceil(b, 1)", "ceil(if(abs(x) < 1e9, x, NULL), 1)", "ceiling(2.21, 1)",
              "ceil(d5, 9)", "ceil(l % 9, 0)"],
     "StrPosition": ["position('b' IN S)"],
-    "RLIKE": [
-        f"S RLIKE '{'(a|b)?c*' * 40}'",
-    ],
     "ILIKE": ["`we``ird` ILIKE 'A_'", "CAST(day AS STRING) ILIKE '2%'", "`we``ird` NOT ILIKE '%S'"],
     "Extract": [
         "extract(YEAR FROM day)", "extract(WEEK FROM ts)", "extract(DOW FROM day)", "extract(MINUTE FROM n)",
