@@ -57,7 +57,7 @@ _KINDS: Mapping[str, tuple[type, ...]] = {
     "snapshotVersion": (int, _NONE), "tableId": (str,), "schema": (str,), "resultSchema": (str,), "stagedTime": (int,),
     "readVersion": (int, _NONE), "isolationLevel": (str, _NONE), "provenance": (dict,), "txns": (list,),
     "skippedTxns": (list,), "tombstones": (list,), "written": (list,), "moved": (list,),
-    "takenBack": (dict,),
+    "takenBack": (list,),
 }  # fmt: skip
 _PROVENANCE_KINDS: Mapping[str, tuple[type, ...]] = {
     "operation": (str,), "parameters": (dict,), "user_metadata": (str, _NONE), "more": (dict,), "own_metrics": (dict,),
@@ -137,7 +137,7 @@ class HeldCommit:
                 "isolationLevel": self.isolation_level,
                 "provenance": told,
                 "txns": [_txn_json(txn) for txn in self.txns],
-                "takenBack": dict(self.taken_back),
+                "takenBack": [[name, version] for name, version in self.taken_back.items()],
                 "skippedTxns": [_txn_json(txn) for txn in self.skipped_txns],
                 "reads": _reads_json(self.reads, self.schema),
                 "actions": [orjson.loads(line) for line in actions.splitlines()],
@@ -194,8 +194,9 @@ def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
     for path in (*content["written"], *content["tombstones"]):
         if not isinstance(path, str):
             raise TypeError("a path is not text")
-    if any(type(version) is not int for version in content["takenBack"].values()):
-        raise TypeError("a version is no number")
+    for name, version in content["takenBack"]:
+        if not isinstance(name, str) or type(version) is not int:
+            raise TypeError("an identifier that is taken back is of another type")
     if content["provenance"]["txn_id"] != reference:
         raise ValueError("it has another name inside")
     schema, result_schema = parse_schema(content["schema"]), parse_schema(content["resultSchema"])
@@ -224,7 +225,7 @@ def _parsed(content: dict[str, JsonValue], reference: str) -> HeldCommit:
         skipped_txns=tuple(_txn(txn, result_schema) for txn in content["skippedTxns"]),
         read_version=content["readVersion"],
         isolation_level=content["isolationLevel"],
-        taken_back=content["takenBack"],
+        taken_back=dict(content["takenBack"]),
         staged_ms=content["stagedTime"],
     )
 
