@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
@@ -163,6 +164,8 @@ def test_a_checkpoint_that_takes_far_more_than_its_size(tmp_path: Path, name: st
     for checksum in log.glob("*.crc"):
         checksum.unlink()
     honest = pq.read_table(checkpoint)
+    # Every row of a checkpoint holds an action.
+    honest = honest.filter(pc.is_null(honest["add"]))
     count, long = 100_000, LONG * 4
 
     def many(value: Any, kind: pa.DataType) -> pa.Array:
