@@ -16,8 +16,6 @@ from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
 from delta_orch.cli.arguments import Commands, Target, UsageError, open_engine, parse_columns
 from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
-from delta_orch.protocol.arrow_building import python_rows
-from delta_orch.protocol.epoch import FarMoment
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -124,6 +122,8 @@ def changes(at: Target, output: Path, force: bool, engine: str, **choice: Any) -
 
 
 def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
+    from delta_orch.protocol.arrow_building import python_rows
+
     rows: list[Row] = []
     for batch in reader:
         if len(rows) >= count:
@@ -235,6 +235,7 @@ def json_value(value: Cell, data_type: DataType) -> Cell:
 
     import orjson
 
+    from delta_orch.protocol.epoch import FarMoment
     from delta_orch.protocol.types import ArrayType, MapType, PrimitiveType, StructType
     from delta_orch.protocol.variant.variant import Variant
 
@@ -430,7 +431,7 @@ def _shown(rows: pa.Table) -> pa.Table:
 
 
 def _print_table(at: Target, rows: pa.Table) -> None:
-    from delta_orch.protocol.arrow_building import schema_from_arrow
+    from delta_orch.protocol.arrow_building import python_rows, schema_from_arrow
 
     of_table = re.match(r"\s*(?:DESC|SHOW)", at.uri, re.IGNORECASE) is None
     rows = _shown(rows)
