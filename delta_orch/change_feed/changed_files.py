@@ -122,9 +122,9 @@ def _only_copies(commit_info: Mapping[str, object]) -> bool:
     """Whether it is a merge that changed no row: the reference commits the files whose rows it only copied, without
     change data files, and tells no change."""
     metrics = commit_info.get("operationMetrics")
-    # Of merges alone.
     counts = (f"numTargetRows{what}" for what in ("Inserted", "Updated", "Deleted"))
-    return isinstance(metrics, Mapping) and all(str(metrics.get(count)) == "0" for count in counts)
+    is_merge = commit_info.get("operation") == "MERGE"
+    return is_merge and isinstance(metrics, Mapping) and all(str(metrics.get(count)) == "0" for count in counts)
 
 
 def _changed_vectors(table_log: TableLog, commit: Commit, before: pa.Table, after: pa.Table) -> Iterator[pa.Table]:

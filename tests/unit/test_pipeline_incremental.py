@@ -207,7 +207,7 @@ def test_a_recreated_source_is_an_error_unless_allowed(source: DeltaTable, targe
     recreate(source)
     with pytest.raises(InvalidRequestError, match="is not the table that silver has read") as caught:
         IncrementalReader(source, target).next_batch()
-    assert "on_recreated='bootstrap'" in str(caught.value)
+    assert "full_refresh" in str(caught.value)
     batch = IncrementalReader(source, target, on_recreated="bootstrap").next_batch()
     assert batch is not None
     assert batch.is_recreated
@@ -262,9 +262,11 @@ def test_a_source_that_took_another_shape_is_an_error_with_a_remedy(source: Delt
     run(max_versions=1)
     assert values(target) == [(1, 1), (2, 1), (3, 1), (4, 1)]
     source.overwrite(rows(1, value=5), schema_mode="overwrite", partition_by=["value"])
-    with pytest.raises(UnsupportedFeatureError, match=r"with the cursor txn=\('cdc:silver<-.*', 5\)"):
+    with pytest.raises(UnsupportedFeatureError, match="run it once with full_refresh=True"):
         run(max_versions=1)
-    target.overwrite(source.snapshot().scan().to_arrow(), txn=(f"cdc:silver<-{source.snapshot().metadata.id}", 5))
+    refreshing = Step("A step", target, "overwrite_partitions", options={"partition_by": ["day"]})
+    refreshing.process(IncrementalReader(source, target), lambda batch: batch.scan().to_arrow(), full_refresh=True)
+    assert values(target) == [(1, 5)]
     run()
     assert values(target) == [(1, 5)]
 

@@ -220,7 +220,7 @@ def _pruned(relation: LocalRelation, where: Expression) -> LocalRelation:
     plan = relation.plan
     if plan is None or plan.prune is None or plan.output is not None or plan.made_columns:
         return relation
-    kept = plan.prune(where).column("path")
+    kept = FileTable(plan.prune(where)).path
     return scan_relation(replace(plan, files=plan.files.filter(pc.is_in(FileTable(plan.files).path, kept))))
 
 
