@@ -12,6 +12,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -132,6 +133,7 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
+        start_new_session=True,
         bufsize=0,  # a buffer has a lock, which a forked child would wait for
         cwd="/",
         # This module is found also where nobody but the working directory has put it on the path.
@@ -145,7 +147,12 @@ def _running(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
         if os.getpid() == owner:
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(timeout=_START_S)
+            try:
+                process.wait(timeout=_START_S)
+            except subprocess.TimeoutExpired:
+                # A child that was forked meanwhile holds the other end of the pipe.
+                os.killpg(process.pid, signal.SIGTERM)
+                process.wait(timeout=_START_S)
 
 
 def _wait_for(process: subprocess.Popen[bytes], sign: re.Pattern[str]) -> str:
