@@ -7,7 +7,6 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
-from delta_orch.airflow.run_context import UnitName
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.pipeline.conditions import whole_number
@@ -174,8 +173,6 @@ class DeltaUndoOperator(DeltaTableOperator):
             raise self.refusal("takes unit or run", remedy="Give exactly one of them")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        if self.run is not None:
-            self._ensure_one_dag(table)
         result = table.undo(unit=self.unit, run=self.run, dry_run=self.dry_run, user_metadata=run.user_metadata())
         version = table.version() if result.version is None else result.version
         return {
@@ -186,13 +183,3 @@ class DeltaUndoOperator(DeltaTableOperator):
             "units": list(result.units),
             "dry_run": self.dry_run,
         }
-
-    def _ensure_one_dag(self, table: DeltaTable) -> None:
-        """Scheduled runs of different DAGs share their ids."""
-        units = [UnitName.of(str(one["unit"])) for one in table.units().to_pylist() if one["run"] == self.run]
-        dags = sorted({unit.dag for unit in units if unit is not None})
-        if len(dags) > 1:
-            raise self.refusal(
-                f"undoes run {self.run!r}, of which {', '.join(dags)} have one each",
-                remedy="Name the unit: unit='…'; table.units() lists them",
-            )

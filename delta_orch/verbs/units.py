@@ -330,7 +330,8 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
     if (unit is None) == (run is None):
         raise InvalidRequestError("undo takes unit or run", remedy="Give one of them")
     names = (unit,) if unit is not None else _units_of_run(log, snapshot, str(run))
-    if unit is not None and (snapshot.txn_version(unit) or -1) < 0:
+    order = None if unit is None else snapshot.txn_version(unit)
+    if unit is not None and (order is None or order < 0):
         raise InvalidRequestError(
             f"{log.store.uri} has no unit {unit!r}", remedy="table.units() lists those that there are", unit=unit
         )
@@ -434,13 +435,25 @@ def _cursors_before(snapshot: Snapshot, one: _Undone) -> dict[str, int]:
 
 def _units_of_run(log: TableLog, snapshot: Snapshot, run: str) -> tuple[str, ...]:
     orders = {name: order for name, order in snapshot.txns.named(UNIT_PREFIXES).items() if order >= 0}
-    return tuple(
-        txn.app_id
-        for commit in commits_newest_first(log, snapshot.version)
-        if run_of(commit.commit_info) == run
-        for txn in commit.txns
-        if orders.get(txn.app_id) == txn.version
+    # A unit of several batches is recorded by several commits.
+    names = tuple(
+        dict.fromkeys(
+            txn.app_id
+            for commit in commits_newest_first(log, snapshot.version)
+            if run_of(commit.commit_info) == run
+            for txn in commit.txns
+            if orders.get(txn.app_id) == txn.version
+        )
     )
+    dags = sorted({name.partition(".")[0] for name in names if name.startswith("airflow:")})
+    if len(dags) > 1:
+        raise InvalidRequestError(
+            f"Several DAGs have written to {log.store.uri} in a run {run!r}: {', '.join(dags)}",
+            cause="Scheduled runs of different DAGs share their ids",
+            remedy=f"Name the units: {', '.join(f'undo(unit={name!r})' for name in names[:2])}",
+            run=run,
+        )
+    return names
 
 
 def _paths(files: pa.Table) -> pa.Array:

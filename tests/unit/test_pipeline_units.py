@@ -230,6 +230,37 @@ def test_units_with_long_names_are_written_and_undone_apart(
     assert ids_of(table) == [9]
 
 
+def test_a_run_is_undone_of_one_dag_alone(tmp_path: Path) -> None:
+    """Scheduled runs of different DAGs share their ids."""
+    table = DeltaTable(tmp_path / "t")
+    about: Any = {"user_metadata": '{"run_id": "scheduled__monday"}'}
+    for number, dag in enumerate(("sales", "stock")):
+        own = Attempt((Unit(f"airflow:{dag}.load", "monday"),), 0, "scheduled__monday")
+        Step("a step", table, attempt=own, options=about).run(pa.table({"id": [number]}).combine_chunks)
+    with pytest.raises(InvalidRequestError, match="airflow:sales, airflow:stock"):
+        table.undo(run="scheduled__monday")
+    assert ids_of(table) == [0, 1]
+    # The remedy.
+    table.undo(unit="airflow:sales.load:monday")
+    assert ids_of(table) == [1]
+    assert table.undo(run="scheduled__monday").rows_removed == 1
+
+
+def test_a_unit_of_several_batches_is_undone_as_one(tmp_path: Path) -> None:
+    source, target = DeltaTable(tmp_path / "s"), DeltaTable(tmp_path / "t")
+    for number in range(3):
+        source.append(pa.table({"id": [number]}))
+    step_of_batches = step(target, 1, "a")
+    reader = IncrementalReader(source, target, bootstrap="changes", max_versions=1)
+    report = step_of_batches.process(reader, lambda batch: batch.inserted().to_arrow(), until_current=True)
+    assert (len(report.batches), ids_of(target)) == (3, [0, 1, 2])
+    assert target.undo(run="run of a").rows_removed == 3
+    assert ids_of(target) == []
+    # The cursor went back with the rows.
+    again = step(target, 2, "b").process(IncrementalReader(source, target), lambda batch: batch.inserted().to_arrow())
+    assert (again.outcome, ids_of(target)) == ("written", [0, 1, 2])
+
+
 def test_an_append_only_table_keeps_its_rows(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     write(table, 7, [1], options={"properties": {"delta.appendOnly": "true"}})
