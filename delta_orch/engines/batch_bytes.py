@@ -7,6 +7,7 @@ batch at most. Rows are cut before they are made plain.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -90,6 +91,7 @@ def value_bytes(array: pa.Array) -> Lengths:
     return 1 if types.is_null(kind) else max(kind.bit_width // 8, 1)
 
 
+@lru_cache(maxsize=256)
 def _may_grow(kind: pa.DataType) -> bool:
     """Whether values may take more in plain types than Arrow says that they take."""
     types = pa.types

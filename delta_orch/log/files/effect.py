@@ -140,7 +140,7 @@ def _changing_data(files: pa.Table) -> pa.Table:
     if "data_change" not in files.column_names:
         return files
     flags = FileTable(files).data_change
-    return files if flags.null_count == len(files) else pc.filter(files, pc.fill_null(flags, True))
+    return pc.filter(files, pc.fill_null(flags, True)) if any(chunk.false_count for chunk in flags.chunks) else files
 
 
 def _divided(files: list[pa.Table], others: list[pa.Table]) -> tuple[list[pa.Table], list[pa.Table]]:

@@ -241,7 +241,7 @@ ROW_COUNT_COLUMNS = ("stats", "deletion_vector")
 def live_row_counts(files: pa.Table) -> pa.Array:
     """The rows of each file without those that its deletion vector marks; null where statistics do not say."""
     records = record_counts(files)
-    if "deletion_vector" not in files.column_names:
+    if "deletion_vector" not in files.column_names or FileTable(files).deletion_vector.null_count == files.num_rows:
         return records
     marked = pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality")
     counts = pc.subtract(records, pc.coalesce(marked, 0))
