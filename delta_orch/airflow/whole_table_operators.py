@@ -174,11 +174,11 @@ class DeltaUndoOperator(DeltaTableOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         result = table.undo(unit=self.unit, run=self.run, dry_run=self.dry_run, user_metadata=run.user_metadata())
-        version = table.version() if result.version is None else result.version
+        is_made = result.preview is None and not result.skipped
         return {
             "table_uri": table.uri,
-            "version": version,
-            "outcome": "nothing new" if result.version is None else "replaced",
+            "version": result.version if is_made else table.version(),
+            "outcome": "replaced" if is_made else "nothing new",
             "rows_removed": result.rows_removed,
             "units": list(result.units),
             "dry_run": self.dry_run,

@@ -206,7 +206,8 @@ def undo(at: Target, unit: str | None, run: str | None, dry_run: bool) -> None:
     with out.working("Looking for the rows"):
         result = at.table().undo(unit=unit, run=run, dry_run=dry_run)
     if at.json:
-        out.print_json(result)
+        known = out.attributes(result, "units rows_removed")
+        out.print_json({**known, "version": None if dry_run else result.version})
         return
     for name in result.units:
         out.print_name(name)

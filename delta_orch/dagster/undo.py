@@ -68,7 +68,7 @@ def build_delta_undo_op(
             {
                 "delta/units": dg.JsonMetadataValue(list(result.units)),
                 "delta/rows_removed": result.rows_removed,
-                **({} if result.version is None else {"delta/version": result.version}),
+                **({} if config.dry_run else {"delta/version": result.version}),
             }
         )
 

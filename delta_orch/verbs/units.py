@@ -7,7 +7,7 @@ were written. Its data files carry its name as the tag `delta_orch.unit`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import NamedTuple
 
 import orjson
@@ -23,15 +23,13 @@ from delta_orch.log.files.file_columns import (
     ADD_SCHEMA,
     NO_FILES,
     FileTable,
-    known_records,
-    live_row_counts,
     record_counts,
 )
 from delta_orch.log.files.txn import UNIT_PREFIXES, is_unit_name
 from delta_orch.log.files.unit_tag import units_of
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions, parse_txns
+from delta_orch.log.write.commit_options import CommitOptions, CommitResult, parse_txns
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.protocol.arrow_building import one_chunk
 from delta_orch.protocol.paths import canonical_paths
@@ -311,18 +309,19 @@ def _rows_of(commit: Commit, names: Sequence[str]) -> dict[str, int | None]:
 
 
 @dataclass(frozen=True, slots=True)
-class UndoResult:
-    """What `undo` did, or with `dry_run` would do.
+class UndoResult(CommitResult):
+    """What `undo` did, or would do (`preview`).
 
     Attributes:
         units: The units that were taken back.
-        rows_removed: Rows that left the table.
-        version: The commit; None with `dry_run`, and where there was nothing to undo.
     """
 
-    units: tuple[str, ...]
-    rows_removed: int
-    version: int | None
+    units: tuple[str, ...] = ()
+
+    @property
+    def rows_removed(self) -> int:
+        """Rows that left the table."""
+        return 0 if self.effect is None else self.effect.rows_removed or 0
 
 
 def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None, options: CommitOptions) -> UndoResult:
@@ -345,10 +344,8 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
     taken_back = dict.fromkeys(names, -1)
     for one in found:
         taken_back |= _cursors_before(snapshot, one)
-    removed_rows = 0
 
     def change(write: Write) -> dict[str, int]:
-        nonlocal removed_rows
         write.transaction.take_back(taken_back)
         removed, kept = [NO_FILES.select(REMOVED_FILE_COLUMNS)], [NO_FILES]
         by_column = {one.located.unit: one.where for one in found if one.where is not None}
@@ -363,13 +360,10 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
             kept.append(write.keep(selected))
         gone = pa.concat_tables(removed)
         write.transaction.remove_files(gone)
-        counted = snapshot.files(ADD_SCHEMA.names)
-        leaving = pc.filter(counted, pc.is_in(_paths(counted), value_set=_paths(gone)))
-        removed_rows = (pc.sum(live_row_counts(leaving)).as_py() or 0) - known_records(kept)
         return write_metrics(pa.concat_tables(kept), gone)
 
     result = run_plan(log, snapshot, WritePlan("UNDO", {"units": orjson.dumps(list(names)).decode()}, change, options))
-    return UndoResult(tuple(names), removed_rows, None if result.preview is not None else result.version)
+    return UndoResult(**{one.name: getattr(result, one.name) for one in fields(result)}, units=tuple(names))
 
 
 @dataclass(frozen=True, slots=True)

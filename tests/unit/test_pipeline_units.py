@@ -15,6 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from delta_orch import DeltaTable
 from delta_orch.errors import (
     AppendOnlyError,
+    ConflictError,
     ConstraintViolationError,
     InvalidRequestError,
     RedoNotPossibleError,
@@ -24,6 +25,7 @@ from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.unit import Attempt, OnRedo, Unit
+from delta_orch.verbs.units import undo
 
 UNIT = "airflow:dag.task:{}"
 
@@ -195,7 +197,7 @@ def test_units_are_listed_and_undone(tmp_path: Path) -> None:
         {"unit": UNIT.format("tuesday"), "order": 8, "run": "run of tuesday", "version": 1, "rows": 1},
     ]
     rehearsed = table.undo(run="run of monday", dry_run=True)
-    assert (rehearsed.rows_removed, rehearsed.version, ids_of(table)) == (2, None, [1, 2, 3])
+    assert (rehearsed.rows_removed, rehearsed.preview is None, ids_of(table)) == (2, False, [1, 2, 3])
     assert table.undo(run="run of monday").rows_removed == 2
     assert (ids_of(table), table.units().num_rows) == ([3], 1)
     # As if it had never been done: the same attempt writes.
@@ -244,6 +246,30 @@ def test_a_run_is_undone_of_one_dag_alone(tmp_path: Path) -> None:
     table.undo(unit="airflow:sales.load:monday")
     assert ids_of(table) == [1]
     assert table.undo(run="scheduled__monday").rows_removed == 1
+
+
+def test_a_unit_whose_rows_are_gone_is_taken_back(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1])
+    write(table, 7, [2], "tuesday")
+    table.delete("id = 1")
+    undone = table.undo(unit=UNIT.format("monday"))
+    assert (undone.skipped, undone.rows_removed, ids_of(table)) == (False, 0, [2])
+    assert write(table, 7, [3]).outcome == "written"
+    assert ids_of(table) == [2, 3]
+
+
+@pytest.mark.parametrize("ways", WAYS)
+def test_of_an_undo_and_a_redo_at_once_one_is_a_conflict(tmp_path: Path, ways: dict[str, Any]) -> None:
+    """Also where there is no file that both remove."""
+    table, rival = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "t")
+    write(table, 7, [1], **ways)
+    table.delete("id = 1")
+    snapshot = table.snapshot()
+    assert write(rival, 8, [2], **ways).outcome in ("written", "replaced")
+    with pytest.raises(ConflictError):
+        undo(table.log, snapshot, unit=UNIT.format("monday"), run=None, options={})
+    assert (ids_of(table), table.units()["order"].to_pylist()) == ([2], [8])
 
 
 def test_a_unit_of_several_batches_is_undone_as_one(tmp_path: Path) -> None:

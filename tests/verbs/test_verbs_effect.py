@@ -23,6 +23,7 @@ from delta_orch.log.read.deletion_vectors import deletion_vector_descriptors, re
 from tests.verbs.conftest import EngineRows, days
 
 Verb = Callable[..., Any]
+UNIT = "airflow:dag.task:monday"
 
 FILES = [days(*((day, number) for day in "ab" for number in numbers)) for numbers in (range(1, 5), range(5, 9))]
 """Two days with two files each."""
@@ -58,12 +59,13 @@ def rows_by_file(snapshot: TableSnapshot) -> dict[int, str]:
 
 @dataclass
 class Case:
-    """A verb; whether it can be staged, and what it replaces or deletes by a predicate."""
+    """A verb; whether it can be staged, what it replaces or deletes by a predicate, and what it needs before."""
 
     verb: Verb
     predicate: str | None = None
     stages: bool = True
     knows: bool = True
+    prepare: Callable[[DeltaTable], object] | None = None
 
 
 def _new(*ids: int) -> pa.Table:
@@ -95,6 +97,11 @@ def _clone(table: DeltaTable, rows: EngineRows, **options: Any) -> Any:
     source = DeltaTable(Path(table.uri.removeprefix("file://")).parent / "source")
     source.overwrite(_new(80, 81), partition_by=["day"])
     return source.clone(table.uri, shallow=False, replace=True, **options)
+
+
+def _with_unit(table: DeltaTable) -> None:
+    about = {"step": {"write": "append"}}
+    table.append(_new(90, 91, 2090), txn=TxnId(UNIT, 1, is_unit=True), commit_info=about)
 
 
 def _repair(table: DeltaTable, rows: EngineRows, **options: Any) -> Any:
@@ -139,6 +146,7 @@ CASES: dict[str, Case] = {
     "clone": Case(_clone, stages=False, knows=False),
     "restore": Case(lambda t, rows, **o: t.restore(0, **o), stages=False),
     "repair": Case(_repair, stages=False),
+    "undo": Case(lambda t, rows, **o: t.undo(unit=UNIT, **o), stages=False, prepare=_with_unit),
 }
 WITHOUT_ROWS_BEFORE = {"create", "convert"}
 NAMES_NO_FILES = {"set_domain_metadata", "remove_domain_metadata"}
@@ -146,7 +154,7 @@ NAMES_NO_FILES = {"set_domain_metadata", "remove_domain_metadata"}
 
 def test_every_writing_verb_has_a_case() -> None:
     """A new public verb of a table that commits is tried here, or says why not."""
-    commits = ("CommitResult", "Merge", "Alteration")
+    commits = ("CommitResult", "UndoResult", "Merge", "Alteration")
     verbs = {
         name
         for name, method in inspect.getmembers(DeltaTable, inspect.isroutine)
@@ -155,15 +163,22 @@ def test_every_writing_verb_has_a_case() -> None:
     assert verbs == {name.split(",")[0] for name in CASES} | WITHOUT_ROWS_BEFORE | NAMES_NO_FILES
 
 
-@pytest.mark.parametrize("ends", ["commit", "stage", "dry run"])
+ENDS = [
+    (name, ends)
+    for name, case in CASES.items()
+    for ends in ("commit", "stage", "dry run")
+    if case.stages or ends != "stage"
+]
+
+
 @pytest.mark.parametrize("vectors", [True, False], ids=["vectors", "copies"])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize(("name", "ends"), ENDS)
 def test_effect_is_what_files_show(rows: EngineRows, tmp_path: Path, name: str, vectors: bool, ends: str) -> None:
     case = CASES[name]
-    if ends == "stage" and not case.stages:
-        pytest.skip("it cannot be staged")
     table = base_table(tmp_path / "table", vectors)
     table.delete("id = 7")
+    if case.prepare is not None:
+        case.prepare(table)
     before = rows_by_file(table.snapshot())
     foreseen = case.verb(table, rows, dry_run=True) if ends == "dry run" else None
     if ends == "stage":
@@ -225,6 +240,8 @@ def test_the_tag_of_a_file_is_the_unit_of_all_its_rows(tmp_path: Path, name: str
     table.delete("id = 7")
     before = units_by_row(table.snapshot())
     assert set(before.values()) == {"unit 0", "unit 1"}
+    if (prepare := CASES[name].prepare) is not None:
+        prepare(table)
     CASES[name].verb(table, rows, txn=TxnId("mine", 1, is_unit=True))
     snapshot = table.snapshot()
     tagged = tags_by_file(snapshot)

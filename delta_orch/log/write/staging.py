@@ -189,6 +189,7 @@ class Staging:
         self._keys_read: pa.Array | None = None
         self._marks: MarkedRows | None = None
         self._effect: Effect | None = None
+        self._taken_back: Mapping[str, int] = {}
         # Files that must be as durable as the commit that names them.
         self._just_written: list[pa.Table] = []
 
@@ -405,6 +406,11 @@ class Staging:
             ensure_no_credential(configuration, f"metadata domain {domain}")
         self._staged.domain_metadata[domain] = DomainMetadata(domain, configuration, removed)
 
+    def take_back(self, versions: Mapping[str, int]) -> None:
+        """Record these versions of application ids, though later ones are recorded. They keep nothing out; another
+        commit that records one of these ids first is a conflict."""
+        self._taken_back = versions
+
     def set_operation_metrics(self, metrics: Mapping[str, int | str]) -> None:
         """`commitInfo.operationMetrics`, in addition to those of the caller."""
         self._provenance.metrics = dict(metrics)
@@ -449,7 +455,7 @@ class Staging:
     @property
     def has_changes(self) -> bool:
         """Whether anything is staged that a commit would be made for; identifiers (`txn`) are not."""
-        return not self._staged.is_empty
+        return not self._staged.is_empty or bool(self._taken_back)
 
     @property
     def _before(self) -> TableConfiguration | None:
@@ -482,7 +488,7 @@ class Staging:
             changes_data=self._staged.changes_data,
             changes_metadata=self._staged.metadata is not None,
             begins_to_track_rows=begins_to_track_rows(self._before, result),
-            app_ids=frozenset(txn.app_id for txn in txns),
+            app_ids=frozenset(txn.app_id for txn in txns) | self._taken_back.keys(),
             domains=frozenset(self._staged.domain_metadata),
             isolation_level=isolation_level or result.properties.isolation_level,
             settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),

@@ -121,7 +121,6 @@ class Transaction(Staging):
         self._max_attempts = max_attempts
         self._recorded: Recorded | None = None
         self._skipped_txns: tuple[TxnId, ...] = ()
-        self._taken_back: Mapping[str, int] = {}
         # Of the newest attempt.
         self._now_ms = 0
         self._in_commit_timestamp_ms: int | None = None
@@ -155,10 +154,6 @@ class Transaction(Staging):
             snapshot = self.snapshot
             self._recorded = {} if snapshot is None else snapshot.txn_versions([txn.app_id for txn in self._txns])
         return self._recorded
-
-    def take_back(self, versions: Mapping[str, int]) -> None:
-        """Record these versions of application ids, too, though later ones are recorded. They guard nothing."""
-        self._taken_back = versions
 
     # The commit
 
