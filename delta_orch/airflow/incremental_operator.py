@@ -11,7 +11,7 @@ from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
 from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
-from delta_orch.pipeline.recorded import find_txn_commit, is_older, newest_first
+from delta_orch.pipeline.recorded import find_txn_commit, is_older
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
 
@@ -248,7 +248,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     def _first_version(self, run: TaskRun, table: DeltaTable, last: int, before: TableSnapshot | None) -> int:
         """The first of the commits of this attempt, and of those before it that it goes on from."""
         first, newest_before = last, -1 if before is None else before.version
-        for commit in newest_first(table, last - 1):
+        for commit in table.log.newest_first(last - 1):
             info = commit.commit_info or {}
             if commit.version <= newest_before and (
                 run.try_number == 1 or is_older(commit, run.started_ms - CLOCKS_DIFFER_MS)

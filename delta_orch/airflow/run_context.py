@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.recorded import said_by
 from delta_orch.pipeline.unit import Attempt, RecordedUnit, Relation, Unit
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ class TaskRun:
         Raises:
             InvalidRequestError: It is another mapped task of this run, which has the same arguments or `identity`.
         """
-        metadata = said_by(recorded.commit_info)
+        metadata = user_metadata_of(recorded.commit_info)
         attempt = metadata.get("attempt")
         if not isinstance(attempt, Mapping):
             return self._relation_by_order(recorded.order, order)
@@ -220,18 +220,18 @@ class TaskRun:
 
     def is_of_run(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made in this run, as `user_metadata` tells it."""
-        metadata = said_by(commit_info)
+        metadata = user_metadata_of(commit_info)
         return (metadata.get("dag_id"), metadata.get("run_id")) == (self.dag_id, self.run_id)
 
     def is_of_task(self, commit_info: Mapping[str, object]) -> bool:
         """Whether a commit was made by an attempt of this task instance."""
-        metadata = said_by(commit_info)
+        metadata = user_metadata_of(commit_info)
         own = (self.task_id, self.map_index)
         return self.is_of_run(commit_info) and (metadata.get("task_id"), metadata.get("map_index")) == own
 
     def is_same_life(self, commit_info: Mapping[str, object]) -> bool:
         """Whether no clear lies between this attempt and the one of this task instance that made a commit."""
-        attempt = said_by(commit_info).get("attempt")
+        attempt = user_metadata_of(commit_info).get("attempt")
         own = (self.started_ms, self.max_tries, self.retries)
         return isinstance(attempt, Mapping) and own == tuple(
             attempt.get(name) for name in ("run_started_ms", "max_tries", "retries")

@@ -13,7 +13,8 @@ from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
-from delta_orch.pipeline.recorded import find_txn_commit, said_by
+from delta_orch.log.files.commit_reader import user_metadata_of
+from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import recorded_order
@@ -200,7 +201,7 @@ def is_insisting(run: TaskRun, step: Step) -> bool:
     name = "" if step.attempt is None else step.attempt.units[0].name
     tries: object = 0
     if before is not None and (order := recorded_order(before, name)) is not None:
-        tries = said_by(find_txn_commit(step.table, name, order).commit_info).get("try_number")
+        tries = user_metadata_of(find_txn_commit(step.table, name, order).commit_info).get("try_number")
     if not isinstance(tries, int) or tries >= run.try_number:
         tries = 0  # Of a run that was deleted, and created again.
     return run.tries_before_clear > tries
@@ -216,7 +217,7 @@ def interval_order(run: TaskRun, step: Step) -> TxnId:
     if before is None or recorded is None or recorded <= own.version:
         return own
     is_redo = recorded_order(before, step.attempt.units[0].name) is not None
-    metadata = said_by(find_txn_commit(step.table, own.app_id, recorded).commit_info)
+    metadata = user_metadata_of(find_txn_commit(step.table, own.app_id, recorded).commit_info)
     is_off_schedule = metadata.get("run_type") == "manual" and (
         metadata.get("data_interval") is None or run.run_type != "manual"
     )

@@ -26,10 +26,10 @@ from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.nodes import Column, Expression, IsNull
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
+from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.pipeline.audit import column_drift, declared_columns, repeated_keys
 from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
 from delta_orch.pipeline.maintenance import MaintenancePolicy, read_table_health
-from delta_orch.pipeline.recorded import newest_first, said_by
 from delta_orch.pipeline.tail import changes_data
 from delta_orch.pipeline.target_table import snapshot_or_none
 
@@ -146,7 +146,7 @@ def freshness(
     _ensure(max_age >= timedelta(0), f"max_age={max_age} is below 0", "Pass an age")
 
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
-        for commit in newest_first(delta, snapshot.version):
+        for commit in delta.log.newest_first(snapshot.version):
             if changes_data(commit):
                 age = time.time() - commit.timestamp_ms / 1000
                 told = f"{timedelta(seconds=round(abs(age)))} {'ago' if age >= 0 else 'ahead of the clock here'}"
@@ -325,7 +325,7 @@ def cdc_lag(
             return Finding(
                 False, f"{cursor_name} has not read the source yet.", {"delta/source_version": latest.version}
             )
-        changed = [changes_data(commit) for commit in newest_first(origin, latest.version, cursor + 1)]
+        changed = [changes_data(commit) for commit in origin.log.newest_first(latest.version, cursor + 1)]
         if len(changed) != latest.version - cursor:
             return Finding(
                 False,
@@ -365,7 +365,7 @@ def txn_gaps(
         gaps: list[str] = []
         later: tuple[int, int] | None = None
         count = 0
-        for commit in newest_first(delta, snapshot.version, max(0, snapshot.version - last_versions + 1)):
+        for commit in delta.log.newest_first(snapshot.version, max(0, snapshot.version - last_versions + 1)):
             recorded = next((txn.version for txn in commit.txns if txn.app_id == app_id), None)
             if recorded is None:
                 continue
@@ -412,9 +412,9 @@ def writers(
         first = max(0, snapshot.version - last_versions + 1)
         looked_at = [
             f"version {commit.version} ({(commit.commit_info or {}).get('operation', 'unknown operation')})"
-            if changes_data(commit) and said_by(commit.commit_info).get("orchestrator") not in orchestrators
+            if changes_data(commit) and user_metadata_of(commit.commit_info).get("orchestrator") not in orchestrators
             else ""
-            for commit in newest_first(delta, snapshot.version, first)
+            for commit in delta.log.newest_first(snapshot.version, first)
         ]
         if not looked_at:
             return Finding(False, "The log holds none of these commits.", {})

@@ -14,12 +14,12 @@ from delta_orch.dagster.resource import DeltaTableResource, resolve_env
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
+from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows, deleted_rows_ratio
 from delta_orch.pipeline.partitions import looks_only_at
-from delta_orch.pipeline.recorded import said_by
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.protocol.types import StructType
 
@@ -130,7 +130,7 @@ def outcome_metadata(report: StepReport) -> Metadata:
 
 def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
     """The Dagster run that a commit names in its `userMetadata`."""
-    said = said_by(commit_info)
+    said = user_metadata_of(commit_info)
     return str(said["run_id"]) if said.get("orchestrator") == "dagster" and "run_id" in said else None
 
 

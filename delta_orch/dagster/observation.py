@@ -14,7 +14,6 @@ from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.touched import TouchedPartitions, dynamic_keys
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.recorded import newest_first
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, parse_cursor, poll
 
 
@@ -176,7 +175,7 @@ def _observe(resource: DeltaTableResource, table_name: str) -> Callable[[], dg.O
 def _last_data_version(table: DeltaTable, snapshot: TableSnapshot) -> int:
     """The last version that changed data. Where the log no longer holds it, the oldest one that it does."""
     version = snapshot.version
-    for commit in newest_first(table, snapshot.version):
+    for commit in table.log.newest_first(snapshot.version):
         version = commit.version
         if changes_data(commit):
             break

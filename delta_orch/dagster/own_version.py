@@ -17,8 +17,9 @@ import dagster as dg
 from delta_orch.dagster.run import DagsterRun, op_unit
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import ConflictError, InvalidRequestError, VersionNotFoundError
+from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.log.read.replay import Tail
-from delta_orch.pipeline.recorded import find_txn_commit, said_by
+from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.unit import Attempt, Unit
 
 T = TypeVar("T")
@@ -65,7 +66,7 @@ def written_rows(table: DeltaTable, after: TableSnapshot) -> TableSnapshot:
         InvalidRequestError: They were merged, and are not to be told from others.
     """
     commit = table.log.read_commit(after.version)
-    if said_by(commit.commit_info).get("write") in ("merge", "scd2"):
+    if user_metadata_of(commit.commit_info).get("write") in ("merge", "scd2"):
         raise InvalidRequestError(
             f"Version {after.version} of {table.uri} does not tell which rows the upstream op returned",
             cause="The op has merged them into the rows of older runs",

@@ -11,7 +11,7 @@ import dagster as dg
 
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.pipeline.recorded import said_by
+from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.pipeline.unit import Attempt, RecordedUnit, Relation, Unit
 from delta_orch.storage.storage_options import public_uri
 
@@ -69,7 +69,7 @@ class DagsterRun:
         if root is not None and recorded.order < (root.create_timestamp.timestamp() - _CLOCKS_DIFFER_S) * 1000:
             # Begun before this root run was created. The commit need not be looked for.
             return "earlier"
-        said = said_by(recorded.commit_info)
+        said = user_metadata_of(recorded.commit_info)
         run_id, retry_number = said.get("run_id"), said.get("retry_number")
         if said.get("root_run_id") != self.root_run_id or not isinstance(retry_number, int):
             return "later" if recorded.order > order else "earlier"

@@ -35,8 +35,8 @@ def scope_guard(
     """
 
     def others(snapshot: TableSnapshot) -> list[str]:
-        recorded = snapshot.txns.named(UNIT_PREFIXES)
-        return [name for name, order in recorded.items() if order >= 0 and not name.startswith(f"{writer}:")]
+        recorded = snapshot.txns.named(UNIT_PREFIXES, but=(f"{writer}:",))
+        return [name for name, order in recorded.items() if order >= 0]
 
     if before is None or not others(before):
         return None

@@ -382,10 +382,9 @@ def has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -
 
 def _data_changes(table: DeltaTable, snapshot: TableSnapshot, oldest_ms: float) -> Iterator[tuple[int, int]]:
     """Version and time of commits that changed data, newest first, none before `oldest_ms`."""
-    from delta_orch.pipeline.recorded import newest_first
     from delta_orch.pipeline.tail import changes_data
 
-    for commit in newest_first(table, snapshot.version):
+    for commit in table.log.newest_first(snapshot.version):
         if commit.timestamp_ms < oldest_ms:
             return
         if changes_data(commit):

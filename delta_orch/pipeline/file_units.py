@@ -12,7 +12,6 @@ from delta_orch.errors import MissingFileError, VersionNotFoundError
 from delta_orch.log.files.effect import effect_of
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
 from delta_orch.log.files.unit_tag import units_of
-from delta_orch.pipeline.recorded import newest_first
 from delta_orch.protocol.arrow_building import string_array
 
 if TYPE_CHECKING:
@@ -65,7 +64,7 @@ def _units_inside(
     """The candidates that have rows in files without a tag. The log is read back to the files that those were made
     of."""
     paths_left, units = set(paths), set[str]()
-    for commit in newest_first(table, version) if paths_left and candidates else ():
+    for commit in table.log.newest_first(version) if paths_left and candidates else ():
         added_paths = paths_left & _paths(commit.adds)
         if not added_paths:
             continue

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
-
-from delta_orch.errors import VersionNotFoundError
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
@@ -66,7 +64,7 @@ def find_commit_after(
 
 
 def _find(table: DeltaTable, matches: Callable[[Commit], bool], after: int = -1, since_ms: float = 0) -> RecordedCommit:
-    for commit in newest_first(table, table.snapshot().version, after + 1):
+    for commit in table.log.newest_first(table.snapshot().version, after + 1):
         if is_older(commit, since_ms):
             break
         if matches(commit):
@@ -80,24 +78,3 @@ def is_older(commit: Commit, since_ms: float) -> bool:
     """Whether a commit says that it was made before a moment."""
     told = (commit.commit_info or {}).get("timestamp")
     return isinstance(told, int) and told < since_ms
-
-
-def newest_first(table: DeltaTable, newest: int, oldest: int = 0) -> Iterator[Commit]:
-    """The commits of a range that the log still holds, newest first, each read when it is asked for."""
-    for version in range(newest, oldest - 1, -1):
-        try:
-            commit = table.log.read_commit(version)
-        except VersionNotFoundError:
-            return  # Cleaned up, and all before it.
-        yield commit
-
-
-def said_by(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:
-    """What `user_metadata` told of a commit; nothing of one that has no such JSON."""
-    import orjson
-
-    try:
-        said = orjson.loads(str((commit_info or {}).get("userMetadata")))
-    except ValueError:
-        return {}
-    return said if isinstance(said, dict) else {}

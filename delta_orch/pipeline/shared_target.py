@@ -34,7 +34,7 @@ def has_other_steps(before: TableSnapshot, consumers: tuple[str, ...]) -> bool:
         consumers: What the names of an incremental step's cursors and units begin with.
     """
     spared = ("cdc:", *UNIT_PREFIXES) if consumers else ("cdc:",)
-    return any(order >= 0 and not name.startswith(consumers) for name, order in before.txns.named(spared).items())
+    return any(order >= 0 for order in before.txns.named(spared, but=consumers).values())
 
 
 def ensure_others_keep_theirs(
@@ -57,8 +57,8 @@ def ensure_others_keep_theirs(
         return
 
     def seek(snapshot: TableSnapshot) -> list[str]:
-        recorded = snapshot.txns.named(("cdc:", *UNIT_PREFIXES))
-        return [name for name, order in recorded.items() if order >= 0 and not name.startswith(own)]
+        recorded = snapshot.txns.named(("cdc:", *UNIT_PREFIXES), but=own)
+        return [name for name, order in recorded.items() if order >= 0]
 
     def is_spared(name: str) -> bool:
         order = recorded_order(before, name)

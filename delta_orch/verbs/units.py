@@ -14,10 +14,10 @@ import orjson
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
-from delta_orch.errors import InvalidRequestError, RedoNotPossibleError, VersionNotFoundError
+from delta_orch.errors import InvalidRequestError, RedoNotPossibleError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
 from delta_orch.expressions.tree import any_of
-from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.files.commit_reader import Commit, user_metadata_of
 from delta_orch.log.files.effect import effect_of
 from delta_orch.log.files.file_columns import (
     ADD_SCHEMA,
@@ -99,16 +99,6 @@ class StepRecord:
             adds_to if isinstance(adds_to, int) else None,
             tuple(one for one in inputs if isinstance(one, Mapping)) if isinstance(inputs, list) else (),
         )
-
-
-def commits_newest_first(log: TableLog, newest: int) -> Iterator[Commit]:
-    """The commits that the log still holds, each read when it is asked for."""
-    for version in range(newest, -1, -1):
-        try:
-            commit = log.read_commit(version)
-        except VersionNotFoundError:
-            return
-        yield commit
 
 
 class Moved(NamedTuple):
@@ -198,7 +188,7 @@ def commits_of_unit(log: TableLog, snapshot: Snapshot, unit: str) -> list[Commit
 def _commits_of(log: TableLog, snapshot: Snapshot, unit: str) -> Iterator[tuple[Commit, list[Commit]]]:
     """The same, each with the commits after it, which grow with every step."""
     later: list[Commit] = []
-    for commit in commits_newest_first(log, snapshot.version):
+    for commit in log.newest_first(snapshot.version):
         recorded = [txn.version for txn in commit.txns if txn.app_id == unit]
         if recorded:
             if max(recorded) < 0:
@@ -257,7 +247,7 @@ def list_units(log: TableLog, snapshot: Snapshot) -> pa.Table:
     """See `DeltaTable.units`."""
     orders = {name: order for name, order in snapshot.txns.named(UNIT_PREFIXES).items() if order >= 0}
     rows: dict[str, dict[str, object]] = {}
-    for commit in commits_newest_first(log, snapshot.version) if orders else ():
+    for commit in log.newest_first(snapshot.version) if orders else ():
         names = [txn.app_id for txn in commit.txns if orders.get(txn.app_id) == txn.version and txn.app_id not in rows]
         if names:
             told = _described(commit, names)
@@ -269,12 +259,9 @@ def list_units(log: TableLog, snapshot: Snapshot) -> pa.Table:
 
 
 def run_of(commit_info: Mapping[str, object] | None) -> str | None:
-    """The id of the orchestrator's run that made a commit, as `userMetadata` has it."""
-    try:
-        said = orjson.loads(str((commit_info or {}).get("userMetadata")))
-    except ValueError:
-        return None
-    return str(said["run_id"]) if isinstance(said, dict) and said.get("run_id") else None
+    """The id of the orchestrator's run that made a commit."""
+    run_id = user_metadata_of(commit_info).get("run_id")
+    return str(run_id) if run_id else None
 
 
 def _described(commit: Commit, names: Sequence[str]) -> dict[str, object]:
@@ -433,7 +420,7 @@ def _units_of_run(log: TableLog, snapshot: Snapshot, run: str) -> tuple[str, ...
     names = tuple(
         dict.fromkeys(
             txn.app_id
-            for commit in commits_newest_first(log, snapshot.version)
+            for commit in log.newest_first(snapshot.version)
             if run_of(commit.commit_info) == run
             for txn in commit.txns
             if orders.get(txn.app_id) == txn.version

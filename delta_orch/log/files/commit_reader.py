@@ -319,6 +319,15 @@ class Commit:
         return self.files.cdc
 
 
+def user_metadata_of(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:
+    """What `commitInfo.userMetadata` says as a JSON object, as both plugins write it; nothing where it is none."""
+    try:
+        said = orjson.loads(str((commit_info or {}).get("userMetadata")))
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
 def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequence[int]) -> Iterator[LogFile]:
     """Read commits in the order given; remote stores are read ahead on threads.
 

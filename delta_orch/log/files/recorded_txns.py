@@ -143,13 +143,19 @@ class TxnVersions(Mapping[str, int]):
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self)} ids)"
 
-    def named(self, starts: Sequence[str] = (), end: str = "") -> dict[str, int]:
-        """Those whose id begins with one of some texts, and ends with another. Empty `starts`: any beginning."""
+    def named(self, starts: Sequence[str] = (), end: str = "", *, but: Sequence[str] = ()) -> dict[str, int]:
+        """Those whose id begins with one of some texts, and ends with another. Empty `starts`: any beginning.
+
+        Args:
+            but: Beginnings of ids that are left out.
+        """
         table = self._txns.table
         names = table["app_id"]
         parts = [pc.starts_with(names, start) for start in starts]
         is_named = pc.ends_with(names, end)
         if parts:
             is_named = pc.and_(is_named, reduce(pc.or_, parts))
+        for start in but:
+            is_named = pc.and_(is_named, pc.invert(pc.starts_with(names, start)))
         found = pc.filter(table, is_named)
         return dict(zip(found["app_id"].to_pylist(), found["version"].to_pylist(), strict=True))

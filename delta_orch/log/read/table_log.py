@@ -226,6 +226,22 @@ class TableLog:
             for meta, file in zip(metas, read_commits(self.store, metas, versions), strict=True):
                 yield parse_commit(file, meta)
 
+    def newest_first(self, newest: int, oldest: int = 0) -> Iterator[Commit]:
+        """The commits of a range that the log still holds, newest first, read as they are asked for: from a far store
+        one, then ever more at once. Raises CorruptLogError: One is damaged."""
+        last, at_once, most = newest, 1, 1 if self.store.is_near else _COMMITS_AT_ONCE
+        while last >= oldest:
+            first = max(oldest, last - at_once + 1)
+            try:
+                found = list(self.commits(first, last))
+            except VersionNotFoundError:
+                if first == last:
+                    return  # Cleaned up, and all before it.
+                at_once = most = 1
+                continue
+            yield from reversed(found)
+            last, at_once = first - 1, min(4 * at_once, most)
+
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """What the commits say about themselves, newest first: every commit the log holds, before a gap, too.
 
