@@ -1,4 +1,4 @@
-"""What a million recorded transaction identifiers cost: to open a table and look one up, and to append with another."""
+"""Measure a table with a million recorded transaction identifiers: open it and look one up; append with another."""
 
 from __future__ import annotations
 

@@ -95,7 +95,7 @@ def mapped_arguments(context: Context) -> Mapping[str, Any]:
 
 
 def _single(over: object) -> Iterator[Mapping[str, Any]]:
-    """What tells instances apart, as far as the DAG says it: each of a list of arguments, or each value of an argument.
+    """The values that tell instances apart, if the DAG lists them: each set of arguments, or each value of an argument.
     A value that an argument has twice comes twice beside each value of the others."""
     if isinstance(over, Mapping):
         for name, values in over.items():

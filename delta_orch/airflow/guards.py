@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from delta_orch.staged_write import StagedWrite
 
 _AHEAD = (None, "removed", "up_for_retry", "skipped")
-"""States of a task instance that begins again: it was cleared, or it is retried; or it was cleared and then skipped.
-What it has written before does not stand."""
+"""States of a task instance that begins again: it was cleared, it is retried, or it was cleared and then skipped. Its
+next attempt replaces the rows that it wrote before."""
 
 
 @dataclass(frozen=True)
@@ -140,7 +140,7 @@ def keeps_others_rows(
     where: str | Expression | None,
     is_insisting: Callable[[], bool],
 ) -> Callable[[StagedWrite], None]:
-    """What looks at a write before it is published, and refuses to lose rows of others.
+    """Make the function that looks at a staged write, and refuses it if rows of others would be lost.
 
     Args:
         tasks: Beside the one that writes.

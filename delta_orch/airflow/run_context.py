@@ -1,4 +1,4 @@
-"""What a task instance's context says about a write: its unit, its place among the attempts, the commit's metadata."""
+"""One attempt of a task instance, as its context says: its unit, its order among attempts, its commit metadata."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ class TaskRun:
 
     @property
     def part(self) -> str:
-        """What of the task's work the run is: its logical date, else its id."""
+        """The part of the task's work that the run does: its logical date, else its id."""
         if self.logical_date is None:
             return f"run:{self.run_id}"
         return _utc(self.logical_date).isoformat()
@@ -147,7 +147,7 @@ class TaskRun:
         return self.started_ms * TRIES + min(self.try_number, TRIES - 1)
 
     def writer(self, writer: str | None = None, name: str | None = None) -> str:
-        """Who writes: this task, and which of its mapped instances.
+        """The writer: this task, and which of its mapped instances.
 
         Args:
             writer: `{dag_id}.{task_id}`, in place of the task's own.
@@ -157,7 +157,7 @@ class TaskRun:
         return own if name is None else f"{own}[{_escaped(name, ':[]')}]"
 
     def writer_of(self, task_id: str, writer: str | None) -> str:
-        """Who writes in a task of this DAG, or in the one that it has taken the place of."""
+        """The writer of a task of this DAG, or of the task that it has replaced."""
         return airflow_writer(self.dag_id, task_id) if writer is None else f"airflow:{writer}"
 
     def attempt(self, writer: str) -> Attempt:
@@ -165,7 +165,7 @@ class TaskRun:
         return Attempt((Unit(writer, self.part),), self.order, self.run_id, self.relation_to)
 
     def relation_to(self, recorded: RecordedUnit, order: int) -> Relation:
-        """What the attempt that wrote the unit before is to this one. A clear lies between two tries if `max_tries`
+        """Compare this attempt with the one that wrote the unit before. A clear lies between two tries if `max_tries`
         differs: a retry keeps it. (`retries` counts, too: a DAG that changes them could make up for the difference.
         A retry that is taken for a clear replaces its rows.)
         Otherwise Airflow's ids tell, which are ordered by time: a run that was created anew has newer ones.

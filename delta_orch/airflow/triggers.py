@@ -27,7 +27,7 @@ _THREADS = ThreadPoolExecutor(32, thread_name_prefix="delta-orch-trigger")
 
 
 class Found(Protocol):
-    """What a look at a table found."""
+    """The result of a look at a table."""
 
     def report(self, table_uri: str) -> dict[str, object]: ...
 

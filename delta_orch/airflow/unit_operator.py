@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
 
 NO_VALUE = ("", "None", "null", "undefined")
-"""What a template without a value renders to."""
+"""Texts that a template without a value renders to."""
 
 
 class DeltaUnitOperator(DeltaTableOperator):
@@ -77,7 +77,7 @@ class DeltaUnitOperator(DeltaTableOperator):
             )
 
     def unit_writer(self, context: Context, run: TaskRun) -> str:
-        """Who writes: the task, and which of its mapped instances."""
+        """The writer: the task, and which of its mapped instances."""
         if self.writer is not None:
             self._ensure_writer(self.writer)
         if self.identity is not None:

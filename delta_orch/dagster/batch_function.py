@@ -17,7 +17,7 @@ CONFIG = "config"
 
 
 class IncrementalConfig(dg.Config):
-    """What a single run of an incremental asset is asked for, in the launchpad or in `run_config`."""
+    """The config of one run of an incremental asset, in the launchpad or in `run_config`."""
 
     full_refresh: bool = Field(
         default=False,

@@ -76,7 +76,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What a table must satisfy.
+    """A rule that a table must satisfy.
 
     Attributes:
         name: Of the check, unless another one is given.

@@ -475,7 +475,7 @@ def _results_of(
     *,
     is_news: bool,
 ) -> Iterator[object]:
-    """What a run tells Dagster of an asset: a materialization, or an observation where there was nothing new.
+    """The event of an asset that a run yields: a materialization, or an observation where there was nothing new.
 
     Args:
         audits: The checks that are audits, not the function's own.

@@ -335,7 +335,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         *,
         exactly_once: bool,
     ) -> Attempt | None:
-        """Who writes. `tied` limits the unit of a partition to its rows, where the table is partitioned alike."""
+        """The attempt and its units. `tied` limits the unit of a partition to its rows, if the table is partitioned
+        alike."""
         if run is None:
             return None
         if not context.has_asset_key:
@@ -511,7 +512,7 @@ def _ensure_exact(
 
 
 def _order(key: dg.AssetKey, attempt: Attempt | None) -> tuple[TxnId, ...]:
-    """What keeps a late run of an asset without partitions from replacing partitions that a newer run has written: each
+    """A guard of assets without partitions: a late run must not replace partitions that a newer run has written. Each
     run is a unit of its own."""
     if attempt is None:
         return ()

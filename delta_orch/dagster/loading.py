@@ -1,4 +1,4 @@
-"""What is checked of assets when their definitions are loaded."""
+"""Checks of assets when their definitions are loaded."""
 
 from __future__ import annotations
 

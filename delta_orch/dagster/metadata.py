@@ -119,7 +119,7 @@ _OWN = ("written", "replaced", "recovered")
 
 
 def outcome_metadata(report: StepReport) -> Metadata:
-    """What became of a step: what the UI shows first."""
+    """The outcome of a step, which the UI shows first."""
     metadata: Metadata = {"delta/outcome": report.outcome}
     if report.rows_replaced is not None:
         metadata["delta/rows_replaced"] = report.rows_replaced

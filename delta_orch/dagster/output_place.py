@@ -69,7 +69,7 @@ def _place_of_output(context: dg.InputContext | dg.OutputContext, settings: Asse
 
 
 def output_parts(context: dg.OutputContext) -> tuple[str, ...]:
-    """What names an output in commits: an asset's key, or job, step, output and mapping key."""
+    """The name of an output in commits: an asset's key, or job, step, output and mapping key."""
     if context.has_asset_key:
         return tuple(context.asset_key.path)
     parts = (context.job_name, context.step_key, context.name, context.mapping_key)

@@ -59,7 +59,7 @@ class DagsterRun:
         return Attempt(tuple(units), self.started_ms, self.run_id, self.relation)
 
     def relation(self, recorded: RecordedUnit, order: int) -> Relation:
-        """What a recorded attempt is to this one.
+        """Compare this attempt with a recorded one.
 
         Attempts of one root run follow each other as Dagster created their runs and counted their retries. One that
         Dagster has seen no end of was killed: this one repeats it, unless another one has done so before. Attempts of

@@ -70,7 +70,7 @@ DEFINED_KEYS = (
 )
 """What definition metadata may say."""
 _OF_DEFINITION = set(DEFINED_KEYS) - {*WRITTEN_KEYS, "schema", "table", "unit", "properties"}
-"""What would be passed over on an output. `schema`, `table`, `unit`, `properties` are words that others show there."""
+"""Keys that an output would pass over. `schema`, `table`, `unit`, `properties` are words that others show there."""
 INPUT_KEYS = ("columns", "version", "timestamp", "starting_version", "starting_timestamp")
 """What the metadata of an input may say."""
 
@@ -317,7 +317,7 @@ def _nearest(name: str, known: Mapping[str, str]) -> str | None:
 
 
 def parse_write(write: object) -> ManagedWrite:
-    """What becomes of the rows that are there, checked."""
+    """Check what becomes of the rows that are there."""
     if isinstance(write, str):
         refuse_old_names([write])
     if write not in WRITES:
@@ -332,14 +332,14 @@ def parse_write(write: object) -> ManagedWrite:
 
 
 def parse_unit(unit: object) -> UnitKind:
-    """What one run writes, checked."""
+    """Check the unit of one run."""
     if unit not in UNIT_KINDS:
         raise InvalidRequestError(f"unit={unit!r} does not exist", remedy=f"Use one of {', '.join(UNIT_KINDS)}")
     return UNIT_KINDS[UNIT_KINDS.index(unit)]
 
 
 def parse_on_redo(on_redo: object) -> OnRedo:
-    """What a unit does that is done again, checked."""
+    """Check what a redo does."""
     if on_redo not in ON_REDO:
         raise InvalidRequestError(f"on_redo={on_redo!r} does not exist", remedy=f"Use one of {', '.join(ON_REDO)}")
     chosen: OnRedo = on_redo  # type: ignore[assignment]  # it was just looked up

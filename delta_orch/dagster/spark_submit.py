@@ -34,7 +34,7 @@ else:
     _Invocation = get_type_hints(dg.PipesClient.run)["return"]
 
 WRITES = ("append", "merge", "overwrite", "overwrite_partitions")
-"""What a submitted program may do to the rows that are there."""
+"""Ways in which a submitted program may change the rows that are there."""
 
 
 class PipesDeltaSparkClient(dg.PipesClient):

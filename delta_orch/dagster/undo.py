@@ -15,7 +15,7 @@ from delta_orch.errors import InvalidRequestError
 
 
 class UndoConfig(dg.Config):
-    """What is taken back: one of `unit` and `run`.
+    """The units to take back: one of `unit` and `run`.
 
     Attributes:
         unit: A unit of `table.units()`.

@@ -290,7 +290,7 @@ def _run_of_day(pipeline: Pipeline, day: date) -> dg.DagsterRun:
 
 
 def _real_rows(pipeline: Pipeline, day: date) -> dict[str, int]:
-    """What bronze, weather and silver must have of a day."""
+    """The rows of a day that bronze, weather and silver must have."""
     days = pipeline.source.days
     flights = len(days["flights"][day])
     return {"flights": flights, "weather_readings": len(days["weather"][day]), "flights_enriched": flights}

@@ -66,7 +66,7 @@ class RunReport:
     metadata: Mapping[str, JsonObject]
 
     def outcome(self, asset: str) -> str:
-        """What became of the asset's step: written, replaced, recovered, fenced or nothing new."""
+        """The outcome of the asset's step: written, replaced, recovered, fenced or nothing new."""
         return str(self.metadata[asset]["delta/outcome"])
 
 

@@ -17,7 +17,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.protocol.arrow_building import valid_mask
 
 BATCH_BYTES = 64 * 1024 * 1024
-"""What the rows of a batch take at most, if there is more than one."""
+"""The most bytes that the rows of a batch take, if it has more than one."""
 
 Lengths = npt.NDArray[np.int64] | int
 """The bytes of each value, or of every value."""
@@ -49,7 +49,7 @@ def cut_by_bytes(
 
 
 def value_bytes(array: pa.Array) -> Lengths:
-    """What each value takes in plain Arrow types, at least a byte."""
+    """The bytes that each value takes in plain Arrow types, at least one."""
     types, kind, count = pa.types, array.type, len(array)
     if isinstance(array, pa.ExtensionArray):
         return value_bytes(array.storage)
@@ -118,7 +118,7 @@ def _bounds(offsets: pa.Array) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.in
 
 
 def _spans(children: list[pa.Array], firsts: npt.NDArray[np.int64], stops: npt.NDArray[np.int64]) -> Lengths:
-    """What runs of elements take."""
+    """The bytes that runs of elements take."""
     if not len(firsts):
         return 1
     least, most = int(firsts.min()), int(stops.max())
@@ -187,7 +187,7 @@ def keeping_dictionaries(target: pa.Schema, source: pa.Schema, kept: Collection[
 
 
 def text_dictionaries(batch: pa.RecordBatch, names: Collection[str]) -> list[str]:
-    """Those of the columns that are texts in dictionaries without null."""
+    """The columns, of those named, that are texts in dictionaries without null."""
     columns = zip(batch.schema.names, batch.columns, strict=True)
     return [
         name
@@ -197,7 +197,7 @@ def text_dictionaries(batch: pa.RecordBatch, names: Collection[str]) -> list[str
 
 
 def plain_size(batch: pa.RecordBatch) -> int:
-    """What a batch takes where its texts are not in dictionaries."""
+    """The bytes that a batch takes without dictionaries."""
     names = text_dictionaries(batch, batch.schema.names)
     if not names:
         return int(batch.nbytes)

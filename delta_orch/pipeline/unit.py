@@ -142,7 +142,7 @@ class Attempt:
             )
 
     def relation_to(self, recorded: RecordedUnit) -> Relation:
-        """What a recorded attempt is to this one."""
+        """Compare this attempt with a recorded one."""
         return self.relation(recorded, self.order)
 
     def next_order(self, recorded: RecordedUnit | None) -> int:

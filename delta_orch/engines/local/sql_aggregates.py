@@ -1,4 +1,4 @@
-"""What `aggregate` computes of the rows of a group, in DuckDB's SQL."""
+"""The aggregates of `aggregate`, in DuckDB's SQL."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ _Node = dict[str, Any]
 """A node of DuckDB's syntax tree."""
 
 _TABLE_FUNCTIONS = frozenset({"generate_series", "json_each", "json_tree", "range", "repeat", "unnest"})
-"""Those that make rows of their arguments. Others read files, run text as a query, or tell of the database."""
+"""Table functions that make rows of their arguments. Others read files, run text as a query, or show the database."""
 _OPERATORS = {
     "COMPARE_EQUAL": "=", "COMPARE_NOTEQUAL": "!=", "COMPARE_LESSTHAN": "<", "COMPARE_LESSTHANOREQUALTO": "<=",
     "COMPARE_GREATERTHAN": ">", "COMPARE_GREATERTHANOREQUALTO": ">=",
@@ -127,7 +127,7 @@ def _nodes(part: object) -> Iterator[_Node]:
 
 
 class _Reads:
-    """What a query reads. Raises UnsupportedExpressionError for table functions that may read more."""
+    """The tables that a query reads. Raises UnsupportedExpressionError for table functions that may read more."""
 
     def __init__(self, tree: _Node) -> None:
         nodes = list(_nodes(tree))
@@ -179,7 +179,7 @@ class _Reads:
         return inputs
 
     def _conditions(self, mentions: Sequence[_Node], schema: StructType) -> list[Expression]:
-        """What is true of the rows that each mention is about; none where one may be about all."""
+        """A condition for the rows that each mention of a table reads; none if one may read all."""
         known = {id(node): found for select in self._selects for node, found in _filtered(select, schema)}
         conditions = [known.get(id(mention)) for mention in mentions]
         return [] if None in conditions else [condition for condition in conditions if condition is not None]
