@@ -91,12 +91,15 @@ def value_bytes(array: pa.Array) -> Lengths:
     return 1 if types.is_null(kind) else max(kind.bit_width // 8, 1)
 
 
-@lru_cache(maxsize=256)
 def _may_grow(kind: pa.DataType) -> bool:
     """Whether values may take more in plain types than Arrow says that they take."""
+    # Extension types are not all hashable.
+    return _may_grow(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else _plain_may_grow(kind)
+
+
+@lru_cache(maxsize=256)
+def _plain_may_grow(kind: pa.DataType) -> bool:
     types = pa.types
-    if isinstance(kind, pa.BaseExtensionType):
-        return _may_grow(kind.storage_type)
     if types.is_dictionary(kind) or types.is_run_end_encoded(kind):
         return True
     is_view = types.is_string_view(kind) or types.is_binary_view(kind) or types.is_null(kind)
