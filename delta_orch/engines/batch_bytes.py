@@ -33,7 +33,7 @@ def cut_by_bytes(
         most: None for `BATCH_BYTES`.
     """
     num_rows, most = batch.num_rows, BATCH_BYTES if most is None else most
-    if batch.nbytes <= most and not any(_may_grow(f.type) for f in batch.schema if f.name not in kept):
+    if most_bytes(batch, kept, most) <= most:
         yield batch
         return
     columns = zip(batch.schema.names, batch.columns, strict=True)
@@ -46,6 +46,21 @@ def cut_by_bytes(
         if stop >= num_rows:
             return
         start, before = stop, int(ends[stop - 1])
+
+
+def most_bytes(batch: pa.RecordBatch, kept: Collection[str] = (), most: int = BATCH_BYTES) -> int:
+    """What a batch takes in plain types at the most, as far as this is known without a look at its rows; more than
+    `most` where it is not. Arguments as of `cut_by_bytes`."""
+    size, growing = int(batch.nbytes), [i for i, kind in enumerate(batch.schema.types) if _may_grow(kind)]
+    for index in growing:
+        if size > most or batch.schema.names[index] in kept:
+            continue
+        column = batch.column(index)
+        if not is_text_dictionary(column.type):
+            return most + 1
+        # Every value may be the longest.
+        size += batch.num_rows * (pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
+    return size
 
 
 def value_bytes(array: pa.Array) -> Lengths:
