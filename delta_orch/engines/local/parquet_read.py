@@ -369,7 +369,7 @@ def _with_variants(rows: pa.Table, schema: StructType) -> pa.Table:
 
 def _is_short(rows: pa.Table) -> bool:
     """Whether there are rows, and all of them may be made plain."""
-    return rows.num_rows > 0 and sum(map(most_bytes, rows.to_batches())) <= BATCH_BYTES
+    return bool(rows.num_rows) and sum(map(most_bytes, rows.to_batches())) <= BATCH_BYTES
 
 
 def _gregorian(rows: pa.Table, footer: ParquetFooter) -> pa.Table:
