@@ -112,14 +112,16 @@ def ensure_bounded(
             chunks.append((chunk, pages))
         if leaf in texts and chunks:
             found = _with_column(found, columns[leaf].path, chunks)
-    if fixed + sum(bound + data for bound, data, *_ in bounds) <= most:
-        return found
-    total = fixed
-    for bound, data, number, leaf, is_prefixed in bounds:
+    total, exact = fixed + sum(bound + data for bound, data, *_ in bounds), fixed
+    # The values of those columns are looked at that may take most, until the other bounds are low enough.
+    for bound, data, number, leaf, is_prefixed in sorted(bounds, reverse=True):
+        if total <= most:
+            break
         is_flat = not columns[leaf].max_repetition_level
         text = partial(_text_bytes, source, metadata, number, columns[leaf].path, most)
-        total += max(data, text(is_flat=is_flat, is_prefixed=is_prefixed) if bound else 0)
-        _ensure(total, most, path)
+        size = max(data, text(is_flat=is_flat, is_prefixed=is_prefixed) if bound else 0)
+        total, exact = total - bound - data + size, exact + size
+        _ensure(exact, most, path)
     return found
 
 

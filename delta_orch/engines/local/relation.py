@@ -43,8 +43,8 @@ class LocalRelation:
 
         plain = schema_to_arrow(self.schema)
         for batch in self.open_batches():
-            dictionaries = text_dictionaries(batch, kept)
-            target = keeping_dictionaries(plain, batch.schema, dictionaries)
+            dictionaries = text_dictionaries(batch, kept) if kept else ()
+            target = keeping_dictionaries(plain, batch.schema, dictionaries) if dictionaries else plain
             for rows in cut_by_bytes(batch, dictionaries):
                 if rows.schema.equals(target):
                     yield rows
