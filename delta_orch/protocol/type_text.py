@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
+from delta_orch.protocol.schema import ensure_shallow
 from delta_orch.protocol.schema_edit import (
     ColumnPath,
     Path,
@@ -49,7 +50,6 @@ _NAMES = {
     "timestamp_ltz": "timestamp",
 }
 _CATALOG_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
-_MAX_DEPTH = 100
 
 
 def parse_declared_type(text: str) -> tuple[DataType, JsonObject]:
@@ -204,8 +204,7 @@ class _Parser:
         return found
 
     def type(self, depth: int) -> DataType:
-        if depth > _MAX_DEPTH:
-            raise self.refused()
+        ensure_shallow(depth)
         name = self.take().lower()
         match name:
             case "array":
