@@ -396,6 +396,29 @@ def test_redaction_takes_no_longer_for_hostile_text() -> None:
                 kept(redacted(text * 20_000 + "="))
 
 
+@pytest.mark.parametrize("place", ["nowhere", "start", "border", "end"])
+def test_a_long_text_is_redacted_in_seconds(place: str) -> None:
+    """Of a text of 40 MB only what stands around a sign of a secret is searched by patterns."""
+    secret = "?password=Q7abcdefgh0123"
+    size = 40_000_000
+    at = {"nowhere": None, "start": 0, "border": redaction._PIECE_CHARS - 5, "end": size}[place]
+    text = "lorem ipsum " * (size // 12)
+    if at is not None:
+        text = text[:at] + f" https://host/{secret} " + text[at:]
+    for one in tries(4, place):
+        with one.timed():
+            shown = redacted(text)
+    assert "Q7abcdefgh" not in shown and len(shown) >= len(text) - len(secret)
+    assert (shown == text) == (at is None)
+
+
+def test_signs_in_other_letters_are_signs() -> None:
+    for sign in redaction._SIGNS:
+        for text in (sign, sign.upper(), sign.replace("k", "\u212a").replace("s", "\u017f").replace("i", "\u0131")):
+            assert redaction._may_hold(f"…{text}…"), text
+    assert redaction._may_hold("S\u0130G=x") and not redaction._may_hold("lorem … ipsum")
+
+
 def test_what_the_environment_says_is_in_no_log(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -463,7 +486,9 @@ def test_the_command_line_does_not_repeat_what_a_stranger_left_in_a_table(
                 '"metadata":{}', f'"metadata":{{"comment":"{left}"}}'
             )
         if "commitInfo" in line:
-            told = {"operation": left, "operationParameters": {left: left}, "userMetadata": left, "engineInfo": left}
+            said = {left: left, "password": SECRET, "source": f"user=me password={SECRET}", "options": {"pwd": SECRET}}
+            about = f"password={SECRET}"
+            told = {"operation": left, "operationParameters": said, "userMetadata": about, "engineInfo": left}
             line["commitInfo"] |= told
     lines += [{"txn": {"appId": left, "version": 1}}]
     lines += [{"domainMetadata": {"domain": left, "configuration": left, "removed": False}}]
