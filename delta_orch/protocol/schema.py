@@ -17,6 +17,7 @@ from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.types import (
     CHAR_VARCHAR_TYPE,
     COLLATIONS,
+    MAX_DEPTH,
     PRIMITIVE_TYPES,
     STRING,
     ArrayType,
@@ -26,6 +27,7 @@ from delta_orch.protocol.types import (
     PrimitiveType,
     StructField,
     StructType,
+    ensure_shallow,
 )
 
 # Keys in the metadata of a field. Those of column mapping are in `table.column_mapping`.
@@ -47,9 +49,6 @@ _MOST_CHARACTERS = 65_535
 _DECIMAL = r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)"
 # Spark stores char and varchar as string and keeps the declared type in the field's metadata.
 _STRING_LIKE = r"(?:var)?char\(\d+\)|string collate .+"
-MAX_DEPTH = 80
-"""Types are walked by recursion, here and wherever they are used, and orjson writes 254 levels of JSON, three for a
-struct."""
 _ALIASES = {"null": "void", "int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
 
 
@@ -118,15 +117,6 @@ def data_type_from_json(obj: JsonValue, *, depth: int = 0) -> DataType:
         raise ProtocolViolationError(
             "The table's schema contains an invalid type", cause=reprlib.repr(obj)[:200]
         ) from None
-
-
-def ensure_shallow(depth: int) -> None:
-    """Raise UnsupportedError if a type has too many types around it."""
-    if depth > MAX_DEPTH:
-        raise UnsupportedError(
-            f"The schema is nested more than {MAX_DEPTH} levels deep",
-            remedy="Keep what is deeper as one column of JSON text or of type variant",
-        )
 
 
 def _named_type(name: str) -> DataType:

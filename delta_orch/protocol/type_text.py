@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from delta_orch.errors import SchemaMismatchError
 from delta_orch.protocol.actions import JsonObject
-from delta_orch.protocol.schema import ensure_shallow
 from delta_orch.protocol.schema_edit import (
     ColumnPath,
     Path,
@@ -34,6 +33,7 @@ from delta_orch.protocol.types import (
     MapType,
     StructField,
     StructType,
+    ensure_shallow,
 )
 
 if TYPE_CHECKING:

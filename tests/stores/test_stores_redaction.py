@@ -486,9 +486,14 @@ def test_the_command_line_does_not_repeat_what_a_stranger_left_in_a_table(
                 '"metadata":{}', f'"metadata":{{"comment":"{left}"}}'
             )
         if "commitInfo" in line:
-            said = {left: left, "password": SECRET, "source": f"user=me password={SECRET}", "options": {"pwd": SECRET}}
+            parameters = {
+                left: left,
+                "password": SECRET,
+                "source": f"user=me password={SECRET}",
+                "options": {"pwd": SECRET},
+            }
             about = f"password={SECRET}"
-            told = {"operation": left, "operationParameters": said, "userMetadata": about, "engineInfo": left}
+            told = {"operation": left, "operationParameters": parameters, "userMetadata": about, "engineInfo": left}
             line["commitInfo"] |= told
     lines += [{"txn": {"appId": left, "version": 1}}]
     lines += [{"domainMetadata": {"domain": left, "configuration": left, "removed": False}}]

@@ -366,3 +366,58 @@ def test_a_consumer_that_has_read_nothing(source: DeltaTable, table: DeltaTable,
     else:
         consumers.remove(table)
     assert retention_hours_for(source, consumers, None) >= 168
+
+
+BASE = pa.table({"id": [1], "at": [1], "v": ["a"]})
+OF_SNAPSHOT = {"full_snapshot": True}
+OF_MARKER = {"delete_marker": "gone"}
+VERSIONS: dict[str, tuple[str, pa.Table, dict[str, Any], pa.Table]] = {
+    # What is refused, the remedy, and what the remedy makes of it.
+    "own column": ("Rename it", BASE.append_column("valid_to", [["x"]]), {}, BASE.append_column("until", [["x"]])),
+    "no marker": ("boolean column", BASE, OF_MARKER, BASE.append_column("gone", [[True]])),
+    "marker of text": (
+        "boolean column", BASE.append_column("gone", [["yes"]]), OF_MARKER, BASE.append_column("gone", [[True]]),
+    ),
+    "map": (
+        "arrays of structs", BASE.append_column("m", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))), {},
+        BASE.append_column("m", pa.array([[{"key": "k", "value": 1}]])),
+    ),
+    "sequences": (
+        "one sequence", pa.concat_tables([BASE, pa.table({"id": [2], "at": [2], "v": ["b"]})]), OF_SNAPSHOT,
+        pa.concat_tables([BASE, pa.table({"id": [2], "at": [1], "v": ["b"]})]),
+    ),
+    "a row twice": (
+        "Correct the batch", pa.concat_tables([BASE, pa.table({"id": [1], "at": [1], "v": ["b"]})]), {}, BASE,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", VERSIONS)
+def test_versions_of_rows_that_are_corrected(table: DeltaTable, case: str) -> None:
+    words, refused, more, corrected = VERSIONS[case]
+
+    def run(rows: pa.Table) -> Any:
+        return step(table, "scd2", merge_keys=("id",), sequence_by="at", **more).run(lambda: rows)
+
+    assert words in remedy_of(lambda: run(refused))
+    assert not table.exists()
+    assert run(corrected).outcome == "written"
+    assert set(ids_of(table)) <= set(corrected["id"].to_pylist())
+
+
+def test_versions_of_rows_in_a_table_of_another_kind(table: DeltaTable, tmp_path: Path) -> None:
+    table.append(BASE)
+
+    def run(target: DeltaTable, rows: pa.Table, order: int) -> Any:
+        return step(target, "scd2", order, f"part {order}", merge_keys=("id",), sequence_by="at").run(lambda: rows)
+
+    assert remedy_of(lambda: run(table, BASE, 1)) == "Let the mode create the table"
+    new = DeltaTable(tmp_path / "new")
+    assert run(new, BASE, 1).outcome == "written"
+    wider = pa.table({"id": [1], "at": [2], "v": ["b"], "w": ["x"]})
+    # "Give all columns; alter the table to add one"
+    assert remedy_of(lambda: run(new, wider, 2)) == remedy_of(lambda: run(new, wider.select(["id", "at"]), 2))
+    assert run(new, wider.drop_columns("w"), 2).outcome == "written"
+    new.alter().add_columns("w string").commit()
+    assert run(new, wider.set_column(1, "at", [[3]]), 3).outcome == "written"
+    assert ids_of(new) == [1, 1, 1]
