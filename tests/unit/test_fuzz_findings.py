@@ -95,7 +95,7 @@ def struct_column(depth: int) -> str:
 
 
 @pytest.mark.parametrize(
-    ("schema", "deeper"), [(nested_struct(81), nested_struct(82)), (struct_column(80), struct_column(81))]
+    ("schema", "deeper"), [(nested_struct(81), nested_struct(82)), (struct_column(79), struct_column(80))]
 )
 def test_the_deepest_schema_is_read_and_written(tmp_path: Path, schema: str, deeper: str) -> None:
     table = DeltaTable(tmp_path / "t")
