@@ -1,8 +1,8 @@
 """The command `delta-orch`.
 
-Every command takes `--json`: then stdout holds one JSON value and nothing else. An error ends with exit code 1 and one
-line `error[CODE]: message` on stderr; with `--json` it is the object `{"error": {"code", "message", "context"}}` on
-stdout, so that a program reads the answer, good or bad, from one place. A command line that cannot be understood has
+Every command takes `--json`: then stdout holds one JSON value and nothing else. An error ends with exit code 1 and
+`error[CODE]: message` on stderr; with `--json` it is the object `{"error": {"code", "message", "context"}}` on stdout,
+so that a program reads the answer, good or bad, from one place. A command line that cannot be understood has
 the code `USAGE` and ends with 2; whatever else goes wrong is a defect of this package, has the code `INTERNAL` and ends
 with 70. The variable DELTA_ORCH_TRACEBACK shows where.
 
@@ -93,7 +93,7 @@ def _run(arguments: list[str]) -> int:
         print_error(e.code, str(e), e.context, as_json=as_json)
         return 1
     except UsageError as e:
-        print_error("USAGE", kept(redacted(str(e))), {}, as_json=as_json)
+        print_error("USAGE", _in_one_line(kept(redacted(str(e)))), {}, as_json=as_json)
         return 2
     except KeyboardInterrupt:
         print_error("ABORTED", "Interrupted", {}, as_json=as_json)
@@ -109,8 +109,12 @@ def _run(arguments: list[str]) -> int:
         if os.environ.get("DELTA_ORCH_TRACEBACK"):
             raise
         remedy = "This is a defect of delta-orch; with DELTA_ORCH_TRACEBACK=1 it says where."
-        print_error("INTERNAL", f"{type(e).__name__}: {e}. {remedy}", {}, as_json=as_json)
+        print_error("INTERNAL", f"{type(e).__name__}: {_in_one_line(str(e))}.\n{remedy}", {}, as_json=as_json)
         return 70
+
+
+def _in_one_line(message: str) -> str:
+    return " ".join(message.split())
 
 
 def _dispatch(arguments: list[str]) -> int:

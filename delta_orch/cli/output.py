@@ -45,11 +45,11 @@ def attributes(value: object, names: str) -> dict[str, object]:
 
 
 def print_error(code: str, message: str, context: Mapping[str, object], *, as_json: bool) -> None:
-    """One error: a line on stderr, or the JSON object on stdout."""
+    """One error: its lines on stderr, or the JSON object on stdout."""
     if as_json:
         print_json({"error": {"code": code, "message": message, "context": dict(context)}})
     else:
-        sys.stderr.write(_shown(f"error[{code}]: {' '.join(message.split())}") + "\n")
+        sys.stderr.write(_shown(f"error[{code}]: {message}") + "\n")
 
 
 def print_line(text: str) -> None:
@@ -72,10 +72,10 @@ def _write(line: str) -> None:
 
 
 def _shown(text: str, *, keeps_lines: bool = True) -> str:
-    def shown(c: str) -> str:
-        return c if c.isprintable() or (c == "\n" and keeps_lines) else c.encode("unicode_escape").decode()
-
-    return text if text.isprintable() else "".join(map(shown, text))
+    if text.isprintable():
+        return text
+    steering = {c for c in set(text) if not c.isprintable()} - ({"\n"} if keeps_lines else set())
+    return text.translate({ord(c): c.encode("unicode_escape").decode() for c in steering})
 
 
 def print_fields(title: str, fields: Mapping[str, object]) -> None:

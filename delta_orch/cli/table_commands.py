@@ -9,6 +9,7 @@ from delta_orch.cli import arguments as take
 from delta_orch.cli import output as out
 from delta_orch.cli.arguments import Commands, Target
 from delta_orch.cli.output import text_of_bytes, text_of_time
+from delta_orch.redaction import kept
 
 if TYPE_CHECKING:
     from delta_orch.cli.output import Branch
@@ -296,7 +297,13 @@ def _leaves(values: object, prefix: str = "") -> dict[str, object]:
 @COMMANDS.add(take.LIMIT)
 def history(at: Target, limit: int | None) -> None:
     """List the commits the log still holds, newest first."""
-    entries = at.table().history(limit)
+    from dataclasses import replace
+
+    # What this package writes holds no secret; other writers' parameters may.
+    entries = [
+        replace(e, operation_parameters=kept(e.operation_parameters), user_metadata=kept(e.user_metadata))
+        for e in at.table().history(limit)
+    ]
     if at.json:
         names = (
             "version timestamp_ms file_time_ms in_commit_timestamp_ms operation operation_parameters operation_metrics "
@@ -354,7 +361,8 @@ def _print_report(report: FsckReport) -> None:
     )
     if report.problems:
         shown = report.problems[:_SHOWN_PROBLEMS]
-        out.print_rows(("severity", "code", "problem"), [(p.severity, p.code, p.message) for p in shown])
+        for problem in shown:
+            out.print_line(f"{problem.severity}[{problem.code}]: {problem.message}")
         if len(shown) < len(report.problems):
             out.print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
 

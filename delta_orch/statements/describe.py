@@ -16,7 +16,7 @@ from delta_orch.protocol.schema import (
 from delta_orch.protocol.table_properties import INTERNAL_PROPERTIES, OWNER
 from delta_orch.protocol.type_text import declared_lengths, spell_declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, ArrayType, DataType, MapType, StructField, StructType
-from delta_orch.redaction import public, without_credentials
+from delta_orch.redaction import kept, public, without_credentials
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.rows import Statement
 from delta_orch.statements.session import Session, TableName, table_name, table_or_path, unsupported
@@ -125,7 +125,7 @@ def _history(table: DeltaTable, limit: int | None) -> object:
             "userId": pa.array(told("userId", str), pa.string()),
             "userName": pa.array(told("userName", str), pa.string()),
             "operation": pa.array([entry.operation for entry in entries], pa.string()),
-            "operationParameters": texts(entry.operation_parameters for entry in entries),
+            "operationParameters": texts(kept(entry.operation_parameters) for entry in entries),
             "job": texts(told("job", dict)),
             "notebook": texts(told("notebook", dict)),
             "clusterId": pa.array(told("clusterId", str), pa.string()),
@@ -133,7 +133,7 @@ def _history(table: DeltaTable, limit: int | None) -> object:
             "isolationLevel": pa.array(told("isolationLevel", str), pa.string()),
             "isBlindAppend": pa.array(told("isBlindAppend", bool), pa.bool_()),
             "operationMetrics": texts(entry.operation_metrics for entry in entries),
-            "userMetadata": pa.array([entry.user_metadata for entry in entries], pa.string()),
+            "userMetadata": pa.array([kept(entry.user_metadata) for entry in entries], pa.string()),
             "engineInfo": pa.array([entry.engine_info for entry in entries], pa.string()),
         }
     )

@@ -190,7 +190,7 @@ def test_names_without_an_alias_in_a_merge(table: DeltaTable, tmp_path: Path) ->
 def test_a_column_that_the_query_lacks_is_told_in_the_words_of_the_statement(table: DeltaTable) -> None:
     with pytest.raises(ColumnNotFoundError) as error:
         sql("INSERT INTO t REPLACE ON t.id = s.zebra (SELECT 1 AS i, 'a' AS n, NULL AS d) AS s", t=table)
-    assert str(error.value) == "There is no column 'zebra' in the source. Columns of the source: i, n, d."
+    assert str(error.value) == "There is no column 'zebra' in the source.\nColumns of the source: i, n, d."
     with pytest.raises(ColumnNotFoundError) as error:
         sql("INSERT INTO t REPLACE ON id = nowhere (SELECT 1 AS i, 'a' AS n, NULL AS d) AS s", t=table)
     assert "the source has i, n, d." in str(error.value)
