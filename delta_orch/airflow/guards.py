@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.airflow.locations import is_same_table, is_template, location_text
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.txn import is_unit_name
+from delta_orch.verbs.unit_records import REPLACING
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_orch.delta_table import DeltaTable, TableSnapshot
-    from delta_orch.expressions.nodes import Expression
-    from delta_orch.staged_write import StagedWrite
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.pipeline.row_guards import RowGuard
+    from delta_orch.verbs.unit_records import RecordedUnit
 
 _AHEAD = (None, "removed", "up_for_retry", "skipped")
 """States of a task instance that begins again: it was cleared, it is retried, or it was cleared and then skipped. Its
@@ -130,17 +132,16 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
 
 
-def keeps_others_rows(
+def row_guard(
     tasks: Neighbors,
     table: DeltaTable,
     writer: str,
     *,
     replaces: bool,
     whole: bool,
-    where: str | Expression | None,
-    is_insisting: Callable[[], bool],
-) -> Callable[[StagedWrite], None]:
-    """Make the function that looks at a staged write, and refuses it if rows of others would be lost.
+    is_insisting: Callable[[], bool] = lambda: False,
+) -> RowGuard:
+    """Whose rows a write of a task leaves in the table.
 
     Args:
         tasks: Beside the one that writes.
@@ -148,37 +149,29 @@ def keeps_others_rows(
         writer: Who writes.
         replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
         whole: It replaces every row: its runs have an order of their own.
-        where: Which rows leave; None for all of the files that are replaced.
         is_insisting: Whether the user has cleared the task after it was refused.
-
-    Raises:
-        InvalidRequestError: By the function that is returned; the table is unchanged.
     """
-    from delta_orch.pipeline.file_units import units_replaced
+    from delta_orch.pipeline.row_guards import RowGuard
 
     run = tasks.run
     own = UnitName.of(f"{writer}:{run.part}")
     assert own is not None
 
-    def reason(name: str) -> InvalidRequestError | None:
+    def concerns(name: str) -> bool:
         unit = UnitName.of(name)
         if unit is None or unit.dag != own.dag:
-            return _of_another(run, table, name, own.dag) if replaces else None
+            return replaces and is_unit_name(name)
+        return unit.part == own.part or (unit.writer == own.writer and not whole and _is_newer(unit, own))
+
+    def refusal(recorded: RecordedUnit) -> InvalidRequestError | None:
+        unit = UnitName.of(recorded.name)
+        if unit is None or unit.dag != own.dag:
+            return _of_another(run, table, recorded, own.dag)
         if unit.part == own.part:
             return _beside(tasks, unit, own)
-        if unit.writer == own.writer and not whole and _is_newer(unit, own) and not is_insisting():
-            return _newer(run, unit)
-        return None
+        return None if is_insisting() else _newer(run, unit)
 
-    def of_this_dag(before: TableSnapshot) -> list[str]:
-        return [name for name in before.txns.named((f"{own.dag}.",)) if reason(name) is not None]
-
-    def look(staged: StagedWrite) -> None:
-        for name in sorted(units_replaced(table, staged, where, of_this_dag)):
-            if (error := reason(name)) is not None:
-                raise error
-
-    return look
+    return RowGuard(lambda _: True, concerns, refusal)
 
 
 def _is_newer(unit: UnitName, own: UnitName) -> bool:
@@ -219,18 +212,14 @@ def _newer(run: TaskRun, unit: UnitName) -> InvalidRequestError:
     )
 
 
-def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> InvalidRequestError | None:
+def _of_another(run: TaskRun, table: DeltaTable, recorded: RecordedUnit, dag: str) -> InvalidRequestError | None:
     """(c) Rows that another DAG has replaced, or all rows of a table that this DAG has never written, belong to that
     DAG. What others have only added to rows of this one is replaced with them."""
-    from delta_orch.pipeline.unit import RecordedUnit, recorded_order
-    from delta_orch.verbs.units import REPLACING, StepRecord
-
-    snapshot = table.snapshot()
-    order = recorded_order(snapshot, name)
-    if order is not None and snapshot.txns.named((f"{dag}.",)):
-        record = StepRecord.of(RecordedUnit.of(table, name, order).commit_info)
+    if recorded.order >= 0 and table.snapshot().txns.named((f"{dag}.",)):
+        record = recorded.step
         if record is not None and record.write not in REPLACING:
             return None
+    name = recorded.name
     unit = UnitName.of(name)
     owner = name.rpartition(":")[0] if unit is None else unit.writer.removeprefix("airflow:")
     rename = "" if unit is None else f"If this task has taken the place of that one, pass writer={owner!r}. "
