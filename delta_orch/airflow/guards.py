@@ -63,13 +63,17 @@ class Neighbors:
         states = self.context["ti"].get_task_states(**about).get(self.run.run_id, {})
         return not states or any(state in _AHEAD for state in states.values())
 
-    def take(self, table_uri: object) -> bool:
-        """Whether a later task takes this task's XCom, or reads the table in order to write another one."""
+    def take(self, table_uri: object, own: str | None = None) -> bool:
+        """Whether a later task takes the XCom of a task, or reads its table in order to write another one.
+
+        Args:
+            own: The task; this one by default.
+        """
         from airflow.sdk.definitions.xcom_arg import XComArg
 
-        own = self.run.task_id
+        own = own or self.run.task_id
         locations = [table_uri, getattr(self._tasks[own], "table_uri", None)]
-        for name in self.context["ti"].task.get_flat_relative_ids(upstream=False):
+        for name in self._tasks[own].get_flat_relative_ids(upstream=False):
             task = self._tasks[name]
             arguments = _arguments(task)
             if _has_units(task):
@@ -83,6 +87,19 @@ class Neighbors:
             if any("xcom_pull" in text and own in text for text in _texts(arguments)):
                 return True
         return False
+
+    def ordered_before(self, table_uri: object) -> list[str]:
+        """The writers of the tasks before this one that replace this whole table, in the order of data intervals."""
+        locations = [table_uri, getattr(self._tasks[self.run.task_id], "table_uri", None)]
+        writers = []
+        for name in sorted(self.before):
+            arguments = _arguments(self._tasks[name])
+            is_whole = _has_units(self._tasks[name]) and arguments.get("exactly_once") and _is_whole(arguments)
+            if not is_whole or not any(is_same_table(arguments.get("table_uri"), each) for each in locations):
+                continue
+            if arguments.get("stage") or not self.take(table_uri, name):
+                writers.append(self.run.writer_of(name, arguments.get("writer")))
+        return writers
 
     def versions_written(self) -> Mapping[str, int]:
         """Table URI → version, of the tasks before this one that replace a whole table in each run."""

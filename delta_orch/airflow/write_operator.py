@@ -149,16 +149,21 @@ class DeltaWriteOperator(DeltaStepOperator):
 
     def guarded(self, tasks: Neighbors, step: Step) -> Step:
         """The step, which loses no rows of others, and no newer ones."""
-        if not step.mode.startswith("overwrite"):
-            return step
-        step = replace(step, where=self.replace_where)
+        if step.mode.startswith("overwrite"):
+            step = replace(step, where=self.replace_where)
         if step.attempt is None:
+            return step
+        if not self._is_whole:
+            # Rows of an older interval do not belong into a table that a newer run has replaced.
+            writers = tasks.ordered_before(self.table_uri)
+            step = replace(step, behind=tuple(interval_order(tasks.run, step.table, one) for one in writers))
+        if not step.mode.startswith("overwrite"):
             return step
         writer = step.attempt.units[0].writer
         is_insisted_on = partial(is_insisting, tasks.run, step)
         guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole, is_insisting=is_insisted_on)
         if self._is_whole and (self.stage or not tasks.take(self.table_uri)):
-            step = replace(step, fences=(interval_order(tasks.run, step),))
+            step = replace(step, fences=(interval_order(tasks.run, step.table, writer),))
         return replace(step, guard=guard)
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
@@ -200,17 +205,16 @@ def is_insisting(run: TaskRun, step: Step) -> bool:
     return run.tries_before_clear > tries
 
 
-def interval_order(run: TaskRun, step: Step) -> TxnId:
-    """The place of a run among those that replace the whole table (`TaskRun.interval_order`). A manual run has none in
-    the schedule: the clear of a run of the schedule takes its place."""
-    assert step.attempt is not None
-    own = run.interval_order(step.attempt.units[0].writer)
-    before = snapshot_or_none(step.table)
+def interval_order(run: TaskRun, table: DeltaTable, writer: str) -> TxnId:
+    """The place of a run among those of a writer that replace the whole table (`TaskRun.interval_order`). A manual run
+    has none in the schedule: the clear of a run of the schedule takes its place."""
+    own = run.interval_order(writer)
+    before = snapshot_or_none(table)
     recorded = None if before is None else recorded_order(before, own.app_id)
     if before is None or recorded is None or recorded <= own.version:
         return own
-    is_redo = recorded_order(before, step.attempt.units[0].name) is not None
-    commit = find_txn_commit(step.table, own.app_id, recorded)
+    is_redo = recorded_order(before, f"{writer}:{run.part}") is not None
+    commit = find_txn_commit(table, own.app_id, recorded)
     metadata = {} if commit is None else user_metadata_of(commit.commit_info)
     is_off_schedule = metadata.get("run_type") == "manual" and (
         metadata.get("data_interval") is None or run.run_type != "manual"

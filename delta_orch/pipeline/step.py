@@ -73,6 +73,7 @@ class Step:
         unit_column: A text column that the step fills with the unit of each row, in `append` and the overwriting modes.
             Rows then tell their unit, whatever compactions, updates and other clients have done to the files.
         fences: Further transactions that keep the whole write out, such as the order of overwrites by data interval.
+        behind: As `fences`, for a write that the commit does not record among them.
         where: Selects rows: `overwrite` replaces them, `error` and `ignore` look for them. None selects all.
         creates_only: `error` and `ignore` look for a table instead of rows.
         within: Where every new row must lie: predicates of which no two are true for a row. `merge` moves no row from
@@ -98,6 +99,7 @@ class Step:
     on_redo: OnRedo = "replace"
     unit_column: str | None = None
     fences: tuple[TxnId, ...] = ()
+    behind: tuple[TxnId, ...] = ()
     where: str | Expression | None = None
     creates_only: bool = False
     within: tuple[Expression, ...] = ()
@@ -199,8 +201,9 @@ class Step:
             self._ensure_told_by_rows()
         walk = None if before is None else LogWalk(self.table.log, before.version)
         names = [unit.name for unit in self.attempt.units]
-        orders = {} if before is None else before.txn_versions([*names, *(txn.app_id for txn in self.fences)])
-        for txn in self.fences:
+        fences = (*self.fences, *self.behind)
+        orders = {} if before is None else before.txn_versions([*names, *(txn.app_id for txn in fences)])
+        for txn in fences:
             order = _live(orders.get(txn.app_id))
             if before is not None and walk is not None and order is not None and txn.is_recorded_by(order):
                 return Work((), over=self._fenced(before, RecordedUnit(txn.app_id, order, walk)))
@@ -301,15 +304,27 @@ class Step:
             record = recorded.step
             if record is not None and record.unit_column == self.unit_column:
                 continue
+            if recorded.version is None and self._has_rows_of(before, recorded.name):
+                continue
             undo = f"Undo them: DeltaTable({self.table.uri!r}).undo(unit={recorded.name!r}); then run the step again"
             raise RedoNotPossibleError(
                 f"The rows that {recorded.name} wrote to {self.table.uri} may not name it in {self.unit_column!r}",
-                cause="The log does not hold their commit any more"
-                if record is None
+                cause="The log does not hold their commit any more, and no row names it"
+                if recorded.version is None
                 else "They were written before the step had this unit_column",
-                remedy=REMEDY if record is None else undo,
+                remedy=REMEDY if recorded.version is None else undo,
                 unit=recorded.name,
             )
+
+    def _has_rows_of(self, before: TableSnapshot, unit: str) -> bool:
+        """Whether a row names a unit in `unit_column`."""
+        from delta_orch.expressions.resolve import resolve_expression
+        from delta_orch.pipeline.conditions import has_rows
+
+        column = self.unit_column or ""
+        if before.schema.find(column) is None:
+            return False
+        return has_rows(before, resolve_expression(unit_predicate(column, [unit]), before.schema), 1)
 
     def _in_the_way(self, before: TableSnapshot) -> StepReport | None:
         """The report of mode `ignore` that found data."""

@@ -247,6 +247,18 @@ def test_the_rows_of_several_units_name_the_unit_of_their_partition(tmp_path: Pa
     assert units_in(table) == {41: "1", 43: "3", 44: "4", 55: "5"}
 
 
+@pytest.mark.spark
+def test_spark_names_the_unit_of_each_row(spark: Any, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for order, parts in ((1, ("1", "2")), (2, ("2",)), (3, ("1", "2", "3"))):
+        frame = spark.createDataFrame([(10 * order + int(day), day) for day in parts], "id bigint, day string")
+        days(table, order, {}, *parts, data=frame)
+        if order == 2:
+            assert units_in(table) == {11: "1", 22: "2"}
+        table.optimize()
+    assert units_in(table) == {31: "1", 32: "2", 33: "3"}
+
+
 def test_overwritten_rows_of_several_units_name_their_unit(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     both = Comparison("<=", Column(("day",)), Literal("2"))
@@ -266,6 +278,24 @@ def test_rows_of_no_unit_and_rows_that_do_not_tell_it_are_refused(tmp_path: Path
     twin = Attempt((Unit("dagster:asset", "1"), Unit("dagster:asset", "2")), 9, "r")
     with pytest.raises(InvalidRequestError, match="do not tell apart"):
         Step("the step", table, attempt=twin, unit_column="load_id").run(lambda: pa.table({"id": [1], "day": ["1"]}))
+
+
+def test_rows_that_name_their_unit_outlive_the_log(tmp_path: Path) -> None:
+    for number, ways in enumerate(WAYS):
+        root = tmp_path / f"{number}"
+        table = DeltaTable(root)
+        write(table, 1, [1], **ways)
+        write(table, 1, [2], "tuesday", **ways)
+        table.checkpoint()
+        for version in (0, 1):
+            (root / "_delta_log" / f"{version:020d}.json").unlink()
+        table = DeltaTable(root)
+        if ways:
+            assert write(table, 2, [3], **ways).outcome == "replaced"
+            assert ids_of(table) == [2, 3]
+            table.delete(f"load_id = '{UNIT.format('tuesday')}'")
+        with pytest.raises(RedoNotPossibleError, match=r"log .*does not hold|may not name"):
+            step(table, 2, "tuesday", **ways).run(not_asked)
 
 
 def test_a_column_that_comes_later_does_not_name_older_rows(tmp_path: Path) -> None:
