@@ -140,33 +140,25 @@ def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Pat
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("submit")
-def test_a_submitted_overwrite_leaves_the_rows_of_a_task_without_an_order(runs: Runs, tmp_path: Path) -> None:
+def test_a_submitted_overwrite_leaves_the_rows_of_a_task_behind_it(runs: Runs, tmp_path: Path) -> None:
     """The script stages its write, and the task looks at it before it publishes it."""
     overwrites = APPENDS.replace(".append(", ".overwrite(")
-    waits: list[bool] = []
-
-    def dag_of() -> DAG:
-        with DAG("submits_overwrite", schedule="@daily", start_date=DAY) as dag:
-            fills = DeltaWriteOperator(
-                task_id="a_fills", table_uri=tmp_path / "t", python_callable=lambda: pa.table({"i": [1]})
-            )
-            submits = DeltaSparkSubmitOperator(
-                task_id="b_submits", table_uri=tmp_path / "t", application=script(tmp_path, overwrites),
-                application_args=["7"], spark_conn_id="cluster", write="overwrite",
-            )  # fmt: skip
-            if waits:
-                fills >> submits
-        return dag
-
-    run = runs.run(dag_of(), DAY)
-    assert (runs.state(run, "b_submits"), content(tmp_path / "t")) == ("failed", [1])
-    waits.append(True)
-    dag = dag_of()
-    run = runs.run(dag, DAY + timedelta(days=1))
-    assert (runs.state(run, "b_submits"), content(tmp_path / "t")) == ("success", [7])
-    assert runs.xcom(run, "b_submits")["outcome"] == "written"
-    runs.clear(dag, run, "b_submits")
-    assert (content(tmp_path / "t"), runs.xcom(run, "b_submits")["outcome"]) == ([7], "replaced")
+    with DAG("submits_overwrite", schedule="@daily", start_date=DAY) as dag:
+        submits = DeltaSparkSubmitOperator(
+            task_id="job", table_uri=tmp_path / "t", application=script(tmp_path, overwrites), application_args=["7"],
+            spark_conn_id="cluster", write="overwrite",
+        )  # fmt: skip
+        submits >> DeltaWriteOperator(
+            task_id="fill", table_uri=tmp_path / "t", python_callable=lambda: pa.table({"i": [1]})
+        )
+    run = runs.run(dag, DAY)
+    assert content(tmp_path / "t") == [1, 7]
+    runs.clear(dag, run, "job")
+    assert (runs.state(run, "job"), content(tmp_path / "t")) == ("failed", [1, 7])
+    # As the error says: together with the task behind it.
+    runs.clear(dag, run, "job", "fill")
+    assert (runs.state(run, "job"), content(tmp_path / "t")) == ("success", [1, 7])
+    assert runs.xcom(run, "job")["outcome"] == "replaced"
 
 
 @pytest.mark.slow
