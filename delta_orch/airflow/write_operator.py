@@ -153,13 +153,13 @@ class DeltaWriteOperator(DeltaStepOperator):
             step = replace(step, where=self.replace_where)
         if step.attempt is None:
             return step
+        writer = step.attempt.units[0].writer
         if not self._is_whole:
             # Rows of an older interval do not belong into a table that a newer run has replaced.
             writers = tasks.ordered_before(self.table_uri)
             step = replace(step, behind=tuple(interval_order(tasks.run, step.table, one) for one in writers))
         if not step.mode.startswith("overwrite"):
             return step
-        writer = step.attempt.units[0].writer
         is_insisted_on = partial(is_insisting, tasks.run, step)
         guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole, is_insisting=is_insisted_on)
         if self._is_whole and (self.stage or not tasks.take(self.table_uri)):
