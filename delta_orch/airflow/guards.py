@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING, Any
 from delta_orch.airflow.locations import is_same_table, is_template, location_text
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.txn import is_unit_name
+from delta_orch.verbs.unit_records import REPLACING
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_orch.delta_table import DeltaTable, TableSnapshot
-    from delta_orch.expressions.nodes import Expression
-    from delta_orch.staged_write import StagedWrite
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.pipeline.row_guards import RowGuard
+    from delta_orch.verbs.unit_records import RecordedUnit
 
 _AHEAD = (None, "removed", "up_for_retry", "skipped")
 """States of a task instance that begins again: it was cleared, it is retried, or it was cleared and then skipped. Its
@@ -61,13 +63,17 @@ class Neighbors:
         states = self.context["ti"].get_task_states(**about).get(self.run.run_id, {})
         return not states or any(state in _AHEAD for state in states.values())
 
-    def take(self, table_uri: object) -> bool:
-        """Whether a later task takes this task's XCom, or reads the table in order to write another one."""
+    def take(self, table_uri: object, own: str | None = None) -> bool:
+        """Whether a later task takes the XCom of a task, or reads its table in order to write another one.
+
+        Args:
+            own: The task; this one by default.
+        """
         from airflow.sdk.definitions.xcom_arg import XComArg
 
-        own = self.run.task_id
+        own = own or self.run.task_id
         locations = [table_uri, getattr(self._tasks[own], "table_uri", None)]
-        for name in self.context["ti"].task.get_flat_relative_ids(upstream=False):
+        for name in self._tasks[own].get_flat_relative_ids(upstream=False):
             task = self._tasks[name]
             arguments = _arguments(task)
             if _has_units(task):
@@ -81,6 +87,19 @@ class Neighbors:
             if any("xcom_pull" in text and own in text for text in _texts(arguments)):
                 return True
         return False
+
+    def ordered_before(self, table_uri: object) -> list[str]:
+        """The writers of the tasks before this one that replace this whole table, in the order of data intervals."""
+        locations = [table_uri, getattr(self._tasks[self.run.task_id], "table_uri", None)]
+        writers = []
+        for name in sorted(self.before):
+            arguments = _arguments(self._tasks[name])
+            is_whole = _has_units(self._tasks[name]) and arguments.get("exactly_once") and _is_whole(arguments)
+            if not is_whole or not any(is_same_table(arguments.get("table_uri"), each) for each in locations):
+                continue
+            if arguments.get("stage") or not self.take(table_uri, name):
+                writers.append(self.run.writer_of(name, arguments.get("writer")))
+        return writers
 
     def versions_written(self) -> Mapping[str, int]:
         """Table URI → version, of the tasks before this one that replace a whole table in each run."""
@@ -130,17 +149,16 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
 
 
-def keeps_others_rows(
+def row_guard(
     tasks: Neighbors,
     table: DeltaTable,
     writer: str,
     *,
     replaces: bool,
     whole: bool,
-    where: str | Expression | None,
-    is_insisting: Callable[[], bool],
-) -> Callable[[StagedWrite], None]:
-    """Make the function that looks at a staged write, and refuses it if rows of others would be lost.
+    is_insisting: Callable[[], bool] = lambda: False,
+) -> RowGuard:
+    """Whose rows a write of a task leaves in the table.
 
     Args:
         tasks: Beside the one that writes.
@@ -148,37 +166,29 @@ def keeps_others_rows(
         writer: Who writes.
         replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
         whole: It replaces every row: its runs have an order of their own.
-        where: Which rows leave; None for all of the files that are replaced.
         is_insisting: Whether the user has cleared the task after it was refused.
-
-    Raises:
-        InvalidRequestError: By the function that is returned; the table is unchanged.
     """
-    from delta_orch.pipeline.file_units import units_replaced
+    from delta_orch.pipeline.row_guards import RowGuard
 
     run = tasks.run
     own = UnitName.of(f"{writer}:{run.part}")
     assert own is not None
 
-    def reason(name: str) -> InvalidRequestError | None:
+    def concerns(name: str) -> bool:
         unit = UnitName.of(name)
         if unit is None or unit.dag != own.dag:
-            return _of_another(run, table, name, own.dag) if replaces else None
+            return replaces and is_unit_name(name)
+        return unit.part == own.part or (unit.writer == own.writer and not whole and _is_newer(unit, own))
+
+    def refusal(recorded: RecordedUnit) -> InvalidRequestError | None:
+        unit = UnitName.of(recorded.name)
+        if unit is None or unit.dag != own.dag:
+            return _of_another(run, table, recorded, own.dag)
         if unit.part == own.part:
             return _beside(tasks, unit, own)
-        if unit.writer == own.writer and not whole and _is_newer(unit, own) and not is_insisting():
-            return _newer(run, unit)
-        return None
+        return None if is_insisting() else _newer(run, unit)
 
-    def of_this_dag(before: TableSnapshot) -> list[str]:
-        return [name for name in before.txns.named((f"{own.dag}.",)) if reason(name) is not None]
-
-    def look(staged: StagedWrite) -> None:
-        for name in sorted(units_replaced(table, staged, where, of_this_dag)):
-            if (error := reason(name)) is not None:
-                raise error
-
-    return look
+    return RowGuard(lambda _: True, concerns, refusal)
 
 
 def _is_newer(unit: UnitName, own: UnitName) -> bool:
@@ -219,18 +229,14 @@ def _newer(run: TaskRun, unit: UnitName) -> InvalidRequestError:
     )
 
 
-def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> InvalidRequestError | None:
+def _of_another(run: TaskRun, table: DeltaTable, recorded: RecordedUnit, dag: str) -> InvalidRequestError | None:
     """(c) Rows that another DAG has replaced, or all rows of a table that this DAG has never written, belong to that
     DAG. What others have only added to rows of this one is replaced with them."""
-    from delta_orch.pipeline.unit import RecordedUnit, recorded_order
-    from delta_orch.verbs.units import REPLACING, StepRecord
-
-    snapshot = table.snapshot()
-    order = recorded_order(snapshot, name)
-    if order is not None and snapshot.txns.named((f"{dag}.",)):
-        record = StepRecord.of(RecordedUnit.of(table, name, order).commit_info)
+    if recorded.order >= 0 and table.snapshot().txns.named((f"{dag}.",)):
+        record = recorded.step
         if record is not None and record.write not in REPLACING:
             return None
+    name = recorded.name
     unit = UnitName.of(name)
     owner = name.rpartition(":")[0] if unit is None else unit.writer.removeprefix("airflow:")
     rename = "" if unit is None else f"If this task has taken the place of that one, pass writer={owner!r}. "

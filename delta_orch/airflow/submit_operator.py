@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.checked import ensure_choice
+from delta_orch.airflow.guards import Neighbors, row_guard
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.versions import AirflowException, BaseHook
+from delta_orch.airflow.write_operator import is_insisting
 from delta_orch.pipeline.submitted import (
     SubmittedRun,
     carry_out,
@@ -97,6 +101,14 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         step = self.unit_step(context, run, table, cast("Mode", self.write))
+        if self.write.startswith("overwrite") and step.attempt is not None:
+            # The script decides which rows it replaces.
+            writer = step.attempt.units[0].writer
+            is_insisted_on = partial(is_insisting, run, step)
+            guard = row_guard(
+                Neighbors(context, run), table, writer, replaces=True, whole=False, is_insisting=is_insisted_on
+            )
+            step = replace(step, guard=guard)
         return self.xcom_and_log(carry_out(step, lambda options: self._submit(SubmittedRun.of(table.uri, options))))
 
     def on_kill(self) -> None:

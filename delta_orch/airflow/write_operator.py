@@ -8,16 +8,15 @@ from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.guards import Neighbors, keeps_others_rows
+from delta_orch.airflow.guards import Neighbors, row_guard
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.log.files.commit_reader import user_metadata_of
-from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.target_table import snapshot_or_none
-from delta_orch.pipeline.unit import recorded_order
+from delta_orch.pipeline.unit import find_txn_commit, recorded_order
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -150,24 +149,22 @@ class DeltaWriteOperator(DeltaStepOperator):
 
     def guarded(self, tasks: Neighbors, step: Step) -> Step:
         """The step, which loses no rows of others, and no newer ones."""
-        if not step.mode.startswith("overwrite"):
-            return step
-        step = replace(step, where=self.replace_where)
+        if step.mode.startswith("overwrite"):
+            step = replace(step, where=self.replace_where)
         if step.attempt is None:
             return step
         writer = step.attempt.units[0].writer
-        look = keeps_others_rows(
-            tasks,
-            step.table,
-            writer,
-            replaces=True,
-            whole=self._is_whole,
-            where=self.replace_where,
-            is_insisting=partial(is_insisting, tasks.run, step),
-        )
+        if not self._is_whole:
+            # Rows of an older interval do not belong into a table that a newer run has replaced.
+            writers = tasks.ordered_before(self.table_uri)
+            step = replace(step, behind=tuple(interval_order(tasks.run, step.table, one) for one in writers))
+        if not step.mode.startswith("overwrite"):
+            return step
+        is_insisted_on = partial(is_insisting, tasks.run, step)
+        guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole, is_insisting=is_insisted_on)
         if self._is_whole and (self.stage or not tasks.take(self.table_uri)):
-            step = replace(step, guards=(interval_order(tasks.run, step),))
-        return replace(step, look=look)
+            step = replace(step, fences=(interval_order(tasks.run, step.table, writer),))
+        return replace(step, guard=guard)
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
         """What is to be written."""
@@ -201,23 +198,24 @@ def is_insisting(run: TaskRun, step: Step) -> bool:
     name = "" if step.attempt is None else step.attempt.units[0].name
     tries: object = 0
     if before is not None and (order := recorded_order(before, name)) is not None:
-        tries = user_metadata_of(find_txn_commit(step.table, name, order).commit_info).get("try_number")
+        commit = find_txn_commit(step.table, name, order)
+        tries = None if commit is None else user_metadata_of(commit.commit_info).get("try_number")
     if not isinstance(tries, int) or tries >= run.try_number:
         tries = 0  # Of a run that was deleted, and created again.
     return run.tries_before_clear > tries
 
 
-def interval_order(run: TaskRun, step: Step) -> TxnId:
-    """The place of a run among those that replace the whole table (`TaskRun.interval_order`). A manual run has none in
-    the schedule: the clear of a run of the schedule takes its place."""
-    assert step.attempt is not None
-    own = run.interval_order(step.attempt.units[0].writer)
-    before = snapshot_or_none(step.table)
+def interval_order(run: TaskRun, table: DeltaTable, writer: str) -> TxnId:
+    """The place of a run among those of a writer that replace the whole table (`TaskRun.interval_order`). A manual run
+    has none in the schedule: the clear of a run of the schedule takes its place."""
+    own = run.interval_order(writer)
+    before = snapshot_or_none(table)
     recorded = None if before is None else recorded_order(before, own.app_id)
     if before is None or recorded is None or recorded <= own.version:
         return own
-    is_redo = recorded_order(before, step.attempt.units[0].name) is not None
-    metadata = user_metadata_of(find_txn_commit(step.table, own.app_id, recorded).commit_info)
+    is_redo = recorded_order(before, f"{writer}:{run.part}") is not None
+    commit = find_txn_commit(table, own.app_id, recorded)
+    metadata = {} if commit is None else user_metadata_of(commit.commit_info)
     is_off_schedule = metadata.get("run_type") == "manual" and (
         metadata.get("data_interval") is None or run.run_type != "manual"
     )

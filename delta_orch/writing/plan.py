@@ -18,8 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -30,7 +29,7 @@ from delta_orch.engines.base import ComputedColumn, Engine, Relation, RowCheck, 
 from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_value, select_engine
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError, MetadataChangedError
 from delta_orch.expressions.clock import one_moment
-from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.expressions.nodes import Choice, Expression, Literal
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
@@ -75,7 +74,47 @@ BOUNDS = "the bounds of this write"
 INSERT, DELETE = "insert", "delete"
 """Values of `_change_type`."""
 
-NO_CONSTANTS: Mapping[str, str] = MappingProxyType({})
+
+@dataclass(frozen=True, slots=True)
+class UnitColumn:
+    """A text column that a write fills with the name of the unit that each row belongs to.
+
+    Attributes:
+        name: The column.
+        units: Unit → the rows that belong to it, which no two units share; None for all rows.
+    """
+
+    name: str
+    units: Mapping[str, Expression | None]
+
+    def value(self, rows: StructType) -> Expression:
+        """The unit of a row, null for one that belongs to none.
+
+        Raises InvalidRequestError: The rows have the column already, or lack one that tells their unit.
+        """
+        if rows.find(self.name) is not None:
+            raise InvalidRequestError(
+                f"The rows have the column {self.name!r}, which this write fills",
+                cause="It holds the name of the unit that wrote the row",
+                remedy="Leave it out of the rows, or name another unit_column",
+                columns=[self.name],
+            )
+        from delta_orch.expressions.resolve import resolve_expression
+
+        branches: list[tuple[Expression, Expression]] = []
+        for unit, scope in self.units.items():
+            if scope is None:
+                return Literal(unit, STRING)
+            missing = [column.path[0] for column in columns_of(scope) if rows.find(column.path[0]) is None]
+            if missing:
+                raise InvalidRequestError(
+                    f"The rows have no column {missing[0]!r}, which tells the unit of each row",
+                    cause=f"The write has several units, and fills {self.name!r} by the partition of the row",
+                    remedy=f"Give the rows the column {missing[0]!r}, or write one unit at a time",
+                    columns=missing,
+                )
+            branches.append((resolve_expression(scope, rows), Literal(unit, STRING)))
+        return Choice(tuple(branches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +123,25 @@ class Source:
 
     Attributes:
         redefine: With `SchemaMode.OVERWRITE`: what an existing table becomes, of the rows' schema and the definition.
-        constants: Columns that every row gets: name → text.
+        unit_column: A column that the rows get.
     """
 
     data: object
     schema_mode: SchemaMode | None = None
     redefine: Callable[[WriteTarget, StructType, TableDefinition], WriteTarget] | None = None
-    constants: Mapping[str, str] = field(default_factory=dict)
+    unit_column: UnitColumn | None = None
 
     def open(self, engine: Engine, target: StructType | None = None) -> Relation:
-        """The rows, for a table of these columns. Raises InvalidRequestError: The value is none that can be written, or
-        a row has one of the constants already."""
+        """The rows, for a table of these columns.
+
+        Raises InvalidRequestError: The value is none that can be written; or as `UnitColumn.value`.
+        """
         rows = self._open(engine, target)
-        if not self.constants:
+        if self.unit_column is None:
             return rows
-        names = [field.name for field in engine.schema(rows)]
-        twice = sorted({name.lower() for name in names} & {name.lower() for name in self.constants})
-        if twice:
-            raise InvalidRequestError(
-                f"The rows have the column {twice[0]!r}, which this write fills",
-                cause="It holds the name of the unit that wrote the row",
-                remedy="Leave it out of the rows, or name another unit_column",
-                columns=twice,
-            )
-        filled = [ComputedColumn(name, Literal(text, STRING)) for name, text in self.constants.items()]
-        return engine.project(rows, [*as_they_are(names), *filled])
+        schema = engine.schema(rows)
+        filled = ComputedColumn(self.unit_column.name, self.unit_column.value(schema))
+        return engine.project(rows, [*as_they_are(schema.names), filled])
 
     def _open(self, engine: Engine, target: StructType | None) -> Relation:
         # A scan exports Arrow, too, which knows no variants. A pandas frame may need another look.
