@@ -230,7 +230,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         return transaction.commit()
     transaction.ensure_follows()
     write = Write(snapshot, target, transaction, engine, txns, plan.within)
-    if source is not None:
+    if source is not None and relation is not None:
         write._take(source, relation, definition)
     write._leave_out([txn.scope for txn in stale if txn.scope is not None])
     if isinstance(read := options.get("read_version"), EveryRow) or (plan.is_blind and read is not None):
@@ -272,7 +272,7 @@ class Write:
         self.measured: Metrics = {}
         self._txns = txns
         self._within = within
-        self._rows: Relation = None
+        self._rows: Relation
         self._shape: RowShape = PLAIN
         if snapshot is not None:
             transaction.look_by(self._first_with_row)
@@ -361,11 +361,25 @@ class Write:
             self.transaction.read_files(selection.partial)
         return selection
 
-    def select_rows(self, predicate: str | Expression | None) -> Selection:
-        """As `select`, for a change of single rows: the commit depends on the rows of the predicate, and on those files
-        alone that it touches. Statistics, too, may prove that every row of a file matches.
+    def select_leaving(self, predicate: str | Expression | None) -> Selection:
+        """The files of the rows that a predicate deletes: **every** row for which it is true leaves (None: every row of
+        the table). A verb that picks among these rows asks for `candidate_files`.
 
-        Returns: The selection; its files have all columns of `ADD_SCHEMA`.
+        The commit depends on the rows of the predicate, and of the files only on those that it touches.
+
+        Returns: The files, with all columns of `ADD_SCHEMA`. Partition values and statistics prove for
+            `leaving_files` that every row matches: nobody has to read them.
+        """
+        files, where = self.candidate_files(predicate)
+        selection = self._split(files, where, where)
+        self.measured["numTargetFilesMatchingWhole"] = selection.leaving_files.num_rows
+        return selection
+
+    def candidate_files(self, predicate: str | Expression | None) -> tuple[pa.Table, Expression | None]:
+        """The files that may hold rows for which a predicate is true (None: all files), for a verb that changes some of
+        these rows. Nothing is decided about any row. The commit depends as with `select_leaving`.
+
+        Returns: The files, `ADD_SCHEMA`, and the resolved predicate.
         """
         assert self.snapshot is not None
         self.target.table.ensure_rows_may_leave()
@@ -375,13 +389,11 @@ class Write:
             self.transaction.read_whole_table()
         else:
             self.transaction.read_where(where)
-        selection = self._split(files, where, where)
         self.measured |= {
             "numTargetFilesBeforeSkipping": self.snapshot.num_files,
             "numTargetFilesAfterSkipping": files.num_rows,
-            "numTargetFilesMatchingWhole": selection.whole.num_rows,
         }
-        return selection
+        return files, where
 
     def _condition(self, predicate: str | Expression | None, schema: StructType) -> Expression | None:
         where = None

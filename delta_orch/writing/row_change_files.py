@@ -308,7 +308,7 @@ class _NewRows:
         self,
         write: Write,
         copies: RowCopies,
-        relation: Relation,
+        relation: Relation | None,
         recomputed: Collection[str],
         filled: Collection[str],
     ) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, join_schema
+from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WindowColumn, join_schema
 from delta_orch.engines.batch_bytes import BATCH_BYTES
 from delta_orch.engines.local.duckdb_query import (
     BATCH,
@@ -24,7 +24,7 @@ from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualifi
 from delta_orch.engines.scan_plan import ensure_distinct
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import free_name
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import find_column
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
 from delta_orch.protocol.types import LONG, VOID, DataType, StructField, StructType
@@ -110,19 +110,20 @@ def joined(
     left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
 ) -> LocalRelation:
     """See `Engine.join`."""
-    sources = [Source(side.alias, side.relation.schema) for side in (left, right)]
+    relations = [LocalRelation.of(side.relation) for side in (left, right)]
+    sources = [Source(side.alias, relation.schema) for side, relation in zip((left, right), relations, strict=True)]
     scalars = Scalars(_Sides(sources))
     condition = scalars.predicate(on)
     selected, schema = _selected(Scalars(_Sides(sources[:1])) if kind in ("semi", "anti") else scalars, columns)
     names = [quote_duckdb_identifier(side.alias) for side in (left, right)]
-    sides = zip((left, right), sources, strict=True)
-    inputs = {f"input_{i}": QueryInput(side.relation, source.used) for i, (side, source) in enumerate(sides)}
+    sides = zip(relations, sources, strict=True)
+    inputs = {f"input_{i}": QueryInput(relation, source.used) for i, (relation, source) in enumerate(sides)}
     is_known = left.num_rows is not None and right.num_rows is not None and kind != "semi"
     if is_known and (left.num_rows or 0) < (right.num_rows or 0):
         rows, kept = f"input_1 AS {names[1]}", ""
         if kind == "anti":
             # Rows without a partner are those whose partner is not there: so the left side is the one in memory.
-            found = quote_duckdb_identifier(free_name(_FOUND, right.relation.schema.names))
+            found = quote_duckdb_identifier(free_name(_FOUND, relations[1].schema.names))
             rows = f"(SELECT *, TRUE AS {found} FROM input_1) AS {names[1]}"
             kept = f" WHERE {names[1]}.{found} IS NULL"
         sql = f"{rows} {_FLIPPED[kind]} JOIN input_0 AS {names[0]} ON {condition}{kept}"
@@ -143,6 +144,25 @@ def aggregated(relation: LocalRelation, keys: Sequence[ComputedColumn], measures
     # By position: a constant is a column of the result here, too.
     groups = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
     sql = f"SELECT {selected} FROM {_INPUT}{groups}"
+    return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))
+
+
+def windowed(
+    relation: LocalRelation, keys: Sequence[Column], order_by: Sequence[Column], columns: Sequence[WindowColumn]
+) -> LocalRelation:
+    """See `Engine.window`."""
+    source = Source(_INPUT, relation.schema)
+    scalars = Scalars(source)
+    own = [(name, source.find((name,))) for name in relation.schema.names]
+    groups = f"PARTITION BY {', '.join(scalars.value(key).sql for key in keys)} " if keys else ""
+    order = ", ".join(f"{scalars.value(column).sql} ASC NULLS FIRST" for column in order_by)
+    over = f"OVER ({groups}ORDER BY {order})"
+    computed = []
+    for column in columns:
+        value = Typed("", LONG) if column.value is None else scalars.value(column.value)
+        computed.append((column.name, Typed(f"{column.function}({value.sql}) {over}", value.data_type)))
+    selected, schema = _typed_columns([*own, *computed])
+    sql = f"SELECT {selected} FROM {_INPUT}"
     return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))
 
 
