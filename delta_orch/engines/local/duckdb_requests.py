@@ -18,16 +18,17 @@ from delta_orch.engines.local.duckdb_query import (
     rows_together,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_aggregates import count_of, extreme_of, sum_of
-from delta_orch.engines.local.sql_scalars import Scalars
-from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, unsupported
+from delta_orch.engines.local.sql_casts import widen
+from delta_orch.engines.local.sql_operators import Scalars
+from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, struct_field, unsupported
 from delta_orch.engines.scan_plan import ensure_distinct
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.protocol.types import LONG, VOID, DataType, StructField, StructType
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
+from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
+from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, VOID, DataType, DecimalType, StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -182,10 +183,35 @@ def _measured(scalars: Scalars, measure: Measure) -> Typed:
     value = scalars.value(measure.value)
     match measure.function:
         case "count":
-            return count_of(value)
+            return Typed(f"count({value.sql})", LONG)
         case "sum":
-            return sum_of(value)
-    return extreme_of(measure.function, value)
+            return _sum(value)
+    return _extreme(measure.function, value)
+
+
+def _sum(value: Typed) -> Typed:
+    """The sum in Spark's type. Raises UnsupportedExpressionError for what is not a number."""
+    if value.data_type in INTEGRAL_RANGES:
+        return Typed(f"CAST(sum({value.sql}) AS BIGINT)", LONG)
+    if value.data_type in (FLOAT, DOUBLE):
+        return Typed(f"sum({widen(value, DOUBLE).sql})", DOUBLE)
+    if isinstance(value.data_type, DecimalType):
+        kind = DecimalType(min(value.data_type.precision + 10, MAX_DECIMAL_DIGITS), value.data_type.scale)
+        return Typed(f"CAST(sum({value.sql}) AS {duckdb_type(kind)})", kind)
+    raise unsupported(f"a sum of {value.data_type}")
+
+
+def _extreme(function: str, value: Typed) -> Typed:
+    """`min` or `max`. Raises UnsupportedExpressionError for arrays, maps, variants, and structs that hold no atoms."""
+    kind = value.data_type
+    if isinstance(kind, StructType) and all(is_atomic(field.data_type) for field in kind):
+        # Of two fields, a null is the lesser one in Spark, the greater one in DuckDB.
+        fields = [struct_field(value, name).sql for name in kind.names]
+        key = ", ".join(f"k{i} := {field} IS NOT NULL, v{i} := {field}" for i, field in enumerate(fields))
+        return Typed(f"arg_{function}({value.sql}, if({value.sql} IS NOT NULL, struct_pack({key}), NULL))", kind)
+    if not is_atomic(kind):
+        raise unsupported(f"{function} of {kind}")
+    return Typed(f"{function}({value.sql})", kind)
 
 
 @dataclass(frozen=True, slots=True)
