@@ -230,7 +230,7 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         return transaction.commit()
     transaction.ensure_follows()
     write = Write(snapshot, target, transaction, engine, txns, plan.within)
-    if source is not None and relation is not None:
+    if source is not None:
         write._take(source, relation, definition)
     write._leave_out([txn.scope for txn in stale if txn.scope is not None])
     if isinstance(read := options.get("read_version"), EveryRow) or (plan.is_blind and read is not None):
@@ -272,7 +272,7 @@ class Write:
         self.measured: Metrics = {}
         self._txns = txns
         self._within = within
-        self._rows: Relation
+        self._rows: Relation | None = None
         self._shape: RowShape = PLAIN
         if snapshot is not None:
             transaction.look_by(self._first_with_row)
@@ -283,11 +283,11 @@ class Write:
         assert self.snapshot is not None
         return first_file_with(self.engine, self.snapshot, files, where)
 
-    def _take(self, source: Source, relation: Relation, definition: TableDefinition) -> None:
+    def _take(self, source: Source, relation: Relation | None, definition: TableDefinition) -> None:
         """Fit the table to the caller's rows and plan how they become rows of the table."""
         if self.snapshot is None:
             self.target.stage_metadata(self.transaction)
-        else:
+        if relation is None or self.snapshot is not None:
             is_new = source.schema_mode is SchemaMode.OVERWRITE
             relation = source.open(self.engine, None if is_new else self.target.schema)
         self._rows, schema = relation, self.engine.schema(relation)
@@ -433,6 +433,7 @@ class Write:
             ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
                 scopes of the txns.
         """
+        assert self._rows is not None, "a plan without a source inserts no rows"
         spec = self._shape.applied_to(self.target.write_spec([*checks, *self.bounds()]))
         spec = replace(spec, change_type=change_type)
         if clustering := self.target.clustering_of_writes():
