@@ -41,7 +41,7 @@ from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.clock import time_told
 from delta_orch.expressions.constants import constant_of
 from delta_orch.expressions.fit_comparison import fit_comparison, literal_type
-from delta_orch.expressions.grammar_parts import CLOCKS
+from delta_orch.expressions.grammar import CLOCKS
 from delta_orch.expressions.nodes import (
     And,
     Call,
