@@ -25,8 +25,7 @@ from delta_orch.expressions.allowed_functions import (
     grown_size,
     not_allowed,
 )
-from delta_orch.expressions.grammar import Reader
-from delta_orch.expressions.grammar_parts import TYPES
+from delta_orch.expressions.grammar import TYPES, Reader
 from delta_orch.expressions.nodes import Call, Column, Expression, In, Literal, Operation
 from delta_orch.expressions.to_sql import to_checked_sql
 from delta_orch.expressions.tokens import OTHER_FUNCTION, SIMPLER, Refused, Unreadable

@@ -305,7 +305,7 @@ class Write:
         self.measured: Metrics = {}
         self._txns = txns
         self._within = within
-        self._rows: Relation = None
+        self._rows: Relation | None = None
         self._shape: RowShape = PLAIN
         if snapshot is not None:
             transaction.look_by(self._first_with_row)
@@ -316,11 +316,11 @@ class Write:
         assert self.snapshot is not None
         return first_file_with(self.engine, self.snapshot, files, where)
 
-    def _take(self, source: Source, relation: Relation, definition: TableDefinition) -> None:
+    def _take(self, source: Source, relation: Relation | None, definition: TableDefinition) -> None:
         """Fit the table to the caller's rows and plan how they become rows of the table."""
         if self.snapshot is None:
             self.target.stage_metadata(self.transaction)
-        else:
+        if relation is None or self.snapshot is not None:
             is_new = source.schema_mode is SchemaMode.OVERWRITE
             relation = source.open(self.engine, None if is_new else self.target.schema)
         self._rows, schema = relation, self.engine.schema(relation)
@@ -394,11 +394,25 @@ class Write:
             self.transaction.read_files(selection.partial)
         return selection
 
-    def select_rows(self, predicate: str | Expression | None) -> Selection:
-        """As `select`, for a change of single rows: the commit depends on the rows of the predicate, and on those files
-        alone that it touches. Statistics, too, may prove that every row of a file matches.
+    def select_leaving(self, predicate: str | Expression | None) -> Selection:
+        """The files of the rows that a predicate deletes: **every** row for which it is true leaves (None: every row of
+        the table). A verb that picks among these rows asks for `candidate_files`.
 
-        Returns: The selection; its files have all columns of `ADD_SCHEMA`.
+        The commit depends on the rows of the predicate, and of the files only on those that it touches.
+
+        Returns: The files, with all columns of `ADD_SCHEMA`. Partition values and statistics prove for
+            `leaving_files` that every row matches: nobody has to read them.
+        """
+        files, where = self.candidate_files(predicate)
+        selection = self._split(files, where, where)
+        self.measured["numTargetFilesMatchingWhole"] = selection.leaving_files.num_rows
+        return selection
+
+    def candidate_files(self, predicate: str | Expression | None) -> tuple[pa.Table, Expression | None]:
+        """The files that may hold rows for which a predicate is true (None: all files), for a verb that changes some of
+        these rows. Nothing is decided about any row. The commit depends as with `select_leaving`.
+
+        Returns: The files, `ADD_SCHEMA`, and the resolved predicate.
         """
         assert self.snapshot is not None
         self.target.table.ensure_rows_may_leave()
@@ -408,13 +422,11 @@ class Write:
             self.transaction.read_whole_table()
         else:
             self.transaction.read_where(where)
-        selection = self._split(files, where, where)
         self.measured |= {
             "numTargetFilesBeforeSkipping": self.snapshot.num_files,
             "numTargetFilesAfterSkipping": files.num_rows,
-            "numTargetFilesMatchingWhole": selection.whole.num_rows,
         }
-        return selection
+        return files, where
 
     def _condition(self, predicate: str | Expression | None, schema: StructType) -> Expression | None:
         where = None
@@ -454,6 +466,7 @@ class Write:
             ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
                 scopes of the txns.
         """
+        assert self._rows is not None, "a plan without a source inserts no rows"
         spec = self._shape.applied_to(self.target.write_spec([*checks, *self.bounds()]))
         spec = replace(spec, change_type=change_type)
         if clustering := self.target.clustering_of_writes():
