@@ -95,9 +95,7 @@ def test_the_commands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     table.append(pa.table({"id": [1, 2], "day": ["mon", "tue"]}), partition_by=["day"], txn=("loader", 1))
     table.append(pa.table({"id": [3], "day": ["mon"]}))
     for command in commands:
-        arguments = shlex.split(
-            command.replace("URI", "table").replace(" [--version N]", " --version 1")
-        )
+        arguments = shlex.split(command.replace("URI", "table").replace(" [--version N]", " --version 1"))
         capsys.readouterr()
         with pytest.raises(SystemExit) as ended:
             cli([*arguments, "--json"])

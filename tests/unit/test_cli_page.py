@@ -8,7 +8,8 @@ from pathlib import Path
 import click
 import pytest
 
-from delta_orch.cli.main import app
+import delta_orch.cli.main  # noqa: F401 (it adds the commands)
+from delta_orch.cli.app import app
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs/cli.md").read_text()

@@ -68,7 +68,7 @@ BUDGETS = {
         "import sys\nfrom delta_orch.cli.main import run\nsys.argv = ['delta-orch', 'snapshot', URI]\n"
         "try:\n    run()\nexcept SystemExit as e:\n    assert not e.code",
         own=52,
-        libraries=JSON,
+        libraries=JSON | {"click"},
         arrow=COMPUTE | PARQUET,
     ),
 }

@@ -1,20 +1,69 @@
-"""Faults at the one moment that matters: when a commit's file is created.
+"""`python -m tests.demo.worker`: Dagster runs in a process of their own, with a fault on request.
 
-They are set in a process of their own (`delta_orch.demo.worker`), below everything else: the store's exclusive create.
-The pipeline's definitions and the package know nothing of them.
+The faults happen at the one moment that matters: when a commit's file is created. They sit below everything else, in
+the store's exclusive create. The pipeline's definitions and the package know nothing of them. The process inherits its
+places from the environment, see `places.enter`.
 """
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import time
+import warnings
 from collections.abc import Callable, Sequence
+from datetime import date
 from pathlib import Path
+
+import dagster as dg
 
 from delta_orch.protocol.paths import LOG_DIRECTORY
 from delta_orch.storage.base import FileMeta, StagedFile
 from delta_orch.storage.local import LocalStore
+from tests.demo.dagster_runs import Runs
+from tests.demo.places import Places, enter, relax_sqlite
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.demo.worker", description=__doc__)
+    parser.add_argument("--days", nargs="+", type=date.fromisoformat, required=True, help="a run for each")
+    parser.add_argument("--assets", nargs="+", help="by default all of the bronze job")
+    parser.add_argument("--corrections", action="store_true", help="upsert the days' corrections, nothing else")
+    parser.add_argument("--name", required=True, help="tags the runs: demo/worker=NAME")
+    parser.add_argument("--kill-after-commit", metavar="TABLE", help="SIGKILL, once TABLE has a new commit")
+    parser.add_argument("--hold-before-commit", metavar="TABLE", help="wait for a signal before the first commit")
+    options = parser.parse_args(arguments)
+    warnings.simplefilter("ignore")
+    places = Places(Path(os.environ["FLIGHTS_HOME"]))
+    enter(places)
+    relax_sqlite()
+    if options.kill_after_commit:
+        kill_after_commit(options.kill_after_commit)
+    if options.hold_before_commit:
+        ready, go = ready_file(places, options.name), go_file(places, options.name)
+        hold_before_commit(options.hold_before_commit, ready, go)
+    runs = Runs(dg.DagsterInstance.get())
+    for day in options.days:
+        if options.corrections:
+            runs.corrections(day, **{WORKER_TAG: options.name})
+        else:
+            runs.bronze([day], options.assets, **{WORKER_TAG: options.name})
+    return 0
+
+
+WORKER_TAG = "demo/worker"
+
+
+def ready_file(places: Places, name: str) -> Path:
+    """Appears when the worker stands right before its first commit."""
+    return places.signals / f"{name}.ready"
+
+
+def go_file(places: Places, name: str) -> Path:
+    """Lets the worker of this name go on; workers named `x-1`, `x-2` share `x`."""
+    return places.signals / f"{name.split('-')[0]}.go"
+
 
 Hook = Callable[[], None]
 
@@ -103,3 +152,7 @@ class _WatchedFile(StagedFile):
 
     def discard(self) -> None:
         self._staged.discard()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
