@@ -78,7 +78,9 @@ def _write(text: str) -> None:
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
     """Print names and values, one pair a line. Pairs without a value are left out."""
     _write(_cell(public(title)))
-    _print_table([(name, _cell(public(value))) for name, value in fields.items() if value not in (None, "", {}, [])])
+    _print_table(
+        [(name, _cell(public(value))) for name, value in fields.items() if value not in (None, "", {}, [], ())]
+    )
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, of_table: bool = False) -> None:

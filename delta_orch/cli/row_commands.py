@@ -43,15 +43,14 @@ Row = dict[str, Cell]
 def show(
     table: DeltaTable,
     limit: int,
-    version: int | None,
-    timestamp: str | None,
     columns: list[str] | None,
     where: str | None,
     engine: str,
     as_json: bool,
+    **moment: Any,
 ) -> None:
     """Show some rows of a table, in no particular order."""
-    state = table.snapshot(version, timestamp)
+    state = table.snapshot(**moment)
     scan = state.scan(columns, where)
     fields = scan.schema.fields
     reads = open_engine(engine)
@@ -75,15 +74,14 @@ def read(
     table: DeltaTable,
     output: Path,
     force: bool,
-    version: int | None,
-    timestamp: str | None,
     columns: list[str] | None,
     where: str | None,
     engine: str,
     as_json: bool,
+    **moment: Any,
 ) -> None:
     """Write a table's rows to one Parquet file, streamed. The file appears complete or not at all."""
-    state = table.snapshot(version, timestamp)
+    state = table.snapshot(**moment)
     scan = state.scan(columns, where)
     reads = open_engine(engine)
     num_rows = _write_parquet(reads.to_reader(scan.to_relation(reads)), output, force)
@@ -92,9 +90,9 @@ def read(
 
 
 @table_command(take.WHERE, take.VERSION, take.TIMESTAMP)
-def explain(table: DeltaTable, where: str | None, version: int | None, timestamp: str | None, as_json: bool) -> None:
+def explain(table: DeltaTable, where: str | None, as_json: bool, **moment: Any) -> None:
     """Say how many files a scan reads, and which part of the predicate leaves out how many."""
-    plan = table.snapshot(version, timestamp).scan(where=where).explain()
+    plan = table.snapshot(**moment).scan(where=where).explain()
     out.answer(plan.to_dict(), str(plan), as_json=as_json)
 
 

@@ -196,23 +196,9 @@ def fsck(table: DeltaTable, check: bool, deep: bool, version: int | None, as_jso
 
 
 def _print_report(report: FsckReport) -> None:
-    out.print_fields(
-        report.uri,
-        {
-            "version": report.version,
-            "oldest version": report.oldest_version,
-            "commits": report.num_commits,
-            "checkpoints": report.num_checkpoints,
-            "log compactions": report.num_compactions,
-            "checksum": f"agrees in {len(report.checksum_fields)} fields" if report.checksum_fields else None,
-            "files": None if report.num_files is None else f"{report.num_files:,}",
-            "size": None if report.size_bytes is None else text_of_bytes(report.size_bytes),
-            "deletion vectors": report.num_deletion_vectors,
-            "files looked up": "yes" if report.files_checked else "no",
-            "rows read": "yes" if report.rows_checked else "no",
-            "result": "in order" if report.ok else "damaged",
-        },
-    )
+    names = [name for name in report.__slots__ if name not in ("uri", "problems")]
+    fields = {name.replace("_", " "): getattr(report, name) for name in names}
+    out.print_fields(report.uri, {**fields, "result": "in order" if report.ok else "damaged"})
     if report.problems:
         shown = report.problems[:_SHOWN_PROBLEMS]
         out.print_rows(("severity", "code", "problem"), [(p.severity, p.code, p.message) for p in shown])

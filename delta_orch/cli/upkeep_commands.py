@@ -30,10 +30,7 @@ def _parse_size(context: click.Context, option: click.Parameter, text: str | Non
     take.PARTITIONS,
     click.option("--target-file-size", metavar="SIZE", callback=_parse_size, help="As 128mb. Default: the table's."),
     click.option(
-        "--zorder-by",
-        metavar="A,B.C",
-        callback=take.parse_columns,
-        help="Columns: near values come to share files.",
+        "--zorder-by", metavar="A,B.C", callback=take.parse_columns, help="Columns: near values come to share files."
     ),
     click.option("--full", is_flag=True, help="Cluster all files of a clustered table again."),
     take.ENGINE,

@@ -15,7 +15,7 @@ from delta_orch.protocol.actions import JsonValue
 from tests.demo.places import Places
 from tests.demo.worker import ready_file, wait_for
 
-WORKER_TIMEOUT_SECONDS = 240
+WORKER_TIMEOUT_SECONDS = 600
 
 
 class Process:

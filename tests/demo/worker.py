@@ -67,7 +67,7 @@ def go_file(places: Places, name: str) -> Path:
 
 Hook = Callable[[], None]
 
-HOLD_TIMEOUT_SECONDS = 300
+HOLD_TIMEOUT_SECONDS = 600
 
 
 def _nothing() -> None:
