@@ -6,7 +6,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -151,7 +150,7 @@ def _write_parquet(reader: pa.RecordBatchReader, path: Path, force: bool) -> int
     from delta_orch.storage.base import storage_error
 
     _ensure_free(path, force)
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.tmp")
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     num_rows = 0
     try:
         with temporary.open("xb") as sink, pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
