@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import importlib
 import json
 import os
 import sys
@@ -18,7 +19,6 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dagster_defs.flights_transformations import spark_session
 from delta_orch.protocol.actions import JsonValue
 from tests.demo.places import CHECKOUT, Places, enter, relax_sqlite
 from tests.demo.source import Landing, Source
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     seconds_to_set_up = time.monotonic() - started
     # One session for all tasks: each finds it running and leaves it running.
-    spark_session()
+    importlib.import_module("flights_transformations").spark_session()
     days = [run_day(dag, options.days[0])]
     # Late corrections of the first day, by a task that fails right after its commit; the next day's run follows up.
     fail_after_commit("flights")
