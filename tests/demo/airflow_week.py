@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from delta_orch.protocol.actions import JsonValue
+from tests.demo.faults import fail_after_commit
 from tests.demo.places import CHECKOUT, Places, enter, relax_sqlite
 from tests.demo.source import Landing, Source
-from tests.demo.worker import fail_after_commit
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun  # noqa: TID251 (a type only)

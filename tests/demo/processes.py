@@ -12,8 +12,9 @@ from pathlib import Path
 from types import TracebackType
 
 from delta_orch.protocol.actions import JsonValue
+from tests.demo.faults import wait_for
 from tests.demo.places import Places
-from tests.demo.worker import ready_file, wait_for
+from tests.demo.worker import ready_file
 
 WORKER_TIMEOUT_SECONDS = 600
 
