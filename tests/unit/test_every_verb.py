@@ -1,5 +1,5 @@
-"""A public method that commits is held against every fault, every other writer, and has its place in the pages and on the
-command line. A new one fails here for each place that was forgotten."""
+"""A public method that commits is held against every fault and every other writer, and has its place in the pages.
+A new one fails here for each place that was forgotten."""
 
 from __future__ import annotations
 
