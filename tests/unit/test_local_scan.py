@@ -11,6 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.batch_bytes import BATCH_BYTES
 from delta_orch.engines.local import parquet_read
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.parquet_read import row_group_skipping
@@ -37,7 +38,7 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from delta_orch.storage.base import LogStore
+from delta_orch.storage.base import LogStore, ensure_regular_file
 from delta_orch.storage.open import open_store
 from tests.harness.table_builder import file_table
 
@@ -260,8 +261,12 @@ def test_small_files_that_repeat_short_texts_are_read_once_and_together(
     for n in range(40):
         table.add(pa.table({"s": [f"v{n}"] * 50}))
     opened: list[str] = []
-    ensure = parquet_read.ensure_regular_file
-    monkeypatch.setattr(parquet_read, "ensure_regular_file", lambda path: [ensure(path), opened.append(path)])
+
+    def ensure(path: str) -> None:
+        opened.append(path)
+        ensure_regular_file(path)
+
+    monkeypatch.setattr(parquet_read, "ensure_regular_file", ensure)
     (batch,) = ENGINE.to_reader(ENGINE.scan(table.plan(schema_of(s=STRING))))
     assert batch.column("s").to_pylist() == [f"v{n}" for n in range(40) for _ in range(50)]
     assert len(opened) == len(set(opened)) == 40
@@ -274,7 +279,7 @@ def test_texts_of_a_file_that_repeats_them_very_often_stay_in_bounds(table: Tabl
     )
     sizes = [batch.nbytes for batch in ENGINE.to_reader(ENGINE.scan(table.plan(schema_of(s=STRING))))]
     assert sum(sizes) > 250_000_000
-    assert max(sizes) <= parquet_read.BATCH_BYTES
+    assert max(sizes) <= BATCH_BYTES
 
 
 @pytest.mark.parametrize("text", [pa.array([b"\xff"]), pa.array([[1.5]])], ids=["not UTF-8", "another type"])

@@ -17,6 +17,7 @@ from delta_orch.errors import AuditFailedError, DeltaError, StagedWriteGoneError
 from delta_orch.pipeline.audit import as_audits
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from delta_orch.pipeline.maintenance import retention_hours_for
+from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.unit import Attempt, Unit
 
@@ -126,8 +127,9 @@ def test_data_where_there_must_be_none(table: DeltaTable, mode: Mode, expected: 
     assert ids_of(table) == expected
 
 
-def incremental(target: DeltaTable, mode: Mode, order: int = 1, part: str = "monday", **more: Any) -> Step:
-    return step(target, mode, order, part, **more)
+def incremental(target: DeltaTable, mode: Mode, order: int = 1, part: str = "monday", **more: Any) -> IncrementalStep:
+    units = (Unit("job", part),)
+    return IncrementalStep("the step", target, mode, attempt=Attempt(units, order, "r"), **more)
 
 
 def inserted(batch: ChangeBatch) -> object:
@@ -224,7 +226,7 @@ def test_a_table_that_two_steps_fill_is_refreshed_by_hand(
     def fill(name: str, one: DeltaTable, order: int, **how: Any) -> Any:
         attempt = Attempt((Unit(name, "monday"),), order, "r")
         reader = IncrementalReader(one, table, consumer=name)
-        return Step(name, table, attempt=attempt).process(reader, inserted, **how)
+        return IncrementalStep(name, table, attempt=attempt).process(reader, inserted, **how)
 
     fill("a", source, 1)
     fill("b", other, 1)
