@@ -16,8 +16,8 @@ from delta_orch import DeltaTable
 from delta_orch.errors import AuditFailedError, DeltaError, StagedWriteGoneError
 from delta_orch.pipeline.audit import as_audits
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-from delta_orch.pipeline.maintenance import retention_hours_for
 from delta_orch.pipeline.incremental_step import IncrementalStep
+from delta_orch.pipeline.maintenance import retention_hours_for
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.unit import Attempt, Unit
 
