@@ -149,10 +149,12 @@ def _ensure_absent(table: DeltaTable) -> None:
 
 def _clone(clone: dict[str, Any], replaces: bool, session: Session, target: DeltaTable) -> CommitResult:
     is_shallow = not clone["deep"]
+    version, timestamp = clone["version"]
     return session.target(clone["source"]).clone(
         target.uri,
         is_shallow,
-        *clone["version"],
+        version,
+        timestamp,
         replaces,
         clone["properties"],
         storage_options=session.storage_options,
