@@ -148,10 +148,11 @@ def _ensure_absent(table: DeltaTable) -> None:
 
 
 def _clone(clone: dict[str, Any], replaces: bool, session: Session, target: DeltaTable) -> CommitResult:
+    is_shallow = not clone["deep"]
     version, timestamp = clone["version"]
     return session.target(clone["source"]).clone(
         target.uri,
-        not clone["deep"],
+        is_shallow,
         version,
         timestamp,
         replaces,

@@ -283,7 +283,7 @@ def concatenated(scalars: Scalars, arguments: _Arguments) -> Typed:
     kind = common_type_of([value.data_type for value in values])
     # Spark refuses a null of no type beside arrays.
     if not isinstance(kind, ArrayType) or any(value.data_type == VOID for value in values):
-        raise unsupported("concat of an array and another type")
+        raise unsupported("concat of an array and NULL or another type")
     arrays = [widen(value, kind).sql for value in values]
     # DuckDB takes an array that is null for an empty one.
     are_there = " AND ".join(f"{array} IS NOT NULL" for array in arrays)

@@ -262,8 +262,10 @@ def _statement(rng: random.Random, numbers: Any, step: int, partition_by: tuple[
             return Statement(f"INSERT OVERWRITE {TABLE} {whole}", _rows(rng, numbers, rng.randint(0, 6), SCHEMA))
         case "partition" if partition_by and (value := _PARTITION_VALUES.get(partition_by[0])):
             names = ", ".join(f"`{name}`" for name in SCHEMA.names if name != partition_by[0])
-            text = f"INSERT INTO {TABLE} PARTITION (`{partition_by[0]}` = {rng.choice(value)}) ({names})"
-            return Statement(f"{text} SELECT {names} FROM {SOURCE}", _rows(rng, numbers, 2, SCHEMA))
+            text = (
+                f"INSERT INTO {TABLE} (`{partition_by[0]}`, {names}) SELECT {rng.choice(value)}, {names} FROM {SOURCE}"
+            )
+            return Statement(text, _rows(rng, numbers, 2, SCHEMA))
         case "dynamic" if partition_by and partition_by[0] not in COMPUTED:
             rows = _rows(rng, numbers, rng.randint(1, 3), SCHEMA)
             return Statement(f"INSERT OVERWRITE {TABLE} {whole}", rows, is_dynamic=True)

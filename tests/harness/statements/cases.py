@@ -172,18 +172,16 @@ def _overwrite(rng: random.Random, shape: Shape) -> Statement:
     choice = rng.random()
     if shape.partition_by and choice < 0.4 and shape.partition_by[0] in names:
         part = shape.partition_by[0]
-        names.remove(part)
-        rows = f"SELECT {', '.join(_of_source(rng, shape, name) for name in names)} FROM {SOURCE} AS s"
         value = constant(rng, shape.schema.field(part).type)
-        verb = rng.choice(["INSERT INTO", "INSERT OVERWRITE"])
-        return Statement(f"{verb} {TABLE} PARTITION ({quoted(part)} = {value}) ({_names(names)}) {rows}")
+        values = [value if name == part else _of_source(rng, shape, name) for name in names]
+        rows = f"SELECT {', '.join(values)} FROM {SOURCE} AS s"
+        where = f" REPLACE WHERE {quoted(part)} <=> {value}" if rng.random() < 0.5 else ""
+        return Statement(f"INSERT INTO {TABLE} ({_names(names)}){where} {rows}")
     if choice < 0.6:
         where = f"u {rng.choice(['>', '<', '='])} {rng.randint(0, 12)}"
         if rng.random() < 0.4:
             return Statement(f"INSERT INTO {TABLE} REPLACE WHERE {_where(rng, shape)} {rows}")
         return Statement(f"INSERT INTO {TABLE} REPLACE WHERE {where} {rows} WHERE {where.replace('u', 's.u')}")
-    if choice < 0.7:
-        return Statement(f"INSERT INTO {TABLE} BY NAME REPLACE USING (u) {rows}")
     return Statement(f"INSERT OVERWRITE {TABLE} {rng.choice(['BY NAME ', f'({_names(names)}) '])}{rows}")
 
 
@@ -317,7 +315,7 @@ def _beside(rng: random.Random, shape: Shape) -> Statement:
         f"SELECT * FROM {CONVERTED}", f"UPDATE {CONVERTED} SET s = 'x', p = 'c' WHERE u > {u}",
         f"CREATE TABLE IF NOT EXISTS {TABLE} (u BIGINT) USING delta", f"CREATE TABLE {TABLE} (u BIGINT) USING delta",
         f"CREATE TABLE IF NOT EXISTS {TABLE} USING delta AS SELECT 1 AS q", f"DESCRIBE DETAIL {CONVERTED}",
-        f"CREATE TABLE {CLONE} LIKE {TABLE}", f"INSERT OVERWRITE {CLONE} TABLE {TABLE}", f"OPTIMIZE {CLONE}",
+        f"INSERT OVERWRITE {CLONE} TABLE {TABLE}", f"OPTIMIZE {CLONE}",
     ]))  # fmt: skip
 
 
@@ -337,7 +335,7 @@ def _define(rng: random.Random, shape: Shape) -> Statement:
 
 
 def _describe(rng: random.Random, shape: Shape) -> Statement:
-    return Statement(rng.choice([f"DESCRIBE HISTORY {TABLE}", f"DESCRIBE DETAIL {TABLE}", f"SHOW COLUMNS IN {TABLE}",
+    return Statement(rng.choice([f"DESCRIBE HISTORY {TABLE}", f"DESCRIBE DETAIL {TABLE}",
                                  f"DESCRIBE {TABLE}", f"SHOW TBLPROPERTIES {TABLE}"]))  # fmt: skip
 
 
