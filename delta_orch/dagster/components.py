@@ -45,7 +45,8 @@ _VARIABLE = re.compile(r"""\{\{-?\s*env(?:\.|\[\s*['"])(\w+)(?:['"]\s*\])?\s*-?\
 
 def about(text: str) -> dg.Resolver:
     """The description of a key. Dagster drops that of a `Field` with a default."""
-    return dg.Resolver.default(description=text)
+    described: dg.Resolver = dg.Resolver.default(description=text)
+    return described
 
 
 class DeltaStore(dg.Model, dg.Resolvable):
