@@ -291,7 +291,7 @@ def refuse_old_names(given: Iterable[str]) -> None:
 def _refuse_other_names_of_write(metadata: Mapping[str, object]) -> None:
     """Raises InvalidRequestError: A key such as `mod` or `write_mode` has a value of `write`."""
     for name, value in metadata.items():
-        is_alike = name != "write" and "/" not in name and ("mod" in name.lower() or "write" in name.lower())
+        is_alike = name not in DEFINED_KEYS and "/" not in name and ("mod" in name.lower() or "write" in name.lower())
         if is_alike and isinstance(value, str) and value in WRITES:
             raise InvalidRequestError(
                 f"The metadata {name!r}: {value!r} does not say how the rows are written",
