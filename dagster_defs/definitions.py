@@ -39,7 +39,6 @@ from delta_orch.dagster import (
     delta_asset,
 )
 from delta_orch.delta_table import DeltaTable
-from delta_orch.pipeline.incremental import cdc_app_id
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
 LANDING = HOME / "landing"
@@ -175,9 +174,9 @@ bronze_changed = build_delta_log_sensor(
 
 @dg.sensor(job=maintenance_job)
 def carriers_read() -> dg.RunRequest | dg.SkipReason:
-    """Upkeep, each time the Airflow DAG `carriers` has read more of gold: its cursor is in the log of its table."""
+    """Upkeep, each time the Airflow DAG `carriers` has read more of gold. Its cursor is a transaction of its table."""
     read, gold = DeltaTable(HOME / "airflow_tables" / "carriers"), tables["carrier_daily"].snapshot()
-    done = read.txns().get(cdc_app_id("carriers", gold.metadata.id), -1) if read.exists() else -1
+    done = read.txns().get(f"cdc:carriers<-{gold.metadata.id}", -1) if read.exists() else -1
     return dg.SkipReason("Airflow has not read it") if done < 0 else dg.RunRequest(run_key=f"carriers-{done}")
 
 

@@ -5,16 +5,14 @@ from __future__ import annotations
 import dagster as dg
 
 from delta_orch._version import VERSION
-from delta_orch.dagster.all_tables import with_delta_maintenance
 from delta_orch.dagster.audits import build_delta_audit_checks
 from delta_orch.dagster.automation import DeltaAutomation
 from delta_orch.dagster.batch_function import IncrementalConfig
 from delta_orch.dagster.checks import ByPartition, build_delta_check
 from delta_orch.dagster.components import DeltaIncrementalComponent, DeltaMaintenanceComponent, DeltaTablesComponent
-from delta_orch.dagster.incremental import DeltaOut, delta_asset
+from delta_orch.dagster.incremental import DeltaOut, delta_asset, delta_multi_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
-from delta_orch.dagster.maintenance import MaintenanceConfig, build_delta_maintenance_assets
-from delta_orch.dagster.multi_asset import delta_multi_asset
+from delta_orch.dagster.maintenance import MaintenanceConfig, build_delta_maintenance_assets, with_delta_maintenance
 from delta_orch.dagster.observation import build_delta_observations, report_existing_partitions
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.sensor import build_delta_log_sensor

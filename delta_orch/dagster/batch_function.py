@@ -101,7 +101,7 @@ class BatchFunction:
 
     def full_refresh(
         self, context: dg.AssetExecutionContext, arguments: Mapping[str, object]
-    ) -> tuple[bool, Mapping[str, object]]:
+    ) -> tuple[bool, dict[str, object]]:
         """Whether the config of the run asks for a full refresh, and the arguments that the function takes."""
         config = arguments.get(CONFIG)
         takes = any(parameter.name == CONFIG for parameter in self._parameters)

@@ -18,7 +18,7 @@ import dagster as dg
 
 from delta_orch.arguments import checked, checked_constructor
 from delta_orch.dagster.metadata import Metadata
-from delta_orch.dagster.partition_selection import partition_rows
+from delta_orch.dagster.partitions import partition_rows
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
@@ -26,7 +26,6 @@ from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.nodes import Column, Expression, IsNull
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
-from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.pipeline.audit import column_drift, declared_columns, repeated_keys
 from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
 from delta_orch.pipeline.maintenance import MaintenancePolicy, read_table_health
@@ -107,16 +106,16 @@ def build_delta_check(
     """An asset check of a table.
 
     ```python
-    build_delta_check(orders, table, checks.unique("id"), blocking=True)
-    build_delta_check(orders, table, checks.freshness(timedelta(hours=6)))
+    build_delta_check(orders, table, checks.unique(keys=["id"]), blocking=True)
+    build_delta_check(orders, table, checks.freshness(max_age=timedelta(hours=6)))
     ```
 
     Args:
         asset: Whose check it is.
         rule: One of this module's: `freshness`, `columns`, `row_count`, `null_rate`, `unique`, `health`, `cdc_lag`,
-            `txn_gaps`, `writers`.
+            `txn_gaps`.
         name: By default the rule's.
-        severity: By default a warning for `freshness`, `health`, `cdc_lag` and `writers`, otherwise an error.
+        severity: By default a warning for `freshness`, `health` and `cdc_lag`, otherwise an error.
         blocking: A failure keeps what is downstream of the asset from running.
         by_partition: Look at each partition of the run on its own; for `row_count`, `null_rate` and `unique`.
 
@@ -129,14 +128,48 @@ def build_delta_check(
         "Leave by_partition out",
     )
     chosen = severity or (dg.AssetCheckSeverity.WARN if rule.warns else dg.AssetCheckSeverity.ERROR)
-    return _check(asset, table, name or rule.name, rule.evaluate, chosen, blocking, rule.description, by_partition)
+
+    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
+        delta = table.table()
+        snapshot = snapshot_or_none(delta)
+        if snapshot is None:
+            return dg.AssetCheckResult(passed=False, severity=chosen, description=f"There is no table at {delta.uri}.")
+        if by_partition is None:
+            found = rule.evaluate(snapshot, delta, None)
+        else:
+            keys = context.partition_keys
+            found = _worst(
+                {key: rule.evaluate(snapshot, delta, by_partition.where(snapshot, key)) for key in map(str, keys)}
+            )
+        return dg.AssetCheckResult(
+            passed=found.passed,
+            severity=chosen,
+            description=found.description,
+            metadata={**found.metadata, "delta/version": snapshot.version},
+        )
+
+    # Dagster looks at the annotations themselves, not at their text.
+    check.__annotations__ = {"context": dg.AssetCheckExecutionContext, "return": dg.AssetCheckResult}
+    partitioned: dict[str, Any] = {}
+    if by_partition is not None:
+        if "partitions_def" not in signature(dg.asset_check).parameters:
+            raise InvalidRequestError(
+                "by_partition needs Dagster 1.13",
+                cause="Before, a check is about the whole asset",
+                remedy="Upgrade, or leave by_partition out",
+            )
+        partitioned["partitions_def"] = by_partition.partitions_def
+    with warnings.catch_warnings():
+        # Dagster marks it as a preview; who passes by_partition has chosen it.
+        warnings.filterwarnings("ignore", message=".*partitions_def")
+        made: dg.AssetChecksDefinition = dg.asset_check(
+            asset=asset, name=name or rule.name, description=rule.description, blocking=blocking, **partitioned
+        )(check)
+    return made
 
 
 @checked
-def freshness(
-    *,
-    max_age: timedelta,
-) -> Rule:
+def freshness(*, max_age: timedelta) -> Rule:
     """Check that the last commit that changed data is not older than `max_age`. Compaction and changed properties do
     not count. A commit that is dated further ahead than `max_age` fails it: by that clock data would never be old.
 
@@ -161,11 +194,7 @@ def freshness(
 
 
 @checked
-def columns(
-    *,
-    columns: Mapping[str, str],
-    allow_more_columns: bool = False,
-) -> Rule:
+def columns(*, columns: Mapping[str, str], allow_more_columns: bool = False) -> Rule:
     """Check that the table has the declared columns: name → type, spelled as in Spark SQL or as in errors and metadata
     (`bigint` or `long`, `array<string>`).
 
@@ -184,20 +213,15 @@ def columns(
 
 
 @checked
-def row_count(
-    *,
-    min_rows: int | None = None,
-    max_rows: int | None = None,
-    where: str | None = None,
-) -> Rule:
+def row_count(*, min_rows: int | None = None, max_rows: int | None = None, where: str | None = None) -> Rule:
     """Check that the number of rows lies within bounds. Without `where`, the log answers, unless a file has no
     statistics.
 
     Raises:
         InvalidRequestError: There is no bound, one is below 0, or no number lies between them.
     """
-    if min_rows is None and max_rows is None:
-        raise InvalidRequestError("A check of the number of rows needs a bound", remedy="Pass min_rows or max_rows")
+    has_bound = min_rows is not None or max_rows is not None
+    _ensure(has_bound, "A check of the number of rows needs a bound", "Pass min_rows or max_rows")
     low = min_rows or 0
     _ensure(
         low >= 0 and (max_rows is None or max_rows >= low),
@@ -215,10 +239,7 @@ def row_count(
 
 
 @checked
-def null_rate(
-    *,
-    max_null_rates: Mapping[str, float],
-) -> Rule:
+def null_rate(*, max_null_rates: Mapping[str, float]) -> Rule:
     """Check that the share of nulls in each column, 0 to 1, is not above its limit. Files that have no nulls by their
     statistics are not opened.
 
@@ -244,11 +265,7 @@ def null_rate(
 
 
 @checked
-def unique(
-    *,
-    keys: Sequence[str],
-    where: str | None = None,
-) -> Rule:
+def unique(*, keys: Sequence[str], where: str | None = None) -> Rule:
     """Check that no two rows have the same values in `keys`. Nulls are equal to each other. DuckDB reads these columns,
     and spills to disk if needed.
 
@@ -267,10 +284,7 @@ def unique(
 
 
 @checked
-def health(
-    *,
-    policy: MaintenancePolicy | None = None,
-) -> Rule:
+def health(*, policy: MaintenancePolicy | None = None) -> Rule:
     """Check that no maintenance is due: few small files, a short log since the last checkpoint, few rows marked as
     deleted. The directory of the log is not listed.
     """
@@ -284,10 +298,7 @@ def health(
                 (limits.needs_optimize(health), f"{health.num_compactable_files} files could be compacted"),
                 (limits.needs_checkpoint(health), f"{health.commits_since_checkpoint} commits follow the checkpoint"),
                 (limits.needs_vacuum(health), f"{health.num_expired_tombstones} removed files have expired"),
-                (
-                    limits.needs_purge(health),
-                    f"{health.deleted_rows_ratio:.1%} of the rows are marked as deleted",
-                ),
+                (limits.needs_purge(health), f"{health.deleted_rows_ratio:.1%} of the rows are marked as deleted"),
             )
             if is_due
         ]
@@ -298,12 +309,7 @@ def health(
 
 
 @checked
-def cdc_lag(
-    *,
-    source: DeltaTableResource,
-    max_versions: int = 0,
-    consumer: str | None = None,
-) -> Rule:
+def cdc_lag(*, source: DeltaTableResource, max_versions: int = 0, consumer: str | None = None) -> Rule:
     """Check that the table is behind its source by at most `max_versions` commits that changed data.
 
     Args:
@@ -344,11 +350,7 @@ def cdc_lag(
 
 
 @checked
-def txn_gaps(
-    *,
-    app_id: str,
-    last_versions: int = 1000,
-) -> Rule:
+def txn_gaps(*, app_id: str, last_versions: int = 1000) -> Rule:
     """Check that the commits of a transaction id have no gap. Each batch of a cursor must begin where the batch before
     it ended. Other versions, such as the batches of a stream, must increase by one.
 
@@ -386,99 +388,9 @@ def txn_gaps(
     return Rule("txn_gaps", f"The commits of {app_id} have no gap.", evaluate)
 
 
-@checked
-def writers(
-    *,
-    last_versions: int = 100,
-    orchestrators: Sequence[str] = ("dagster",),
-) -> Rule:
-    """Check that this package, in Dagster or Airflow, made all of the last commits that changed data.
-
-    Args:
-        last_versions: As in `build_delta_txn_gap_check`.
-        orchestrators: `dagster`, `airflow` or both.
-
-    Raises:
-        InvalidRequestError: `last_versions` is below 1, or an orchestrator is not known.
-    """
-    _ensure(last_versions > 0, f"last_versions={last_versions} looks at no commit", "Pass at least 1")
-    _ensure(
-        bool(orchestrators) and set(orchestrators) <= {"dagster", "airflow"},
-        f"orchestrators={list(orchestrators)} are not known",
-        "Name dagster, airflow or both",
-    )
-
-    def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
-        first = max(0, snapshot.version - last_versions + 1)
-        looked_at = [
-            f"version {commit.version} ({(commit.commit_info or {}).get('operation', 'unknown operation')})"
-            if changes_data(commit) and user_metadata_of(commit.commit_info).get("orchestrator") not in orchestrators
-            else ""
-            for commit in delta.log.newest_first(snapshot.version, first)
-        ]
-        if not looked_at:
-            return Finding(False, "The log holds none of these commits.", {})
-        others = list(filter(None, looked_at))
-        described = f"Other writers: {', '.join(others[:_MOST_SHOWN])}." if others else "Nobody else wrote here."
-        return Finding(not others, described, {"delta/commits_of_others": len(others)})
-
-    return Rule("writers", "Nobody else writes here.", evaluate, warns=True)
-
-
 def _ensure(is_sound: bool, problem: str, remedy: str) -> None:
     if not is_sound:
         raise InvalidRequestError(problem, remedy=remedy)
-
-
-def _check(
-    asset: Asset,
-    table: DeltaTableResource,
-    name: str,
-    evaluate: Evaluate,
-    severity: dg.AssetCheckSeverity,
-    blocking: bool,
-    description: str,
-    by_partition: ByPartition | None = None,
-) -> dg.AssetChecksDefinition:
-    def check(context: dg.AssetCheckExecutionContext) -> dg.AssetCheckResult:
-        delta = table.table()
-        snapshot = snapshot_or_none(delta)
-        if snapshot is None:
-            return dg.AssetCheckResult(
-                passed=False, severity=severity, description=f"There is no table at {delta.uri}."
-            )
-        if by_partition is None:
-            found = evaluate(snapshot, delta, None)
-        else:
-            keys = context.partition_keys
-            found = _worst(
-                {key: evaluate(snapshot, delta, by_partition.where(snapshot, key)) for key in map(str, keys)}
-            )
-        return dg.AssetCheckResult(
-            passed=found.passed,
-            severity=severity,
-            description=found.description,
-            metadata={**found.metadata, "delta/version": snapshot.version},
-        )
-
-    # Dagster looks at the annotations themselves, not at their text.
-    check.__annotations__ = {"context": dg.AssetCheckExecutionContext, "return": dg.AssetCheckResult}
-    partitioned: dict[str, Any] = {}
-    if by_partition is not None:
-        if "partitions_def" not in signature(dg.asset_check).parameters:
-            raise InvalidRequestError(
-                "by_partition needs Dagster 1.13",
-                cause="Before, a check is about the whole asset",
-                remedy="Upgrade, or leave by_partition out",
-            )
-        partitioned["partitions_def"] = by_partition.partitions_def
-    with warnings.catch_warnings():
-        # Dagster marks it as a preview; who passes by_partition has chosen it.
-        warnings.filterwarnings("ignore", message=".*partitions_def")
-        made: dg.AssetChecksDefinition = dg.asset_check(
-            asset=asset, name=name, description=description, blocking=blocking, **partitioned
-        )(check)
-    return made
 
 
 def _worst(found: Mapping[str, Finding]) -> Finding:

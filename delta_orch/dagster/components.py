@@ -9,6 +9,7 @@ editors know every key. A key that is misspelled is an error.
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import fields
 from datetime import timedelta
 from importlib import import_module
 from importlib.util import module_from_spec, spec_from_file_location
@@ -22,16 +23,30 @@ from delta_orch.dagster.checks import Rule, build_delta_check, columns, freshnes
 from delta_orch.dagster.incremental import Write, delta_asset
 from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance_assets
 from delta_orch.dagster.observation import build_delta_observations
-from delta_orch.dagster.output_place import parse_key
+from delta_orch.dagster.outputs import parse_key
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 from delta_orch.pipeline.unit import OnRedo
 
-_POLICY = MaintenancePolicy()
+_DUE = MaintenancePolicy()
+_OF_POLICY = [field.name for field in fields(MaintenancePolicy)]
+_OF_ASSET = (
+    *("write", "merge_keys", "sequence_by", "delete_marker", "full_snapshot", "consumer", "bootstrap", "on_recreated"),
+    *("max_versions", "partition_by", "properties", "schema_mode", "audit", "unit_column", "on_redo", "exactly_once"),
+    "group_name",
+)
+_OF_MAINTENANCE = ("target_file_size_bytes", "vacuum_retention_hours", "vacuum_dry_run_only", "pool", "group_name")
+"""Attributes that a component hands on under their own names."""
 _VARIABLE = re.compile(r"""\{\{-?\s*env(?:\.|\[\s*['"])(\w+)(?:['"]\s*\])?\s*-?\}\}""")
 """A template that is a variable and nothing else: it says nothing of a value in its place."""
+
+
+def about(text: str) -> dg.Resolver:
+    """The description of a key. Dagster drops that of a `Field` with a default."""
+    described: dg.Resolver = dg.Resolver.default(description=text)
+    return described
 
 
 class DeltaStore(dg.Model, dg.Resolvable):
@@ -40,15 +55,8 @@ class DeltaStore(dg.Model, dg.Resolvable):
     # Options may be credentials.
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    storage_options: Annotated[
-        dict[str, str], dg.Resolver.default(description="Options of the store that are not secrets.")
-    ] = Field(default={})
-    secrets: Annotated[
-        dict[str, str],
-        dg.Resolver.default(
-            description="Options of the store that are secrets: option → environment variable that holds it."
-        ),
-    ] = Field(default={})
+    storage_options: Annotated[dict[str, str], about("Options of the store that are not secrets.")] = Field({})
+    secrets: Annotated[dict[str, str], about("Secret options of the store: option → environment variable.")] = Field({})
 
     def resource(self, table_uri: str) -> DeltaTableResource:
         """The table at a location."""
@@ -85,26 +93,16 @@ def _texts(value: object) -> Iterator[str]:
 class DeltaTableSpec(dg.Model, dg.Resolvable):
     """One table, and what must hold for it."""
 
-    key: Annotated[str, dg.Resolver.default(description="The asset key, its parts separated by slashes.")]
-    table_uri: Annotated[str, dg.Resolver.default(description="Where the table is: a path or a URI.")]
+    key: Annotated[str, about("The asset key, its parts separated by slashes.")]
+    table_uri: Annotated[str, about("Where the table is: a path or a URI.")]
     observed: Annotated[
-        bool,
-        dg.Resolver.default(
-            description="Whether others write it, so that it is an observable source asset. False for an asset that is "
-            "defined elsewhere: then only its checks are."
-        ),
+        bool, about("Others write it: it is an observable source asset. False: defined elsewhere, here are its checks.")
     ] = True
-    columns: Annotated[
-        dict[str, str] | None, dg.Resolver.default(description="Check: exactly these columns, name → type.")
-    ] = None
-    unique: Annotated[
-        list[str] | None, dg.Resolver.default(description="Check: no two rows have the same values in these.")
-    ] = None
-    min_rows: Annotated[int | None, dg.Resolver.default(description="Check: at least so many rows.")] = None
-    max_age_hours: Annotated[
-        float | None, dg.Resolver.default(description="Check: data changed within so many hours.")
-    ] = None
-    healthy: Annotated[bool, dg.Resolver.default(description="Check: no maintenance is due.")] = False
+    columns: Annotated[dict[str, str] | None, about("Check: exactly these columns, name → type.")] = None
+    unique: Annotated[list[str] | None, about("Check: no two rows have the same values in these.")] = None
+    min_rows: Annotated[int | None, about("Check: at least so many rows.")] = None
+    max_age_hours: Annotated[float | None, about("Check: data changed within so many hours.")] = None
+    healthy: Annotated[bool, about("Check: no maintenance is due.")] = False
 
 
 class _Scaffolder(dg.Scaffolder[Any]):
@@ -167,11 +165,9 @@ def rows(batch: ChangeBatch) -> pa.Table:
 class DeltaTablesComponent(_DeltaComponent):
     """Delta tables as observed assets, with checks."""
 
-    tables: Annotated[list[DeltaTableSpec], dg.Resolver.default(description="The tables.")]
-    observe_cron: Annotated[
-        str | None, dg.Resolver.default(description="When to observe: a cron schedule. None: by hand.")
-    ] = None
-    group_name: Annotated[str | None, dg.Resolver.default(description="The group of the observed assets.")] = None
+    tables: Annotated[list[DeltaTableSpec], about("The tables.")]
+    observe_cron: Annotated[str | None, about("When to observe: a cron schedule. None: by hand.")] = None
+    group_name: Annotated[str | None, about("The group of the observed assets.")] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         condition = None if self.observe_cron is None else dg.AutomationCondition.on_cron(self.observe_cron)
@@ -199,95 +195,45 @@ class DeltaTablesComponent(_DeltaComponent):
 class DeltaIncrementalComponent(_DeltaComponent):
     """An asset that processes the changes of a table, and commits its cursor with its rows: `delta_asset`."""
 
-    key: Annotated[str, dg.Resolver.default(description="The asset key, its parts separated by slashes.")]
-    source_uri: Annotated[str, dg.Resolver.default(description="The table to read.")]
-    table_uri: Annotated[str, dg.Resolver.default(description="The table to write.")]
+    key: Annotated[str, about("The asset key, its parts separated by slashes.")]
+    source_uri: Annotated[str, about("The table to read.")]
+    table_uri: Annotated[str, about("The table to write.")]
     function: Annotated[
-        str,
-        dg.Resolver.default(
-            description="Makes rows of a `ChangeBatch`: `file.py:name` beside the defs.yaml, or `package.module.name`."
-        ),
+        str, about("Makes rows of a `ChangeBatch`: `file.py:name` beside defs.yaml, or `package.module.name`.")
     ]
-    write: Annotated[
-        Write | None,
-        dg.Resolver.default(description="What the rows replace. None: the changed partitions (overwrite_changed)."),
-    ] = None
-    merge_keys: Annotated[
-        list[str] | None, dg.Resolver.default(description="The columns that identify a row, for `merge` and `scd2`.")
-    ] = None
-    sequence_by: Annotated[
-        str | None, dg.Resolver.default(description="The column that orders the versions of a key, for `scd2`.")
-    ] = None
-    delete_marker: Annotated[
-        str | None, dg.Resolver.default(description="A boolean column, true where a key ends, for `scd2`.")
-    ] = None
-    full_snapshot: Annotated[
-        bool, dg.Resolver.default(description="The rows are all keys, those that are missing end, for `scd2`.")
-    ] = False
-    consumer: Annotated[
-        str | None,
-        dg.Resolver.default(description="The name of the cursor, where another asset reads the source into the table."),
-    ] = None
-    partition_by: Annotated[list[str] | None, dg.Resolver.default(description="Partition columns of a new table.")] = (
+    write: Annotated[Write | None, about("What the rows replace. None: overwrite_changed, the changed partitions.")] = (
         None
     )
-    properties: Annotated[dict[str, str] | None, dg.Resolver.default(description="Properties of a new table.")] = None
-    schema_mode: Annotated[
-        Literal["merge", "overwrite"] | None, dg.Resolver.default(description="How the schema follows.")
-    ] = None
+    merge_keys: Annotated[list[str] | None, about("The columns that identify a row, for `merge` and `scd2`.")] = None
+    sequence_by: Annotated[str | None, about("The column that orders the versions of a key, for `scd2`.")] = None
+    delete_marker: Annotated[str | None, about("A boolean column, true where a key ends, for `scd2`.")] = None
+    full_snapshot: Annotated[bool, about("The rows are all keys, those that are missing end, for `scd2`.")] = False
+    consumer: Annotated[str | None, about("The name of the cursor, if another asset has the same two tables.")] = None
+    partition_by: Annotated[list[str] | None, about("Partition columns of a new table.")] = None
+    properties: Annotated[dict[str, str] | None, about("Properties of a new table.")] = None
+    schema_mode: Annotated[Literal["merge", "overwrite"] | None, about("How the schema follows.")] = None
     audit: Annotated[
-        dict[str, Any],
-        dg.Resolver.default(
-            description="What must hold before the commit: name → a predicate, or the arguments of an `Audit`."
-        ),
-    ] = Field(default={})
-    unit_column: Annotated[
-        str | None, dg.Resolver.default(description="A text column that is filled with the unit of each row.")
-    ] = None
-    on_redo: Annotated[OnRedo, dg.Resolver.default(description="What a run does that is executed again.")] = "replace"
-    exactly_once: Annotated[
-        bool, dg.Resolver.default(description="False: a run that is executed again goes on from the cursor.")
-    ] = True
-    bootstrap: Annotated[Bootstrap, dg.Resolver.default(description="Where the first run begins.")] = "snapshot"
-    on_recreated: Annotated[
-        OnRecreated, dg.Resolver.default(description="What to do when the source was recreated.")
-    ] = "error"
-    max_versions: Annotated[
-        int | None, dg.Resolver.default(description="The most versions of the source in one run.")
-    ] = None
-    deps: Annotated[list[str], dg.Resolver.default(description="Keys of the assets that write the source.")] = Field(
-        default=[]
-    )
-    cron: Annotated[
-        str | None, dg.Resolver.default(description="When to run. None: when one of `deps` has new data.")
-    ] = None
-    group_name: Annotated[str | None, dg.Resolver.default(description="The group of the asset.")] = None
+        dict[str, Any], about("Before the commit must hold: name → a predicate, or the arguments of an `Audit`.")
+    ] = Field({})
+    unit_column: Annotated[str | None, about("A text column that is filled with the unit of each row.")] = None
+    on_redo: Annotated[OnRedo, about("What a run does that is executed again.")] = "replace"
+    exactly_once: Annotated[bool, about("False: a run that is executed again goes on from the cursor.")] = True
+    bootstrap: Annotated[Bootstrap, about("Where the first run begins.")] = "snapshot"
+    on_recreated: Annotated[OnRecreated, about("What to do when the source was recreated.")] = "error"
+    max_versions: Annotated[int | None, about("The most versions of the source in one run.")] = None
+    deps: Annotated[list[str], about("Keys of the assets that write the source.")] = Field([])
+    cron: Annotated[str | None, about("When to run. None: when one of `deps` has new data.")] = None
+    group_name: Annotated[str | None, about("The group of the asset.")] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         on_cron = None if self.cron is None else dg.AutomationCondition.on_cron(self.cron)
         made = delta_asset(
             incremental_from=self.resource(self.source_uri),
             table=self.resource(self.table_uri),
-            write=self.write,
-            merge_keys=self.merge_keys,
-            sequence_by=self.sequence_by,
-            delete_marker=self.delete_marker,
-            full_snapshot=self.full_snapshot,
-            consumer=self.consumer,
-            bootstrap=self.bootstrap,
-            on_recreated=self.on_recreated,
-            max_versions=self.max_versions,
-            partition_by=self.partition_by,
-            properties=self.properties,
-            schema_mode=self.schema_mode,
-            audit=self.audit,
-            unit_column=self.unit_column,
-            on_redo=self.on_redo,
-            exactly_once=self.exactly_once,
             key=parse_key(self.key),
             deps=[parse_key(key) for key in self.deps],
             automation_condition=on_cron or DeltaAutomation.on_new_data(),
-            group_name=self.group_name,
+            **{name: getattr(self, name) for name in _OF_ASSET},
         )(_function(self.function, context))
         return dg.Definitions(assets=[made])
 
@@ -297,61 +243,40 @@ class DeltaMaintenanceComponent(_DeltaComponent):
     """Compaction, purge, checkpoint, vacuum and cleanup of the log, where a table's health asks for it: an asset a
     table, which is observed."""
 
-    tables: Annotated[dict[str, str], dg.Resolver.default(description="Name → where the table is.")]
-    cron: Annotated[str | None, dg.Resolver.default(description="When to look at the tables. None: by hand.")] = None
+    tables: Annotated[dict[str, str], about("Name → where the table is.")]
+    cron: Annotated[str | None, about("When to look at the tables. None: by hand.")] = None
     consumers: Annotated[
-        dict[str, list[str]],
-        dg.Resolver.default(
-            description="Name → tables that incremental assets fill from it: what they still have to read is kept."
-        ),
-    ] = Field(default={})
-    min_compactable_files: Annotated[int, dg.Resolver.default(description="Compact from so many on.")] = (
-        _POLICY.min_compactable_files
+        dict[str, list[str]], about("Name → tables that incremental assets fill from it: their unread files stay.")
+    ] = Field({})
+    min_compactable_files: Annotated[int, about("Compact from so many on.")] = _DUE.min_compactable_files
+    max_commits_since_checkpoint: Annotated[int, about("More commits make a checkpoint due.")] = (
+        _DUE.max_commits_since_checkpoint
     )
-    max_commits_since_checkpoint: Annotated[
-        int, dg.Resolver.default(description="More commits make a checkpoint due.")
-    ] = _POLICY.max_commits_since_checkpoint
-    min_expired_tombstones: Annotated[
-        int, dg.Resolver.default(description="So many expired files make vacuum due.")
-    ] = _POLICY.min_expired_tombstones
-    max_deleted_rows_ratio: Annotated[
-        float, dg.Resolver.default(description="A greater share of rows marked as deleted makes a purge due.")
-    ] = _POLICY.max_deleted_rows_ratio
-    min_expired_log_files: Annotated[
-        int, dg.Resolver.default(description="So many expired files of the log make its cleanup due.")
-    ] = _POLICY.min_expired_log_files
-    target_file_size_bytes: Annotated[
-        int | None, dg.Resolver.default(description="Of compaction; by default the table's.")
-    ] = None
-    vacuum_retention_hours: Annotated[
-        float | None, dg.Resolver.default(description="By default, and at least, the table's.")
-    ] = None
-    vacuum_dry_run_only: Annotated[
-        bool, dg.Resolver.default(description="Report what vacuum would delete, delete nothing.")
-    ] = False
-    pool: Annotated[str | None, dg.Resolver.default(description="The concurrency pool of the assets.")] = DEFAULT_POOL
-    key_prefix: Annotated[str, dg.Resolver.default(description="The first parts of their keys.")] = "maintenance"
-    group_name: Annotated[str | None, dg.Resolver.default(description="Their group.")] = "maintenance"
+    min_expired_tombstones: Annotated[int, about("So many expired files make vacuum due.")] = (
+        _DUE.min_expired_tombstones
+    )
+    max_deleted_rows_ratio: Annotated[float, about("A greater share of deleted rows makes a purge due.")] = (
+        _DUE.max_deleted_rows_ratio
+    )
+    min_expired_log_files: Annotated[int, about("So many expired files of the log make its cleanup due.")] = (
+        _DUE.min_expired_log_files
+    )
+    target_file_size_bytes: Annotated[int | None, about("Of compaction; by default the table's.")] = None
+    vacuum_retention_hours: Annotated[float | None, about("By default, and at least, the table's.")] = None
+    vacuum_dry_run_only: Annotated[bool, about("Report what vacuum would delete, delete nothing.")] = False
+    pool: Annotated[str | None, about("The concurrency pool of the assets.")] = DEFAULT_POOL
+    key_prefix: Annotated[str, about("The first parts of their keys.")] = "maintenance"
+    group_name: Annotated[str | None, about("Their group.")] = "maintenance"
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         return dg.Definitions(
             assets=build_delta_maintenance_assets(
                 {name: self.resource(uri) for name, uri in self.tables.items()},
-                policy=MaintenancePolicy(
-                    self.min_compactable_files,
-                    self.max_commits_since_checkpoint,
-                    self.min_expired_tombstones,
-                    self.max_deleted_rows_ratio,
-                    self.min_expired_log_files,
-                ),
-                target_file_size_bytes=self.target_file_size_bytes,
-                vacuum_retention_hours=self.vacuum_retention_hours,
-                vacuum_dry_run_only=self.vacuum_dry_run_only,
+                policy=MaintenancePolicy(**{name: getattr(self, name) for name in _OF_POLICY}),
                 consumers={name: [self.resource(uri) for uri in uris] for name, uris in self.consumers.items()},
                 key_prefix=parse_key(self.key_prefix).path,
-                group_name=self.group_name,
-                pool=self.pool,
                 automation_condition=None if self.cron is None else dg.AutomationCondition.on_cron(self.cron),
+                **{name: getattr(self, name) for name in _OF_MAINTENANCE},
             )
         )
 

@@ -1,37 +1,46 @@
-"""Assets that process the changes of other tables, and commit their cursors together with their rows."""
+"""Assets that process the changes of other tables, and commit their cursors together with their rows: one asset of one
+table, or several of one function."""
 
 # No postponed annotations in this file: Dagster reads them as they are.
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from inspect import unwrap
+from itertools import combinations
 from typing import TYPE_CHECKING, Any, get_args
 from typing import Literal as OneOf
+from weakref import WeakKeyDictionary
 
 import dagster as dg
 
 from delta_orch.arguments import checked, checked_constructor
-from delta_orch.dagster.all_tables import ensure_own_cursors, remember_tables
 from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
 from delta_orch.dagster.batch_function import BatchFunction, Returned
-from delta_orch.dagster.column_lineage import column_lineage
-from delta_orch.dagster.metadata import Metadata, data_version, outcome_metadata, place_metadata, report_metadata
-from delta_orch.dagster.output_place import shares_folder
+from delta_orch.dagster.metadata import (
+    Metadata,
+    column_lineage,
+    data_version,
+    outcome_metadata,
+    place_metadata,
+    report_metadata,
+)
+from delta_orch.dagster.outputs import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, read_run, retry_conflicts
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     PLACE_KEYS,
-    ensure_deletes,
     ensure_unit_column,
+    ensure_versions,
     refuse_old_names,
     refuse_slips,
 )
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, InvalidRequestError
-from delta_orch.pipeline.audit import Audit, AuditLike, as_audits
+from delta_orch.pipeline.audit import AuditLike, as_audits
 from delta_orch.pipeline.incremental import (
     Bootstrap,
     ChangeBatch,
@@ -91,8 +100,68 @@ class DeltaOut:
     unit_column: str | None = None
     on_redo: OnRedo = "replace"
     exactly_once: bool = True
+    delete_marker: str | None = None
+    full_snapshot: bool = False
     key: dg.AssetKey | str | Sequence[str] | None = None
     spec: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """How the sources of an incremental asset are read. The arguments are those of `delta_asset`."""
+
+    sources: Mapping[str, TableOrKey]
+    consumer: str | None
+    bootstrap: Bootstrap
+    on_recreated: OnRecreated
+    max_versions: int | None
+    engine: EngineName
+    conflict_retries: int
+
+    def readers(self, context: dg.AssetExecutionContext, target: DeltaTable) -> dict[str, IncrementalReader]:
+        """A reader for each source. Of several cursors in one table each is named after its source."""
+        own = self.consumer or default_consumer(target.uri)
+        return {
+            name: IncrementalReader(
+                table_of(context, source),
+                target,
+                consumer=f"{own}:{name}" if name else own,
+                base=self.consumer,
+                bootstrap=self.bootstrap,
+                on_recreated=self.on_recreated,
+                max_versions=self.max_versions,
+            )
+            for name, source in self.sources.items()
+        }
+
+    def step(
+        self, context: dg.AssetExecutionContext, out: DeltaOut, key: dg.AssetKey
+    ) -> tuple[IncrementalStep, dict[str, IncrementalReader]]:
+        """The step that writes a table, without its attempt, and its readers.
+
+        Raises:
+            InvalidRequestError: Nothing says how it writes, and the tables do not share partition columns.
+        """
+        table = table_of(context, out.table)
+        readers = self.readers(context, table)
+        if out.write is None:
+            _ensure_shared_partitions(table, out, next(iter(readers.values())).source)
+        step = IncrementalStep(
+            key.to_user_string(),
+            table,
+            out.write or "overwrite_changed",
+            merge_keys=tuple(out.merge_keys or ()),
+            sequence_by=out.sequence_by,
+            delete_marker=out.delete_marker,
+            full_snapshot=out.full_snapshot,
+            schema_mode=parse_schema_mode(out.schema_mode),
+            engine=self.engine,
+            options={"partition_by": None if table.exists() else out.partition_by, "properties": out.properties},
+            audits=as_audits(out.audit),
+            unit_column=out.unit_column,
+            on_redo=out.on_redo,
+        )
+        return step, readers
 
 
 @checked
@@ -184,35 +253,29 @@ def delta_asset(
             for, or a function that is a generator or takes no batch.
         InvalidPropertyError: `properties` that no table takes.
     """
-    sources = incremental_from if isinstance(incremental_from, Mapping) else {"": incremental_from}
     out = DeltaOut(
         table, write, merge_keys, sequence_by, partition_by, properties, schema_mode, audit, unit_column, on_redo,
-        exactly_once,
+        exactly_once, delete_marker, full_snapshot,
     )  # fmt: skip
-    ensure_sound(sources, out, asset_arguments, on_recreated, max_versions)
-    ensure_deletes(write or "", delete_marker, full_snapshot)
-    keys = {key for key in (*sources.values(), table) if isinstance(key, str)}
+    reading = Reading(
+        _by_name(incremental_from), consumer, bootstrap, on_recreated, max_versions, engine, conflict_retries
+    )
+    ensure_sound(reading, out, asset_arguments)
     audits = as_audits(audit)
 
     def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
         called = BatchFunction(function)
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
-            target = table_of(context, table)
-            readers = readers_of(context, sources, target, consumer, bootstrap, on_recreated, max_versions)
-            step = step_of(out, target, readers, engine, audits)
-            step = replace(step, delete_marker=delete_marker, full_snapshot=full_snapshot)
+            is_refresh, arguments = called.full_refresh(context, arguments)
             returned = Returned()
-            is_refresh, given = called.full_refresh(context, arguments)
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
                 nonlocal returned
-                returned = called(context, batches.get("", batches), given)
+                returned = called(context, batches.get("", batches), arguments)
                 return returned.rows
 
-            yield from process(
-                context, context.asset_key, step, readers, rows, lambda: returned, conflict_retries, out, is_refresh
-            )
+            yield from process(context, context.asset_key, out, reading, rows, lambda: returned, is_refresh)
 
         called.describe(compute, has_schema="config_schema" in asset_arguments)
         arguments = {
@@ -226,15 +289,149 @@ def delta_asset(
         nothing: Any = dg.Nothing
         asset: dg.AssetsDefinition = dg.asset(
             kinds={"deltalake", *(kinds or ())},
-            required_resource_keys={*keys, *(required_resource_keys or ())},
+            required_resource_keys={*_resource_keys(reading, [out]), *(required_resource_keys or ())},
             output_required=False,
             dagster_type=nothing,
             **arguments,
         )(compute)
-        remember_tables(asset, {asset.key: table}, sources, consumer)
+        _remember(asset, {asset.key: table}, reading)
         return asset
 
     return decorate
+
+
+@checked
+def delta_multi_asset(
+    *,
+    incremental_from: Sources,
+    outs: Mapping[str, DeltaOut],
+    bootstrap: Bootstrap = "snapshot",
+    on_recreated: OnRecreated = "error",
+    max_versions: int | None = None,
+    engine: EngineName = "auto",
+    conflict_retries: int = DEFAULT_CONFLICT_RETRIES,
+    required_resource_keys: set[str] | None = None,
+    **multi_asset_arguments: Any,
+) -> Callable[[Callable[..., object]], dg.AssetsDefinition]:
+    """Assets whose one function gets a `ChangeBatch` and returns rows for each table: a mapping by the names of `outs`.
+
+    ```python
+    @delta_multi_asset(incremental_from=bronze, outs={"orders": DeltaOut(orders), "refunds": DeltaOut(refunds)})
+    def split(batch: ChangeBatch):
+        rows = batch.scan().to_arrow()
+        return {"orders": rows.filter(pc.field("amount") >= 0), "refunds": rows.filter(pc.field("amount") < 0)}
+    ```
+
+    Each table has its own cursor, committed with its rows. Tables that stand at the same place get their rows from one
+    call. After a kill between two commits, the tables that are behind are processed, and the others left alone. After
+    a failure, executing the step again writes all tables anew. Assets can be materialized one by one; the rows of the
+    others are then thrown away.
+
+    Args:
+        incremental_from: As of `delta_asset`, as are the other arguments of the same names.
+        outs: Name → table.
+        multi_asset_arguments: As `dg.multi_asset` takes them.
+
+    Raises:
+        InvalidRequestError: As `delta_asset`; or two outputs share a table.
+    """
+    if not outs:
+        raise InvalidRequestError("outs names no table", remedy="Map names to DeltaOut")
+    for name in ("specs", "outs", "deps", "can_subset", "check_specs"):
+        if name in multi_asset_arguments:
+            raise InvalidRequestError(
+                f"delta_multi_asset takes no {name}", remedy="Describe each asset in its DeltaOut"
+            )
+    if any(_is_same_place(one.table, other.table) for one, other in combinations(outs.values(), 2)):
+        raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
+    reading = Reading(_by_name(incremental_from), None, bootstrap, on_recreated, max_versions, engine, conflict_retries)
+    for out in outs.values():
+        ensure_no_settings(_of_spec(out, "metadata"))
+        ensure_sound(reading, out, multi_asset_arguments)
+    keys = {name: dg.AssetKey.from_coercible(out.key or name) for name, out in outs.items()}
+
+    def decorate(function: Callable[..., object]) -> dg.AssetsDefinition:
+        called = BatchFunction(function)
+
+        def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
+            is_refresh, arguments = called.full_refresh(context, arguments)
+            calls: dict[object, tuple[Returned, Mapping[str, ChangeBatch]]] = {}
+            returned = {name: Returned() for name in outs}
+
+            def rows_of(name: str, asked: Mapping[str, ChangeBatch]) -> object:
+                place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in asked.items())
+                if place not in calls:
+                    batches = asked
+                    # One call gives the rows of all tables, so the batch is what is exact for each of them.
+                    for other, out in outs.items():
+                        step, _ = reading.step(context, out, keys[other])
+                        batches = {n: step.guarded(batch) for n, batch in batches.items()}
+                    calls[place] = called(context, batches.get("", batches), arguments), batches
+                result, handed = calls[place]
+                for n, batch in asked.items():
+                    batch.read.update(handed[n].read)
+                rows = result.rows
+                if not isinstance(rows, Mapping) or set(rows) != set(outs):
+                    raise InvalidRequestError(
+                        f"The function of a delta_multi_asset returned {type(rows).__name__}, not rows for each output",
+                        cause=f"It has {sorted(rows) if isinstance(rows, Mapping) else 'no names'}",
+                        remedy=f"Return a dict with {', '.join(outs)}; rows that are empty where there are none",
+                    )
+                returned[name] = Returned(rows[name])
+                return rows[name]
+
+            for name, out in outs.items():
+                if keys[name] in context.selected_asset_keys:
+                    rows = partial(rows_of, name)
+                    result_of = partial(returned.__getitem__, name)
+                    yield from process(context, keys[name], out, reading, rows, result_of, is_refresh)
+
+        called.describe(compute, has_schema="config_schema" in multi_asset_arguments)
+        compute.__annotations__.pop("return")
+        specs = [
+            dg.AssetSpec(
+                keys[name],
+                skippable=True,
+                **{
+                    **(out.spec or {}),
+                    "kinds": {"deltalake", *_of_spec(out, "kinds")},
+                    "metadata": {
+                        **definition_metadata(function, out.table),
+                        **((out.spec or {}).get("metadata") or {}),
+                    },
+                },
+            )
+            for name, out in outs.items()
+        ]
+        made: dg.AssetsDefinition = dg.multi_asset(
+            specs=specs,
+            can_subset=True,
+            check_specs=[spec for name, out in outs.items() for spec in audit_specs(keys[name], as_audits(out.audit))],
+            required_resource_keys={*_resource_keys(reading, outs.values()), *(required_resource_keys or ())},
+            **{"name": function.__name__, **multi_asset_arguments},
+        )(compute)
+        _remember(made, {keys[name]: out.table for name, out in outs.items()}, reading)
+        return made
+
+    return decorate
+
+
+def place_of(table: TableOrKey) -> str:
+    """A location, or the resource key that names one. A variable is read."""
+    return table if isinstance(table, str) else table.table().uri.rstrip("/")
+
+
+def _of_spec(out: DeltaOut, name: str) -> Any:
+    return (out.spec or {}).get(name) or {}
+
+
+def _by_name(sources: Sources) -> Mapping[str, TableOrKey]:
+    """The sources by name; a single one has none."""
+    return sources if isinstance(sources, Mapping) else {"": sources}
+
+
+def _resource_keys(reading: Reading, outs: Iterable[DeltaOut]) -> set[str]:
+    return {key for key in (*reading.sources.values(), *(out.table for out in outs)) if isinstance(key, str)}
 
 
 def definition_metadata(function: Callable[..., object], table: TableOrKey) -> Metadata:
@@ -259,16 +456,11 @@ def _key_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> dg
     return dg.AssetKey([*([prefix] if isinstance(prefix, str) else prefix), name])
 
 
-def ensure_sound(
-    sources: Mapping[str, TableOrKey],
-    out: DeltaOut,
-    asset_arguments: Mapping[str, object],
-    on_recreated: OnRecreated,
-    max_versions: int | None,
-) -> None:
+def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, object]) -> None:
+    sources = reading.sources
     write = out.write
     refuse_old_names([*asset_arguments, write or ""])
-    ensure_max_versions(max_versions)
+    ensure_max_versions(reading.max_versions)
     if write is not None and write not in WRITES:
         raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(WRITES)}")
     if (write in ("merge", "scd2")) != bool(out.merge_keys) or isinstance(out.merge_keys, str):
@@ -276,17 +468,14 @@ def ensure_sound(
             "write='merge' or 'scd2' and merge_keys go together",
             remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'scd2'",
         )
+    ensure_versions(write, out.sequence_by, out.delete_marker, out.full_snapshot)
     ensure_unit_column(write, out.unit_column)
-    if write == "append" and on_recreated == "bootstrap":
+    if write == "append" and reading.on_recreated == "bootstrap":
         raise InvalidRequestError(
             "write='append' cannot start again when a source is recreated",
             cause="All rows of the new source would be added to those that came from the old one",
             remedy="Leave on_recreated='error'. When a source was recreated, launch a run with full_refresh: true, "
             "which replaces the rows of the old one",
-        )
-    if (write == "scd2") != (out.sequence_by is not None):
-        raise InvalidRequestError(
-            "write='scd2' and sequence_by go together", remedy="Name the column that orders the versions of a key"
         )
     parse_schema_mode(out.schema_mode)
     split_options({"partition_by": out.partition_by, "properties": out.properties})
@@ -335,42 +524,11 @@ def ensure_no_settings(metadata: object) -> None:
 def _is_same_place(one: TableOrKey, other: TableOrKey) -> bool:
     if isinstance(one, str) or isinstance(other, str):
         return one == other
-    uris = [resource.table_uri for resource in (one, other)]
-    if any(isinstance(uri, dg.EnvVar) for uri in uris):
-        return False
+    variables = [isinstance(resource.table_uri, dg.EnvVar) for resource in (one, other)]
+    if any(variables):
+        return all(variables) and one.table_uri == other.table_uri
     first, second = (resource.table().uri.rstrip("/").split("/") for resource in (one, other))
     return shares_folder(first, second)
-
-
-def step_of(
-    out: DeltaOut,
-    table: DeltaTable,
-    readers: Mapping[str, IncrementalReader],
-    engine: EngineName,
-    audits: Sequence[Audit] = (),
-    *,
-    name: str = "",
-) -> IncrementalStep:
-    """The step that writes to a table. `process` fills in its name.
-
-    Raises:
-        InvalidRequestError: Nothing says how it writes, and the tables do not share partition columns.
-    """
-    if out.write is None:
-        _ensure_shared_partitions(table, out, next(iter(readers.values())).source)
-    return IncrementalStep(
-        name,
-        table,
-        out.write or "overwrite_changed",
-        merge_keys=tuple(out.merge_keys or ()),
-        sequence_by=out.sequence_by,
-        schema_mode=parse_schema_mode(out.schema_mode),
-        engine=engine,
-        options={"partition_by": out.partition_by, "properties": out.properties},
-        audits=tuple(audits),
-        unit_column=out.unit_column,
-        on_redo=out.on_redo,
-    )
 
 
 def _ensure_shared_partitions(table: DeltaTable, out: DeltaOut, source: DeltaTable) -> None:
@@ -389,31 +547,6 @@ def _ensure_shared_partitions(table: DeltaTable, out: DeltaOut, source: DeltaTab
     )
 
 
-def readers_of(
-    context: dg.AssetExecutionContext,
-    sources: Mapping[str, TableOrKey],
-    target: DeltaTable,
-    consumer: str | None,
-    bootstrap: Bootstrap,
-    on_recreated: OnRecreated,
-    max_versions: int | None,
-) -> dict[str, IncrementalReader]:
-    """A reader for each source. Of several cursors in one table each is named after its source."""
-    own = consumer or default_consumer(target.uri)
-    return {
-        name: IncrementalReader(
-            table_of(context, source),
-            target,
-            consumer=f"{own}:{name}" if name else own,
-            base=consumer,
-            bootstrap=bootstrap,
-            on_recreated=on_recreated,
-            max_versions=max_versions,
-        )
-        for name, source in sources.items()
-    }
-
-
 def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable:
     resource = getattr(context.resources, table) if isinstance(table, str) else table
     if not isinstance(resource, DeltaTableResource):
@@ -426,32 +559,26 @@ def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable
 def process(
     context: dg.AssetExecutionContext,
     key: dg.AssetKey,
-    step: IncrementalStep,
-    readers: Mapping[str, IncrementalReader],
+    out: DeltaOut,
+    reading: Reading,
     rows: Callable[[Mapping[str, ChangeBatch]], object],
     returned: Callable[[], Returned],
-    conflict_retries: int,
-    out: DeltaOut,
     full_refresh: bool,
 ) -> Iterator[object]:
     """Process what is new for an asset, and tell Dagster what came of it.
 
     Args:
-        step: Its name, what the table is to be and who writes are filled in here.
         returned: What the function of the asset has returned for it, afterwards.
         full_refresh: Start anew from the sources as they are.
     """
     run = read_run(context)
     ensure_own_cursors(context, key)
-    name, options = key.to_user_string(), step.options.copy()
-    if step.table.exists():
-        options["partition_by"] = None
-    options["user_metadata"] = run.user_metadata(name)
-    units = asset_units(key.path, run, None, adds=True, by_run=True)
-    step = replace(step, name=name, options=options, attempt=run.attempt(units) if out.exactly_once else None)
+    step, readers = reading.step(context, out, key)
+    attempt = run.attempt(asset_units(key.path, run, None, adds=True, by_run=True)) if out.exactly_once else None
+    step = replace(step, attempt=attempt, options={**step.options, "user_metadata": run.user_metadata(step.name)})
     started = time.perf_counter()
     try:
-        with retry_conflicts(conflict_retries):
+        with retry_conflicts(reading.conflict_retries):
             report = step.process_all(readers, rows, full_refresh=full_refresh)
     except AuditFailedError as error:
         yield from audit_results(findings_of(error), key)
@@ -460,16 +587,15 @@ def process(
     seconds = time.perf_counter() - started
     is_news = report.outcome not in ("nothing new", "fenced")
     is_news = is_news or _has_untold_commit(context.instance, key, report, [one.consumer for one in readers.values()])
-    audits = [audit.name for audit in step.audits]
-    yield from _results_of(context, key, report, returned(), audits, seconds, is_news=is_news)
+    yield from _results_of(context, key, step, report, returned(), seconds, is_news=is_news)
 
 
 def _results_of(
     context: dg.AssetExecutionContext,
     key: dg.AssetKey,
+    step: IncrementalStep,
     report: StepReport,
     returned: Returned,
-    audits: Sequence[str],
     seconds: float,
     *,
     is_news: bool,
@@ -477,12 +603,12 @@ def _results_of(
     """The event of an asset that a run yields: a materialization, or an observation where there was nothing new.
 
     Args:
-        audits: The checks that are audits, not the function's own.
         is_news: The table has rows that Dagster has not been told of.
     """
     name = ".".join(key.path)
     definition = context.assets_def.metadata_by_key.get(key)
     metadata = incremental_metadata(name, report, context.run.run_id, seconds, definition)
+    metadata["delta/write"] = step.mode
     if report.batches:
         graph = context.job_def.asset_layer.asset_graph
         metadata |= column_lineage(returned.rows, report, key, graph, context.instance)
@@ -490,6 +616,7 @@ def _results_of(
     version = None if report.version is None else data_version(report.snapshot())
     # Without a batch the function, which gives the results of the asset's checks, was not called.
     checked = list(returned.check_results if report.batches else _check_results_that_stand(context, key))
+    audits = [audit.name for audit in step.audits]
     if report.batches and audits:
         # What another attempt has committed was audited by it.
         standing = [last for last in _check_results_that_stand(context, key) if last.check_name in audits]
@@ -573,3 +700,51 @@ def incremental_metadata(
         ends = {batch.source.uri: batch.ending_version for batch in report.batches}
         metadata["delta/source_versions"] = dg.JsonMetadataValue(ends)
     return metadata
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalTables:
+    """What writes tables itself: output → table, the tables that all of them are filled from, by name, and what the
+    cursors are called."""
+
+    written: Mapping[str, TableOrKey]
+    sources: Mapping[str, TableOrKey]
+    consumer: str | None = None
+
+
+INCREMENTAL: "WeakKeyDictionary[dg.NodeDefinition, IncrementalTables]" = WeakKeyDictionary()
+"""By the node, which all copies of an assets definition share."""
+
+
+def _remember(asset: dg.AssetsDefinition, tables: Mapping[dg.AssetKey, TableOrKey], reading: Reading) -> None:
+    written = {name: tables[key] for name, key in asset.keys_by_output_name.items()}
+    INCREMENTAL[asset.node_def] = IncrementalTables(written, reading.sources, reading.consumer)
+
+
+def ensure_own_cursors(context: dg.AssetExecutionContext, key: dg.AssetKey) -> None:
+    """Check that no other asset of the code location goes by a cursor of this one. Of a run that was not launched from
+    a code location the assets of its job are known.
+
+    Raises:
+        InvalidRequestError: One does. Each would be handed only what the other has not read.
+    """
+    # The graph of a job has no assets but those that it runs.
+    is_launched = context.run.remote_job_origin is not None
+    graph = context.repository_def.asset_graph if is_launched else context.job_def.asset_layer.asset_graph
+    own = _cursors(graph.get(key).assets_def, key)
+    for other in sorted(graph.materializable_asset_keys - {key}):
+        asset = graph.get(other).assets_def
+        if asset.node_def in INCREMENTAL and own & _cursors(asset, other):
+            raise InvalidRequestError(
+                f"The assets {key.to_user_string()} and {other.to_user_string()} read one source into one table, and "
+                "share its cursor",
+                cause="Each would be handed only what the other has not read, so rows would be missing",
+                remedy="Give each a cursor of its own: @delta_asset(consumer='…')",
+            )
+
+
+def _cursors(asset: dg.AssetsDefinition, key: dg.AssetKey) -> set[tuple[str | None, ...]]:
+    """The cursors of an incremental asset: where they are, what they are called, and of which tables."""
+    found = INCREMENTAL[asset.node_def]
+    table = place_of(found.written[asset.get_output_name_for_asset_key(key)])
+    return {(table, found.consumer, name, place_of(source)) for name, source in found.sources.items()}

@@ -2,30 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from difflib import get_close_matches
-from typing import Any
+from types import FrameType
+from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
-from delta_orch.dagster.column_lineage import LINEAGE, column_lineage
-from delta_orch.dagster.inputs import input_name, load_value
-from delta_orch.dagster.loading import check_on_loading
+from delta_orch.dagster.inputs import input_name, load_value, unwrap_optional
 from delta_orch.dagster.metadata import (
+    LINEAGE,
     STORAGE_KIND,
     TABLE_RESOURCE,
+    column_lineage,
     data_version,
     partition_row_counts,
     report_metadata,
     warn_of_many_files,
 )
-from delta_orch.dagster.output_place import Place, asset_place, output_parts, table_place
-from delta_orch.dagster.own_version import op_attempt, repeat_conflicts
-from delta_orch.dagster.partition_selection import PartitionSelection, ensure_expression, written_partitions
+from delta_orch.dagster.outputs import Place, asset_place, op_attempt, output_parts, repeat_conflicts, table_place
+from delta_orch.dagster.partitions import PartitionSelection, ensure_expression, written_partitions
 from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.dagster.resource import resolve_env, resolve_options
 from delta_orch.dagster.run import (
@@ -42,17 +43,16 @@ from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     PLACE_KEYS,
+    UNIT_KINDS,
     WRITTEN_KEYS,
     AssetSettings,
-    parse_on_redo,
+    parse_choice,
     parse_settings,
-    parse_unit,
     parse_write,
     plain_metadata,
     refuse_old_names,
     refuse_slips,
 )
-from delta_orch.dagster.values import unwrap_optional
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.select import can_be_read_again
 from delta_orch.errors import AuditFailedError, InvalidRequestError
@@ -62,11 +62,16 @@ from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import OPS
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
-from delta_orch.pipeline.unit import Attempt
+from delta_orch.pipeline.unit import ON_REDO, Attempt
 from delta_orch.protocol.types import StructType
 from delta_orch.writing.target import split_options
 
-ENGINES = ("auto", "spark", "local")
+if TYPE_CHECKING:
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.expressions.nodes import Expression
+
+
+_CHOICES = {"unit": UNIT_KINDS, "on_redo": ON_REDO, "engine": ("auto", "spark", "local")}
 
 ADDING = ("append", "merge", "scd2")
 """Writes that leave the rows of other runs. Without partitions, each run is a unit."""
@@ -160,8 +165,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     def _check_choice(cls, value: str, info: ValidationInfo) -> str:
         if isinstance(value, dg.EnvVar):
             return value
-        parsers = {"write": parse_write, "unit": parse_unit, "on_redo": parse_on_redo, "engine": _parse_engine}
-        return parsers[info.field_name or ""](value)
+        name = str(info.field_name)
+        return parse_write(value) if name == "write" else parse_choice(name, value, _CHOICES[name])
 
     @field_validator("properties", mode="before")
     @classmethod
@@ -297,7 +302,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             table,
             mode,
             attempt=attempt,
-            on_redo=settings.on_redo or parse_on_redo(self.on_redo),
+            on_redo=settings.on_redo or parse_choice("on_redo", self.on_redo, ON_REDO),
             fences=_order(context.asset_key, attempt) if mode == "overwrite_partitions" and selection is None else (),
             unit_column=unit_column if is_asset else None,
             where=where,
@@ -342,7 +347,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             return op_attempt(context, run, exactly_once=exactly_once)
         if not exactly_once:
             return None
-        by_run = (settings.unit or parse_unit(self.unit)) == "run"
+        by_run = (settings.unit or parse_choice("unit", self.unit, UNIT_KINDS)) == "run"
         if by_run and settings.write not in ADDING:
             raise InvalidRequestError(
                 f"unit='run' is for writes that add rows, and here write={settings.write!r}",
@@ -518,11 +523,49 @@ def _order(key: dg.AssetKey, attempt: Attempt | None) -> tuple[TxnId, ...]:
     return (TxnId(f"dagster-order:{asset_writer(key.path)}", attempt.order, ordered=True),)
 
 
-def _parse_engine(engine: object) -> str:
-    if engine not in ENGINES:
-        raise InvalidRequestError(f"There is no engine {engine!r}", remedy=f"Use one of {', '.join(ENGINES)}")
-    return str(engine)
-
-
 def _names(columns: Sequence[str]) -> set[str]:
     return {name.lower() for name in columns}
+
+
+AssetCheck = Callable[[dg.AssetsDefinition, dg.AssetKey], None]
+
+_BINDING = "merge_resource_defs"
+"""The function of Dagster that gives an asset its resources (1.12, 1.13). It asks each of them what it needs."""
+
+
+def check_on_loading(resource: Any, check: AssetCheck) -> Any:
+    """A resource's definition that checks the assets whose outputs it manages, as Dagster binds it to them:
+    `Definitions.validate_loadable`, `dg check defs`, and the start of a code location fail where the check does.
+
+    Dagster tells a resource nothing of the assets it is bound to, so they are looked up in the function that binds it.
+    Where a release of Dagster has none of that name, the checks are made when the asset runs, before it writes.
+
+    Args:
+        resource: The definition.
+        check: Is called with the asset and each of its keys, and raises what is wrong.
+    """
+    asked = resource.get_resource_requirements
+    if "get_resource_requirements" in vars(resource):
+        return resource
+
+    def get_resource_requirements(source_key: str | None = None) -> Iterator[Any]:
+        asset = _bound_asset(sys._getframe(1))
+        if asset is not None:
+            for key in asset.keys if asset.is_executable else ():
+                if asset.get_io_manager_key_for_asset_key(key) == source_key:
+                    check(asset, key)
+        yield from asked(source_key)
+
+    resource.get_resource_requirements = get_resource_requirements
+    return resource
+
+
+def _bound_asset(frame: FrameType | None) -> dg.AssetsDefinition | None:
+    for _ in range(3):
+        if frame is None:
+            return None
+        if frame.f_code.co_name == _BINDING:
+            asset = frame.f_locals.get("requires_resources")
+            return asset if isinstance(asset, dg.AssetsDefinition) else None
+        frame = frame.f_back
+    return None

@@ -5,16 +5,20 @@ checkpoint, vacuum and cleanup of the log."""
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
 
 import dagster as dg
 
 from delta_orch.arguments import checked
+from delta_orch.dagster.incremental import INCREMENTAL, TableOrKey, place_of
+from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.metadata import Metadata, data_version
-from delta_orch.dagster.output_place import parse_key, shares_folder
+from delta_orch.dagster.outputs import parse_key, shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
+from delta_orch.dagster.settings import plain_metadata
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
@@ -30,10 +34,10 @@ from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.verbs.vacuum import VacuumResult
 
 DEFAULT_POOL = "delta_maintenance"
+HOURLY = dg.AutomationCondition.on_cron("0 * * * *")
 
 Work = Callable[[DeltaTable, TableSnapshot, str, bool], Metadata]
-"""Table, the version that was measured, the run's words for the commit, and whether to report only. What was done; an
-empty mapping where nothing was."""
+"""Table, measured version, user metadata of the commit, dry run → metadata; `changed`: whether it did anything."""
 Deps = Sequence[dg.AssetsDefinition | dg.AssetKey | str]
 
 
@@ -107,7 +111,9 @@ def build_delta_maintenance_assets(
     for name, resource in tables.items():
         key = dg.AssetKey([*prefix, *parse_key(name).path])
         readers = (consumers or {}).get(name, ())
-        steps = _steps(target_file_size_bytes, vacuum_retention_hours, vacuum_dry_run_only, readers)
+        steps = _steps(
+            policy or MaintenancePolicy(), target_file_size_bytes, vacuum_retention_hours, vacuum_dry_run_only, readers
+        )
         spec = dg.AssetSpec(
             key,
             deps=_as_list((deps or {}).get(name)),
@@ -120,7 +126,7 @@ def build_delta_maintenance_assets(
             # Dagster marks it as beta; who calls this builder has chosen it.
             warnings.filterwarnings("ignore", message="Function `multi_observable_source_asset`")
             make: Any = dg.multi_observable_source_asset(specs=[spec], name="__".join(key.path))
-        made: dg.AssetsDefinition = make(_observe(resource, key, _due(policy or MaintenancePolicy()), steps))
+        made: dg.AssetsDefinition = make(_observe(resource, key, steps))
         # The decorator takes none.
         made.op._pool = pool
         assets.append(made)
@@ -143,22 +149,8 @@ def _ensure_separate(tables: Mapping[str, DeltaTableResource]) -> None:
             )
 
 
-def _due(policy: MaintenancePolicy) -> dict[str, Callable[[TableHealth], bool]]:
-    """The steps, in their order, and when they are due."""
-    return {
-        "compaction": policy.needs_optimize,
-        "purge": policy.needs_purge,
-        "checkpoint": policy.needs_checkpoint,
-        "vacuum": policy.needs_vacuum,
-        "log_cleanup": policy.needs_log_cleanup,
-    }
-
-
 def _observe(
-    resource: DeltaTableResource,
-    key: dg.AssetKey,
-    due: Mapping[str, Callable[[TableHealth], bool]],
-    steps: Mapping[str, Work],
+    resource: DeltaTableResource, key: dg.AssetKey, steps: Mapping[str, tuple[Callable[[TableHealth], bool], Work]]
 ) -> Callable[..., Iterator[dg.ObserveResult]]:
     def maintain(context: dg.AssetExecutionContext, config: MaintenanceConfig) -> Iterator[dg.ObserveResult]:
         table = resource.table()
@@ -169,28 +161,28 @@ def _observe(
         run = read_run(context).user_metadata(key.to_user_string())
         health = read_table_health(snapshot, log=table.log)
         numbers = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
-        found: list[str] = []
+        due: list[str] = []
         done: list[str] = []
         details: Metadata = {}
-        for name, is_due in due.items():
+        for name, (is_due, work) in steps.items():
             if not is_due(health):
                 continue
-            found.append(name)
+            due.append(name)
             with retry_conflicts(DEFAULT_CONFLICT_RETRIES):
-                details |= steps[name](table, snapshot, run, config.dry_run)
+                details |= work(table, snapshot, run, config.dry_run)
             if details.pop("changed") and not config.dry_run:
                 done.append(name)
                 # What it left behind may be due now. An advanced snapshot knows no newer checkpoint.
                 table = resource.table()
                 snapshot = table.snapshot()
                 health = read_table_health(snapshot, log=table.log)
-        context.log.info("Due: %s. Done: %s.", ", ".join(found) or "nothing", ", ".join(done) or "nothing")
+        context.log.info("Due: %s. Done: %s.", ", ".join(due) or "nothing", ", ".join(done) or "nothing")
         newest = table.snapshot()
         yield dg.ObserveResult(
             asset_key=key,
             metadata={
                 "delta/done": ", ".join(done) or "none",
-                "delta/due": ", ".join(found) or "none",
+                "delta/due": ", ".join(due) or "none",
                 **numbers,
                 **details,
                 "delta/version": newest.version,
@@ -208,11 +200,14 @@ def _existing(consumers: Sequence[DeltaTableResource]) -> list[DeltaTable]:
 
 
 def _steps(
+    policy: MaintenancePolicy,
     target_file_size_bytes: int | None,
     retention_hours: float | None,
     dry_run_only: bool,
     consumers: Sequence[DeltaTableResource],
-) -> dict[str, Work]:
+) -> dict[str, tuple[Callable[[TableHealth], bool], Work]]:
+    """The steps in their order: when each is due, and what it does."""
+
     def compact(table: DeltaTable, snapshot: TableSnapshot, run: str, dry: bool) -> Metadata:
         result = None if dry else table.optimize(target_file_size_bytes=target_file_size_bytes, user_metadata=run)
         return _rewritten("compaction", result)
@@ -243,8 +238,12 @@ def _steps(
         }
 
     return {
-        "compaction": compact, "purge": purge, "checkpoint": checkpoint, "vacuum": vacuum, "log_cleanup": clean_up
-    }  # fmt: skip
+        "compaction": (policy.needs_optimize, compact),
+        "purge": (policy.needs_purge, purge),
+        "checkpoint": (policy.needs_checkpoint, checkpoint),
+        "vacuum": (policy.needs_vacuum, vacuum),
+        "log_cleanup": (policy.needs_log_cleanup, clean_up),
+    }
 
 
 def _rewritten(step: str, result: CommitResult | None) -> Metadata:
@@ -265,3 +264,86 @@ def _as_list(deps: dg.AssetsDefinition | dg.AssetKey | str | Deps | None) -> Dep
     if deps is None:
         return []
     return [deps] if isinstance(deps, dg.AssetsDefinition | dg.AssetKey | str) else list(deps)
+
+
+@checked
+def with_delta_maintenance(defs: dg.Definitions, **arguments: Any) -> dg.Definitions:
+    """Definitions, and beside them the maintenance of every Delta table that their assets write.
+
+    ```python
+    defs = with_delta_maintenance(dg.Definitions(assets=[flights, silver], resources={"io_manager": io_manager}))
+    ```
+
+    The tables are those that a `DeltaLakeIOManager`, a `@delta_asset` or a `@delta_multi_asset` writes. A table that
+    several assets write is maintained once, under the key of the first asset. Vacuum keeps the files that incremental
+    assets of the definitions still have to read. Observed tables are not maintained: others write them. Locations in
+    environment variables are read here.
+
+    Args:
+        arguments: As of `build_delta_maintenance_assets`, but for `tables`, `deps` and `consumers`. By default
+            `automation_condition` measures every hour; None leaves it to you.
+
+    Raises:
+        InvalidRequestError: There is no table, or two of them lie in each other.
+    """
+    found = tables_of(defs)
+    if not found:
+        raise InvalidRequestError(
+            "No asset of these definitions writes a Delta table", remedy="Use build_delta_maintenance_assets"
+        )
+    assets = build_delta_maintenance_assets(
+        {name: table.resource for name, table in found.items()},
+        deps={name: table.written_by for name, table in found.items()},
+        consumers={name: table.read_by for name, table in found.items()},
+        **{"automation_condition": HOURLY, **arguments},
+    )
+    return dg.Definitions.merge(defs, dg.Definitions(assets=assets))
+
+
+@dataclass(slots=True)
+class FoundTable:
+    """A table of a code location: who writes it, and the tables that incremental assets fill from it."""
+
+    resource: DeltaTableResource
+    written_by: list[dg.AssetKey] = field(default_factory=list)
+    read_by: list[DeltaTableResource] = field(default_factory=list)
+
+
+def tables_of(defs: dg.Definitions) -> dict[str, FoundTable]:
+    """The key of the first asset that writes it, as text → table."""
+    found: dict[str, FoundTable] = {}
+    by_place: dict[str, str] = {}
+    graph = defs.resolve_asset_graph()
+    readers: list[tuple[str, DeltaTableResource]] = []
+    for key in sorted(graph.materializable_asset_keys):
+        asset = graph.get(key).assets_def
+        resource = _resource_of(key, asset, defs)
+        if resource is None:
+            continue
+        name = by_place.setdefault(place_of(resource), key.to_user_string())
+        found.setdefault(name, FoundTable(resource)).written_by.append(key)
+        if asset.node_def in INCREMENTAL:
+            sources = (_resolved(source, defs) for source in INCREMENTAL[asset.node_def].sources.values())
+            readers += [(place_of(source), resource) for source in sources if source is not None]
+    for place, reader in readers:
+        if place in by_place:
+            found[by_place[place]].read_by.append(reader)
+    return found
+
+
+def _resolved(table: TableOrKey, defs: dg.Definitions) -> DeltaTableResource | None:
+    resource = (defs.resources or {}).get(table) if isinstance(table, str) else table
+    return resource if isinstance(resource, DeltaTableResource) else None
+
+
+def _resource_of(key: dg.AssetKey, asset: dg.AssetsDefinition, defs: dg.Definitions) -> DeltaTableResource | None:
+    output_name = asset.get_output_name_for_asset_key(key)
+    if asset.node_def in INCREMENTAL:
+        return _resolved(INCREMENTAL[asset.node_def].written[output_name], defs)
+    output, _ = asset.node_def.resolve_output_to_origin(output_name, None)
+    manager = (defs.resources or {}).get(asset.get_io_manager_key_for_asset_key(key))
+    # An asset without a value is not the IO manager's.
+    if not isinstance(manager, DeltaLakeIOManager) or output.dagster_type.is_nothing:
+        return None
+    uri = manager.table_of(key, plain_metadata(asset.metadata_by_key.get(key))).uri
+    return DeltaTableResource(table_uri=uri, storage_options=manager.storage_options)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import dagster as dg
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env
+from delta_orch.delta_table import TableSnapshot
+from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.expressions.tree import disjunction
@@ -22,6 +25,7 @@ from delta_orch.pipeline.maintenance import ROW_COUNT_COLUMNS, count_rows, delet
 from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.protocol.types import StructType
+from delta_orch.scan.scan import Scan
 
 STORAGE_KIND = "deltalake"
 
@@ -58,10 +62,9 @@ def table_metadata(snapshot: Snapshot, table_name: str, definition: Mapping[str,
     Args:
         definition: The metadata of the asset's definition: what it says of columns that the table says nothing of.
     """
-    columns = column_schema(snapshot.schema, snapshot.partition_columns)
     declared = (definition or {}).get("dagster/column_schema")
     metadata: Metadata = {
-        "dagster/column_schema": _described(columns, declared),
+        "dagster/column_schema": column_schema(snapshot.schema, snapshot.partition_columns, declared),
         "dagster/table_name": table_name,
         "dagster/uri": snapshot.store.uri,
         "dagster/storage_kind": STORAGE_KIND,
@@ -101,7 +104,6 @@ def report_metadata(
         run_id = _run_in(report.recovered.commit_info)
     if run_id is not None and report.outcome in _OWN:
         metadata["delta/committed_by"] = dg.MetadataValue.dagster_run(run_id)
-    metadata["delta/summary"] = dg.MetadataValue.md(_summary(report, snapshot, metadata))
     if report.outcome in _OWN:
         metadata["delta/operation_metrics"] = dg.JsonMetadataValue(report.metrics)
         # Each a number of its own, as the UI plots them. The log has them as text.
@@ -121,7 +123,7 @@ _OWN = ("written", "replaced", "recovered")
 def outcome_metadata(report: StepReport) -> Metadata:
     """The outcome of a step, which the UI shows first."""
     metadata: Metadata = {"delta/outcome": report.outcome}
-    if report.rows_replaced is not None:
+    if report.rows_replaced is not None and report.outcome == "replaced":
         metadata["delta/rows_replaced"] = report.rows_replaced
     if report.fenced_by is not None:
         metadata["delta/fenced_by"] = dg.MetadataValue.dagster_run(report.fenced_by)
@@ -134,32 +136,10 @@ def _run_in(commit_info: Mapping[str, object] | None) -> str | None:
     return str(said["run_id"]) if said.get("orchestrator") == "dagster" and "run_id" in said else None
 
 
-def _summary(report: StepReport, snapshot: Snapshot, metadata: Metadata) -> str:
-    """What happened, in a table of Markdown."""
-    lines: list[tuple[str, object]] = [("outcome", report.outcome)]
-    if report.rows_replaced is not None:
-        lines.append(("rows replaced", report.rows_replaced))
-    if report.fenced_by is not None:
-        lines.append(("written by the newer run", report.fenced_by))
-    is_own = report.outcome in _OWN
-    lines.append(("committed version", report.version) if is_own else ("table at version", snapshot.version))
-    lines += [(_words(name), value) for name, value in report.metrics.items() if is_own]
-    lines += [("files of the table", metadata["delta/num_files"]), ("bytes of the table", metadata["delta/size_bytes"])]
-    if "dagster/row_count" in metadata:
-        lines.append(("rows of the table", metadata["dagster/row_count"]))
-    rows = [f"| {name} | {f'{value:,}' if isinstance(value, int) else markdown_text(value)} |" for name, value in lines]
-    return "\n".join(["| | |", "|---|---|", *rows])
-
-
 def markdown_text(value: object) -> str:
     """A value in a line of Markdown that looks as it is: nothing of it becomes a link, an image, HTML or a cell."""
     plain = "".join(c if c.isprintable() else " " for c in str(value))
     return re.sub(r"([!-/:-@\[-`{-~])", r"\\\1", plain)
-
-
-def _words(metric: str) -> str:
-    """`numOutputRows` as `output rows`."""
-    return _plain_name(metric).removeprefix("delta/metrics/").removeprefix("num_").replace("_", " ")
 
 
 def _plain_name(metric: str) -> str:
@@ -206,37 +186,78 @@ def _count_scope(files: pa.Table, scope: Expression, snapshot: Snapshot) -> int 
     return count_rows(files.filter(match.all_match))
 
 
-def _described(columns: dg.TableSchema, declared: object) -> dg.TableSchema:
-    """The columns, with the descriptions of a declaration where the table has no comment."""
+def column_schema(schema: StructType, partition_columns: tuple[str, ...], declared: object = None) -> dg.TableSchema:
+    """Dagster's picture of a table's columns. A declared `dg.TableSchema` describes those without a comment."""
     declared = declared.value if isinstance(declared, dg.MetadataValue) else declared
-    if not isinstance(declared, dg.TableSchema):
-        return columns
-    said = {column.name: column.description for column in declared.columns}
-    return dg.TableSchema(
-        columns=[
-            dg.TableColumn(
-                name=column.name,
-                type=column.type,
-                description=column.description or said.get(column.name),
-                constraints=column.constraints,
-                tags=column.tags,
-            )
-            for column in columns.columns
-        ]
-    )
-
-
-def column_schema(schema: StructType, partition_columns: tuple[str, ...]) -> dg.TableSchema:
-    """Dagster's picture of a table's columns."""
+    columns = declared.columns if isinstance(declared, dg.TableSchema) else ()
+    descriptions = {column.name: column.description for column in columns}
     return dg.TableSchema(
         columns=[
             dg.TableColumn(
                 name=field.name,
                 type=str(field.data_type),
-                description=comment if isinstance(comment := field.metadata.get("comment"), str) else None,
+                description=comment
+                if isinstance(comment := field.metadata.get("comment"), str) and comment
+                else descriptions.get(field.name),
                 constraints=dg.TableColumnConstraints(nullable=field.nullable),
                 tags={"partition": ""} if field.name in partition_columns else {},
             )
             for field in schema
         ]
     )
+
+
+LINEAGE = "dagster/column_lineage"
+
+
+def column_lineage(
+    rows: object, report: StepReport, key: dg.AssetKey, graph: Any, instance: dg.DagsterInstance
+) -> Metadata:
+    """The metadata entry `dagster/column_lineage`, or none.
+
+    Args:
+        rows: What a function returned.
+        report: Of their write. The table has the columns of the rows under the same names.
+        key: Its asset.
+        graph: The asset graph. One of the asset's parents must be known to be the table that the rows were read from.
+    """
+    if isinstance(rows, TableSnapshot):
+        rows = rows.scan()
+    if isinstance(rows, Scan):
+        plan, own = rows.plan(), rows.schema
+    elif isinstance(rows, ChangeFeed):
+        plan, own = rows.plans()[0], rows.table_schema
+    else:
+        return {}
+    uri = plan.store.uri.rstrip("/")
+    parents = [parent for parent in graph.get(key).parent_keys if uri in _places(parent, graph, instance)]
+    if len(parents) != 1:
+        return {}
+    written = report.snapshot().schema
+    deps = {
+        column.name: [dg.TableColumnDep(parents[0], source)]
+        for name, source in _sources(plan)
+        if own.find(name) is not None and (column := written.find(name)) is not None
+    }
+    return {LINEAGE: dg.TableColumnLineage(deps)} if deps else {}
+
+
+def _sources(plan: ScanPlan) -> Iterator[tuple[str, str]]:
+    """What a column of the rows is called, and the column of the table that it is, or that it is a field of."""
+    computed = () if plan.row_tracking is None else plan.row_tracking.names
+    output = plan.output or [(name, (name,)) for name in plan.columns or plan.schema.names]
+    return ((name, path[0]) for name, path in output if name not in computed)
+
+
+def _places(key: dg.AssetKey, graph: Any, instance: dg.DagsterInstance) -> set[str]:
+    """Where an asset's table is, as its definition or its last event says."""
+    defined = graph.get(key).metadata.get("dagster/uri")
+    if defined is None:
+        event = instance.get_latest_materialization_event(key)
+        told: dg.AssetMaterialization | dg.AssetObservation | None = event.asset_materialization if event else None
+        if told is None:
+            observed = instance.fetch_observations(key, limit=1).records
+            told = observed[0].event_log_entry.asset_observation if observed else None
+        defined = None if told is None else told.metadata.get("dagster/uri")
+    text = defined.value if isinstance(defined, dg.MetadataValue) else defined
+    return {text.rstrip("/")} if isinstance(text, str) else set()

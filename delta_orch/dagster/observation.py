@@ -9,9 +9,8 @@ import dagster as dg
 
 from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Metadata, place_metadata, table_metadata
-from delta_orch.dagster.partition_selection import ByDimension
+from delta_orch.dagster.partitions import ByDimension, TouchedPartitions, dynamic_keys
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.touched import TouchedPartitions, dynamic_keys
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.tail import NO_TABLE, TailCursor, changes_data, parse_cursor, poll

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any
@@ -14,20 +14,11 @@ from typing import Literal as OneOf
 import dagster as dg
 
 from delta_orch.arguments import checked
+from delta_orch.dagster.partitions import PartitionKeyOf, Touched, TouchedPartitions, dynamic_keys
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env, resolve_options
-from delta_orch.dagster.touched import (
-    PartitionKeyOf,
-    SensorState,
-    Touched,
-    TouchedPartitions,
-    WantedRun,
-    dynamic_keys,
-    parse_cursors,
-    parse_state,
-)
 from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.pipeline.tail import TailBatch, current_cursor, poll
+from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, current_cursor, parse_cursor, poll
 from delta_orch.storage.open import open_store
 from delta_orch.storage.patience import waiting_at_most
 from delta_orch.storage.storage_options import public_uri
@@ -40,6 +31,105 @@ VERIFY_INTERVAL_S = 3600
 PATIENCE_S = 20.0
 """How long a tick waits in all for stores that are out of reach. Dagster ends a tick after a minute; what it has found
 of other tables is lost then."""
+
+
+_RANGE_START = "dagster/asset_partition_range_start"
+_RANGE_END = "dagster/asset_partition_range_end"
+
+
+@dataclass(frozen=True, slots=True)
+class WantedRun:
+    """A run to request: of one partition, of a range where `last` is another key than `first`, or without partitions.
+
+    Attributes:
+        starting_version, ending_version: The commits that are the reason for it.
+    """
+
+    run_key: str
+    starting_version: int
+    ending_version: int
+    first: str | None = None
+    last: str | None = None
+
+    def request(self, table_id: str, tags: Mapping[str, str], *, table: str = "") -> dg.RunRequest:
+        """The request, with tags that name the table and the commits.
+
+        Args:
+            table: Its name in a sensor of many. It is part of the run key, as copies of a table have the same id.
+        """
+        run_key = f"{table}:{self.run_key}" if table else self.run_key
+        own = {
+            **tags,
+            **({"delta/table": table} if table else {}),
+            "delta/table_id": table_id,
+            "delta/starting_version": str(self.starting_version),
+            "delta/ending_version": str(self.ending_version),
+        }
+        if self.first is not None and self.last != self.first:
+            return dg.RunRequest(run_key=run_key, tags={**own, _RANGE_START: self.first, _RANGE_END: self.last})
+        return dg.RunRequest(run_key=run_key, partition_key=self.first, tags=own)
+
+
+@dataclass(frozen=True, slots=True)
+class SensorState:
+    """What a sensor keeps between two ticks: `{table id}:{version}`, and where there is more, JSON behind it.
+
+    Attributes:
+        cursor: How far the log has been read.
+        waiting: Keys of partitions that hold changes and are not there yet.
+        left: Runs that were found and are still to be requested.
+    """
+
+    cursor: TailCursor = NO_TABLE
+    waiting: tuple[str, ...] = ()
+    left: tuple[WantedRun, ...] = ()
+
+    def __str__(self) -> str:
+        if not self.waiting and not self.left:
+            return str(self.cursor)
+        left = [[run.run_key, run.starting_version, run.ending_version, run.first, run.last] for run in self.left]
+        return f"{self.cursor} {json.dumps({'waiting': list(self.waiting), 'left': left})}"
+
+    def with_waiting(self, keys: Iterable[str]) -> SensorState:
+        return replace(self, waiting=tuple(dict.fromkeys((*self.waiting, *keys))))
+
+
+def parse_state(text: str) -> SensorState:
+    """The inverse of `str(state)`.
+
+    Raises:
+        InvalidRequestError: The text is not one.
+    """
+    cursor, separator, rest = text.partition(" {")
+    if not separator:
+        return SensorState(parse_cursor(text))
+    try:
+        stored = json.loads("{" + rest)
+        left = tuple(WantedRun(*run) for run in stored["left"])
+        return SensorState(parse_cursor(cursor), tuple(stored["waiting"]), left)
+    except (ValueError, KeyError, TypeError) as error:
+        raise InvalidRequestError(
+            f"{text[:200]!r} is not a cursor", cause="A cursor is {table id}:{version}", remedy="Reset the cursor"
+        ) from error
+
+
+def parse_cursors(text: str | None) -> dict[str, str | None]:
+    """The states of a sensor of many tables, by name: a JSON object of texts.
+
+    Raises:
+        InvalidRequestError: The text is not one.
+    """
+    try:
+        states = json.loads(text or "{}")
+    except ValueError:
+        states = None
+    if not isinstance(states, dict) or not all(isinstance(state, str) for state in states.values()):
+        raise InvalidRequestError(
+            f"{str(text)[:200]!r} is not a cursor of many tables",
+            cause="It is a JSON object: name → {table id}:{version}",
+            remedy="Reset the cursor",
+        )
+    return states
 
 
 @checked
@@ -55,14 +145,11 @@ def build_delta_log_sensor(
     partition_expr: str | Mapping[str, str] | None = None,
     partition_key_of: PartitionKeyOf | None = None,
     start: OneOf["latest", "beginning"] = "latest",
-    include_maintenance: bool = False,
     tags: Mapping[str, str] | None = None,
     partition_format: str | Mapping[str, str] | None = None,
-    partitions_per_run: OneOf["one", "range"] = "one",
-    max_partitions_per_run: int | None = None,
+    max_partitions_per_run: int = 1,
     max_runs_per_tick: int | None = None,
     on_recreated: OnRecreated = "restart",
-    skip_while_active: bool = False,
     max_active_runs: int | None = None,
     minimum_interval_seconds: int | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
@@ -100,19 +187,15 @@ def build_delta_log_sensor(
             dimension. By default the table's only partition column.
         partition_key_of: Instead of `partition_expr`: maps a touched partition's values to a key, or to None for none.
         start: `latest` requests runs for commits after the first tick, `beginning` also for the commits before it.
-        include_maintenance: Request runs for commits that change no data, too.
         tags: Tags of the requested runs, beside `delta/table_id`, `delta/starting_version`, `delta/ending_version`.
         partition_format: As in the asset's metadata: the `strftime` format of a string or integer column that does not
             hold the key itself; for multi-dimensional partitions a format for some dimensions.
-        partitions_per_run: `one` run a partition, or one run a `range` of neighboring time partitions (the assets need
-            `BackfillPolicy.single_run()`).
-        max_partitions_per_run: The largest number of partitions in a range. A longer range becomes several runs.
+        max_partitions_per_run: More than 1: one run for a range of neighboring time partitions, of at most so many. The
+            assets need `BackfillPolicy.single_run()`.
         max_runs_per_tick: The largest number of runs that one tick requests. The next ticks request the rest before
             they read the log again. Waiting runs come before new ones, so no table is left behind.
         on_recreated: `restart` counts everything in a recreated table as new, `error` fails the tick until the cursor
             is reset.
-        skip_while_active: Request nothing while a run of this sensor is queued or running. The commits of that time
-            become one batch afterwards.
         max_active_runs: Back-pressure: no more runs that this sensor requested are queued or running at once. What is
             found beyond that waits in the cursor; while as many are active, the log is not read.
         minimum_interval_seconds: As in `dg.sensor`.
@@ -129,16 +212,13 @@ def build_delta_log_sensor(
     ):
         if value is not None and value < 1:
             raise InvalidRequestError(f"{limit}={value} is below 1", remedy="Pass at least 1, or None")
-    if max_partitions_per_run is not None and partitions_per_run != "range":
-        raise InvalidRequestError(
-            "max_partitions_per_run needs partitions_per_run='range'", cause="Each run has one partition without it"
-        )
     followed = _followed(table_uri, storage_options, tables)
     given = partition_expr is not None or partition_key_of is not None or partition_format is not None
-    if partitions_def is None and (given or partitions_per_run == "range"):
-        raise InvalidRequestError("partition_expr and partition_key_of need partitions_def", remedy="Pass it as well")
-    if partitions_per_run == "range" and not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
-        raise InvalidRequestError("partitions_per_run='range' needs time partitions", remedy="Leave it out")
+    is_by_range = max_partitions_per_run > 1
+    if partitions_def is None and (given or is_by_range):
+        raise InvalidRequestError("Arguments about partitions need partitions_def", remedy="Pass it as well")
+    if is_by_range and not isinstance(partitions_def, dg.TimeWindowPartitionsDefinition):
+        raise InvalidRequestError("max_partitions_per_run needs time partitions", remedy="Leave it out")
     mapping = None
     if partitions_def is not None:
         mapping = TouchedPartitions(partitions_def, partition_expr, partition_format, partition_key_of)
@@ -165,7 +245,7 @@ def build_delta_log_sensor(
             raise _recreated(batch, log.store.uri)
         _log_gaps(context, batch)
         state = SensorState(batch.cursor, state.waiting)
-        if not batch.data_changed and not include_maintenance:
+        if not batch.data_changed:
             return _Look(state, f"Versions {_range(batch)} change no data.")
         if mapping is None:
             return _Look(state, "", [WantedRun(batch.run_key, batch.starting_version, batch.ending_version)])
@@ -173,20 +253,13 @@ def build_delta_log_sensor(
         return _Look(
             state.with_waiting(touched.later),
             f"Versions {_range(batch)} touch none of the partitions that are there.",
-            mapping.runs(
-                touched,
-                batch,
-                by_range=partitions_per_run == "range",
-                longest=max_partitions_per_run or sys.maxsize,
-            ),
+            _runs_of(touched, mapping.partitions_def, batch, max_partitions_per_run),
         )
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        if skip_while_active and _active_runs(context, name, 1):
-            return dg.SkipReason("A run that this sensor requested is still active.")
         free = None if max_active_runs is None else max_active_runs - _active_runs(context, name, max_active_runs)
         if free == 0:
-            return dg.SkipReason(f"{max_active_runs} runs that this sensor requested are still active.")
+            return dg.SkipReason(f"Of the runs that this sensor requested, {max_active_runs} are still active.")
         room = min(limit for limit in (max_runs_per_tick, free, sys.maxsize) if limit is not None)
         before = {"": context.cursor} if tables is None else parse_cursors(context.cursor)
         looks: dict[str, _Look] = {}
@@ -300,6 +373,23 @@ def _touched(context: dg.SensorEvaluationContext, mapping: TouchedPartitions, ba
     if touched.later:
         context.log.info("Partitions that are not there yet are requested when they are: %s", [*touched.later])
     return touched
+
+
+def _runs_of(
+    touched: Touched, definition: dg.PartitionsDefinition[str], batch: TailBatch, longest: int
+) -> list[WantedRun]:
+    """A run for each key, or for each range of at most `longest` neighbors."""
+    versions = (batch.starting_version, batch.ending_version)
+    if longest == 1:
+        return [WantedRun(f"{batch.run_key}:{key}", *versions, key, key) for key in touched.keys]
+    assert isinstance(definition, dg.TimeWindowPartitionsDefinition)
+    ranges: list[list[str]] = []
+    for key in sorted(touched.keys, key=lambda key: definition.time_window_for_partition_key(key).start.timestamp()):
+        if ranges and len(ranges[-1]) < longest and definition.get_next_partition_key(ranges[-1][-1]) == key:
+            ranges[-1].append(key)
+        else:
+            ranges.append([key])
+    return [WantedRun(f"{batch.run_key}:{keys[0]}...{keys[-1]}", *versions, keys[0], keys[-1]) for keys in ranges]
 
 
 def _runs_that_waited(

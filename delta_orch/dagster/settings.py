@@ -33,7 +33,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import SequenceMatcher
 from typing import Literal as OneOf
-from typing import get_args
+from typing import TypeVar, get_args
 
 import dagster as dg
 
@@ -44,6 +44,9 @@ from delta_orch.table.schema_evolution import parse_schema_mode
 
 ManagedWrite = OneOf["overwrite", "overwrite_partitions", "append", "merge", "scd2", "error", "ignore"]
 WRITES: tuple[ManagedWrite, ...] = get_args(ManagedWrite)
+
+T = TypeVar("T")
+Choice = TypeVar("Choice", bound=str)
 
 UnitKind = OneOf["partition", "run"]
 """What one run of an asset writes. `partition`: its partitions, and without partitions the asset. `run`: a part of
@@ -90,10 +93,10 @@ _HINTS = {
 }
 _WORDS_OF_THEIR_OWN = {
     *("column", "schemas", "tables", "timestamps", "units", "unite", "united", "versions", "writer", "writers"),
-    *("audited", "auditor", "replaced", "property"),
+    *("audited", "auditor", "replaced", "property", "written"),
 }
 """Close to a key and common in metadata; none of them is a slip."""
-_SLIP = 0.84
+_SLIP = 0.82
 _LONG = 10
 """A key of so many letters is meant by a name that only goes on after it, or breaks off."""
 
@@ -152,6 +155,7 @@ def parse_settings(
     """
     defined, written = plain_metadata(definition), plain_metadata(output)
     refuse_old_names({**defined, **written})
+    _refuse_other_names_of_write({**defined, **written})
     if misplaced := sorted(_OF_DEFINITION & set(written)):
         raise InvalidRequestError(
             f"The metadata {misplaced[0]!r} belongs to the definition, not to an output",
@@ -162,14 +166,8 @@ def parse_settings(
     write = parse_write(said.get("write", default_write))
     keys = parse_columns(said.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
     sequence_by = _text(defined, "sequence_by")
-    if (write == "scd2") != (sequence_by is not None):
-        raise InvalidRequestError(
-            "write='scd2' and sequence_by go together",
-            cause="It says since when a row is valid, and in which order rows of one key are versions",
-            remedy='Give the asset the metadata {"write": "scd2", "merge_keys": ["id"], "sequence_by": "updated_at"}',
-        )
     delete_marker, full_snapshot = _text(defined, "delete_marker"), defined.get("full_snapshot", False)
-    ensure_deletes(write, delete_marker, full_snapshot)
+    ensure_versions(write, sequence_by, delete_marker, full_snapshot)
     if write in ("merge", "scd2") and not keys:
         raise InvalidRequestError(
             f"write={write!r} needs merge_keys",
@@ -205,19 +203,27 @@ def parse_settings(
         delete_marker=delete_marker,
         full_snapshot=full_snapshot is True,
         properties=_texts(defined, "properties"),
-        unit=None if (unit := defined.get("unit")) is None else parse_unit(unit),
+        unit=None if (unit := defined.get("unit")) is None else parse_choice("unit", unit, UNIT_KINDS),
         unit_column=unit_column,
-        on_redo=None if (on_redo := defined.get("on_redo")) is None else parse_on_redo(on_redo),
+        on_redo=None if (on_redo := defined.get("on_redo")) is None else parse_choice("on_redo", on_redo, ON_REDO),
         exactly_once=_flag(defined, "exactly_once"),
     )
 
 
-def ensure_deletes(write: str, delete_marker: str | None, full_snapshot: object) -> None:
-    """Check what ends keys.
+def ensure_versions(
+    write: str | None, sequence_by: str | None, delete_marker: str | None, full_snapshot: object
+) -> None:
+    """Check what is said of versions of keys.
 
     Raises:
-        InvalidRequestError: `write` is not `scd2`, or `full_snapshot` is no bool.
+        InvalidRequestError: `write` is not `scd2`, or it is and has no `sequence_by`; or `full_snapshot` is no bool.
     """
+    if (write == "scd2") != (sequence_by is not None):
+        raise InvalidRequestError(
+            "write='scd2' and sequence_by go together",
+            cause="It says since when a row is valid, and in which order rows of one key are versions",
+            remedy="Pass write='scd2', merge_keys=['id'] and sequence_by='updated_at'; or leave sequence_by out",
+        )
     if not isinstance(full_snapshot, bool):
         raise InvalidRequestError("full_snapshot is not True or False", cause=f"It is {full_snapshot!r}")
     if write != "scd2" and (delete_marker is not None or full_snapshot):
@@ -282,6 +288,19 @@ def refuse_old_names(given: Iterable[str]) -> None:
             )
 
 
+def _refuse_other_names_of_write(metadata: Mapping[str, object]) -> None:
+    """Raises InvalidRequestError: A key such as `mod` or `write_mode` has a value of `write`."""
+    for name, value in metadata.items():
+        is_alike = name not in DEFINED_KEYS and "/" not in name and ("mod" in name.lower() or "write" in name.lower())
+        if is_alike and isinstance(value, str) and value in WRITES:
+            raise InvalidRequestError(
+                f"The metadata {name!r}: {value!r} does not say how the rows are written",
+                cause="The key is called 'write'",
+                remedy=f'Name it "write". A key of your own takes a prefix, as in "my/{name}"',
+                key=name,
+            )
+
+
 def refuse_slips(given: Iterable[str], keys: Iterable[str], where: str) -> None:
     """Check that no key of metadata is a known one misspelled. Keys of the user's own pass.
 
@@ -320,30 +339,20 @@ def parse_write(write: object) -> ManagedWrite:
     """Check what becomes of the rows that are there."""
     if isinstance(write, str):
         refuse_old_names([write])
-    if write not in WRITES:
-        by_changes = write == "overwrite_changed"
+    if write == "overwrite_changed":
+        remedy = f"Use one of {', '.join(WRITES)}; or a @delta_asset"
+        raise InvalidRequestError(f"write={write!r} is for incremental steps", remedy=remedy)
+    return parse_choice("write", write, WRITES)
+
+
+def parse_choice(name: str, value: object, choices: Sequence[Choice]) -> Choice:
+    """Check that the value of a setting is one of its choices."""
+    if value not in choices:
         raise InvalidRequestError(
-            f"write={write!r} is for incremental steps" if by_changes else f"write={write!r} does not exist",
-            remedy=f"Use one of {', '.join(WRITES)}" + ("; or a @delta_asset" if by_changes else ""),
-            write=write,
+            f"{name}={value!r} does not exist", remedy=f"Use one of {', '.join(map(str, choices))}"
         )
     # A member of an enum of texts is one of them, too. Dagster stores plain ones alone.
-    return WRITES[WRITES.index(write)]
-
-
-def parse_unit(unit: object) -> UnitKind:
-    """Check the unit of one run."""
-    if unit not in UNIT_KINDS:
-        raise InvalidRequestError(f"unit={unit!r} does not exist", remedy=f"Use one of {', '.join(UNIT_KINDS)}")
-    return UNIT_KINDS[UNIT_KINDS.index(unit)]
-
-
-def parse_on_redo(on_redo: object) -> OnRedo:
-    """Check what a redo does."""
-    if on_redo not in ON_REDO:
-        raise InvalidRequestError(f"on_redo={on_redo!r} does not exist", remedy=f"Use one of {', '.join(ON_REDO)}")
-    chosen: OnRedo = on_redo  # type: ignore[assignment]  # it was just looked up
-    return chosen
+    return choices[choices.index(value)]
 
 
 def parse_columns(value: object, key: str) -> tuple[str, ...] | None:
@@ -366,16 +375,18 @@ def _plain(value: object) -> object:
 
 
 def _text(metadata: Mapping[str, object], key: str) -> str | None:
-    value = metadata.get(key)
-    if value is not None and not isinstance(value, str):
-        raise InvalidRequestError(f"The metadata {key!r} is not a string", cause=f"It is {value!r}")
+    value = _of_type(metadata, key, str, "a string")
     return value or None
 
 
 def _flag(metadata: Mapping[str, object], key: str) -> bool | None:
+    return _of_type(metadata, key, bool, "True or False")
+
+
+def _of_type(metadata: Mapping[str, object], key: str, kind: type[T], words: str) -> T | None:
     value = metadata.get(key)
-    if value is not None and not isinstance(value, bool):
-        raise InvalidRequestError(f"The metadata {key!r} is not True or False", cause=f"It is {value!r}")
+    if value is not None and not isinstance(value, kind):
+        raise InvalidRequestError(f"The metadata {key!r} is not {words}", cause=f"It is {value!r}")
     return value
 
 

@@ -206,7 +206,9 @@ def _single_value(column: str, data_type: DataType, partition: Partition, text_f
     value = parse_key(text, data_type)
     if value is None:
         remedy = "Give the column's strftime format" if partition.start is not None else None
-        raise _refusal(column, data_type, partition, f"{text!r} is not a {kind} in its usual spelling", remedy)
+        raise _refusal(
+            column, data_type, partition, f"{text!r} is not the usual spelling of a value of type {kind}", remedy
+        )
     return value
 
 

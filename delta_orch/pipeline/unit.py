@@ -31,7 +31,7 @@ OnRedo = OneOf["replace", "keep", "add"]
 """What a unit that is done again does. `replace`: its new rows take the place of those it wrote before. `keep`: a unit
 that is done stays as it is. `add`: the new rows stand beside the old ones."""
 
-ON_REDO = ("replace", "keep", "add")
+ON_REDO: tuple[OnRedo, ...] = ("replace", "keep", "add")
 
 Outcome = OneOf["written", "replaced", "recovered", "fenced", "nothing new"]
 """What became of a step. `written`: its units had not been written before. `replaced`: its new rows took the place of

@@ -17,7 +17,6 @@ import dagster as dg
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator, DeltaTxnSensor
 from delta_orch.dagster import DeltaLakeIOManager
-from delta_orch.pipeline.incremental import cdc_app_id
 from tests.airflow.conftest import DAY_2
 from tests.airflow.test_airflow_watching import StateStore, events_of, trigger_of
 
@@ -46,7 +45,7 @@ def test_a_handshake_there_and_back(runs: Runs, tmp_path: Path) -> None:
     (event,) = events_of(trigger_of(tmp_path / "silver", StateStore()), 1, by_dagster)
     assert (event["table_uri"], event["version"]) == (silver.uri, silver.version())
 
-    cursor = cdc_app_id("gold", silver.snapshot().metadata.id)
+    cursor = f"cdc:gold<-{silver.snapshot().metadata.id}"
 
     @dg.sensor(name="gold_is_there", job_name="report")
     def gold_is_there(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:

@@ -2,9 +2,9 @@
 
 Backfills overlap, one run a partition and one run for all, of days, of keys, and of both; steps are killed on either
 side of their commits, or the worker of their run is, while they go on and write beside the retry; the daemon retries
-them; backfills are canceled; a sensor fills another table. Some assets are graphs of mapped ops, or two of one
-function. Every row names the root run that wrote it. In every mode the rows of a partition are there once, those of
-the attempt at it that began last.
+them; backfills are canceled; the command line runs partitions beside the daemon; a sensor fills another table, which a
+third one follows on new data. Some assets are graphs of mapped ops, or two of one function. Every row names the root
+run that wrote it. In every mode the rows of a partition are there once, those of the attempt at it that began last.
 """
 
 # No postponed annotations in this file: Dagster reads them as they are.
@@ -33,10 +33,17 @@ from dagster._core.definitions.selector import (  # noqa: TID251
 )
 from dagster._core.execution.backfill import BulkActionStatus, PartitionBackfill  # noqa: TID251
 
-from delta_orch.dagster import ChangeBatch, DeltaLakeIOManager, DeltaTableResource, build_delta_log_sensor, delta_asset
+from delta_orch.dagster import (
+    ChangeBatch,
+    DeltaAutomation,
+    DeltaLakeIOManager,
+    DeltaTableResource,
+    build_delta_log_sensor,
+    delta_asset,
+)
 from delta_orch.delta_table import DeltaTable
 
-LAKE = "DELTA_SCENARIO_LAKE"
+LAKE, COMMAND = "DELTA_SCENARIO_LAKE", "DELTA_SCENARIO_COMMAND"
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-05")
 REGIONS = dg.StaticPartitionsDefinition(["north", "south/west", "ü %", "null"])
 BOTH = dg.MultiPartitionsDefinition({"day": DAYS, "region": REGIONS})
@@ -83,7 +90,8 @@ class KilledIOManager(DeltaLakeIOManager):
         marker.touch()
         if is_first and side == 0:
             os._exit(9)
-        if is_first and side == 2:
+        # Nobody would notice that the command line has died.
+        if is_first and side == 2 and COMMAND not in os.environ:
             os.kill(os.getppid(), signal.SIGKILL)
             time.sleep(crc32(name.encode()) % 15)
         super().handle_output(context, obj)
@@ -153,29 +161,44 @@ def both(context: dg.AssetExecutionContext) -> Iterator[Any]:
 
 
 def definitions(lake: str) -> dg.Definitions:
-    days = DeltaTableResource(table_uri=f"{lake}/days")
+    days, copy = (DeltaTableResource(table_uri=f"{lake}/{name}") for name in ("days", "copied"))
 
     @delta_asset(
         incremental_from=days,
-        table=DeltaTableResource(table_uri=f"{lake}/copied"),
+        table=copy,
         write="overwrite_changed",
         partition_by=["key"],
     )
     def copied(batch: ChangeBatch) -> pa.Table:
         return batch.scan().to_arrow()
 
+    @delta_asset(
+        incremental_from=copy,
+        table=DeltaTableResource(table_uri=f"{lake}/followed"),
+        partition_by=["key"],
+        deps=[copied],
+        automation_condition=DeltaAutomation.on_new_data(),
+    )
+    def followed(batch: ChangeBatch) -> pa.Table:
+        return batch.scan().to_arrow()
+
+    follow = dg.AutomationConditionSensorDefinition(
+        "follow", target=[followed], default_status=dg.DefaultSensorStatus.RUNNING, minimum_interval_seconds=2
+    )
     sensor = build_delta_log_sensor(
         name="watch",
         table_uri=days.table_uri,
         target=[copied],
         start="beginning",
-        skip_while_active=True,
+        max_active_runs=1,
         minimum_interval_seconds=2,
         default_status=dg.DefaultSensorStatus.RUNNING,
     )
     assets = [mapped(name) if "mapped" in name else written(name) for name in ASSETS if name not in ("one", "other")]
     return dg.Definitions(
-        [*assets, both, copied], sensors=[sensor], resources={"io_manager": KilledIOManager(root_uri=lake)}
+        [*assets, both, copied, followed],
+        sensors=[sensor, follow],
+        resources={"io_manager": KilledIOManager(root_uri=lake)},
     )
 
 
@@ -197,7 +220,7 @@ class Scenario:
         self.graph = definitions(str(self.lake)).resolve_asset_graph()
         self.canceled: set[str] = set()
 
-    def run(self, backfills: int) -> str:
+    def run(self, backfills: int, commands: int) -> str:
         command = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-m", "tests.dagster.daemon_scenarios"]
         with (
             dg.DagsterInstance.from_config(str(self.environment["DAGSTER_HOME"])) as instance,
@@ -208,15 +231,27 @@ class Scenario:
                 command, env=self.environment, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
             try:
-                for number in range(backfills):
-                    self._backfill(instance, f"backfill{number}")
-                    time.sleep(self.random.choice([0, 0, 5]))
+                for number in range(max(backfills, commands)):
+                    if number < backfills:
+                        self._backfill(instance, f"backfill{number}")
+                        time.sleep(self.random.choice([0, 0, 5]))
+                    if number < commands:
+                        self._command()
                 self._wait(instance)
                 runs = self._check(instance)
             finally:
                 os.killpg(daemon.pid, signal.SIGTERM)
                 daemon.wait()
-        return f"{backfills} backfills ({len(self.canceled)} canceled), {runs} runs"
+        return f"{backfills} backfills ({len(self.canceled)} canceled), {commands} commands, {runs} runs"
+
+    def _command(self) -> None:
+        """The command line runs a partition. Its step may be killed, and nobody retries it then."""
+        name = self.random.choice(["days", "added", "ranges", "added_ranges", "regions"])
+        key = self.random.choice(ASSETS[name][0].get_partition_keys())
+        dagster = str(Path(sys.executable).with_name("dagster"))
+        command = [dagster, "asset", "materialize", "-m", "tests.dagster.daemon_scenarios", "--select", name]
+        environment = {**self.environment, COMMAND: "yes"}
+        subprocess.run([*command, "--partition", key], env=environment, capture_output=True, check=False)
 
     def _backfill(self, instance: dg.DagsterInstance, name: str) -> None:
         partitions_def = ASSETS[self.random.choice(sorted(ASSETS))][0]
@@ -264,7 +299,7 @@ class Scenario:
         raise AssertionError(f"seed {self.seed}: not done in time: {backfills}, {self.log.read_text()[-3000:]}")
 
     def _is_copied(self) -> bool:
-        return self._rows("copied") == self._rows("days")
+        return self._rows("followed") == self._rows("copied") == self._rows("days")
 
     def _check(self, instance: dg.DagsterInstance) -> int:
         runs = instance.get_runs()
@@ -319,19 +354,20 @@ def _keys(partitions_def: Any, tags: Mapping[str, str]) -> Sequence[str]:
     return found
 
 
-def scenarios(cases: int, seed: int, backfills: int) -> Iterator[str]:
+def scenarios(cases: int, seed: int, backfills: int, commands: int) -> Iterator[str]:
     for number in range(seed, seed + cases):
         with tempfile.TemporaryDirectory() as folder:
-            yield f"{number}: {Scenario(Path(folder), number).run(backfills)}"
+            yield f"{number}: {Scenario(Path(folder), number).run(backfills, commands)}"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=2)
     parser.add_argument("--backfills", type=int, default=8)
+    parser.add_argument("--commands", type=int, default=4)
     parser.add_argument("--seed", type=int, default=0)
     asked, _ = parser.parse_known_args()
-    for told in scenarios(min(asked.cases, 2), asked.seed, asked.backfills):
+    for told in scenarios(min(asked.cases, 2), asked.seed, asked.backfills, asked.commands):
         print(told, flush=True)  # noqa: T201
     print(f"{min(asked.cases, 2) * asked.backfills} backfills by the daemon: every green run wrote once")  # noqa: T201
 

@@ -103,7 +103,7 @@ def _is_function(name: str) -> bool:
     return inspect.isfunction(found) or (is_dataclass(found) and name not in ("ChangeBatch", "DeltaSnapshot"))
 
 
-RULES = ("cdc_lag", "columns", "freshness", "health", "null_rate", "row_count", "txn_gaps", "unique", "writers")
+RULES = ("cdc_lag", "columns", "freshness", "health", "null_rate", "row_count", "txn_gaps", "unique")
 NAMES = [*(name for name in delta_orch.dagster.__all__ if _is_function(name)), *(f"checks.{rule}" for rule in RULES)]
 CALLS = [
     (name, parameter.name)

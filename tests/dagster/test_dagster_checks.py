@@ -152,21 +152,6 @@ def test_cdc_lag(checked: Checked, tmp_path: Path) -> None:
     assert not checked.run(checks.cdc_lag, **arguments)[0]
 
 
-def test_other_writers(checked: Checked) -> None:
-    checked.table.append(ROWS, user_metadata='{"orchestrator": "dagster"}')
-    assert checked.run(checks.writers)[0]
-    checked.table.append(ROWS, user_metadata="by hand")
-    passed, description, _ = checked.run(checks.writers)
-    assert not passed
-    assert description == "Other writers: version 1 (WRITE)."
-    checked.table.append(ROWS, user_metadata='{"orchestrator": "dagster"}')
-    assert checked.run(checks.writers, last_versions=1)[0]
-    checked.table.checkpoint()
-    log_file(checked.table, 2).unlink()
-    passed, description, _ = checked.run(checks.writers)
-    assert not passed and "holds none" in description
-
-
 def test_severity_and_blocking(checked: Checked) -> None:
     rule, severity = checks.row_count(min_rows=1), dg.AssetCheckSeverity.WARN
     check = build_delta_check(orders, checked.resource, rule, severity=severity, blocking=True, name="some")
@@ -184,8 +169,6 @@ def test_severity_and_blocking(checked: Checked) -> None:
         (checks.row_count, {"max_rows": -1}),
         (checks.row_count, {"min_rows": 2, "max_rows": 1}),
         (checks.freshness, {"max_age": timedelta(seconds=-1)}),
-        (checks.writers, {"last_versions": 0}),
-        (checks.writers, {"orchestrators": ["dagstr"]}),
         (checks.txn_gaps, {"app_id": "a", "last_versions": 0}),
         (checks.columns, {"columns": {}}),
         (checks.null_rate, {"max_null_rates": {}}),
@@ -272,7 +255,6 @@ def test_checks_look_at_partitions_one_by_one(tmp_path: Path) -> None:
         (checks.health, {}),
         (checks.cdc_lag, {"max_versions": 0}),
         (checks.txn_gaps, {"app_id": "job"}),
-        (checks.writers, {}),
     ],
 )
 def test_no_check_passes_for_what_it_could_not_read(

@@ -88,8 +88,6 @@ def test_metadata_and_data_version(lake: Lake) -> None:
     assert metadata["delta/deleted_rows_ratio"] == 0
     assert metadata["delta/seconds"] > 0
     assert metadata["delta/committed_by"] == result.run_id
-    assert "| committed version | 1 |" in metadata["delta/summary"]
-    assert "| rows of the table | 4 |" in metadata["delta/summary"]
     (event,) = result.asset_materializations_for_node("bronze__flights")
     assert event.tags["dagster/data_version"] == f"{table.snapshot().metadata.id}:1"
     commit = table.history(1)[0]

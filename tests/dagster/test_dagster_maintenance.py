@@ -20,7 +20,7 @@ from delta_orch.dagster import (
     delta_multi_asset,
     with_delta_maintenance,
 )
-from delta_orch.dagster.all_tables import tables_of
+from delta_orch.dagster.maintenance import tables_of
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError, DeltaError, InvalidPropertyError, InvalidRequestError
 from delta_orch.pipeline.maintenance import ALWAYS

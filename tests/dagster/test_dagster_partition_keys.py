@@ -13,7 +13,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
-from delta_orch.dagster.partition_keys import ensure_one_to_one, keys_of_value, no_keys, partition_of, plain_schedule
+from delta_orch.dagster.partitions import ensure_one_to_one, keys_of_value, no_keys, partition_of
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import And, Comparison, Literal
 from delta_orch.pipeline.partitions import Partition, partitions_predicate
@@ -163,53 +163,6 @@ def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None
     hourly = dg.HourlyPartitionsDefinition("2013-01-06-00:00", end_date="2013-01-07-00:00")
     # The first write has told it again.
     assert "holds other partitions" in str(lake.fails(events(hourly), partition="2013-01-06-03:00"))
-
-
-SCHEDULES = [
-    ("0 0 * * *", "@daily", "@midnight", "00 0 * * *", "0  0  *  * *", "0 0 */1 * *", "0 0 * 1-12 *"),
-    ("0 * * * *", "@hourly", "0 */1 * * *", "0 0-23 * * *"),
-    ("0 0 * * 0", "@weekly", "0 0 * * 7", "0 0 * * SUN", "0 0 * * sun"),
-    ("0 0 1 * *", "@monthly", "0 0 1 */1 *"),
-    ("0 0 1 1 *", "@yearly", "@annually", "0 0 1 JAN *"),
-    ("*/15 * * * *", "0,15,30,45 * * * *", "0-59/15 * * * *", "45,30,15,0 * * * *"),
-    ("0 0 * * 1-5", "0 0 * * MON-FRI", "0 0 * * 1,2,3,4,5"),
-    ("0 0 * * 5-7", "0 0 * * 0,5,6", "0 0 * * fri,sat,sun"),
-    ("5/20 * * * *", "5,25,45 * * * *"),
-    ("0 0 1-31/2 * *", "0 0 */2 * *"),
-    ("0 0 * * 1",),
-    ("0 0 L * *",),
-    ("0 22-2 * * *",),
-]
-
-
-def test_a_schedule_has_one_spelling() -> None:
-    """The spellings of one schedule are one, and only they. Dagster says which are."""
-
-    def keys(cron: str) -> tuple[str, ...]:
-        form, first, end = "%Y-%m-%d-%H:%M", "2024-01-01-00:00", "2024-03-15-00:00"
-        return tuple(dg.TimeWindowPartitionsDefinition(first, form, end=end, cron_schedule=cron).get_partition_keys())
-
-    assert all(len({keys(cron) for cron in spellings}) == 1 for spellings in SCHEDULES)
-    assert len({keys(spellings[0]) for spellings in SCHEDULES}) == len(SCHEDULES)
-    assert all(len({plain_schedule(cron) for cron in spellings}) == 1 for spellings in SCHEDULES)
-    assert len({plain_schedule(spellings[0]) for spellings in SCHEDULES}) == len(SCHEDULES)
-
-
-def test_a_table_knows_its_schedule_in_another_spelling(tmp_path: Path) -> None:
-    lake = Lake(tmp_path)
-    days = ["2013-01-01", "2013-01-02"]
-    for cron in ("@daily", "0 0 * * *"):
-
-        @dg.asset(
-            partitions_def=dg.TimeWindowPartitionsDefinition("2013-01-01", "%Y-%m-%d", cron_schedule=cron),
-            metadata={"partition_expr": "day"},
-        )
-        def events(context: dg.AssetExecutionContext) -> pa.Table:
-            return pa.table({"day": [context.partition_key], "n": [1]})
-
-        for day in days:
-            assert lake.run(events, partition=day).success
-    assert [row["day"] for row in lake.rows("events")] == days
 
 
 PARTITIONS = {

@@ -10,7 +10,6 @@ from datetime import date
 
 import dagster as dg
 
-from delta_orch.pipeline.incremental import cdc_app_id
 from tests.demo.dagster_runs import Pipeline, RunReport
 from tests.demo.processes import Processes
 from tests.demo.results import BreakStep, Check
@@ -270,7 +269,7 @@ def _followed(pipeline: Pipeline, refreshed: Sequence[RunReport], days: int) -> 
 def _cursor_came_with_rows(pipeline: Pipeline) -> bool:
     bronze, silver = pipeline.table("flights").snapshot(), pipeline.table("flights_enriched")
     commit = silver.log.read_commit(silver.version())
-    cursor = cdc_app_id("flights_enriched", bronze.metadata.id)
+    cursor = f"cdc:flights_enriched<-{bronze.metadata.id}"
     has_cursor = any(txn.app_id == cursor and txn.version == bronze.version for txn in commit.txns)
     return has_cursor and commit.adds.num_rows > 0
 
