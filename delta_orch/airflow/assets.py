@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
 from delta_orch.airflow.locations import asset_uri_of_table, is_template, location_text, table_uri_of_asset
-from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -35,7 +34,6 @@ WATCHED = "delta_orch_watched"
 """Of an asset's extra: the triggerer watches the table."""
 
 
-@checked
 def delta_table_asset(
     name: str,
     table_uri: object,
@@ -64,6 +62,9 @@ def delta_table_asset(
     """
     from airflow.sdk import Asset
 
+    from delta_orch.airflow.arguments import ensure_switches
+
+    ensure_switches(watch=watch)
     uri = asset_uri_of_table(table_uri)
     watchers = []
     if watch:

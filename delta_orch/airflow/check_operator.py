@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.checked import ensure_choice, ensure_predicate
+from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
@@ -119,19 +119,13 @@ class DeltaCheckOperator(DeltaTableOperator):
             whole_number("min_rows", self.min_rows, 1)
 
     def _ensure_shapes(self) -> None:
-        for name, kind in self.columns.items() if isinstance(self.columns, Mapping) else ():
-            if not is_template(kind):
-                declared_columns({name: kind})
-        self.ensure_text("where", self.where)
-        for name, predicate in self.rows.items() if isinstance(self.rows, Mapping) else ():
-            self.ensure_text(f"rows[{name!r}]", predicate or "")
+        ensure_switches(exact_columns=self.exact_columns, constraints=self.constraints)
+        if self.columns is not None and not is_template(self.columns):
+            declared_columns(self.columns)
+        for predicate in (self.where, *(self.rows.values() if isinstance(self.rows, Mapping) else ())):
             ensure_predicate(predicate)
-        for name, limit in (self.max_health or {}).items():
+        for name in self.max_health or {}:
             ensure_choice("A name in max_health", name, HEALTH)
-            if limit < 0:
-                raise self.refusal(f"has max_health[{name!r}]={limit!r}, which no table passes")
-        self.ensure_reference(self.reference)
-        self.ensure_takes_one(self.python_callable)
         if self.max_age is not None:
             FreshnessCondition(_seconds(self.max_age))
 

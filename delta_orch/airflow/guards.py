@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.airflow.locations import is_same_table, is_template, location_text
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.commit_reader import user_metadata_of
+from delta_orch.pipeline.unit import RecordedUnit, recorded_order
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -18,9 +21,9 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.staged_write import StagedWrite
 
-_AHEAD = (None, "removed", "up_for_retry", "skipped")
-"""States of a task instance that begins again: it was cleared, it is retried, or it was cleared and then skipped. Its
-next attempt replaces the rows that it wrote before."""
+_CLEARED = (None, "removed", "skipped")
+"""States of a task instance that was cleared, and maybe skipped then. Its next attempt replaces the rows that it wrote
+before. (A retry does not: it may find its commit, and change nothing.)"""
 
 
 @dataclass(frozen=True)
@@ -55,11 +58,11 @@ class Neighbors:
         """The tasks that this task waits for."""
         return frozenset(self.context["ti"].task.get_flat_relative_ids(upstream=True))
 
-    def begins_again(self, task_id: str) -> bool:
-        """Whether a task of this run is still to come."""
-        about = {"dag_id": self.run.dag_id, "task_ids": [task_id], "run_ids": [self.run.run_id]}
-        states = self.context["ti"].get_task_states(**about).get(self.run.run_id, {})
-        return not states or any(state in _AHEAD for state in states.values())
+    def begins_again(self, task_id: str, run_id: str) -> bool:
+        """Whether a task of a run was cleared, and has not begun since."""
+        about = {"dag_id": self.run.dag_id, "task_ids": [task_id], "run_ids": [run_id]}
+        states = self.context["ti"].get_task_states(**about).get(run_id, {})
+        return not states or any(state in _CLEARED for state in states.values())
 
     def take(self, table_uri: object) -> bool:
         """Whether a later task takes this task's XCom, or reads the table in order to write another one."""
@@ -138,7 +141,6 @@ def keeps_others_rows(
     replaces: bool,
     whole: bool,
     where: str | Expression | None,
-    is_insisting: Callable[[], bool],
 ) -> Callable[[StagedWrite], None]:
     """Make the function that looks at a staged write, and refuses it if rows of others would be lost.
 
@@ -149,7 +151,6 @@ def keeps_others_rows(
         replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
         whole: It replaces every row: its runs have an order of their own.
         where: Which rows leave; None for all of the files that are replaced.
-        is_insisting: Whether the user has cleared the task after it was refused.
 
     Raises:
         InvalidRequestError: By the function that is returned; the table is unchanged.
@@ -166,12 +167,19 @@ def keeps_others_rows(
             return _of_another(run, table, name, own.dag) if replaces else None
         if unit.part == own.part:
             return _beside(tasks, unit, own)
-        if unit.writer == own.writer and not whole and _is_newer(unit, own) and not is_insisting():
-            return _newer(run, unit)
-        return None
+        return None if whole or unit.writer != own.writer else _newer(tasks, table, unit, name)
 
     def of_this_dag(before: TableSnapshot) -> list[str]:
-        return [name for name in before.txns.named((f"{own.dag}.",)) if reason(name) is not None]
+        return [name for name in before.txns.named((f"{own.dag}.",)) if may_matter(UnitName.of(name))]
+
+    def may_matter(unit: UnitName | None) -> bool:
+        if unit is None or unit == own:
+            return False
+        if unit.part == own.part:
+            return True
+        date = None if whole or unit.writer != own.writer else unit.logical_date
+        # A newer data interval has its logical date in this one, or behind it.
+        return date is not None and run.data_interval is not None and date >= run.data_interval[0]
 
     def look(staged: StagedWrite) -> None:
         for name in sorted(units_replaced(table, staged, where, of_this_dag)):
@@ -179,11 +187,6 @@ def keeps_others_rows(
                 raise error
 
     return look
-
-
-def _is_newer(unit: UnitName, own: UnitName) -> bool:
-    dates = unit.logical_date, own.logical_date
-    return dates[0] is not None and dates[1] is not None and dates[0] > dates[1]
 
 
 def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestError | None:
@@ -198,7 +201,7 @@ def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestEr
             remedy="Give each instance rows of its own (replace_where, partitions), or add them: write='append'",
         )
     name = tasks.writers.get(unit.writer)
-    if name is None or name in tasks.before or tasks.begins_again(name):
+    if name is None or name in tasks.before or tasks.begins_again(name, run.run_id):
         return None
     return InvalidRequestError(
         f"Task {run.task_id} would remove rows that task {name} has written in this run",
@@ -208,21 +211,33 @@ def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestEr
     )
 
 
-def _newer(run: TaskRun, unit: UnitName) -> InvalidRequestError:
-    """(b) Rows of a newer run of the task stay."""
+def _newer(tasks: Neighbors, table: DeltaTable, unit: UnitName, name: str) -> InvalidRequestError | None:
+    """(b) Rows that a run of a newer data interval wrote leave only if that run of the task begins again, too."""
+    run = tasks.run
+    if unit.logical_date is None or run.logical_date is None:
+        return None
+    order = recorded_order(table.snapshot(), name)
+    metadata = {} if order is None else user_metadata_of(RecordedUnit.of(table, name, order).commit_info)
+    newer_run = str(metadata.get("run_id"))
+    interval, own = metadata.get("data_interval"), run.data_interval
+    if isinstance(interval, list) and own is not None:
+        is_newer = datetime.fromisoformat(interval[1]) > own[1]
+    else:
+        is_newer = unit.logical_date > run.logical_date
+    if not is_newer or tasks.begins_again(run.task_id, newer_run):
+        return None
     return InvalidRequestError(
-        f"Task {run.task_id} would replace rows that its run of {unit.part} has written",
-        cause="This run is older: had the runs come in their order, the newer one would have replaced its rows",
-        remedy="Clear this task once more to write all the same, then clear it in each newer run, oldest first. "
-        "Or mark it as a success, to leave the newer rows",
-        unit=f"{unit.writer}:{unit.part}",
+        f"Task {run.task_id} would replace rows of its newer run {newer_run}",
+        cause="That run does not write them again. Runs whose rows overlap replace each other's in their order",
+        remedy="Clear this task together with the newer runs ('future'), with max_active_runs=1 in the DAG. "
+        "Or mark this task as a success: the newer rows stay",
+        unit=name,
     )
 
 
 def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> InvalidRequestError | None:
     """(c) Rows that another DAG has replaced, or all rows of a table that this DAG has never written, belong to that
     DAG. What others have only added to rows of this one is replaced with them."""
-    from delta_orch.pipeline.unit import RecordedUnit, recorded_order
     from delta_orch.verbs.units import REPLACING, StepRecord
 
     snapshot = table.snapshot()

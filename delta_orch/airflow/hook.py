@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.connection import ConnectionSettings, read_settings
 from delta_orch.airflow.locations import absolute_location, location_text
 from delta_orch.airflow.provider import CONNECTION_TYPE, INTEGRATION
@@ -57,7 +56,7 @@ def pinned_versions(versions: Mapping[str, int]) -> Iterator[None]:
             _pinned.pop(uri, None)
 
 
-class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
+class DeltaHook(BaseHook):  # type: ignore[misc]
     """Opens Delta tables.
 
     The connection's `extra` holds the storage options: plainly (`{"region": "…"}`), in an object `storage_options`,

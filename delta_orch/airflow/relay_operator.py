@@ -50,7 +50,6 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
             )
         self.column = column
         self.reads_from(kwargs.get("table_uri"))
-        self.ensure_text("column", column)
         if not self.outlets or not all(isinstance(outlet, Asset) for outlet in self.outlets):
             raise self.refusal("relays partitions to its outlets, which must be assets")
 

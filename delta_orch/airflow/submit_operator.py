@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.checked import ensure_choice
+from delta_orch.airflow.arguments import ensure_choice, ensure_list
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
@@ -65,7 +64,6 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
         "spark_conf",
         "env_vars",
     )
-    choices = MappingProxyType({**DeltaUnitOperator.choices, "write": WRITES})
 
     def __init__(
         self,
@@ -86,8 +84,8 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
         self.env_vars = env_vars
         self.write = write
         self._process: subprocess.Popen[str] | None = None
-        for name in ("application", "spark_conn_id"):
-            self.ensure_text(name, getattr(self, name))
+        ensure_choice("write", write, WRITES)
+        ensure_list("application_args", application_args or None, may_repeat=True)
         if not self.exactly_once:
             raise self.refusal(
                 "has exactly_once=False",

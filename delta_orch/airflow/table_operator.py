@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from types import MappingProxyType
@@ -15,11 +14,12 @@ from urllib.parse import quote
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
+from delta_orch.airflow.arguments import RenderedArguments, ensure_switches
 from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
-from delta_orch.airflow.checked import CheckedOperator, ensure_names
-from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook, version_of
+from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
-from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.locations import checked_location
+from delta_orch.airflow.mapped_tasks import MappedArguments
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.airflow.versions import AirflowException, AirflowFailException, AirflowTaskTimeout
@@ -107,7 +107,7 @@ def _in_lines(error: DeltaError) -> str:
     return "\n".join([f"{error.code}: {error.problem}", *(f"{name}: {part}" for name, part in parts.items() if part)])
 
 
-class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
+class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # type: ignore[misc]
     """Base of the operators that work on one table; subclasses implement `execute_on_table`.
 
     Retryable errors (`DeltaError.retryable`) are raised unchanged, so the task's retries apply. Other DeltaErrors fail
@@ -150,12 +150,11 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
         emit_when_unchanged: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
-        ensure_names(kwargs)
         super().__init__(**kwargs)
+        ensure_switches(emit_when_unchanged=emit_when_unchanged)
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
         self.emit_when_unchanged = emit_when_unchanged
-        self.ensure_text("delta_conn_id", delta_conn_id)
         watched = isinstance(table_uri, Asset) and bool(table_uri.watchers)
         self._fills_outlets = self.writes and not watched and kwargs.get("outlets") is None
         self._fills_inlets = kwargs.get("inlets") is None
@@ -175,34 +174,6 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
     ) -> InvalidRequestError:
         """The error for arguments that do not go together."""
         return InvalidRequestError(f"Task {self.task_id} {what}", cause=cause, remedy=remedy, task_id=self.task_id)
-
-    def ensure_text(self, name: str, value: object) -> None:
-        """Refuse an empty text; None says nothing."""
-        if isinstance(value, str) and not value.strip():
-            raise self.refusal(f"has {name}={value!r}, which is not text")
-
-    def ensure_columns(self, name: str, columns: Sequence[str] | None) -> None:
-        """Refuse names of columns that are blank, or told twice."""
-        if columns is None or is_template(columns):
-            return
-        known = [column.lower() for column in columns]
-        if len(set(known)) < len(known) or not all(column.strip() for column in known):
-            raise self.refusal(f"has {name}={columns!r}, which are not columns, each once")
-
-    def ensure_takes_one(self, function: Callable[..., object] | None) -> None:
-        """Refuse a function that cannot be handed what the task has for it."""
-        kinds = [] if function is None else [one.kind for one in inspect.signature(function).parameters.values()]
-        if function is not None and not {0, 1, 2} & {int(kind) for kind in kinds}:
-            raise self.refusal("has a python_callable that takes no argument")
-
-    def ensure_reference(self, reference: object) -> None:
-        """Refuse what names neither a table nor a version of one."""
-        if reference is None or is_template(reference):
-            return
-        if isinstance(reference, Mapping):
-            version_of(reference)
-            reference = reference["table_uri"]
-        checked_location(reference)
 
     @property
     def hook(self) -> DeltaHook:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
 from delta_orch.airflow.guards import Neighbors, keeps_others_rows
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
@@ -92,7 +91,6 @@ class DeltaWriteOperator(DeltaStepOperator):
         "replace_where": "sql",
     }
     template_ext: Sequence[str] = (".sql",)
-    choices = MappingProxyType({**DeltaStepOperator.choices, "write": WRITES})
 
     def __init__(
         self,
@@ -120,13 +118,9 @@ class DeltaWriteOperator(DeltaStepOperator):
         self.stage = stage
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
-        for name in ("sql", "replace_where"):
-            self.ensure_text(name, getattr(self, name))
-        if tables is not None and sql is None:
-            raise self.refusal("has tables, which only sql uses")
-        for name, table in tables.items() if isinstance(tables, Mapping) else ():
-            self.ensure_text("a name in tables", name)
-            self.ensure_reference(table)
+        ensure_choice("write", write, WRITES)
+        ensure_switches(stage=stage)
+        ensure_predicate(replace_where)
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
         self.ensure_mode(write)
         if write != "overwrite" and replace_where is not None:
@@ -163,7 +157,6 @@ class DeltaWriteOperator(DeltaStepOperator):
             replaces=True,
             whole=self._is_whole,
             where=self.replace_where,
-            is_insisting=partial(is_insisting, tasks.run, step),
         )
         if self._is_whole and (self.stage or not tasks.take(self.table_uri)):
             step = replace(step, guards=(interval_order(tasks.run, step),))
@@ -193,18 +186,6 @@ class DeltaWriteOperator(DeltaStepOperator):
         from delta_orch.engines.select import spark_engine
 
         return LocalEngine() if spark is None else spark_engine(spark)
-
-
-def is_insisting(run: TaskRun, step: Step) -> bool:
-    """Whether the user has cleared the task once more, after an attempt that did not commit."""
-    before = snapshot_or_none(step.table)
-    name = "" if step.attempt is None else step.attempt.units[0].name
-    tries: object = 0
-    if before is not None and (order := recorded_order(before, name)) is not None:
-        tries = user_metadata_of(find_txn_commit(step.table, name, order).commit_info).get("try_number")
-    if not isinstance(tries, int) or tries >= run.try_number:
-        tries = 0  # Of a run that was deleted, and created again.
-    return run.tries_before_clear > tries
 
 
 def interval_order(run: TaskRun, step: Step) -> TxnId:

@@ -92,8 +92,6 @@ def test_what_is_new_in_a_source(runs: Runs, tmp_path: Path, whole: bool) -> Non
     ("kind", "arguments", "problem"),
     [
         (DeltaMergeOperator, {"merge_keys": ["a"], "delete_marker": "gone"}, "only write='scd2' uses"),
-        (DeltaMergeOperator, {"merge_keys": ["a"], "sequence_by": " "}, "not text"),
-        (DeltaMergeOperator, {"merge_keys": ["a"], "sequence_by": "b", "schema_mode": "merge"}, "columns of the table"),
         (DeltaMergeOperator, {"merge_keys": ["a"], "sequence_by": "b", "full_snapshot": True, "stage": True}, "full"),
         (
             DeltaMergeOperator,

@@ -198,12 +198,6 @@ def test_wrong_arguments_are_refused_when_the_dag_is_parsed(make: Callable[[], o
         make()
 
 
-def test_a_text_in_place_of_partitions_is_not_told_to_be_a_list() -> None:
-    with pytest.raises(InvalidRequestError, match="partitions must be Mapping") as error:
-        DeltaPartitionSensor(task_id="w", table_uri="/t", partitions=cast("Any", "day=1"))
-    assert error.value.remedy is None
-
-
 @pytest.mark.parametrize(
     ("condition", "is_met"),
     [
