@@ -20,16 +20,6 @@ if TYPE_CHECKING:
 
     Extra = dict[str, JsonValue]
 
-__all__ = [
-    "asset_uri_of_table",
-    "create_asset",
-    "delta_table_asset",
-    "outlet_for",
-    "sanitize_uri",
-    "table_uri_of_asset",
-    "told_asset",
-]
-
 WATCHED = "delta_orch_watched"
 """Of an asset's extra: the triggerer watches the table."""
 
@@ -95,7 +85,7 @@ def outlet_for(location: object) -> Asset | AssetUriRef | None:
     return Asset.ref(uri=asset_uri_of_table(text))
 
 
-def told_asset(context: Context, table_uri: str) -> Asset | AssetUriRef | None:
+def declared_asset(context: Context, table_uri: str) -> Asset | AssetUriRef | None:
     """The asset that a task tells of its commit to a table: one that a DAG has declared and no trigger watches."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 

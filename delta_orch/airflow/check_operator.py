@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
+from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
@@ -96,8 +96,17 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.max_age = max_age
         self.max_health = max_health
         self.reads_from(kwargs.get("table_uri"))
-        self._ensure_shapes()
         self._ensure_checks()
+        ensure_locations({"reference": reference})
+        ensure_switches(exact_columns=exact_columns, constraints=constraints)
+        if columns is not None and not is_template(columns):
+            declared_columns(columns)
+        for predicate in (where, *(rows.values() if isinstance(rows, Mapping) else ())):
+            ensure_predicate(predicate)
+        for name in max_health or {}:
+            ensure_choice("A name in max_health", name, HEALTH)
+        if max_age is not None:
+            FreshnessCondition(_seconds(max_age))
         given = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
         if not given and not constraints:
             raise self.refusal("checks nothing")
@@ -117,17 +126,6 @@ class DeltaCheckOperator(DeltaTableOperator):
                 raise self.refusal(f"has {name}={{}}, which checks nothing")
         if self.min_rows is not None and not is_template(self.min_rows):
             whole_number("min_rows", self.min_rows, 1)
-
-    def _ensure_shapes(self) -> None:
-        ensure_switches(exact_columns=self.exact_columns, constraints=self.constraints)
-        if self.columns is not None and not is_template(self.columns):
-            declared_columns(self.columns)
-        for predicate in (self.where, *(self.rows.values() if isinstance(self.rows, Mapping) else ())):
-            ensure_predicate(predicate)
-        for name in self.max_health or {}:
-            ensure_choice("A name in max_health", name, HEALTH)
-        if self.max_age is not None:
-            FreshnessCondition(_seconds(self.max_age))
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         self._ensure_checks()

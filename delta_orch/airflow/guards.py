@@ -58,11 +58,17 @@ class Neighbors:
         """The tasks that this task waits for."""
         return frozenset(self.context["ti"].task.get_flat_relative_ids(upstream=True))
 
-    def begins_again(self, task_id: str, run_id: str) -> bool:
-        """Whether a task of a run was cleared, and has not begun since."""
-        about = {"dag_id": self.run.dag_id, "task_ids": [task_id], "run_ids": [run_id]}
-        states = self.context["ti"].get_task_states(**about).get(run_id, {})
-        return not states or any(state in _CLEARED for state in states.values())
+    def begins_again(self, task_id: str, logical_date: datetime | None = None) -> bool:
+        """Whether a task was cleared, and has not begun since.
+
+        Args:
+            task_id: With its task groups. Of a mapped one, an instance will do.
+            logical_date: Of the run; this one by default.
+        """
+        which = {"run_ids": [self.run.run_id]} if logical_date is None else {"logical_dates": [logical_date]}
+        of_runs = self.context["ti"].get_task_states(dag_id=self.run.dag_id, task_ids=[task_id], **which)
+        states = [state for of_run in of_runs.values() for state in of_run.values()]
+        return not states or any(state in _CLEARED for state in states)
 
     def take(self, table_uri: object) -> bool:
         """Whether a later task takes this task's XCom, or reads the table in order to write another one."""
@@ -201,7 +207,7 @@ def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestEr
             remedy="Give each instance rows of its own (replace_where, partitions), or add them: write='append'",
         )
     name = tasks.writers.get(unit.writer)
-    if name is None or name in tasks.before or tasks.begins_again(name, run.run_id):
+    if name is None or name in tasks.before or tasks.begins_again(name):
         return None
     return InvalidRequestError(
         f"Task {run.task_id} would remove rows that task {name} has written in this run",
@@ -218,16 +224,15 @@ def _newer(tasks: Neighbors, table: DeltaTable, unit: UnitName, name: str) -> In
         return None
     order = recorded_order(table.snapshot(), name)
     metadata = {} if order is None else user_metadata_of(RecordedUnit.of(table, name, order).commit_info)
-    newer_run = str(metadata.get("run_id"))
     interval, own = metadata.get("data_interval"), run.data_interval
     if isinstance(interval, list) and own is not None:
         is_newer = datetime.fromisoformat(interval[1]) > own[1]
     else:
         is_newer = unit.logical_date > run.logical_date
-    if not is_newer or tasks.begins_again(run.task_id, newer_run):
+    if not is_newer or tasks.begins_again(run.task_id, unit.logical_date):
         return None
     return InvalidRequestError(
-        f"Task {run.task_id} would replace rows of its newer run {newer_run}",
+        f"Task {run.task_id} would replace rows of its newer run {metadata.get('run_id', unit.part)}",
         cause="That run does not write them again. Runs whose rows overlap replace each other's in their order",
         remedy="Clear this task together with the newer runs ('future'), with max_active_runs=1 in the DAG. "
         "Or mark this task as a success: the newer rows stay",

@@ -15,7 +15,7 @@ from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
 from delta_orch.airflow.arguments import RenderedArguments, ensure_switches
-from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
+from delta_orch.airflow.assets import create_asset, declared_asset, outlet_for
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
 from delta_orch.airflow.locations import checked_location
@@ -112,7 +112,7 @@ class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # t
 
     Retryable errors (`DeltaError.retryable`) are raised unchanged, so the task's retries apply. Other DeltaErrors fail
     the task at once. The XCom and the extra of each outlet's asset event hold `table_uri`, `version`, `table_id` and
-    `skipped`, and the event `rows` and `partitions` where they are known. A task whose work is done already succeeds
+    `outcome`, and the event `rows` and `partitions` where they are known. A task whose work is done already succeeds
     and is not skipped, so the tasks after it run. But it emits no asset event.
 
     If `outlets` or `inlets` are not given, the operator fills them in. It takes assets that were given as locations.
@@ -206,7 +206,7 @@ class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # t
             task.outlets = []
             return
         if self._fills_outlets:
-            task.outlets = [ref for ref in [told_asset(context, table.uri)] if ref is not None]
+            task.outlets = [ref for ref in [declared_asset(context, table.uri)] if ref is not None]
         attach_to_outlets(context, task.outlets, xcom, table)
 
     def on_kill(self) -> None:

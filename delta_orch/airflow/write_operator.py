@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
+from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
 from delta_orch.airflow.guards import Neighbors, keeps_others_rows
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
@@ -121,6 +121,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         ensure_choice("write", write, WRITES)
         ensure_switches(stage=stage)
         ensure_predicate(replace_where)
+        ensure_locations({"tables": tables})
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
         self.ensure_mode(write)
         if write != "overwrite" and replace_where is not None:

@@ -61,6 +61,8 @@ REFUSED: list[Any] = [
     ("DeltaMergeOperator", {**WRITE, "merge_keys": ["id", "id"]}, "must be a list"),
     ("DeltaIncrementalOperator", {**STEP, "write": "merge", "merge_keys": ["id", ""]}, "must be a list"),
     ("DeltaOptimizeOperator", {**TABLE, "zorder_by": ["a", "a"]}, "must be a list"),
+    ("DeltaWriteOperator", {**BY_SQL, "tables": {"a": "raw:t"}}, "neither a URI"),
+    ("DeltaCheckOperator", {**CHECK, "reference": "raw:t"}, "neither a URI"),
     ("DeltaIncrementalOperator", {**STEP, "source": "/t/"}, "one table as source and target"),
     ("DeltaIncrementalOperator", {**STEP, "source": {"a": "file:///t"}}, "one table as source and target"),
     ("DeltaCloneOperator", {**CLONE, "source": "file:/t"}, "one table as source and target"),

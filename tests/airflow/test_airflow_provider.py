@@ -103,20 +103,20 @@ def test_asset_uris_are_normalised() -> None:
 def test_table_uri_and_asset_uri_are_inverse(table_uri: str, asset_uri: str) -> None:
     from airflow.sdk import Asset
 
-    from delta_orch.airflow.assets import asset_uri_of_table, table_uri_of_asset
+    from delta_orch.airflow.locations import asset_uri_of_table, table_uri_of_asset
 
     assert asset_uri_of_table(table_uri) == asset_uri
     assert table_uri_of_asset(Asset(name=table_uri, uri=asset_uri).uri) == table_uri
 
 
 def test_asset_uri_carries_no_password() -> None:
-    from delta_orch.airflow.assets import asset_uri_of_table
+    from delta_orch.airflow.locations import asset_uri_of_table
 
     assert asset_uri_of_table("s3://key:secret@lake/t") == "delta://s3/lake/t"
 
 
 def test_relative_uri_is_no_asset() -> None:
-    from delta_orch.airflow.assets import asset_uri_of_table
+    from delta_orch.airflow.locations import asset_uri_of_table
     from delta_orch.errors import InvalidRequestError
 
     with pytest.raises(InvalidRequestError, match="not an absolute table URI"):
