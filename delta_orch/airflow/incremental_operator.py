@@ -150,8 +150,10 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
                 for batch in batches.values():
-                    start = "(snapshot)" if batch.starting_version is None else batch.starting_version
-                    self.log.info("Processing versions %s to %s of %s", start, batch.ending_version, batch.source.uri)
+                    start = (
+                        "the snapshot" if batch.starting_version is None else f"versions {batch.starting_version} to"
+                    )
+                    self.log.info("Processing %s %s of %s", start, batch.ending_version, batch.source.uri)
                 argument = dict(batches) if isinstance(self.source, dict) else batches[""]
                 return self.call_user_function(context, session(), argument)
 

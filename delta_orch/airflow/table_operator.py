@@ -47,7 +47,7 @@ first of several commits, others' may lie between), `operation_metrics`, and det
 CHANGED = ("written", "replaced", "recovered")
 """Outcomes of tasks whose rows are in the table."""
 
-_LOGGED = ("table_uri", "version", "outcome", "rows_replaced", "fenced_by", "staged", "operation_metrics")
+_IN_EACH_LINE = ("table_uri", "version", "table_id", "outcome")
 
 
 def xcom_of(report: StepReport, **details: object) -> XCom:
@@ -132,6 +132,8 @@ class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # t
     ui_color = "#d4ecf7"
     writes = True
     """Whether the task changes rows of the table."""
+    has_units = False
+    """Whether the task writes units of work, and logs what became of them."""
 
     _fills_outlets = False
     _fills_inlets = False
@@ -195,8 +197,10 @@ class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # t
         finally:
             self._executing_in = None
         self.outcome = Outcome(table, xcom)
-        said = {name: value for name, value in xcom.items() if name in _LOGGED}
-        self.log.info("delta_orch %s", json.dumps({"task_id": self.task_id, "run_id": run.run_id, **said}, default=str))
+        if not self.has_units:
+            details = {name: value for name, value in xcom.items() if name not in _IN_EACH_LINE}
+            outcome, version = str(xcom["outcome"]).capitalize(), xcom["version"]
+            self.log.info("%s: version %s of %s %s", outcome, version, table.uri, json.dumps(details, default=str))
         return xcom
 
     def _emit(self, context: Context, xcom: XCom, table: DeltaTable) -> None:
