@@ -27,7 +27,7 @@ before. (A retry does not: it may find its commit, and change nothing.)"""
 
 
 @dataclass(frozen=True)
-class Neighbors:
+class OtherTasks:
     """The other tasks of a DAG, as one of them that is running sees them.
 
     Attributes:
@@ -70,7 +70,7 @@ class Neighbors:
         states = [state for of_run in of_runs.values() for state in of_run.values()]
         return not states or any(state in _CLEARED for state in states)
 
-    def take(self, table_uri: object) -> bool:
+    def is_read_later(self, table_uri: object) -> bool:
         """Whether a later task takes this task's XCom, or reads the table in order to write another one."""
         from airflow.sdk.definitions.xcom_arg import XComArg
 
@@ -139,8 +139,8 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
 
 
-def keeps_others_rows(
-    tasks: Neighbors,
+def guard_rows_of_others(
+    tasks: OtherTasks,
     table: DeltaTable,
     writer: str,
     *,
@@ -195,7 +195,7 @@ def keeps_others_rows(
     return look
 
 
-def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestError | None:
+def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestError | None:
     """(a) Rows that another task of the run wrote leave only by a task that waits for it, or if it begins again."""
     run = tasks.run
     if unit.writer == own.writer:
@@ -217,7 +217,7 @@ def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestEr
     )
 
 
-def _newer(tasks: Neighbors, table: DeltaTable, unit: UnitName, name: str) -> InvalidRequestError | None:
+def _newer(tasks: OtherTasks, table: DeltaTable, unit: UnitName, name: str) -> InvalidRequestError | None:
     """(b) Rows that a run of a newer data interval wrote leave only if that run of the task begins again, too."""
     run = tasks.run
     if unit.logical_date is None or run.logical_date is None:

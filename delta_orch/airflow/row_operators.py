@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
-from delta_orch.airflow.guards import Neighbors, keeps_others_rows
+from delta_orch.airflow.guards import OtherTasks, guard_rows_of_others
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
@@ -196,8 +196,8 @@ class DeltaDeleteOperator(DeltaUnitOperator):
             return self.xcom_and_log(
                 step.commit(lambda options: table.delete(self.where, engine=self._engine, **options))
             )
-        look = keeps_others_rows(
-            Neighbors(context, run),
+        look = guard_rows_of_others(
+            OtherTasks(context, run),
             table,
             step.attempt.units[0].writer,
             replaces=False,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
-from delta_orch.airflow.guards import Neighbors, keeps_others_rows
+from delta_orch.airflow.guards import OtherTasks, guard_rows_of_others
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
@@ -136,14 +136,14 @@ class DeltaWriteOperator(DeltaStepOperator):
         return self.write == "overwrite" and self.replace_where is None
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        tasks = Neighbors(context, run)
+        tasks = OtherTasks(context, run)
         step = self.guarded(tasks, self.step(context, run, table, cast("Mode", self.write)))
         if self.stage:
             step = replace(step, options={**step.options, "stage": True})
         with self.lazy_session(run) as session, pinned_versions(tasks.versions_written()):
             return self.xcom_and_log(step.run(lambda: self.rows(context, session())))
 
-    def guarded(self, tasks: Neighbors, step: Step) -> Step:
+    def guarded(self, tasks: OtherTasks, step: Step) -> Step:
         """The step, which loses no rows of others, and no newer ones."""
         if not step.mode.startswith("overwrite"):
             return step
@@ -151,7 +151,7 @@ class DeltaWriteOperator(DeltaStepOperator):
         if step.attempt is None:
             return step
         writer = step.attempt.units[0].writer
-        look = keeps_others_rows(
+        look = guard_rows_of_others(
             tasks,
             step.table,
             writer,
@@ -159,7 +159,7 @@ class DeltaWriteOperator(DeltaStepOperator):
             whole=self._is_whole,
             where=self.replace_where,
         )
-        if self._is_whole and (self.stage or not tasks.take(self.table_uri)):
+        if self._is_whole and (self.stage or not tasks.is_read_later(self.table_uri)):
             step = replace(step, guards=(interval_order(tasks.run, step),))
         return replace(step, look=look)
 
