@@ -107,8 +107,8 @@ class DeltaCheckOperator(DeltaTableOperator):
             ensure_choice("A name in max_health", name, HEALTH)
         if max_age is not None:
             FreshnessCondition(_seconds(max_age))
-        given = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
-        if not given and not constraints:
+        has_check = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
+        if not has_check and not constraints:
             raise self.refusal("checks nothing")
         if version is not None and reference is not None:
             raise self.refusal("has a version and a reference; give one of them")
@@ -177,9 +177,9 @@ class DeltaCheckOperator(DeltaTableOperator):
         from delta_orch.expressions.tree import conjunction, is_not_true
 
         problems = []
-        wanted = 0 if self.min_rows is None else whole_number("min_rows", self.min_rows, 1)
-        if wanted and not has_rows(snapshot, RowCondition(self.where, wanted).predicate(snapshot), wanted):
-            problems.append(f"there are fewer than {wanted} rows")
+        least = 0 if self.min_rows is None else whole_number("min_rows", self.min_rows, 1)
+        if least and not has_rows(snapshot, RowCondition(self.where, least).predicate(snapshot), least):
+            problems.append(f"there are fewer than {least} rows")
         only = RowCondition(self.where).predicate(snapshot)
         for name, predicate in {**(self.rows or {}), **(_own_rules(snapshot) if self.constraints else {})}.items():
             broken = is_not_true(resolve_predicate(predicate, snapshot.schema))

@@ -233,10 +233,10 @@ def version_of(reference: TableReference) -> tuple[int | None, str | None]:
     Raises:
         InvalidRequestError: It names no table, or no version.
     """
-    said = reference if isinstance(reference, Mapping) else {"table_uri": ""}
-    version, staged = said.get("version"), said.get("staged")
+    pinned = reference if isinstance(reference, Mapping) else {"table_uri": ""}
+    version, staged = pinned.get("version"), pinned.get("staged")
     if (
-        not isinstance(said.get("table_uri"), str)
+        not isinstance(pinned.get("table_uri"), str)
         or not (version is None or isinstance(version, int))
         or isinstance(version, bool)
         or (version is not None and version < 0)

@@ -84,15 +84,15 @@ class DeltaSensor(MappedArguments, RenderedArguments, BaseSensorOperator):  # ty
         if not self.deferrable:
             return super().execute(context)
         try:
-            found = self.poke(context)
+            poked = self.poke(context)
         except AirflowFailException as error:
             # As Airflow does for the pokes it makes itself.
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException("Skipping due to soft_fail or never_fail.") from error
             raise
-        if not found:
+        if not poked:
             self._defer()
-        return found.xcom_value
+        return poked.xcom_value
 
     def poke(self, context: Context) -> PokeReturnValue:
         with airflow_failures():

@@ -141,9 +141,9 @@ class DeltaStepOperator(DeltaUnitOperator):
         offered = {} if spark is None else {"spark": spark}
         positional = (*args, *self.op_args)
         named = determine_kwargs(self.python_callable, positional, {**context, **offered, **self.op_kwargs})
-        found = self.python_callable(*positional, **named)
+        rows = self.python_callable(*positional, **named)
         self.ensure_alive()
-        return found
+        return rows
 
     def _ensure_taken(self, function: UserFunction | None) -> None:
         """Refuse arguments that the function has no parameters for: it would go on without them."""

@@ -52,16 +52,16 @@ _IN_EACH_LINE = ("table_uri", "version", "table_id", "outcome")
 
 def xcom_of(report: StepReport, **details: object) -> XCom:
     """The report of a step. `operation_metrics` only where there is a commit of the task."""
-    found: XCom = {"table_uri": report.table.uri, "version": report.version, "outcome": report.outcome}
+    xcom: XCom = {"table_uri": report.table.uri, "version": report.version, "outcome": report.outcome}
     if report.rows_replaced is not None:
-        found["rows_replaced"] = report.rows_replaced
+        xcom["rows_replaced"] = report.rows_replaced
     if report.fenced_by is not None:
-        found["fenced_by"] = report.fenced_by
+        xcom["fenced_by"] = report.fenced_by
     if report.has_written and report.commit is not None and report.commit.staged is not None:
-        found |= {"version": None, "staged": report.commit.staged}
+        xcom |= {"version": None, "staged": report.commit.staged}
     if report.outcome in CHANGED and (report.commit is not None or report.recovered is not None):
-        found["operation_metrics"] = report.metrics
-    return {**found, **details}
+        xcom["operation_metrics"] = report.metrics
+    return {**xcom, **details}
 
 
 class DeltaTableLink(BaseOperatorLink):  # type: ignore[misc]

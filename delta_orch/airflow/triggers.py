@@ -68,10 +68,10 @@ _SHARED: WeakValueDictionary[tuple[int, str, str], SharedTable] = WeakValueDicti
 
 def _shared_table(delta_conn_id: str, table_uri: str) -> SharedTable:
     key = (id(asyncio.get_running_loop()), delta_conn_id, table_uri)
-    found = _SHARED.get(key)
-    if found is None:
-        found = _SHARED[key] = SharedTable()
-    return found
+    shared = _SHARED.get(key)
+    if shared is None:
+        shared = _SHARED[key] = SharedTable()
+    return shared
 
 
 class WatchTrigger(BaseTrigger):  # type: ignore[misc]
