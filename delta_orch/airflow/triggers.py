@@ -181,12 +181,12 @@ class DeltaVersionTrigger(WatchTrigger):
     def __init__(
         self,
         table_uri: str,
-        *,
+        delta_conn_id: str = DEFAULT_CONN_ID,
         after_version: int | None = None,
         after_timestamp_ms: int | None = None,
         **kwargs: Any,
     ) -> None:
-        super().__init__(table_uri, **kwargs)
+        super().__init__(table_uri, delta_conn_id, **kwargs)
         self.after_version = after_version
         self.after_timestamp_ms = after_timestamp_ms
         if (after_version is None) == (after_timestamp_ms is None):
@@ -207,8 +207,10 @@ class DeltaConditionTrigger(WatchTrigger):
 
     arguments = (*WatchTrigger.arguments, "condition")
 
-    def __init__(self, table_uri: str, condition: Mapping[str, object], **kwargs: Any) -> None:
-        super().__init__(table_uri, **kwargs)
+    def __init__(
+        self, table_uri: str, condition: Mapping[str, object], delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any
+    ) -> None:
+        super().__init__(table_uri, delta_conn_id, **kwargs)
         self.condition = condition
         condition_from_json(condition)
 
