@@ -184,7 +184,6 @@ def test_soft_fail_skips_what_cannot_be_read(runs: Runs, tmp_path: Path, mode: s
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", min_rows="many"),
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", where=" "),
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", deferrable="yes"),
-        lambda: DeltaRowSensor(task_id="w", table_uri="/t", delta_conn_id=""),
         lambda: DeltaPartitionSensor(task_id="w", table_uri="/t", partitions={"a": []}),
         lambda: DeltaTableVersionSensor(task_id="w", table_uri="/t", after_version=cast("Any", 1.5)),
         lambda: DeltaTxnSensor(task_id="w", table_uri="/t", app_id=""),
