@@ -15,7 +15,7 @@ setup: ## Create .venv and install the package with all it needs
 	@scripts/setup.sh
 
 demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to break it
-	@$(BIN)/delta-orch demo
+	@$(BIN)/python -m tests.demo
 
 test: setup ## Run the tests, in under 15 minutes
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
@@ -97,10 +97,12 @@ screenshots: setup ## Photograph the real user interfaces for docs/images (SCREE
 
 dagster: setup ## Open Dagster's UI on the example pipeline
 	@mkdir -p $(BUILD)/demo/dagster
+	@$(BIN)/python -m tests.demo.source
 	DAGSTER_HOME=$(CURDIR)/$(BUILD)/demo/dagster $(BIN)/dagster dev -m dagster_defs
 
 airflow: setup ## Open Airflow's UI on the example pipeline
-	@mkdir -p $(BUILD)/airflow
+	@mkdir -p $(BUILD)/airflow $(BUILD)/demo
+	@$(BIN)/python -m tests.demo.source
 	AIRFLOW_HOME=$(CURDIR)/$(BUILD)/airflow AIRFLOW__API__HOST=127.0.0.1 AIRFLOW__CORE__DAGS_FOLDER=$(CURDIR)/dags AIRFLOW__CORE__LOAD_EXAMPLES=False \
 		PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/airflow standalone
 

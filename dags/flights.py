@@ -1,4 +1,4 @@
-"""The flights pipeline as Airflow DAGs: thin wiring around the functions in `delta_orch.demo.flights`.
+"""The flights pipeline as Airflow DAGs. `flights_transformations.py` has the functions that they call.
 
     flights, daily:              delivered ──► flights ──────────► flights_enriched ──► carrier_daily
                                            └─► weather_readings ──┘
@@ -9,9 +9,9 @@
 Switch `flights` on, and it loads 2013 day by day, until it is switched off. A run that is triggered for a day of which
 nothing was delivered, such as today, ends at `delivered`.
 
-Copy this file to start a pipeline of your own. What makes it exactly-once is in the operators: each run of a task is a
-unit, which the commit of its rows records. A retry after a crash finds it there, and a task that is cleared replaces
-exactly its rows.
+Copy this folder to start a pipeline of your own. The operators make it exactly-once: each run of a task is a unit, and
+the commit of its rows records it. A retry after a crash finds it there, and a task that is cleared replaces exactly its
+rows.
 """
 
 from __future__ import annotations
@@ -23,6 +23,18 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import DAG, task
 from airflow.sdk.exceptions import AirflowSkipException
+from flights_transformations import (
+    FLIGHT_KEYS,
+    SPARK_CONF,
+    enrich_flights,
+    flights_files,
+    read_airlines,
+    read_corrections,
+    read_flights,
+    read_planes,
+    read_weather,
+    summarize_carriers,
+)
 
 from delta_orch.airflow.assets import delta_table_asset
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
@@ -34,18 +46,6 @@ from delta_orch.airflow.maintenance_operators import (
 from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.airflow.sensors import DeltaTableVersionSensor
 from delta_orch.delta_table import DeltaTable
-from delta_orch.demo.flights import (
-    FLIGHT_KEYS,
-    enrich_flights,
-    read_airlines,
-    read_corrections,
-    read_flights,
-    read_planes,
-    read_weather,
-    summarize_carriers,
-)
-from delta_orch.demo.session import SPARK_CONF
-from delta_orch.demo.source import open_landing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from delta_orch.pipeline.incremental import ChangeBatch
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
-LANDING = open_landing(HOME / "landing")
+LANDING = HOME / "landing"
 TABLES = HOME / "airflow_tables"
 # How long files that no version needs any more are kept for readers of older versions.
 RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}
@@ -101,7 +101,7 @@ with DAG(
     @task
     def delivered(day: str) -> None:
         try:
-            LANDING.flights_files([date.fromisoformat(day)])
+            flights_files(LANDING, [date.fromisoformat(day)])
         except FileNotFoundError as error:
             raise AirflowSkipException(str(error)) from error
 

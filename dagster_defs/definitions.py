@@ -1,12 +1,12 @@
-"""The flights pipeline as Dagster assets: thin wiring around the functions in `delta_orch.demo.flights`.
+"""The flights pipeline as Dagster assets. `flights_transformations.py` has the functions that they call.
 
     landing/*.csv ──► flights ──────────► flights_enriched ──► carrier_daily
                   └─► weather_readings ──┘                          each with compaction, checkpoint, vacuum
     landing/corrections/*.csv: upserted into flights; the sensor has silver and gold follow
 
-Copy this file to start a pipeline of your own. What makes it exactly-once is in two places only: the IO manager
-(bronze) and `@delta_asset` (silver and gold). Both record the units that a run writes, such as a partition of an asset,
-in the commit of the rows.
+Copy this folder to start a pipeline of your own. Two things make it exactly-once: the IO manager (bronze) and
+`@delta_asset` (silver and gold). Both record the units that a run writes, such as a partition of an asset, in the
+commit of the rows.
 """
 
 import os
@@ -14,8 +14,19 @@ from datetime import date
 from pathlib import Path
 
 import dagster as dg
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame
 
+from dagster_defs.flights_transformations import (
+    FLIGHT_KEYS,
+    enrich_flights,
+    read_airlines,
+    read_corrections,
+    read_flights,
+    read_planes,
+    read_weather,
+    spark_session,
+    summarize_carriers,
+)
 from delta_orch.dagster import (
     ChangeBatch,
     DeltaLakeIOManager,
@@ -28,22 +39,10 @@ from delta_orch.dagster import (
     delta_asset,
 )
 from delta_orch.delta_table import DeltaTable
-from delta_orch.demo.flights import (
-    FLIGHT_KEYS,
-    enrich_flights,
-    read_airlines,
-    read_corrections,
-    read_flights,
-    read_planes,
-    read_weather,
-    summarize_carriers,
-)
-from delta_orch.demo.session import spark_session
-from delta_orch.demo.source import open_landing
 from delta_orch.pipeline.incremental import cdc_app_id
 
 HOME = Path(os.environ.get("FLIGHTS_HOME", Path(__file__).resolve().parents[1] / "build" / "demo"))
-LANDING = open_landing(HOME / "landing")
+LANDING = HOME / "landing"
 TABLES = HOME / "tables"
 # How long files that no version needs any more are kept for readers of older versions.
 RETENTION = {"delta.deletedFileRetentionDuration": os.environ.get("FLIGHTS_RETENTION", "interval 7 days")}
@@ -58,13 +57,6 @@ tables = {
 days = dg.DailyPartitionsDefinition(start_date="2013-01-01", end_date="2014-01-01")
 
 
-class Spark(dg.ConfigurableResource):
-    """One session for all steps of a process."""
-
-    def session(self) -> SparkSession:
-        return spark_session()
-
-
 def partition_days(context: dg.AssetExecutionContext) -> list[date]:
     return [date.fromisoformat(key) for key in context.partition_keys]
 
@@ -76,9 +68,9 @@ def partition_days(context: dg.AssetExecutionContext) -> list[date]:
     kinds={"deltalake", "spark"},
     group_name="bronze",
 )
-def flights(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
+def flights(context: dg.AssetExecutionContext) -> DataFrame:
     """Flights as delivered. Writing a day replaces exactly that day."""
-    return read_flights(spark.session(), LANDING, partition_days(context))
+    return read_flights(spark_session(), LANDING, partition_days(context))
 
 
 @dg.asset(
@@ -88,9 +80,9 @@ def flights(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
     kinds={"deltalake", "spark"},
     group_name="bronze",
 )
-def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
+def weather_readings(context: dg.AssetExecutionContext) -> DataFrame:
     """Hourly weather at the airports, appended. A day is a unit: done again, it replaces exactly its rows."""
-    return read_weather(spark.session(), LANDING, partition_days(context))
+    return read_weather(spark_session(), LANDING, partition_days(context))
 
 
 @dg.asset(
@@ -109,12 +101,12 @@ def weather_readings(context: dg.AssetExecutionContext, spark: Spark) -> DataFra
     kinds={"deltalake", "spark"},
     group_name="bronze",
 )
-def corrections(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
+def corrections(context: dg.AssetExecutionContext) -> DataFrame:
     """Flights corrected or reported late. Each takes the place of the flight with the same key, or is added.
 
     To be materialized again after `flights`, which replaces the whole day by what was delivered at first.
     """
-    return read_corrections(spark.session(), LANDING, partition_days(context))
+    return read_corrections(spark_session(), LANDING, partition_days(context))
 
 
 @delta_asset(
@@ -124,13 +116,12 @@ def corrections(context: dg.AssetExecutionContext, spark: Spark) -> DataFrame:
     partition_by=["flight_date"],
     properties=AS_IT_COMES,
     deps=[flights, weather_readings],
-    required_resource_keys={"spark"},
     kinds={"spark"},
     group_name="silver",
 )
 def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> DataFrame:
     """Flights with their plane and the weather, recomputed for the days that changed in bronze."""
-    spark = context.resources.spark.session()
+    spark = spark_session()
     weather = tables["weather_readings"].snapshot().scan().to_spark(spark)
     return enrich_flights(batch.scan().to_spark(spark), weather, read_planes(spark, LANDING))
 
@@ -144,13 +135,12 @@ def flights_enriched(context: dg.AssetExecutionContext, batch: ChangeBatch) -> D
     # Looked at before the commit: a day that does not add up never becomes visible.
     audit={"adds_up": "flights > 0 AND cancelled <= flights"},
     deps=[flights_enriched],
-    required_resource_keys={"spark"},
     kinds={"spark"},
     group_name="gold",
 )
 def carrier_daily(context: dg.AssetExecutionContext, batch: ChangeBatch) -> DataFrame:
     """Each carrier's day: flights, cancellations, mean delays. Recomputed for the days that changed in silver."""
-    spark = context.resources.spark.session()
+    spark = spark_session()
     return summarize_carriers(batch.scan().to_spark(spark), read_airlines(spark, LANDING))
 
 
@@ -197,7 +187,6 @@ defs = dg.Definitions(
     jobs=[bronze_job, corrections_job, refresh_job, maintenance_job],
     sensors=[bronze_changed, carriers_read],
     resources={
-        "spark": Spark(),
         "io_manager": DeltaLakeIOManager(root_uri=str(TABLES), properties=AS_IT_COMES),
         "corrections": DeltaLakeIOManager(root_uri=str(HOME)),
     },

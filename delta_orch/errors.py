@@ -48,8 +48,9 @@
     ├── MissingDependencyError(ImportError)
     └── CancelledError
 
-A message states the problem, the cause and the remedy. A program reads `code`, `context` and `retryable`. `retryable`
-alone decides whether the commit loop, Dagster or Airflow tries again. All errors can be pickled.
+A message states the problem, the cause and the remedy, each on a line of its own. A program reads `code`, `context`
+and `retryable`. `retryable` alone decides whether the commit loop, Dagster or Airflow tries again. All errors can be
+pickled.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class DeltaError(Exception):
         self.context: dict[str, Any] = {name: public(value) for name, value in context.items()}
         if "retryable" in context:
             self.retryable = bool(context["retryable"])
-        super().__init__(" ".join(_sentence(part) for part in (problem, cause, remedy) if part))
+        super().__init__("\n".join(_sentence(part) for part in (problem, cause, remedy) if part))
 
     def __reduce__(self) -> tuple[object, ...]:
         return _rebuild, (type(self), self.problem, self.cause, self.remedy, self.context)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
@@ -12,14 +12,15 @@ from delta_orch.airflow.locations import is_same_table, is_template, location_te
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.commit_reader import user_metadata_of
-from delta_orch.pipeline.unit import RecordedUnit, recorded_order
+from delta_orch.log.files.txn import is_unit_name
+from delta_orch.verbs.unit_records import REPLACING
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
 
-    from delta_orch.delta_table import DeltaTable, TableSnapshot
-    from delta_orch.expressions.nodes import Expression
-    from delta_orch.staged_write import StagedWrite
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.pipeline.row_guards import RowGuard
+    from delta_orch.verbs.unit_records import RecordedUnit
 
 _CLEARED = (None, "removed", "skipped")
 """States of a task instance that was cleared, and maybe skipped then. Its next attempt replaces the rows that it wrote
@@ -70,13 +71,17 @@ class OtherTasks:
         states = [state for of_run in of_runs.values() for state in of_run.values()]
         return not states or any(state in _CLEARED for state in states)
 
-    def is_read_later(self, table_uri: object) -> bool:
-        """Whether a later task takes this task's XCom, or reads the table in order to write another one."""
+    def is_read_later(self, table_uri: object, own: str | None = None) -> bool:
+        """Whether a later task takes the XCom of a task, or reads its table in order to write another one.
+
+        Args:
+            own: The task; this one by default.
+        """
         from airflow.sdk.definitions.xcom_arg import XComArg
 
-        own = self.run.task_id
+        own = own or self.run.task_id
         locations = [table_uri, getattr(self._tasks[own], "table_uri", None)]
-        for name in self.context["ti"].task.get_flat_relative_ids(upstream=False):
+        for name in self._tasks[own].get_flat_relative_ids(upstream=False):
             task = self._tasks[name]
             arguments = _arguments(task)
             if _has_units(task):
@@ -90,6 +95,19 @@ class OtherTasks:
             if any("xcom_pull" in text and own in text for text in _texts(arguments)):
                 return True
         return False
+
+    def ordered_before(self, table_uri: object) -> list[str]:
+        """The writers of the tasks before this one that replace this whole table, in the order of data intervals."""
+        locations = [table_uri, getattr(self._tasks[self.run.task_id], "table_uri", None)]
+        writers = []
+        for name in sorted(self.before):
+            arguments = _arguments(self._tasks[name])
+            is_whole = _has_units(self._tasks[name]) and arguments.get("exactly_once") and _is_whole(arguments)
+            if not is_whole or not any(is_same_table(arguments.get("table_uri"), each) for each in locations):
+                continue
+            if arguments.get("stage") or not self.is_read_later(table_uri, name):
+                writers.append(self.run.writer_of(name, arguments.get("writer")))
+        return writers
 
     def versions_written(self) -> Mapping[str, int]:
         """Table URI → version, of the tasks before this one that replace a whole table in each run."""
@@ -139,16 +157,15 @@ def _texts(value: object) -> Iterator[str]:
             yield from _texts(part)
 
 
-def guard_rows_of_others(
+def row_guard(
     tasks: OtherTasks,
     table: DeltaTable,
     writer: str,
     *,
     replaces: bool,
     whole: bool,
-    where: str | Expression | None,
-) -> Callable[[StagedWrite], None]:
-    """Make the function that looks at a staged write, and refuses it if rows of others would be lost.
+) -> RowGuard:
+    """Whose rows a write of a task leaves in the table.
 
     Args:
         tasks: Beside the one that writes.
@@ -156,43 +173,32 @@ def guard_rows_of_others(
         writer: Who writes.
         replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
         whole: It replaces every row: its runs have an order of their own.
-        where: Which rows leave; None for all of the files that are replaced.
-
-    Raises:
-        InvalidRequestError: By the function that is returned; the table is unchanged.
     """
-    from delta_orch.pipeline.file_units import units_replaced
+    from delta_orch.pipeline.row_guards import RowGuard
 
     run = tasks.run
     own = UnitName.of(f"{writer}:{run.part}")
     assert own is not None
 
-    def reason(name: str) -> InvalidRequestError | None:
+    def concerns(name: str) -> bool:
         unit = UnitName.of(name)
         if unit is None or unit.dag != own.dag:
-            return _of_another(run, table, name, own.dag) if replaces else None
-        if unit.part == own.part:
-            return _beside(tasks, unit, own)
-        return None if whole or unit.writer != own.writer else _newer(tasks, table, unit, name)
-
-    def of_this_dag(before: TableSnapshot) -> list[str]:
-        return [name for name in before.txns.named((f"{own.dag}.",)) if may_matter(UnitName.of(name))]
-
-    def may_matter(unit: UnitName | None) -> bool:
-        if unit is None or unit == own:
-            return False
+            return replaces and is_unit_name(name)
         if unit.part == own.part:
             return True
         date = None if whole or unit.writer != own.writer else unit.logical_date
         # A newer data interval has its logical date in this one, or behind it.
         return date is not None and run.data_interval is not None and date >= run.data_interval[0]
 
-    def look(staged: StagedWrite) -> None:
-        for name in sorted(units_replaced(table, staged, where, of_this_dag)):
-            if (error := reason(name)) is not None:
-                raise error
+    def refusal(recorded: RecordedUnit) -> InvalidRequestError | None:
+        unit = UnitName.of(recorded.name)
+        if unit is None or unit.dag != own.dag:
+            return _of_another(run, table, recorded, own.dag)
+        if unit.part == own.part:
+            return _beside(tasks, unit, own)
+        return _newer(tasks, unit, recorded)
 
-    return look
+    return RowGuard(lambda _: True, concerns, refusal)
 
 
 def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestError | None:
@@ -217,13 +223,12 @@ def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestE
     )
 
 
-def _newer(tasks: OtherTasks, table: DeltaTable, unit: UnitName, name: str) -> InvalidRequestError | None:
+def _newer(tasks: OtherTasks, unit: UnitName, recorded: RecordedUnit) -> InvalidRequestError | None:
     """(b) Rows that a run of a newer data interval wrote leave only if that run of the task begins again, too."""
     run = tasks.run
     if unit.logical_date is None or run.logical_date is None:
         return None
-    order = recorded_order(table.snapshot(), name)
-    metadata = {} if order is None else user_metadata_of(RecordedUnit.of(table, name, order).commit_info)
+    metadata = user_metadata_of(recorded.commit_info)
     interval, own = metadata.get("data_interval"), run.data_interval
     if isinstance(interval, list) and own is not None:
         is_newer = datetime.fromisoformat(interval[1]) > own[1]
@@ -236,21 +241,18 @@ def _newer(tasks: OtherTasks, table: DeltaTable, unit: UnitName, name: str) -> I
         cause="That run does not write them again. Runs whose rows overlap replace each other's in their order",
         remedy="Clear this task together with the newer runs ('future'), with max_active_runs=1 in the DAG. "
         "Or mark this task as a success: the newer rows stay",
-        unit=name,
+        unit=recorded.name,
     )
 
 
-def _of_another(run: TaskRun, table: DeltaTable, name: str, dag: str) -> InvalidRequestError | None:
+def _of_another(run: TaskRun, table: DeltaTable, recorded: RecordedUnit, dag: str) -> InvalidRequestError | None:
     """(c) Rows that another DAG has replaced, or all rows of a table that this DAG has never written, belong to that
     DAG. What others have only added to rows of this one is replaced with them."""
-    from delta_orch.verbs.units import REPLACING, StepRecord
-
-    snapshot = table.snapshot()
-    order = recorded_order(snapshot, name)
-    if order is not None and snapshot.txns.named((f"{dag}.",)):
-        record = StepRecord.of(RecordedUnit.of(table, name, order).commit_info)
+    if recorded.order >= 0 and table.snapshot().txns.named((f"{dag}.",)):
+        record = recorded.step
         if record is not None and record.write not in REPLACING:
             return None
+    name = recorded.name
     unit = UnitName.of(name)
     owner = name.rpartition(":")[0] if unit is None else unit.writer.removeprefix("airflow:")
     rename = "" if unit is None else f"If this task has taken the place of that one, pass writer={owner!r}. "

@@ -11,9 +11,10 @@ from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
 from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
-from delta_orch.pipeline.recorded import find_txn_commit, is_older
+from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.pipeline.unit import find_txn_commit
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -157,7 +158,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 argument = dict(batches) if isinstance(self.source, dict) else batches[""]
                 return self.call_user_function(context, session(), argument)
 
-            report = self.step(context, run, table, mode).process_all(
+            report = IncrementalStep.of(self.step(context, run, table, mode)).process_all(
                 readers, rows, until_current=True, full_refresh=self._refreshes(context.get("params") or {})
             )
         details: dict[str, object] = {}
@@ -242,7 +243,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         for commit in table.log.newest_first(last - 1):
             info = commit.commit_info or {}
             if commit.version <= newest_before and (
-                run.try_number == 1 or is_older(commit, run.started_ms - CLOCKS_DIFFER_MS)
+                run.try_number == 1 or commit.timestamp_ms < run.started_ms - CLOCKS_DIFFER_MS
             ):
                 break
             if run.is_of_task(info) and run.is_same_life(info):
@@ -255,8 +256,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         if reader.target.snapshot().txn_version(app_id) is None:
             return
         commit = find_txn_commit(reader.target, app_id)
-        info = commit.commit_info or {}
-        if run.is_of_run(info) and not run.is_of_task(info):
+        info = {} if commit is None else commit.commit_info or {}
+        if commit is not None and run.is_of_run(info) and not run.is_of_task(info):
             raise self.refusal(
                 f"goes by the cursor {app_id!r} of {reader.target.uri}, and so does another task or map index of this "
                 f"run, which has moved it in version {commit.version}",

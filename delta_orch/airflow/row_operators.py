@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
-from delta_orch.airflow.guards import OtherTasks, guard_rows_of_others
+from delta_orch.airflow.guards import OtherTasks, row_guard
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.target_table import publish_now
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -82,6 +82,12 @@ class DeltaMergeOperator(DeltaWriteOperator):
         if self.on is None:
             return super().execute_on_table(context, run, table)
         step = self.unit_step(context, run, table, "merge_clauses")
+        if self.stage:
+            step = replace(step, options={**step.options, "stage": True})
+        if step.attempt is not None and any("delete" in name for clause in self.clauses for name in clause):
+            writer = step.attempt.units[0].writer
+            guard = row_guard(OtherTasks(context, run), table, writer, replaces=False, whole=False)
+            step = replace(step, guard=guard)
         with self.lazy_session(run) as session:
 
             def merge(options: CommitOptions) -> CommitResult:
@@ -99,7 +105,7 @@ class DeltaMergeOperator(DeltaWriteOperator):
             target_alias=self.target_alias,
             engine=self.engine,
             schema_mode=self.schema_mode,
-            **{**cast("dict[str, Any]", options), "stage": self.stage},
+            **cast("dict[str, Any]", options),
         )
         for clause in self.clauses:
             for name, arguments in clause.items():
@@ -191,30 +197,12 @@ class DeltaDeleteOperator(DeltaUnitOperator):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        step = self.unit_step(context, run, table, "delete")
-        if step.attempt is None:
-            return self.xcom_and_log(
-                step.commit(lambda options: table.delete(self.where, engine=self._engine, **options))
-            )
-        look = guard_rows_of_others(
-            OtherTasks(context, run),
-            table,
-            step.attempt.units[0].writer,
-            replaces=False,
-            whole=self.all_rows,
-            where=self.where,
-        )
-
-        def delete(options: CommitOptions) -> CommitResult:
-            staging: CommitOptions = {**options, "stage": True}
-            result = table.delete(self.where, engine=self._engine, **staging)
-            if result.staged is None:
-                return result
-            staged = table.staged(result.staged)
-            look(staged)
-            return publish_now(staged)
-
-        return self.xcom_and_log(step.commit(delete))
+        step = replace(self.unit_step(context, run, table, "delete"), where=self.where)
+        if step.attempt is not None:
+            writer = step.attempt.units[0].writer
+            guard = row_guard(OtherTasks(context, run), table, writer, replaces=False, whole=self.all_rows)
+            step = replace(step, guard=guard)
+        return self.xcom_and_log(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
 
     @property
     def _engine(self) -> Any:

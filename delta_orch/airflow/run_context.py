@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from delta_orch.errors import InvalidRequestError
 from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.log.files.txn import TxnId
-from delta_orch.pipeline.unit import Attempt, RecordedUnit, Relation, Unit
+from delta_orch.pipeline.unit import Attempt, Relation, Unit
+from delta_orch.verbs.unit_records import RecordedUnit
 
 if TYPE_CHECKING:
     from airflow.sdk import Context

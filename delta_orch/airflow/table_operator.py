@@ -98,13 +98,7 @@ def airflow_failures() -> Iterator[None]:
     except DeltaError as error:
         if error.retryable:
             raise
-        raise AirflowFailException(_in_lines(error)) from error
-
-
-def _in_lines(error: DeltaError) -> str:
-    """Problem, cause and remedy on lines of their own: Airflow's page of a log cuts long lines at its right edge."""
-    parts = {"Cause": error.cause, "Remedy": error.remedy}
-    return "\n".join([f"{error.code}: {error.problem}", *(f"{name}: {part}" for name, part in parts.items() if part)])
+        raise AirflowFailException(f"{error.code}: {error}") from error
 
 
 class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # type: ignore[misc]

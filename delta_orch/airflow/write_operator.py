@@ -7,16 +7,15 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
-from delta_orch.airflow.guards import OtherTasks, guard_rows_of_others
+from delta_orch.airflow.guards import OtherTasks, row_guard
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.log.files.commit_reader import user_metadata_of
-from delta_orch.pipeline.recorded import find_txn_commit
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.target_table import snapshot_or_none
-from delta_orch.pipeline.unit import recorded_order
+from delta_orch.pipeline.unit import find_txn_commit, recorded_order
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -145,23 +144,21 @@ class DeltaWriteOperator(DeltaStepOperator):
 
     def guarded(self, tasks: OtherTasks, step: Step) -> Step:
         """The step, which loses no rows of others, and no newer ones."""
-        if not step.mode.startswith("overwrite"):
-            return step
-        step = replace(step, where=self.replace_where)
+        if step.mode.startswith("overwrite"):
+            step = replace(step, where=self.replace_where)
         if step.attempt is None:
             return step
         writer = step.attempt.units[0].writer
-        look = guard_rows_of_others(
-            tasks,
-            step.table,
-            writer,
-            replaces=True,
-            whole=self._is_whole,
-            where=self.replace_where,
-        )
+        if not self._is_whole:
+            # Rows of an older interval do not belong into a table that a newer run has replaced.
+            writers = tasks.ordered_before(self.table_uri)
+            step = replace(step, behind=tuple(interval_order(tasks.run, step.table, one) for one in writers))
+        if not step.mode.startswith("overwrite"):
+            return step
+        guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole)
         if self._is_whole and (self.stage or not tasks.is_read_later(self.table_uri)):
-            step = replace(step, guards=(interval_order(tasks.run, step),))
-        return replace(step, look=look)
+            step = replace(step, fences=(interval_order(tasks.run, step.table, writer),))
+        return replace(step, guard=guard)
 
     def rows(self, context: Context, spark: SparkSession | None) -> object:
         """What is to be written."""
@@ -189,17 +186,17 @@ class DeltaWriteOperator(DeltaStepOperator):
         return LocalEngine() if spark is None else spark_engine(spark)
 
 
-def interval_order(run: TaskRun, step: Step) -> TxnId:
-    """The place of a run among those that replace the whole table (`TaskRun.interval_order`). A manual run has none in
-    the schedule: the clear of a run of the schedule takes its place."""
-    assert step.attempt is not None
-    own = run.interval_order(step.attempt.units[0].writer)
-    before = snapshot_or_none(step.table)
+def interval_order(run: TaskRun, table: DeltaTable, writer: str) -> TxnId:
+    """The place of a run among those of a writer that replace the whole table (`TaskRun.interval_order`). A manual run
+    has none in the schedule: the clear of a run of the schedule takes its place."""
+    own = run.interval_order(writer)
+    before = snapshot_or_none(table)
     recorded = None if before is None else recorded_order(before, own.app_id)
     if before is None or recorded is None or recorded <= own.version:
         return own
-    is_redo = recorded_order(before, step.attempt.units[0].name) is not None
-    metadata = user_metadata_of(find_txn_commit(step.table, own.app_id, recorded).commit_info)
+    is_redo = recorded_order(before, f"{writer}:{run.part}") is not None
+    commit = find_txn_commit(table, own.app_id, recorded)
+    metadata = {} if commit is None else user_metadata_of(commit.commit_info)
     is_off_schedule = metadata.get("run_type") == "manual" and (
         metadata.get("data_interval") is None or run.run_type != "manual"
     )

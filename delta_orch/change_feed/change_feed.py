@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -29,7 +29,7 @@ from delta_orch.engines.scan_plan import ScanPlan, output_columns_schema
 from delta_orch.engines.select import spark_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedFeatureError, VersionNotFoundError
 from delta_orch.expressions.column_names import free_name, resolve_column_names
-from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal, Opaque
+from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal, MakeStruct, Not
 from delta_orch.expressions.tree import conjunction
 from delta_orch.log.files.commit_reader import Commit, in_commit_timestamp_ms
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable
@@ -137,7 +137,7 @@ class ChangeFeed:
         """The changed rows as a lazy Spark DataFrame."""
         return self.to_relation(spark_engine(spark))
 
-    def to_relation(self, engine: Engine) -> Relation:
+    def to_relation(self, engine: Engine) -> Any:
         """The changed rows as a relation of any engine.
 
         Raises:
@@ -408,11 +408,9 @@ def _removes_rows(commit: Commit) -> bool:
 # The latest state of each key that changed in a range of versions.
 
 
-_RANK = "_delta_orch_rank"
-_IS_THERE = "_delta_orch_is_there"
-# A version that removes and adds rows of a key leaves what it adds.
-_RANK_SQL = "_commit_version * 2 + CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE 0 END"
-_THERE_SQL = "CASE WHEN _change_type IN ('insert', 'update_postimage') THEN 1 ELSE 0 END"
+_LAST = "_delta_orch_last"
+_IS_THERE = In(Column(("_change_type",)), tuple(Literal(change, STRING) for change in ("insert", "update_postimage")))
+"""Of a row that its commit leaves in the table."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -432,33 +430,36 @@ class LatestChanges:
     keys: tuple[str, ...]
     _rows: Callable[[Engine], Relation]
 
-    def to_relation(self, engine: Engine) -> Relation:
+    def to_relation(self, engine: Engine) -> Any:
         """The rows as a relation of any engine. Raises as `ChangeFeed.to_relation`."""
-        names = self.schema.names
-        rank, is_there = free_name(_RANK, names), free_name(_IS_THERE, names)
-        mentioned = (Column(("_commit_version",)), Column(("_change_type",)))
-        rows = engine.project(
-            self._rows(engine),
+        rows, name = self._rows(engine), free_name(_LAST, self.schema.names)
+        # The greatest of a key: a version that removes and adds rows of it leaves what it adds.
+        parts = (
+            ("version", Column(("_commit_version",))),
+            ("is_there", _IS_THERE),
+            ("timestamp", Column(("_commit_timestamp",))),
+        )
+        last = engine.aggregate(rows, as_they_are(self.keys), [Measure(name, "max", MakeStruct(parts))])
+        same_key = [Comparison("<=>", Column(("a", key)), Column(("b", key))) for key in self.keys]
+        same_version = Comparison("=", Column(("a", "_commit_version")), Column(("b", name, "version")))
+        columns = [ComputedColumn(column, Column(("a", column))) for column in self.schema.names]
+        there = engine.join(
+            JoinSide("a", engine.filter(rows, _IS_THERE)),
+            JoinSide("b", last),
+            conjunction(*same_key, same_version),
+            "semi",
+            columns,
+        )
+        gone = engine.project(
+            engine.filter(last, Not(Column((name, "is_there")))),
             [
-                *as_they_are(names),
-                ComputedColumn(rank, Opaque(_RANK_SQL, mentioned)),
-                ComputedColumn(is_there, Opaque(_THERE_SQL, mentioned[1:])),
+                *as_they_are(self.keys),
+                ComputedColumn("_change_type", Literal("delete", STRING)),
+                ComputedColumn("_commit_version", Column((name, "version"))),
+                ComputedColumn("_commit_timestamp", Column((name, "timestamp"))),
             ],
         )
-        keys = as_they_are(self.keys)
-        last = engine.aggregate(rows, keys, [Measure(rank, "max", Column((rank,)))])
-        same: list[Expression] = [Comparison("<=>", Column(("a", key)), Column(("b", key))) for key in self.keys]
-        is_last = conjunction(*same, Comparison("=", Column(("a", rank)), Column(("b", rank))))
-        taken = [ComputedColumn(name, Column(("a", name))) for name in (*names, is_there)]
-        found = engine.join(JoinSide("a", rows), JoinSide("b", last), is_last, "semi", taken)
-        there, gone = (
-            engine.filter(found, Comparison("=", Column((is_there,)), Literal(number, LONG))) for number in (1, 0)
-        )
-        of_commit = [Measure(name, "max", Column((name,))) for name in ("_commit_version", "_commit_timestamp")]
-        once = engine.aggregate(gone, keys, of_commit)
-        told = as_they_are((*self.keys, *(m.name for m in of_commit)))
-        deleted = engine.project(once, [*told, ComputedColumn("_change_type", Literal("delete", STRING))])
-        return engine.union([engine.conform(there, self.schema), engine.conform(deleted, self.schema)])
+        return engine.union([engine.conform(there, self.schema), engine.conform(gone, self.schema)])
 
     def to_arrow(self) -> pa.Table:
         """All rows in memory, columns of `schema`."""

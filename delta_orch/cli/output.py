@@ -1,11 +1,10 @@
-"""What the commands print: tables for people, one JSON value for programs, errors for both."""
+"""What commands print: text for people, one JSON value for programs, and errors for both."""
 
 from __future__ import annotations
 
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -15,22 +14,27 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_options import CommitPreview, CommitResult
     from delta_orch.verbs.vacuum import VacuumResult
 
-Branch = tuple[str, "list[Branch]"]
-"""A label and what hangs from it."""
-
 _NARROWEST_COLUMN = 8
 
 
+def answer(value: object, text: str, *, as_json: bool) -> None:
+    """Print `value` as JSON, or `text`."""
+    if as_json:
+        print_json(value)
+    else:
+        print_line(text)
+
+
 def print_json(value: object, *, of_table: bool = False) -> None:
-    """One JSON value on stdout. Dataclasses become objects; values JSON does not know become text. Secrets are cut out,
-    but not of rows of a table."""
+    """Print one JSON value. Dataclasses become objects, and values that JSON does not know become text. Secrets are cut
+    out, except from rows of a table."""
     import orjson
 
     options = orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS
     text = orjson.dumps(value, default=_plain, option=options)
     if not of_table:
         text = orjson.dumps(public(orjson.loads(text)), option=options)
-    sys.stdout.write(text.decode() + "\n")
+    _write(text.decode())
 
 
 def _plain(value: object) -> object:
@@ -45,67 +49,54 @@ def attributes(value: object, names: str) -> dict[str, object]:
 
 
 def print_error(code: str, message: str, context: Mapping[str, object], *, as_json: bool) -> None:
-    """One error: a line on stderr, or the JSON object on stdout."""
+    """Print one error: its lines on stderr, or the JSON object on stdout."""
     if as_json:
         print_json({"error": {"code": code, "message": message, "context": dict(context)}})
     else:
-        sys.stderr.write(_shown(f"error[{code}]: {' '.join(message.split())}") + "\n")
+        sys.stderr.write(_printable(f"error[{code}]: {message}") + "\n")
 
 
 def print_line(text: str) -> None:
-    """A line on stdout, or some. What could steer the terminal is escaped."""
-    _write(_shown(text))
+    """Print a line or several. Characters that could steer the terminal are escaped."""
+    _write(_printable(text))
 
 
 def print_name(text: str) -> None:
-    """What a table calls something, as a line of its own on stdout: a line break in it is escaped, too."""
+    """Print a name that comes from a table as one line."""
     _write(one_line(redacted(text)))
 
 
 def one_line(text: str) -> str:
-    """A text without line breaks, or anything else that could steer the terminal."""
-    return _shown(text, keeps_lines=False)
+    """A text without line breaks and other characters that could steer the terminal."""
+    return _printable(text, keeps_lines=False)
 
 
-def _write(line: str) -> None:
-    sys.stdout.write(line + "\n")
+def _printable(text: str, *, keeps_lines: bool = True) -> str:
+    if text.isprintable():
+        return text
+    steering = {c for c in set(text) if not c.isprintable()} - ({"\n"} if keeps_lines else set())
+    return text.translate({ord(c): c.encode("unicode_escape").decode() for c in steering})
 
 
-def _shown(text: str, *, keeps_lines: bool = True) -> str:
-    def shown(c: str) -> str:
-        return c if c.isprintable() or (c == "\n" and keeps_lines) else c.encode("unicode_escape").decode()
-
-    return text if text.isprintable() else "".join(map(shown, text))
+def _write(text: str) -> None:
+    sys.stdout.write(text + "\n")
 
 
 def print_fields(title: str, fields: Mapping[str, object]) -> None:
-    """Names and values, one a line; those without a value are left out."""
-    _write(_emphasized(_cell(title)))
-    _print_table([(name, _cell(public(value))) for name, value in fields.items() if value not in (None, "", {}, [])])
+    """Print names and values, one pair a line. Pairs without a value are left out."""
+    _write(_cell(public(title)))
+    _print_table(
+        [(name, _cell(public(value))) for name, value in fields.items() if value not in (None, "", {}, [], ())]
+    )
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]], *, of_table: bool = False) -> None:
-    """A table with a header, whose cells may have lines: `one_line` is for names in them. Secrets are cut out, but not
-    of rows of a table."""
+    """Print a table with a header, which may have lines. Secrets are cut out, except from rows of a table."""
     shown = rows if of_table else (map(public, row) for row in rows)
-    _print_table([tuple(map(_shown, columns)), *(tuple(map(_cell, row)) for row in shown)], has_header=True)
+    _print_table([columns, *(tuple(map(_cell, row)) for row in shown)])
 
 
-def print_tree(root: Branch) -> None:
-    """A tree, each label on a line."""
-    label, children = root
-    print_name(label)
-    _print_branches(children, "")
-
-
-def _print_branches(branches: Sequence[Branch], indent: str) -> None:
-    for place, (label, children) in enumerate(branches, start=1):
-        is_last = place == len(branches)
-        print_name(f"{indent}{'└── ' if is_last else '├── '}{label}")
-        _print_branches(children, indent + ("    " if is_last else "│   "))
-
-
-def _print_table(rows: Sequence[Sequence[str]], *, has_header: bool = False) -> None:
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
     """Columns two spaces apart. On a terminal long cells are folded; elsewhere lines are as long as they must be."""
     if not rows:
         return
@@ -115,16 +106,14 @@ def _print_table(rows: Sequence[Sequence[str]], *, has_header: bool = False) -> 
         while excess > 0 and max(widths) > _NARROWEST_COLUMN:
             widths[widths.index(max(widths))] -= 1
             excess -= 1
-    for number, row in enumerate(rows):
+    for row in rows:
         folded = [_fold(cell, width) for cell, width in zip(row, widths, strict=True)]
         for parts in zip_longest(*folded, fillvalue=""):
-            line = "  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip()
-            _write(_emphasized(line) if has_header and number == 0 else line)
+            _write("  ".join(part.ljust(width) for part, width in zip(parts, widths, strict=True)).rstrip())
 
 
 def _fold(cell: str, width: int) -> list[str]:
-    lines = cell.split("\n")
-    return [line[at : at + width] for line in lines for at in range(0, max(len(line), 1), max(width, 1))]
+    return [line[at : at + width] for line in cell.split("\n") for at in range(0, max(len(line), 1), max(width, 1))]
 
 
 def _cell(value: object) -> str:
@@ -135,29 +124,8 @@ def _cell(value: object) -> str:
     return "" if value is None else one_line(str(value))
 
 
-def _emphasized(text: str) -> str:
-    return f"\x1b[1m{text}\x1b[0m" if sys.stdout.isatty() else text
-
-
-@contextmanager
-def working(what: str) -> Iterator[None]:
-    """Say on a terminal what is under way."""
-    try:
-        show_progress(f"{what} …")
-        yield
-    finally:
-        show_progress("")
-
-
-def show_progress(text: str) -> None:
-    """A line on a terminal's stderr that replaces the one before; nothing elsewhere."""
-    if sys.stderr.isatty():
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
-
-
 def text_of_time(ms: int | None) -> str:
-    """A time as people read it, UTC; one that no calendar has, as its number."""
+    """A time in UTC as people read it; one that no calendar has, as its number."""
     from datetime import UTC, datetime
 
     if ms is None:
@@ -179,23 +147,23 @@ def text_of_bytes(count: int) -> str:
 
 
 def report_commit(result: CommitResult, *, done: str, nothing: str, as_json: bool) -> None:
-    """Tell how a commit ended, or how it would have.
+    """Print how a commit ended, or how it would end.
 
     Args:
-        done: What people are told where it was committed.
-        nothing: What people are told where there was nothing left to do.
+        done: The text for people if there is a commit.
+        nothing: The text for people if there was nothing to do.
     """
     import orjson
 
     preview = result.preview
     if as_json:
-        told = {**attributes(result, "version skipped operation_metrics"), "dry_run": preview is not None}
+        report = {**attributes(result, "version skipped operation_metrics"), "dry_run": preview is not None}
         if result.measured:
-            told["measured"] = dict(result.measured)
+            report["measured"] = dict(result.measured)
         if preview is not None:
-            told["version"] = preview.version
-            told["actions"] = [orjson.Fragment(line) for line in preview.content.splitlines()]
-        print_json(told)
+            report["version"] = preview.version
+            report["actions"] = [orjson.Fragment(line) for line in preview.content.splitlines()]
+        print_json(report)
     elif preview is not None:
         print_line(f"Version {preview.version} would be committed: {_kinds_of_actions(preview)} (--json shows them)")
     else:
@@ -203,7 +171,7 @@ def report_commit(result: CommitResult, *, done: str, nothing: str, as_json: boo
 
 
 def report_vacuum(result: VacuumResult, *, as_json: bool) -> None:
-    """Tell which files were deleted, or would have been."""
+    """Print which files were deleted, or would be deleted."""
     if as_json:
         print_json(attributes(result, "dry_run num_files size_bytes retention_ms paths"))
         return

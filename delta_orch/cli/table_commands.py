@@ -1,40 +1,32 @@
-"""Commands that look at a table: `snapshot`, `schema`, `files`, `history`, `fsck`, `txn list`."""
+"""Commands that look at a table: `snapshot`, `files`, `history`, `txns`, `units`, `fsck`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-from delta_orch.cli import arguments as take
+import click
+
+from delta_orch.cli import app as take
 from delta_orch.cli import output as out
-from delta_orch.cli.arguments import Commands, Target
+from delta_orch.cli.app import table_command
 from delta_orch.cli.output import text_of_bytes, text_of_time
+from delta_orch.redaction import kept
 
 if TYPE_CHECKING:
-    from delta_orch.cli.output import Branch
-    from delta_orch.delta_table import TableSnapshot
-    from delta_orch.protocol.types import DataType, StructField, StructType
+    from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.table.column_details import ColumnDetails
     from delta_orch.verbs.fsck import FsckReport
 
-COMMANDS = Commands()
-
 _SHOWN_PROBLEMS = 50
-_FILE_COLUMNS = (
-    "path", "partition_values", "size", "modification_time", "stats", "deletion_vector", "base_row_id",
-    "default_row_commit_version", "tags",
-)  # fmt: skip
-
-FileRow = dict[str, Any]
-"""A file as JSON knows it."""
 
 
-@COMMANDS.add(*take.VERSION, take.flag("--files", "List the data files, too."))
-def snapshot(at: Target, files: bool) -> None:
+@table_command(take.VERSION, take.TIMESTAMP)
+def snapshot(table: DeltaTable, version: int | None, timestamp: str | None, as_json: bool) -> None:
     """Show one version of a table: schema, protocol, properties, size."""
-    state = at.snapshot()
-    if at.json:
-        out.print_json(describe_snapshot(state, with_files=files))
+    state = table.snapshot(version, timestamp)
+    if as_json:
+        out.print_json(_description(state))
         return
     out.print_fields(state.store.uri, _summary(state))
     out.print_rows(
@@ -45,28 +37,25 @@ def snapshot(at: Target, files: bool) -> None:
             if len(c.path) == 1 or _column_notes(c)
         ],
     )
-    if files:
-        rows = [(f["path"], text_of_bytes(f["size"]), f["partition_values"]) for f in list_files(state)]
-        out.print_rows(("file", "size", "partition"), rows)
 
 
-def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, object]:
-    """A snapshot as JSON, names as in Python."""
-    properties = state.properties
-    described: dict[str, object] = {
+def _description(state: TableSnapshot) -> dict[str, object]:
+    """A snapshot for JSON, with the names of Python."""
+    properties, protocol = state.properties, state.protocol
+    features = {name: getattr(protocol, name) for name in ("reader_features", "writer_features")}
+    return {
         "uri": state.store.uri,
         **out.attributes(state, "version timestamp_ms"),
         "metadata": out.attributes(
             state.metadata, "id name description schema_string partition_columns configuration created_time"
         ),
         "protocol": {
-            **out.attributes(state.protocol, "min_reader_version min_writer_version"),
-            "reader_features": _sorted(state.protocol.reader_features),
-            "writer_features": _sorted(state.protocol.writer_features),
+            **out.attributes(protocol, "min_reader_version min_writer_version"),
+            **{name: None if names is None else sorted(names) for name, names in features.items()},
         },
         "txns": dict(state.txns),
         **out.attributes(state, "domain_metadata features"),
-        "columns": [describe_column(column) for column in state.columns],
+        "columns": [_described_column(column) for column in state.columns],
         **out.attributes(state, "constraints clustering_columns"),
         "in_commit_timestamps": {
             "enabled": properties.enable_in_commit_timestamps,
@@ -75,19 +64,21 @@ def describe_snapshot(state: TableSnapshot, *, with_files: bool) -> dict[str, ob
         },
         **out.attributes(state, "num_files size_bytes"),
     }
-    if with_files:
-        described["files"] = list_files(state)
-    return described
 
 
-def list_files(state: TableSnapshot) -> list[FileRow]:
-    """The live files, by path; `stats` parsed, None where a file has none that are a JSON object."""
-    table = state.files(["path", "partition_values", "size", "modification_time", "stats"]).sort_by("path")
-    rows: list[FileRow] = table.to_pylist()
-    for row in rows:
-        row["partition_values"] = dict(row["partition_values"] or ())
-        row["stats"] = parsed_statistics(row["stats"])
-    return rows
+def _described_column(column: ColumnDetails) -> dict[str, object]:
+    """A column for JSON, without the attributes that it does not have."""
+    details = out.attributes(
+        column,
+        "comment declared_type collations generation_expression identity default invariant physical_name field_id "
+        "type_changes",
+    )
+    return {
+        "path": column.path,
+        "type": str(column.data_type),
+        "nullable": column.nullable,
+        **{name: value for name, value in details.items() if value not in (None, {}, ())},
+    }
 
 
 def _column_notes(column: ColumnDetails) -> str:
@@ -107,24 +98,8 @@ def _column_notes(column: ColumnDetails) -> str:
     return "; ".join([*notes, *([column.comment] if column.comment else [])])
 
 
-def describe_column(column: ColumnDetails) -> dict[str, object]:
-    """A column as JSON knows it; what is said of few columns is left out for the others."""
-    always = {"path": column.path, "type": str(column.data_type), "nullable": column.nullable}
-    known = out.attributes(
-        column,
-        "comment declared_type collations generation_expression identity default invariant physical_name field_id "
-        "type_changes",
-    )
-    return always | {name: value for name, value in known.items() if value not in (None, {}, ())}
-
-
-def _sorted(names: tuple[str, ...] | None) -> list[str] | None:
-    return None if names is None else sorted(names)
-
-
 def _summary(state: TableSnapshot) -> dict[str, object]:
     metadata, protocol = state.metadata, state.protocol
-    features = sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())})
     return {
         "version": state.version,
         "time": text_of_time(state.timestamp_ms),
@@ -135,7 +110,7 @@ def _summary(state: TableSnapshot) -> dict[str, object]:
         "size": text_of_bytes(state.size_bytes),
         "partitioned by": list(metadata.partition_columns),
         "protocol": f"reader {protocol.min_reader_version}, writer {protocol.min_writer_version}",
-        "table features": features,
+        "table features": sorted({*(protocol.reader_features or ()), *(protocol.writer_features or ())}),
         "properties": dict(metadata.configuration),
         "constraints": dict(state.constraints),
         "clustered by": [".".join(path) for path in state.clustering_columns or ()],
@@ -144,160 +119,33 @@ def _summary(state: TableSnapshot) -> dict[str, object]:
     }
 
 
-@COMMANDS.add(*take.VERSION)
-def schema(at: Target) -> None:
-    """Show a table's schema as a tree: types, nullability and the metadata of columns."""
-    from delta_orch.protocol.schema import data_type_to_json
+@table_command(take.VERSION, take.TIMESTAMP, take.WHERE, take.LIMIT)
+def files(
+    table: DeltaTable, version: int | None, timestamp: str | None, where: str | None, limit: int | None, as_json: bool
+) -> None:
+    """List the data files by path, with their statistics; with --where only those that a scan would read."""
+    from delta_orch.cli.row_commands import json_rows
 
-    state = at.snapshot()
-    if at.json:
-        shown = out.attributes(state, "version partition_columns")
-        out.print_json({**shown, "schema": data_type_to_json(state.schema)})
-        return
-    out.print_tree((f"{state.store.uri} version {state.version}", _branches(state.schema, state.partition_columns)))
-
-
-def _branches(struct: StructType, partition_columns: tuple[str, ...] = ()) -> list[Branch]:
-    return [_field_branch(field, is_partition=field.name in partition_columns) for field in struct]
-
-
-def _field_branch(field: StructField, *, is_partition: bool) -> Branch:
-    label, children = _type_branch(field.name, field.data_type, field.nullable)
-    notes = [_json_text(field.metadata)] if field.metadata else []
-    return " ".join([label, *(["(partition column)"] if is_partition else []), *notes]), children
-
-
-def _json_text(value: Mapping[str, object]) -> str:
-    import orjson
-
-    return orjson.dumps(dict(value)).decode()
-
-
-def _type_branch(name: str, data_type: DataType, nullable: bool) -> Branch:
-    from delta_orch.protocol.types import ArrayType, MapType, StructType
-
-    suffix = "" if nullable else " NOT NULL"
-    match data_type:
-        case StructType():
-            return f"{name}: struct{suffix}", _branches(data_type)
-        case ArrayType(element_type, contains_null):
-            return f"{name}: array{suffix}", [_type_branch("element", element_type, contains_null)]
-        case MapType(key_type, value_type, value_contains_null):
-            key, value = _type_branch("key", key_type, False), _type_branch("value", value_type, value_contains_null)
-            return f"{name}: map{suffix}", [key, value]
-    return f"{name}: {data_type}{suffix}", []
-
-
-@COMMANDS.add(*take.VERSION, take.WHERE, take.LIMIT)
-def files(at: Target, where: str | None, limit: int | None) -> None:
-    """List the data files of a table, by path, with their statistics; with --where those a scan would read."""
-    state = at.snapshot()
-    rows = describe_files(state, where, limit)
-    if at.json:
+    state = table.snapshot(version, timestamp)
+    rows = json_rows(state.list_files(where).sort_by("path").slice(0, limit))
+    if as_json:
         out.print_json({"version": state.version, "files": rows})
         return
-    out.print_rows(
-        ("file", "size", "rows", "deleted", "modified", "partition", "statistics"),
-        [
-            (
-                row["path"],
-                text_of_bytes(row["size"]),
-                (row["stats"] or {}).get("numRecords"),
-                (row["deletion_vector"] or {}).get("cardinality"),
-                text_of_time(row["modification_time"]),
-                row["partition_values"],
-                _statistics_text(row["stats"] or {}),
-            )
-            for row in rows
-        ],
-    )
-    out.print_line(f"{len(rows):,} files of version {state.version}, {text_of_bytes(sum(row['size'] for row in rows))}")
+    names = ("path", "num_records", "num_deleted", "modification_time", "partition")
+    out.print_rows(("size", *names), [(text_of_bytes(row["size"]), *(row.get(name) for name in names)) for row in rows])
+    size = text_of_bytes(sum(row["size"] for row in rows))
+    out.print_line(f"{len(rows):,} files of version {state.version}, {size}")
 
 
-def describe_files(state: TableSnapshot, where: str | None, limit: int | None) -> list[FileRow]:
-    """The files by path as JSON knows them. Partition values and statistics go by the names of the schema, also where
-    the log has physical ones; statistics that are no JSON object are null."""
-    predicate = state.scan(where=where).where
-    table = state.files(_FILE_COLUMNS, predicate).sort_by("path")
-    rows: list[FileRow] = table.slice(0, limit).to_pylist()
-    names = _logical_names(state.schema)
-    for row in rows:
-        values = dict(row["partition_values"] or ())
-        row["partition_values"] = {names[name][0] if name in names else name: v for name, v in values.items()}
-        row["stats"] = _logical_statistics(row["stats"], names)
-        row["tags"] = dict(row["tags"]) if row["tags"] is not None else None
-    return rows
-
-
-_Names: TypeAlias = "Mapping[str, tuple[str, _Names]]"
-"""Physical name → logical name and the same for the fields inside."""
-
-
-def _logical_names(struct: StructType) -> _Names:
-    from delta_orch.protocol.types import StructType
-    from delta_orch.table.column_mapping import physical_name
-
-    inner = {f.name: _logical_names(f.data_type) for f in struct if isinstance(f.data_type, StructType)}
-    return {physical_name(field): (field.name, inner.get(field.name, {})) for field in struct}
-
-
-def parsed_statistics(text: str | None) -> dict[str, object] | None:
-    """The statistics of a file as JSON knows them; None where they are no JSON object."""
-    import orjson
-
-    try:
-        stats = orjson.loads(text) if text else None
-    except orjson.JSONDecodeError:
-        return None
-    return stats if isinstance(stats, dict) else None
-
-
-def _logical_statistics(text: str | None, names: _Names) -> dict[str, object] | None:
-    stats = parsed_statistics(text)
-    if stats is None:
-        return None
-    return {
-        key: _renamed(value, names) if key in ("minValues", "maxValues", "nullCount") else value
-        for key, value in stats.items()
-    }
-
-
-def _renamed(values: object, names: _Names) -> object:
-    if not isinstance(values, dict):
-        return values
-    renamed = {}
-    for name, value in values.items():
-        logical, inner = names.get(name, (name, {}))
-        renamed[logical] = _renamed(value, inner)
-    return renamed
-
-
-def _statistics_text(stats: Mapping[str, object]) -> str:
-    lows, highs, nulls = (_leaves(stats.get(name)) for name in ("minValues", "maxValues", "nullCount"))
-    parts = []
-    for name in dict.fromkeys([*lows, *highs, *nulls]):
-        bounds = f" {lows.get(name, '?')}…{highs.get(name, '?')}" if name in lows or name in highs else ""
-        parts.append(f"{name}{bounds}" + (f" ({nulls[name]} null)" if nulls.get(name) else ""))
-    return "; ".join(parts)
-
-
-def _leaves(values: object, prefix: str = "") -> dict[str, object]:
-    if not isinstance(values, dict):
-        return {}
-    found: dict[str, object] = {}
-    for name, value in values.items():
-        if isinstance(value, dict):
-            found |= _leaves(value, f"{prefix}{name}.")
-        else:
-            found[f"{prefix}{name}"] = value
-    return found
-
-
-@COMMANDS.add(take.LIMIT)
-def history(at: Target, limit: int | None) -> None:
+@table_command(take.LIMIT)
+def history(table: DeltaTable, limit: int | None, as_json: bool) -> None:
     """List the commits the log still holds, newest first."""
-    entries = at.table().history(limit)
-    if at.json:
+    # What this package writes holds no secret. Other writers' parameters may.
+    entries = [
+        replace(e, operation_parameters=kept(e.operation_parameters), user_metadata=kept(e.user_metadata))
+        for e in table.history(limit)
+    ]
+    if as_json:
         names = (
             "version timestamp_ms file_time_ms in_commit_timestamp_ms operation operation_parameters operation_metrics "
             "user_metadata engine_info"
@@ -313,58 +161,11 @@ def history(at: Target, limit: int | None) -> None:
     )
 
 
-@COMMANDS.add(
-    take.flag("--check", "Look up every data file, and verify every deletion vector."),
-    take.flag(
-        "--deep",
-        "Also read every page of every data file, and hold rows against statistics, checkpoints against commits.",
-    ),
-    take.VERSION[0],
-)
-def fsck(at: Target, check: bool, deep: bool) -> None:
-    """Check that the log is whole and consistent. Ends with 1 where the version cannot be read right."""
-    table = at.table()
-    with out.working("Checking"):
-        report = table.fsck(at.version, check_files=check, deep=deep)
-    if at.json:
-        out.print_json({"ok": report.ok, **out.attributes(report, " ".join(report.__slots__))})
-    else:
-        _print_report(report)
-    if not report.ok:
-        raise SystemExit(1)
-
-
-def _print_report(report: FsckReport) -> None:
-    out.print_fields(
-        report.uri,
-        {
-            "version": report.version,
-            "oldest version": report.oldest_version,
-            "commits": report.num_commits,
-            "checkpoints": report.num_checkpoints,
-            "log compactions": report.num_compactions,
-            "checksum": f"agrees in {len(report.checksum_fields)} fields" if report.checksum_fields else None,
-            "files": None if report.num_files is None else f"{report.num_files:,}",
-            "size": None if report.size_bytes is None else text_of_bytes(report.size_bytes),
-            "deletion vectors": report.num_deletion_vectors,
-            "files looked up": "yes" if report.files_checked else "no",
-            "rows read": "yes" if report.rows_checked else "no",
-            "result": "in order" if report.ok else "damaged",
-        },
-    )
-    if report.problems:
-        shown = report.problems[:_SHOWN_PROBLEMS]
-        out.print_rows(("severity", "code", "problem"), [(p.severity, p.code, p.message) for p in shown])
-        if len(shown) < len(report.problems):
-            out.print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
-
-
-@COMMANDS.add(*take.VERSION, name="txn list")
-def txn_list(at: Target) -> None:
+@table_command(take.VERSION, take.TIMESTAMP)
+def txns(table: DeltaTable, version: int | None, timestamp: str | None, as_json: bool) -> None:
     """List the application ids the table has recorded, with their last version."""
-    state = at.snapshot()
-    actions = [action for _, action in sorted(state.txn_actions.items())]
-    if at.json:
+    actions = [action for _, action in sorted(table.snapshot(version, timestamp).txn_actions.items())]
+    if as_json:
         out.print_json([{"app_id": t.app_id, "version": t.version, "last_updated_ms": t.last_updated} for t in actions])
         return
     out.print_rows(
@@ -373,13 +174,40 @@ def txn_list(at: Target) -> None:
     )
 
 
-@COMMANDS.add()
-def units(at: Target) -> None:
+@table_command()
+def units(table: DeltaTable, as_json: bool) -> None:
     """List the units of work that pipeline steps have recorded: run, version and rows of each."""
-    rows = at.table().units().to_pylist()
-    if at.json:
+    rows = table.units().to_pylist()
+    if as_json:
         out.print_json([{**row, "timestamp": row["timestamp"] and row["timestamp"].isoformat()} for row in rows])
         return
-    out.print_rows(
-        ("unit", "run", "version", "rows"), [(row["unit"], row["run"], row["version"], row["rows"]) for row in rows]
-    )
+    names = ("unit", "run", "version", "rows")
+    out.print_rows(names, [[row[name] for name in names] for row in rows])
+
+
+@table_command(
+    click.option("--check", is_flag=True, help="Look up every data file, and verify every deletion vector."),
+    click.option("--deep", is_flag=True, help="Also read every data file, and compare statistics and checkpoints."),
+    take.VERSION,
+)
+def fsck(table: DeltaTable, check: bool, deep: bool, version: int | None, as_json: bool) -> None:
+    """Check that the log is whole and consistent. Ends with 1 if the version cannot be read correctly."""
+    report = table.fsck(version, check_files=check, deep=deep)
+    if as_json:
+        out.print_json({"ok": report.ok, **out.attributes(report, " ".join(report.__slots__))})
+    else:
+        _print_report(report)
+    if not report.ok:
+        raise click.exceptions.Exit(1)
+
+
+def _print_report(report: FsckReport) -> None:
+    names = [name for name in report.__slots__ if name not in ("uri", "problems")]
+    fields = {name.replace("_", " "): getattr(report, name) for name in names}
+    out.print_fields(report.uri, {**fields, "result": "in order" if report.ok else "damaged"})
+    if report.problems:
+        shown = report.problems[:_SHOWN_PROBLEMS]
+        for problem in shown:
+            out.print_line(f"{problem.severity}[{problem.code}]: {problem.message}")
+        if len(shown) < len(report.problems):
+            out.print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")

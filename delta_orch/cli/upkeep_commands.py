@@ -1,274 +1,194 @@
-"""Commands that look after a table and its log, of which only `repair` changes rows: `optimize`, `vacuum`, `repair`,
-`checkpoint`, `compact-log`, `checksum`, `cleanup-log`; and those that take it as a whole: `restore`, `clone`,
-`convert`, `purge`."""
+"""Commands that look after a table and its log: `optimize`, `vacuum`, `checkpoint`, `compact-log`, `checksum`,
+`cleanup-log`; and those that take a table as a whole: `undo`, `restore`, `convert`."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal, Unpack
 
-from delta_orch.cli import arguments as take
+import click
+
+from delta_orch.cli import app as take
 from delta_orch.cli import output as out
-from delta_orch.cli.arguments import Commands, Target, UsageError
+from delta_orch.cli.app import command, open_engine, table_command
 from delta_orch.cli.output import text_of_bytes
 
 if TYPE_CHECKING:
-    from delta_orch.log.write.commit_options import CommitOptions, CommitResult
-
-COMMANDS = Commands()
-
-
-@COMMANDS.add(
-    take.argument("--where", "SQL", "Only partitions for which this is true."),
-    take.argument("--target-file-size", "SIZE", "Such as 128mb. Default: the table's."),
-    take.argument("--zorder-by", "A,B.C", "Columns by whose values rows come to share files."),
-    take.flag("--full", "Cluster all files of a clustered table again."),
-    take.ENGINE,
-    *take.COMMIT,
-)
-def optimize(
-    at: Target,
-    where: str | None,
-    target_file_size: str | None,
-    zorder_by: str | None,
-    full: bool,
-    engine: str,
-    **commit: Unpack[CommitOptions],
-) -> None:
-    """Merge small files, partition by partition, and leave deleted rows behind. Rows do not change."""
-    table = at.table()
-    size = None if target_file_size is None else _size_bytes(target_file_size)
-    with out.working("Merging small files"):
-        result = table.optimize(
-            where,
-            size,
-            zorder_by=take.parse_columns(zorder_by),
-            full=full,
-            engine=take.open_engine(engine),
-            **commit,
-        )
-    done = "" if result.skipped else _merged_text(result)
-    out.report_commit(result, done=done, nothing="Nothing to merge", as_json=at.json)
+    from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.write.commit_options import CommitOptions
 
 
-def _merged_text(result: CommitResult) -> str:
-    metrics = result.operation_metrics
-    before, after = (text_of_bytes(int(metrics[name])) for name in ("numRemovedBytes", "numAddedBytes"))
-    return (
-        f"Version {result.version}: {metrics['numRemovedFiles']} files ({before}) "
-        f"became {metrics['numAddedFiles']} ({after})"
-    )
-
-
-def _size_bytes(text: str) -> int:
+def _parse_size(context: click.Context, option: click.Parameter, text: str | None) -> int | None:
     from delta_orch.protocol.table_properties import parse_size_bytes
 
     try:
-        return parse_size_bytes(text)
+        return None if text is None else parse_size_bytes(text)
     except ValueError as e:
-        raise UsageError(f"Invalid value for --target-file-size: {e}") from None
+        raise click.BadParameter(str(e)) from None
 
 
-@COMMANDS.add(
-    take.flag("--dry-run", "List what would be deleted, and delete nothing."),
-    take.argument("--retention-hours", "H", "Keep files younger than this.", type=float),
-    take.flag("--force", "Allow a retention below the table's. Nobody may be using the table."),
-    take.flag("--lite", "List nothing: look only for files that the log says were removed."),
-    take.argument("--keep-version", "N", "A version to keep readable, repeatable.", type=int, action="append"),
+@table_command(
+    take.PARTITIONS,
+    click.option("--target-file-size", metavar="SIZE", callback=_parse_size, help="As 128mb. Default: the table's."),
+    click.option(
+        "--zorder-by", metavar="A,B.C", callback=take.parse_columns, help="Columns: near values come to share files."
+    ),
+    click.option("--full", is_flag=True, help="Cluster all files of a clustered table again."),
+    take.ENGINE,
+    take.ISOLATION,
+    take.DRY_RUN,
+)
+def optimize(
+    table: DeltaTable,
+    where: str | None,
+    target_file_size: int | None,
+    zorder_by: list[str] | None,
+    full: bool,
+    engine: str,
+    as_json: bool,
+    **commit: Unpack[CommitOptions],
+) -> None:
+    """Merge small files, partition by partition, and leave deleted rows behind. Rows do not change."""
+    result = table.optimize(
+        where, target_file_size, zorder_by=zorder_by, full=full, engine=open_engine(engine), **commit
+    )
+    metrics = {"numRemovedBytes": 0, "numAddedBytes": 0, **result.operation_metrics}
+    before, after = (text_of_bytes(int(metrics[name])) for name in ("numRemovedBytes", "numAddedBytes"))
+    removed, added = (metrics.get(name) for name in ("numRemovedFiles", "numAddedFiles"))
+    done = f"Version {result.version}: {removed} files ({before}) became {added} ({after})"
+    out.report_commit(result, done=done, nothing="Nothing to merge", as_json=as_json)
+
+
+@table_command(
+    take.DRY_RUN,
+    click.option("--retention-hours", type=float, metavar="H", help="Keep files younger than this."),
+    click.option("--force", is_flag=True, help="Allow a retention below the table's. Nobody may be using the table."),
+    click.option("--lite", is_flag=True, help="List nothing. Look only for files that the log says were removed."),
+    click.option(
+        "--keep-version", type=int, multiple=True, metavar="N", help="Keep this version readable. Repeatable."
+    ),
 )
 def vacuum(
-    at: Target, dry_run: bool, retention_hours: float | None, force: bool, lite: bool, keep_version: list[int] | None
+    table: DeltaTable,
+    dry_run: bool,
+    retention_hours: float | None,
+    force: bool,
+    lite: bool,
+    keep_version: tuple[int, ...],
+    as_json: bool,
 ) -> None:
     """Delete files that no version within the retention needs."""
-    table = at.table()
-    with out.working("Looking for files nobody needs" if dry_run else "Deleting files nobody needs"):
-        result = table.vacuum(
-            retention_hours, dry_run, enforce_retention=not force, full=not lite, keep_versions=keep_version or ()
-        )
-    out.report_vacuum(result, as_json=at.json)
-
-
-@COMMANDS.add(take.DRY_RUN)
-def repair(at: Target, dry_run: bool) -> None:
-    """Remove data files that are gone from the table. Their rows are lost."""
-    with out.working("Looking up data files"):
-        result = at.table().repair(dry_run=dry_run)
-    gone = result.operation_metrics.get("numMissingFiles", 0)
-    if result.preview is not None and not at.json:
-        from delta_orch.log.files.file_columns import FileTable
-
-        for files in result.preview.removes:
-            for path in FileTable(files).path.to_pylist():
-                out.print_name(path)
-    out.report_commit(
-        result,
-        done=f"Version {result.version}: {gone} files left the table",
-        nothing="No file is gone",
-        as_json=at.json,
+    result = table.vacuum(
+        retention_hours, dry_run, enforce_retention=not force, full=not lite, keep_versions=keep_version
     )
+    out.report_vacuum(result, as_json=as_json)
 
 
-@COMMANDS.add(
-    take.flag("--v2", "A V2 checkpoint, whatever the table's policy."),
-    take.flag("--classic", "A classic checkpoint, one Parquet file."),
-    take.argument("--v2-format", help="Of a V2 checkpoint's top file.", choices=("json", "parquet"), default="json"),
+@table_command(
+    click.option("--v2", "policy", flag_value="v2", help="A V2 checkpoint. Default: the table's policy."),
+    click.option("--classic", "policy", flag_value="classic", help="A classic checkpoint: one Parquet file."),
+    click.option(
+        "--v2-format", type=click.Choice(["json", "parquet"]), default="json", help="Of a V2 checkpoint's top file."
+    ),
 )
-def checkpoint(at: Target, v2: bool, classic: bool, v2_format: Literal["json", "parquet"]) -> None:
+def checkpoint(
+    table: DeltaTable, policy: Literal["classic", "v2"] | None, v2_format: Literal["json", "parquet"], as_json: bool
+) -> None:
     """Write a checkpoint of the newest version."""
-    if v2 and classic:
-        raise UsageError("--v2 and --classic exclude each other")
-    with out.working("Writing a checkpoint"):
-        version = at.table().checkpoint("v2" if v2 else "classic" if classic else None, v2_format)
-    if at.json:
-        out.print_json({"version": version})
-    else:
-        out.print_line(f"Checkpoint of version {version} written")
+    version = table.checkpoint(policy, v2_format)
+    out.answer({"version": version}, f"Checkpoint of version {version} written", as_json=as_json)
 
 
-@COMMANDS.add(
-    take.argument("--from", "N", "First commit. Default: after the last checkpoint.", dest="start", type=int),
-    take.argument("--to", "N", "Last commit. Default: the newest.", dest="end", type=int),
+@table_command(
+    click.option("--from", "start", type=int, metavar="N", help="First commit. Default: after the last checkpoint."),
+    click.option("--to", "end", type=int, metavar="N", help="Last commit. Default: the newest."),
 )
-def compact_log(at: Target, start: int | None, end: int | None) -> None:
-    """Reconcile commits into one file beside them, which readers may take instead."""
-    with out.working("Compacting the log"):
-        result = at.table().compact_log(start, end)
-    if at.json:
-        out.print_json(result)
-    elif result.skipped or result.size_bytes is None:
-        out.print_line("Nothing to compact")
-    else:
-        out.print_line(
-            f"Commits {result.start_version} to {result.end_version} compacted ({text_of_bytes(result.size_bytes)})"
-        )
+def compact_log(table: DeltaTable, start: int | None, end: int | None, as_json: bool) -> None:
+    """Reconcile commits into one file beside them, which readers may read instead."""
+    result = table.compact_log(start, end)
+    size = text_of_bytes(result.size_bytes or 0)
+    done = f"Commits {result.start_version} to {result.end_version} compacted ({size})"
+    out.answer(result, "Nothing to compact" if result.skipped else done, as_json=as_json)
 
 
-@COMMANDS.add(take.VERSION[0])
-def checksum(at: Target) -> None:
+@table_command(take.VERSION)
+def checksum(table: DeltaTable, version: int | None, as_json: bool) -> None:
     """Write the checksum of a version, or verify the one it has."""
-    with out.working("Computing the checksum"):
-        result = at.table().write_checksum(at.version)
-    if at.json:
-        out.print_json(result)
-    else:
-        what = "written" if result.written else "agrees with the log"
-        content = f"{result.num_files:,} files, {text_of_bytes(result.size_bytes)}"
-        out.print_line(f"Checksum of version {result.version} {what}: {content}")
+    result = table.write_checksum(version)
+    verb = "written" if result.written else "agrees with the log"
+    content = f"{result.num_files:,} files, {text_of_bytes(result.size_bytes)}"
+    out.answer(result, f"Checksum of version {result.version} {verb}: {content}", as_json=as_json)
 
 
-@COMMANDS.add(take.flag("--dry-run", "List what would be removed, and remove nothing."))
-def cleanup_log(at: Target, dry_run: bool) -> None:
+@table_command(take.DRY_RUN)
+def cleanup_log(table: DeltaTable, dry_run: bool, as_json: bool) -> None:
     """Remove the expired part of the log. Versions in it cannot be read afterwards."""
-    from datetime import UTC, datetime
-
-    with out.working("Looking for expired log files" if dry_run else "Removing expired log files"):
-        result = at.table().cleanup_log(dry_run)
-    if at.json:
-        known = out.attributes(result, "dry_run cut_off_ms earliest_version size_bytes paths")
-        out.print_json({**known, "num_files": len(result.paths)})
+    result = table.cleanup_log(dry_run)
+    if as_json:
+        report = out.attributes(result, "dry_run cut_off_ms earliest_version size_bytes paths")
+        out.print_json({**report, "num_files": len(result.paths)})
         return
-    if dry_run:
-        for path in result.paths:
-            out.print_name(path)
+    for path in result.paths if dry_run else ():
+        out.print_name(path)
     verb = "would be removed" if dry_run else "removed"
     out.print_line(f"{len(result.paths):,} files ({text_of_bytes(result.size_bytes)}) {verb}")
     if result.earliest_version is not None:
-        since = datetime.fromtimestamp(result.cut_off_ms / 1000, UTC).date()
+        since = out.text_of_time(result.cut_off_ms)[:10]
         out.print_line(f"Version {result.earliest_version} and all later ones stay (cut off at {since})")
 
 
-@COMMANDS.add(
-    take.argument("--version", "N", "The version to go back to.", type=int),
-    take.argument("--timestamp", "TIME", "Go back to the version that was current at this time (ISO 8601)."),
-    take.flag("--ignore-missing-files", "Restore even where files of that version are gone."),
-    *take.COMMIT,
-)
-def restore(at: Target, ignore_missing_files: bool, **commit: Unpack[CommitOptions]) -> None:
-    """Make the table what it was at an older version. That is a new version; none is taken back."""
-    if (at.version is None) == (at.timestamp is None):
-        raise UsageError("Give --version or --timestamp")
-    with out.working("Restoring"):
-        result = at.table().restore(at.version, at.timestamp, ignore_missing_files=ignore_missing_files, **commit)
-    metrics = result.operation_metrics
-    done = (
-        f"Version {result.version}: {metrics.get('numRestoredFiles')} files restored, "
-        f"{metrics.get('numRemovedFiles')} removed"
-    )
-    out.report_commit(result, done=done, nothing="Nothing to restore", as_json=at.json)
-
-
-@COMMANDS.add(
-    take.argument("--unit", "NAME", "A unit, as `delta-orch units` names it."),
-    take.argument("--run", "ID", "All units that this run wrote last."),
+@table_command(
+    click.option("--version", type=int, metavar="N", help="The version to go back to."),
+    click.option("--timestamp", metavar="TIME", help="Go back to the version of this time (ISO 8601)."),
+    click.option("--ignore-missing-files", is_flag=True, help="Restore even if files of that version are gone."),
+    take.ISOLATION,
     take.DRY_RUN,
 )
-def undo(at: Target, unit: str | None, run: str | None, dry_run: bool) -> None:
-    """Remove exactly the rows that a unit of work, or a run, wrote. What they replaced does not come back."""
-    with out.working("Looking for the rows"):
-        result = at.table().undo(unit=unit, run=run, dry_run=dry_run)
-    if at.json:
-        known = out.attributes(result, "units rows_removed")
-        out.print_json({**known, "version": None if dry_run else result.version})
+def restore(
+    table: DeltaTable,
+    version: int | None,
+    timestamp: str | None,
+    ignore_missing_files: bool,
+    as_json: bool,
+    **commit: Unpack[CommitOptions],
+) -> None:
+    """Make the table what it was at an older version. This is a new version; none is deleted."""
+    if (version is None) == (timestamp is None):
+        raise click.UsageError("Give --version or --timestamp")
+    result = table.restore(version, timestamp, ignore_missing_files=ignore_missing_files, **commit)
+    restored, removed = (result.operation_metrics.get(name) for name in ("numRestoredFiles", "numRemovedFiles"))
+    done = f"Version {result.version}: {restored} files restored, {removed} removed"
+    out.report_commit(result, done=done, nothing="Nothing to restore", as_json=as_json)
+
+
+@table_command(
+    click.option("--unit", metavar="NAME", help="A unit, as `delta-orch units` names it."),
+    click.option("--run", metavar="ID", help="All units that this run wrote last."),
+    take.DRY_RUN,
+)
+def undo(table: DeltaTable, unit: str | None, run: str | None, dry_run: bool, as_json: bool) -> None:
+    """Remove exactly the rows that a unit of work, or a run, wrote. Rows that they replaced do not come back."""
+    result = table.undo(unit=unit, run=run, dry_run=dry_run)
+    if as_json:
+        report = out.attributes(result, "units rows_removed")
+        out.print_json({**report, "version": None if dry_run else result.version})
         return
     for name in result.units:
         out.print_name(name)
-    done = "would leave" if dry_run else f"left, in version {result.version}"
-    out.print_line(f"{result.rows_removed:,} rows of {len(result.units):,} units {done}")
+    end = "would be removed" if dry_run else f"removed in version {result.version}"
+    out.print_line(f"{result.rows_removed:,} rows of {len(result.units):,} units {end}")
 
 
-@COMMANDS.add(
-    take.argument("target", "TARGET", "The location of the clone."),
-    take.flag("--deep", "Copy the files. Default: name the files of the source."),
-    take.argument("--version", "N", "The version to clone. Default: the newest.", type=int),
-    take.argument("--timestamp", "TIME", "Clone the version that was current at this time (ISO 8601)."),
-    take.flag("--replace", "Let a table at the target become the clone."),
-    take.argument("--property", "KEY=VALUE", "A table property of the clone, repeatable.", action="append", default=[]),
-    take.DRY_RUN,
-)
-def clone(at: Target, target: str, deep: bool, replace: bool, property: list[str], dry_run: bool) -> None:
-    """Make a version of the table a table of its own. Storage options count for both locations."""
-    properties = take.pairs(property, "KEY=VALUE", option="--property")
-    with out.working("Copying files" if deep else "Cloning"):
-        result = at.table().clone(
-            target,
-            not deep,
-            at.version,
-            at.timestamp,
-            replace,
-            properties,
-            storage_options=at.options(),
-            dry_run=dry_run,
-        )
-    metrics = result.operation_metrics
-    done = f"Version {result.version} of {target}: {metrics.get('sourceNumOfFiles')} files"
-    out.report_commit(result, done=done, nothing="Nothing to clone", as_json=at.json)
-
-
-@COMMANDS.add(
-    take.argument(
-        "--partition", "NAME:TYPE", "A column that directories stand for, repeatable.", action="append", default=[]
+@command(
+    click.option(
+        "--partition", "columns", multiple=True, metavar="NAME:TYPE", callback=take.parse_pairs,
+        help="A column that directories stand for. Repeatable.",
     ),
     take.DRY_RUN,
-)
-def convert(at: Target, partition: list[str], dry_run: bool) -> None:
+)  # fmt: skip
+def convert(uri: str, columns: dict[str, str], storage_options: dict[str, str], dry_run: bool, as_json: bool) -> None:
     """Make the Parquet files of a directory a table, in place."""
     from delta_orch.delta_table import DeltaTable
 
-    columns = take.pairs(partition, "NAME:TYPE", option="--partition")
-    with out.working("Reading footers"):
-        result = DeltaTable.convert(at.uri, columns or None, storage_options=at.options(), dry_run=dry_run)
+    result = DeltaTable.convert(uri, columns or None, storage_options=storage_options or None, dry_run=dry_run)
     done = f"Version {result.version}: {result.operation_metrics.get('numConvertedFiles')} files"
-    out.report_commit(result, done=done, nothing="It is a table already", as_json=at.json)
-
-
-@COMMANDS.add(
-    take.argument("--where", "SQL", "Only partitions for which this is true."),
-    take.ENGINE,
-    *take.COMMIT,
-)
-def purge(at: Target, where: str | None, engine: str, **commit: Unpack[CommitOptions]) -> None:
-    """Rewrite files that hold deleted rows or dropped columns. Rows do not change."""
-    table = at.table()
-    with out.working("Rewriting files"):
-        result = table.purge(where, engine=take.open_engine(engine), **commit)
-    done = "" if result.skipped else _merged_text(result)
-    out.report_commit(result, done=done, nothing="Nothing to purge", as_json=at.json)
+    out.report_commit(result, done=done, nothing="It is a table already", as_json=as_json)

@@ -41,8 +41,7 @@ from delta_orch.pipeline.incremental import (
     default_consumer,
     ensure_max_versions,
 )
-from delta_orch.pipeline.recorded import find_commit_after
-from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
@@ -351,7 +350,7 @@ def step_of(
     audits: Sequence[Audit] = (),
     *,
     name: str = "",
-) -> Step:
+) -> IncrementalStep:
     """The step that writes to a table. `process` fills in its name.
 
     Raises:
@@ -359,7 +358,7 @@ def step_of(
     """
     if out.write is None:
         _ensure_shared_partitions(table, out, next(iter(readers.values())).source)
-    return Step(
+    return IncrementalStep(
         name,
         table,
         out.write or "overwrite_changed",
@@ -427,7 +426,7 @@ def table_of(context: dg.AssetExecutionContext, table: TableOrKey) -> DeltaTable
 def process(
     context: dg.AssetExecutionContext,
     key: dg.AssetKey,
-    step: Step,
+    step: IncrementalStep,
     readers: Mapping[str, IncrementalReader],
     rows: Callable[[Mapping[str, ChangeBatch]], object],
     returned: Callable[[], Returned],
@@ -528,7 +527,7 @@ def _has_untold_commit(
         is_own = any(txn.app_id.startswith(own) for txn in commit.txns)
         return is_own and bool(commit.adds.num_rows or commit.removes.num_rows)
 
-    return find_commit_after(report.table, told, lambda _: True, also=is_own_change) is not None
+    return any(map(is_own_change, report.table.log.newest_first(report.table.version(), told + 1)))
 
 
 def _check_results_that_stand(context: dg.AssetExecutionContext, asset: dg.AssetKey) -> Iterator[dg.AssetCheckResult]:

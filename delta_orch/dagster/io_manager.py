@@ -38,7 +38,7 @@ from delta_orch.dagster.run import (
     retry_conflicts,
     step_name,
 )
-from delta_orch.dagster.scopes import BY_SCOPE, scope_guard
+from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.dagster.settings import (
     DEFINED_KEYS,
     PLACE_KEYS,
@@ -60,7 +60,7 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.step_report import StepReport
-from delta_orch.pipeline.table_owner import OPS, asset_owner
+from delta_orch.pipeline.table_owner import OPS
 from delta_orch.pipeline.target_table import schema_of_new_table, snapshot_or_none
 from delta_orch.pipeline.unit import Attempt
 from delta_orch.protocol.types import StructType
@@ -288,18 +288,17 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         # What the IO manager says is for those of its assets whose rows are not found by their keys.
         unit_column = settings.unit_column or (None if mode in ("merge", "scd2") else self.unit_column)
         attempt = self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once)
-        look, owner = None, asset_owner(context.asset_key.path) if is_asset else OPS
-        is_scoped = is_asset and (selection is not None or where is not None or mode == "overwrite_partitions")
-        # An asset may get partitions when it has a table of its own already.
-        if is_scoped and mode in _REPLACING and (before is None or before.properties.owner != owner):
-            look, owner = scope_guard(table, before, asset_writer(key), where), BY_SCOPE
+        owner, guard = OPS, None
+        if is_asset:
+            is_scoped = selection is not None or where is not None or mode == "overwrite_partitions"
+            owner, guard = owner_of_write(table, before, key, is_scoped=is_scoped and mode in _REPLACING)
         step = Step(
             f"Step {step_name(context)}",
             table,
             mode,
             attempt=attempt,
             on_redo=settings.on_redo or parse_on_redo(self.on_redo),
-            guards=_order(context.asset_key, attempt) if mode == "overwrite_partitions" and selection is None else (),
+            fences=_order(context.asset_key, attempt) if mode == "overwrite_partitions" and selection is None else (),
             unit_column=unit_column if is_asset else None,
             where=where,
             within=_within(mode, selection, schema),
@@ -320,7 +319,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
             audits=settings.audits,
-            look=look,
+            guard=guard,
             owner=owner,
         )
         return step, scopes

@@ -19,8 +19,7 @@ from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import ConflictError, InvalidRequestError, VersionNotFoundError
 from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.log.read.replay import Tail
-from delta_orch.pipeline.recorded import find_txn_commit
-from delta_orch.pipeline.unit import Attempt, Unit
+from delta_orch.pipeline.unit import Attempt, Unit, find_txn_commit
 
 T = TypeVar("T")
 
@@ -48,15 +47,15 @@ def own_snapshot(table: DeltaTable, unit: Unit) -> TableSnapshot | None:
     """
     if not table.exists() or table.last_txn(unit.name) is None:
         return None
-    version = find_txn_commit(table, unit.name).version
-    if version is None:
+    commit = find_txn_commit(table, unit.name)
+    if commit is None:
         raise VersionNotFoundError(
             f"The commit of {unit.name} is gone from the log of {table.uri}",
             cause="The log was cleaned up (delta.logRetentionDuration) since the run wrote its output",
             remedy="Launch a new run instead of re-executing this one",
             uri=table.uri,
         )
-    return table.snapshot(version=version)
+    return table.snapshot(version=commit.version)
 
 
 def written_rows(table: DeltaTable, after: TableSnapshot) -> TableSnapshot:

@@ -12,8 +12,9 @@ import dagster as dg
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.commit_reader import user_metadata_of
-from delta_orch.pipeline.unit import Attempt, RecordedUnit, Relation, Unit
+from delta_orch.pipeline.unit import Attempt, Relation, Unit
 from delta_orch.storage.storage_options import public_uri
+from delta_orch.verbs.unit_records import RecordedUnit
 
 WEBSERVER_VARIABLE = "DELTA_ORCH_WEBSERVER_BASE_URL"
 """The environment variable with the address of Dagster's UI, for links from commits to their runs."""

@@ -1,64 +1,62 @@
-"""Several assets that replace rows of one table, each in a scope of its own."""
+"""Who owns a table: an asset that replaces all of it, or several of which each replaces rows of its own scope."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from delta_orch.dagster.run import asset_writer
 from delta_orch.errors import InvalidRequestError
-from delta_orch.log.files.txn import UNIT_PREFIXES
-from delta_orch.pipeline.file_units import units_replaced
-from delta_orch.pipeline.unit import RecordedUnit
-from delta_orch.verbs.units import REPLACING, StepRecord
+from delta_orch.log.files.txn import UNIT_PREFIXES, is_unit_name
+from delta_orch.pipeline.row_guards import RowGuard
+from delta_orch.pipeline.table_owner import asset_owner
+from delta_orch.verbs.unit_records import REPLACING, RecordedUnit
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
-    from delta_orch.expressions.nodes import Expression
-    from delta_orch.staged_write import StagedWrite
 
 BY_SCOPE = "assets by scope"
 """The owner of a table in which assets replace partitions, or the rows of a predicate. None replaces the whole."""
 
 
-def scope_guard(
-    table: DeltaTable, before: TableSnapshot | None, writer: str, where: str | Expression | None
-) -> Callable[[StagedWrite], None] | None:
-    """Looks at a staged write that it replaces no rows which another step has replaced others by. What others append or
-    merge is replaced with the rows beside it. None where the table has no unit of another step.
+def owner_of_write(
+    table: DeltaTable, before: TableSnapshot | None, key: Sequence[str], *, is_scoped: bool
+) -> tuple[str, RowGuard | None]:
+    """The owner that a write of an asset needs, and whose rows it leaves.
+
+    Args:
+        key: The asset's.
+        is_scoped: The write replaces partitions, or the rows of a predicate.
+    """
+    owner = asset_owner(key)
+    # An asset may get partitions when it has a table of its own already.
+    if not is_scoped or (before is not None and before.properties.owner == owner):
+        return owner, None
+    return BY_SCOPE, _guard(table, asset_writer(key))
+
+
+def _guard(table: DeltaTable, writer: str) -> RowGuard:
+    """No rows are replaced which another step has replaced others by. What others append or merge is replaced with the
+    rows beside it.
 
     Args:
         writer: What the names of the units of the asset begin with.
-        where: The scope of the write.
-
-    Raises:
-        InvalidRequestError: The guard: it does. The table is as before.
     """
 
-    def others(snapshot: TableSnapshot) -> list[str]:
-        recorded = snapshot.txns.named(UNIT_PREFIXES, but=(f"{writer}:",))
-        return [name for name, order in recorded.items() if order >= 0]
+    def applies(before: TableSnapshot) -> bool:
+        return any(order >= 0 for order in before.txns.named(UNIT_PREFIXES, but=(f"{writer}:",)).values())
 
-    if before is None or not others(before):
-        return None
+    def refusal(unit: RecordedUnit) -> InvalidRequestError | None:
+        has_replaced = unit.version is None or (unit.step is not None and unit.step.write in REPLACING)
+        if unit.order < 0 or not has_replaced:
+            return None
+        return InvalidRequestError(
+            f"The write of {writer} would replace rows that {unit.name} has written to {table.uri}",
+            cause="Two steps replace rows of one table, and their scopes overlap",
+            remedy="Give each partitions or a table of its own. To hand the rows over, delete them, or take "
+            f"them back first: DeltaTable({table.uri!r}).undo(unit={unit.name!r})",
+            uri=table.uri,
+            unit=unit.name,
+        )
 
-    def look(staged: StagedWrite) -> None:
-        replaced = units_replaced(table, staged, where, others)
-        for name in sorted(replaced.intersection(others(before))):
-            if _has_replaced(table, before, name):
-                raise InvalidRequestError(
-                    f"The write of {writer} would replace rows that {name} has written to {table.uri}",
-                    cause="Two steps replace rows of one table, and their scopes overlap",
-                    remedy="Give each partitions or a table of its own. To hand the rows over, delete them, or take "
-                    f"them back first: DeltaTable({table.uri!r}).undo(unit={name!r})",
-                    uri=table.uri,
-                    unit=name,
-                )
-
-    return look
-
-
-def _has_replaced(table: DeltaTable, before: TableSnapshot, unit: str) -> bool:
-    """Whether a unit was written in place of other rows, or the log tells no more how it was written."""
-    unit_commit = RecordedUnit.of(table, unit, before.txns[unit])
-    record = StepRecord.of(unit_commit.commit_info)
-    return unit_commit.version is None or (record is not None and record.write in REPLACING)
+    return RowGuard(applies, lambda name: is_unit_name(name) and not name.startswith(f"{writer}:"), refusal)

@@ -276,7 +276,7 @@ def _reason(looks: Mapping[str, _Look], failed: Mapping[str, DeltaError]) -> str
         return looks[""].reason
     said = {name: found.reason for name, found in looks.items() if not found.reason.startswith("Nothing new")}
     said |= {name: str(error) for name, error in failed.items()}
-    return " ".join(f"{name}: {reason}" for name, reason in said.items()) or f"Nothing new in {len(looks)} tables."
+    return "\n".join(f"{name}: {reason}" for name, reason in said.items()) or f"Nothing new in {len(looks)} tables."
 
 
 def _recreated(batch: TailBatch, uri: str) -> InvalidRequestError:

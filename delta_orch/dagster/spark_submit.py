@@ -11,6 +11,7 @@ import dagster as dg
 from delta_orch.dagster.metadata import Metadata, data_version, report_metadata
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DagsterRun, asset_units, read_run
+from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.submitted import (
@@ -21,6 +22,7 @@ from delta_orch.pipeline.submitted import (
     find_spark_submit,
     submit_environment,
 )
+from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo, Unit
 
 if TYPE_CHECKING:
@@ -119,7 +121,11 @@ class PipesDeltaSparkClient(dg.PipesClient):
         partition = {"partition": context.partition_key} if context.has_partition_key else None
         about: WriteOptions = {"user_metadata": run.user_metadata(name, partition)}
         attempt = run.attempt(_units(context, run, write))
-        step = Step(name, target, write, attempt=attempt, on_redo=on_redo, options=about)
+        owner, guard = None, None
+        if write.startswith("overwrite"):
+            is_scoped = context.has_partition_key or write == "overwrite_partitions"
+            owner, guard = owner_of_write(target, snapshot_or_none(target), context.asset_key.path, is_scoped=is_scoped)
+        step = Step(name, target, write, attempt=attempt, on_redo=on_redo, guard=guard, owner=owner, options=about)
         with dg.open_pipes_session(
             # Pipes asks the context of an asset for what is deprecated there.
             context=context.op_execution_context,

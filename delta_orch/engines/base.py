@@ -23,8 +23,18 @@ if TYPE_CHECKING:
     from delta_orch.engines.space_curve import Curve
     from delta_orch.storage.base import LogStore
 
-Relation = Any
-"""Rows in an engine's own shape: a Spark DataFrame, or a local relation. Verbs only pass it back to its engine."""
+
+class Relation(Protocol):
+    """Rows of one schema, lazily, in the shape of the engine that made them: a Spark DataFrame, or a `LocalRelation`.
+
+    Every request of an engine takes relations of this engine, and most return one. A verb never looks into a relation:
+    it passes it on to the next request, and asks the engine for its columns (`Engine.schema`), for its rows
+    (`to_arrow`, `to_reader`) or for files of them (`write`).
+    """
+
+    @property
+    def schema(self) -> Any:
+        """The columns, in the engine's own types. `Engine.schema` has them in Delta's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +203,21 @@ class JoinSide(NamedTuple):
 JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 
 
+class WindowColumn(NamedTuple):
+    """What `window` computes for a row from the rows of its group, in their order.
+
+    Attributes:
+        name: The column of the result.
+        function: `row_number` counts from 1. `lag` is the value of the row before it, `lead` of the row after it; null
+            if there is none.
+        value: None for `row_number`.
+    """
+
+    name: str
+    function: Literal["row_number", "lag", "lead"]
+    value: Expression | None = None
+
+
 class Measure(NamedTuple):
     """What `aggregate` computes of the rows of a group.
 
@@ -265,6 +290,23 @@ class Engine(Protocol):
     def aggregate(self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]) -> Relation:
         """One row for each group of rows with the same keys: the keys, then the measures. Nulls are one group; without
         keys there is exactly one row."""
+
+    def window(
+        self,
+        relation: Relation,
+        keys: Sequence[Column],
+        order_by: Sequence[Column],
+        columns: Sequence[WindowColumn],
+    ) -> Relation:
+        """All columns of the rows, and after them what each row has from the rows of its group.
+
+        The first row of each group is `filter` for 1 over a `row_number`.
+
+        Args:
+            keys: Rows with the same values are one group. Nulls are equal.
+            order_by: The order within a group, ascending, nulls first. If two rows are equal in it, either may be
+                first.
+        """
 
     def statement(self) -> AbstractContextManager[None]:
         """Around the requests of one statement: what an engine makes for one of them may serve the next."""

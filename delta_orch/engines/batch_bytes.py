@@ -19,6 +19,8 @@ from delta_orch.protocol.arrow_building import valid_mask
 BATCH_BYTES = 64 * 1024 * 1024
 """The most bytes that the rows of a batch take, if it has more than one."""
 
+_PLACES, _TEXTS, _BYTES = pa.int32(), pa.string(), pa.binary()
+
 Lengths = npt.NDArray[np.int64] | int
 """The bytes of each value, or of every value."""
 
@@ -33,7 +35,7 @@ def cut_by_bytes(
         most: None for `BATCH_BYTES`.
     """
     num_rows, most = batch.num_rows, BATCH_BYTES if most is None else most
-    if batch.nbytes <= most and not any(_may_grow(f.type) for f in batch.schema if f.name not in kept):
+    if most_bytes(batch, kept, most) <= most:
         yield batch
         return
     columns = zip(batch.schema.names, batch.columns, strict=True)
@@ -46,6 +48,21 @@ def cut_by_bytes(
         if stop >= num_rows:
             return
         start, before = stop, int(ends[stop - 1])
+
+
+def most_bytes(batch: pa.RecordBatch, kept: Collection[str] = (), most: int = BATCH_BYTES) -> int:
+    """What a batch takes in plain types at the most, as far as this is known without a look at its rows; more than
+    `most` where it is not. Arguments as of `cut_by_bytes`."""
+    size = int(batch.nbytes)
+    for index, declared in enumerate(batch.schema):
+        if size > most or declared.name in kept or not _may_grow(declared.type):
+            continue
+        column = batch.column(index)
+        if not is_text_dictionary(column.type):
+            return most + 1
+        # Every value may be the longest.
+        size += batch.num_rows * (pc.max(pc.binary_length(column.dictionary)).as_py() or 0)
+    return size
 
 
 def value_bytes(array: pa.Array) -> Lengths:
@@ -143,9 +160,8 @@ def _numpy(values: pa.Array) -> npt.NDArray[np.int64]:
 
 def is_text_dictionary(kind: pa.DataType) -> bool:
     """Whether these are texts or bytes in a dictionary as readers of files make it."""
-    types = pa.types
-    is_known = types.is_dictionary(kind) and types.is_int32(kind.index_type)
-    return bool(is_known and (types.is_string(kind.value_type) or types.is_binary(kind.value_type)))
+    is_known = isinstance(kind, pa.DictionaryType) and kind.index_type.equals(_PLACES)
+    return bool(is_known and (kind.value_type.equals(_TEXTS) or kind.value_type.equals(_BYTES)))
 
 
 def repeated(value: pa.Scalar, count: int) -> pa.Array:
@@ -191,11 +207,12 @@ def keeping_dictionaries(target: pa.Schema, source: pa.Schema, kept: Collection[
 
 def text_dictionaries(batch: pa.RecordBatch, names: Collection[str]) -> list[str]:
     """The columns, of those named, that are texts in dictionaries without null."""
-    columns = zip(batch.schema.names, batch.columns, strict=True)
     return [
-        name
-        for name, column in columns
-        if name in names and is_text_dictionary(column.type) and not column.dictionary.null_count
+        declared.name
+        for index, declared in enumerate(batch.schema)
+        if is_text_dictionary(declared.type)
+        and declared.name in names
+        and not batch.column(index).dictionary.null_count
     ]
 
 

@@ -11,6 +11,7 @@ import random
 import string
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -125,6 +126,7 @@ def random_prefix(length: int) -> str:
     return "".join(random.choices(string.ascii_letters + string.digits, k=length))
 
 
+@lru_cache(maxsize=64)
 def as_nullable(schema: StructType) -> StructType:
     """The schema in which rows are written. NOT NULL is verified row by row and stands in the log; in Parquet, a
     required field inside an optional struct would only keep writers from writing null structs."""
@@ -133,6 +135,7 @@ def as_nullable(schema: StructType) -> StructType:
     return nullable
 
 
+@lru_cache(maxsize=64)
 def arrow_file_schema(columns: FileColumns, mode: ColumnMappingMode) -> pa.Schema:
     """The Arrow schema that makes a Parquet writer write the columns as files have them.
 

@@ -11,6 +11,7 @@ import datetime as dt
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
@@ -69,6 +70,7 @@ class StatisticsColumn(NamedTuple):
     data_type: DataType
 
 
+@lru_cache(maxsize=64)
 def statistics_columns(schema: StructType, policy: StatisticsPolicy) -> tuple[StatisticsColumn, ...]:
     """The leaves of `schema` (without partition columns) that the policy covers, in schema order.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from delta_orch.expressions.grammar_parts import CLOCKS, UNITS
+from delta_orch.expressions.grammar import CLOCKS, UNITS
 from delta_orch.expressions.tokens import OTHER_FUNCTION, Refused
 
 

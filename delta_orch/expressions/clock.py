@@ -31,7 +31,7 @@ def one_moment(moment: datetime | None = None) -> Iterator[None]:
 
 
 def time_told(function: str) -> Literal:
-    """The answer of a function of the clock (`grammar_parts.CLOCKS`) without arguments. Days are those of UTC."""
+    """The answer of a function of the clock (`grammar.CLOCKS`) without arguments. Days are those of UTC."""
     now = _MOMENT.get() or datetime.now(UTC)
     match function:
         case "current_date" | "curdate":

@@ -9,8 +9,7 @@ from contextlib import contextmanager, suppress
 from functools import lru_cache
 
 from delta_orch.errors import InvalidExpressionError
-from delta_orch.expressions.grammar import Reader
-from delta_orch.expressions.grammar_parts import CLOCKS, Mention
+from delta_orch.expressions.grammar import CLOCKS, Mention, Reader
 from delta_orch.expressions.nodes import Call, Column, Expression, Literal, Opaque
 from delta_orch.expressions.tokens import Refused, Unreadable
 from delta_orch.expressions.tree import MAX_CHARACTERS, too_long

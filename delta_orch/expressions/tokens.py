@@ -1,17 +1,22 @@
-"""Spark SQL's words and signs, one after the other. Comments are left out."""
+"""Words and signs of SQL, one after the other: of an expression (`Tokens`), and of a statement (`statement_tokens`).
+Comments are left out."""
 
 from __future__ import annotations
 
 import re
+from typing import NamedTuple
 
 from delta_orch.expressions.tree import MAX_WORDS, too_long
 
-_TOKEN = r"""(?xs)(?:[ \t\r\n]|--(?:\\\n|[^\r\n])*+|/\*(?!\+).*?\*/)*+(?:
+_BLANK = r"(?:[ \t\r\n]|--(?:\\\n|[^\r\n])*+|/\*(?!\+).*?\*/)*+"
+_STRING = r"""'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+\""""
+_QUOTED = r"`(?:[^`]|``)++`"
+_EXPRESSION = rf"""(?xs){_BLANK}(?:
     (?P<word>(?![rRxX]['"])[^\W\d]\w*)
     |(?P<number>(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?(?:BD|bd|[LlSsYyDdFf])?)(?![\w.])
-    |(?P<string>'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+")
+    |(?P<string>{_STRING})
     |(?P<symbol><=>|<=|>=|<>|!=|==|\|\||::|->|=>|<<|>>>?|[=<>!(),.\[\]+\-*/%&|^~:?;])
-    |(?P<quoted>`(?:[^`]|``)++`)
+    |(?P<quoted>{_QUOTED})
     |(?P<raw>[rR](?:'[^']*'|"[^"]*"))
     |(?P<hex>[xX](?:'[0-9A-Fa-f]*'|"[0-9A-Fa-f]*"))
     |(?P<end>\Z))"""
@@ -62,7 +67,7 @@ class Tokens:
             raise Unreadable("It is not valid Unicode") from None
         self.source = source
         self.most = most
-        self._match = re.compile(_TOKEN).match  # compiled at the first use, then known to `re`
+        self._match = re.compile(_EXPRESSION).match  # compiled at the first use, then known to `re`
         self._position = self.start = self.ended = self.words = 0
         self.kind = self.text = self.word = ""
         self.advance()
@@ -142,3 +147,67 @@ def text_of(token: str) -> str:
         return found.encode("utf-16-le", "surrogatepass").decode("utf-16-le")
     except UnicodeDecodeError:
         raise Unreadable("It holds half of a character") from None
+
+
+# Statements: an engine reads the text between their words.
+
+_STATEMENT = r"""(?xs)(?:\s|--[^\r\n]*|/\*.*?\*/)*+(?:
+    (?P<string>{strings})
+    |(?P<quoted>{quoted})
+    |(?P<number>[0-9]+(?:\.[0-9]+)?(?![\w.]))
+    |(?P<word>\w+)
+    |(?P<symbol><=>|<=|>=|<>|!=|==|\|\||::|->|[^'"`])
+    |(?P<end>\Z))"""
+_OF_SPARK = _STATEMENT.format(strings=f"[rR]?(?:{_STRING})", quoted=_QUOTED)
+_OF_DUCKDB = _STATEMENT.format(
+    strings=r"""[eE]'(?:[^'\\]|\\.|'')*+'|'(?:[^']|'')*+'|(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?P=tag)""",
+    quoted=rf"""{_QUOTED}|"(?:[^"]|"")++\"""",
+)
+_ONLY_SEMICOLONS = r"(?s)(?:[\s;]|--[^\r\n]*|/\*.*?\*/)*\Z"
+_KINDS = ("string", "quoted", "number", "word", "symbol", "end")
+
+
+class Token(NamedTuple):
+    """A word or a sign of a statement."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+    @property
+    def word(self) -> str:
+        """The text in upper case if the token is a word or a sign, otherwise empty."""
+        return self.text.upper() if self.kind in ("word", "symbol") else ""
+
+    @property
+    def name(self) -> str:
+        """A name without its quotes."""
+        quote = self.text[0] if self.kind == "quoted" else ""
+        return self.text[1:-1].replace(quote * 2, quote) if quote else self.text
+
+
+def statement_tokens(text: str, *, start: int = 0, of_duckdb: bool = False) -> list[Token]:
+    """The tokens of a statement from a place on, without semicolons at its end.
+
+    The last token is `end`. It is `broken` where a quote or a comment is not closed, and `next` before another
+    statement.
+
+    Args:
+        of_duckdb: By DuckDB's rules for quotes. Otherwise by Spark's.
+    """
+    tokens: list[Token] = []
+    match, position = re.compile(_OF_DUCKDB if of_duckdb else _OF_SPARK).match, start
+    while not tokens or tokens[-1].kind not in ("end", "broken", "next"):
+        part = match(text, position)
+        if part is None or (part["symbol"] == "/" and text.startswith("/*", part.start("symbol"))):
+            tokens.append(Token("broken", text[position : position + 40], position, len(text)))
+            break
+        kind = next(kind for kind in _KINDS if part[kind] is not None)
+        token = Token(kind, part[kind], part.start(kind), part.end(kind))
+        if token.text == ";" and kind == "symbol":
+            is_last = re.compile(_ONLY_SEMICOLONS).match(text, token.end) is not None
+            token = Token("end" if is_last else "next", "", token.start, token.start)
+        tokens.append(token)
+        position = token.end
+    return tokens

@@ -320,15 +320,18 @@ class IncrementalReader:
                 self._ensure_not_read(target, latest)
             is_recreated = target is not None and self._has_other_cursor(target, latest)
             return self._first_batch(latest, app_id, is_recreated, is_whole)
+        self._ensure_not_older(latest, cursor)
+        return self._batch_since(cursor + 1, latest, app_id, is_bootstrap=False, is_recreated=False, is_whole=is_whole)
+
+    def _ensure_not_older(self, latest: TableSnapshot, cursor: int) -> None:
         if cursor > latest.version:
             raise InvalidRequestError(
                 f"The source is at version {latest.version}, but the target has read it up to {cursor}",
                 cause="The source was replaced by an older copy of itself",
-                remedy="Restore the source, or rebuild the target from it",
+                remedy="Restore the source, or fill a new table from it",
                 source=self.source.uri,
                 cursor=cursor,
             )
-        return self._batch_since(cursor + 1, latest, app_id, is_bootstrap=False, is_recreated=False, is_whole=is_whole)
 
     def quiet_batch(self) -> ChangeBatch:
         """A batch without changes: the source as it stands, for a step whose other sources have news."""
@@ -343,6 +346,7 @@ class IncrementalReader:
         latest = self.source.snapshot()
         app_id = cdc_app_id(self.consumer, latest.metadata.id)
         cursor = self.target.snapshot().txn_version(app_id) if self.target.exists() else None
+        self._ensure_not_older(latest, -1 if cursor is None else cursor)
         txn = TxnId(app_id, latest.version, follows=-1 if cursor is None else cursor, ordered=True)
         return ChangeBatch(self.source, None, latest.version, True, True, latest, None, txn, self.consumer)
 

@@ -8,22 +8,30 @@ opens versions, so the step is one commit.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from delta_orch.engines.base import Engine, Relation
+from delta_orch.engines.base import (
+    ComputedColumn,
+    Engine,
+    JoinSide,
+    Measure,
+    Relation,
+    WindowColumn,
+    as_they_are,
+)
 from delta_orch.engines.select import EngineChoice, select_engine
 from delta_orch.errors import ConflictError, ConstraintViolationError, InvalidRequestError, SchemaMismatchError
 from delta_orch.expressions.column_names import resolve_column_names
-from delta_orch.expressions.nodes import Column, Expression, IsNull
+from delta_orch.expressions.nodes import Choice, Coerced, Column, Comparison, Expression, IsNull, Literal, Not
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.spark_literals import quote_identifier
-from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
+from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunction, is_not_true
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.protocol.arrow_building import python_rows, schema_to_arrow
-from delta_orch.protocol.types import BOOLEAN, VARIANT, MapType, StructField, StructType, types_of
+from delta_orch.protocol.types import BOOLEAN, INTEGER, VARIANT, MapType, StructField, StructType, types_of
 from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.run import MergeRequest, merge
@@ -36,9 +44,10 @@ VALID_FROM, VALID_TO, IS_CURRENT = "valid_from", "valid_to", "is_current"
 OWN_COLUMNS = (VALID_FROM, VALID_TO, IS_CURRENT)
 
 
-_GONE, _KNOWN, _PROBLEM = "_delta_orch_gone", "_delta_orch_known", "_delta_orch_problem"
+_GONE, _KNOWN, _PROBLEM = Column(("_delta_orch_gone",)), Column(("_delta_orch_known",)), "_delta_orch_problem"
 _BEFORE = "_delta_orch_before_{}"
 """Of a column: what the version before has in it."""
+_FALSE, _TRUE = Literal(False, BOOLEAN), Literal(True, BOOLEAN)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +147,16 @@ class _Versions:
         _ensure_comparable(schema)
         self._within = tuple(resolve_predicate(one, schema) for one in deletes.within)
         self._is_about_keys = not self._within or self._looks_at() <= set(self._keys)
-        self._relations: dict[str, Relation] = {
-            "given": rows,
-            "present": self._present(),
-            "history": self._scan([*self._keys, VALID_FROM, VALID_TO], None),
-        }
-        batch = self._batch(None if marker is None else self._engine.quoted(marker.name))
+        self._given = rows
+        self._present = self._open_versions()
+        self._history = self._scan([*self._keys, VALID_FROM, VALID_TO], None)
+        batch = self._with_deletions(marker)
         if deletes.full_snapshot:
             batch = self._with_missing(kept.enter_context(engine.evaluated(batch)))
         if deletes.full_snapshot or marker is not None:
-            # Queries read it several times, and would work it out anew.
+            # Requests read it several times, and would work it out anew.
             batch = kept.enter_context(engine.evaluated(batch))
-        self._relations["batch"] = batch
+        self._batch = batch
 
     def _looks_at(self) -> set[str]:
         names = {column.path[0] for one in self._within for column in columns_of(one)}
@@ -162,35 +169,30 @@ class _Versions:
             )
         return names
 
-    def _batch(self, marker: str | None) -> Relation:
+    def _with_deletions(self, marker: StructField | None) -> Relation:
         """The rows, and whether they end their key."""
-        gone = "false" if marker is None else f"coalesce({marker}, false)"
-        # What a row that ends a key says beside the key and the sequence is nobody's concern.
-        said = [
-            n if marker is None else f"CASE WHEN {gone} THEN NULL ELSE {n} END AS {n}"
-            for n in map(self._engine.quoted, self._others)
-        ]
-        columns = ", ".join([self._list(*self._keys, self._sequence), *said, f"{gone} AS {_GONE}"])
-        return self._engine.sql(f"SELECT {columns} FROM given", self._relations)
+        gone: Expression = _FALSE if marker is None else Comparison("<=>", Column((marker.name,)), _TRUE)
+        columns = as_they_are([*self._keys, self._sequence])
+        for name in self._others:
+            # A row that ends a key has no values beside the key and the sequence.
+            value: Expression = Column((name,))
+            columns.append(ComputedColumn(name, value if marker is None else Choice(((Not(gone), value),))))
+        return self._engine.project(self._given, [*columns, _computed(_GONE, gone)])
 
     def _with_missing(self, batch: Relation) -> Relation:
         """Beside the rows of a snapshot the ends of the keys that it leaves out."""
-        keys, at = self._list(*self._keys), self._engine.quoted(self._sequence)
-        own = ", ".join(f"p.{n}" for n in map(self._engine.quoted, self._keys))
-        others = "".join(f", b.{n}" for n in map(self._engine.quoted, self._others))
+        engine, keys, sequence = self._engine, as_they_are(self._keys), as_they_are([self._sequence])
         owned = any_of(self._within) if self._within and self._is_about_keys else None
-        every = {"batch": batch, "open": self._present([*self._keys], owned)}
-        return self._engine.sql(
-            f"""
-WITH every_key AS (SELECT {keys} FROM open UNION SELECT {keys} FROM batch),
-places AS (SELECT k.*, s.{at} FROM every_key k CROSS JOIN (SELECT DISTINCT {at} FROM batch) s)
-SELECT {keys}, {at}{"".join(f", {n}" for n in map(self._engine.quoted, self._others))}, {_GONE} FROM batch
-UNION ALL
-SELECT {own}, p.{at}{others}, true AS {_GONE} FROM places p
-LEFT JOIN batch b ON {self._equal("b", "p", [*self._keys, self._sequence])} WHERE b.{_GONE} IS NULL
-""",
-            every,
-        )
+        table = self._open_versions([*self._keys], owned)
+        every_key = engine.aggregate(engine.union([engine.project(table, keys), engine.project(batch, keys)]), keys, [])
+        moments = engine.aggregate(batch, sequence, [])
+        places = [*_of("k", self._keys), *_of("s", [self._sequence])]
+        every_place = engine.join(JoinSide("k", every_key), JoinSide("s", moments), _TRUE, "inner", places)
+        names = [*self._keys, self._sequence]
+        columns = [*_of("p", names), _computed(_GONE, _TRUE)]
+        same_place = _equal("p", "b", names)
+        missing = engine.join(JoinSide("p", every_place), JoinSide("b", batch), same_place, "anti", columns)
+        return engine.union([batch, engine.conform(missing, engine.schema(batch))])
 
     def _scan(self, columns: Sequence[str] | None, where: Expression | None) -> Relation:
         if self._before is None:
@@ -198,76 +200,92 @@ LEFT JOIN batch b ON {self._equal("b", "p", [*self._keys, self._sequence])} WHER
             return self._engine.relation(empty if columns is None else empty.select(list(columns)))
         return open_source(self._engine, self._before.scan(columns, where))
 
-    def _present(self, columns: Sequence[str] | None = None, where: Expression | None = None) -> Relation:
+    def _open_versions(self, columns: Sequence[str] | None = None, where: Expression | None = None) -> Relation:
         return self._scan(columns, conjunction(IsNull(Column((VALID_TO,))), where))
 
     # Rows that cannot be
 
     def ensure_in_order(self) -> None:
         """Raises ConstraintViolationError: See `apply_scd2`."""
-        keys, sequence = self._keys, self._sequence
-        columns, at = self._list(*keys, sequence), self._engine.quoted(sequence)
-        self._ensure_within(columns)
-        some_null = " OR ".join(f"{self._engine.quoted(name)} IS NULL" for name in (*keys, sequence))
-        of_batch = ", ".join(f"b.{self._engine.quoted(name)}" for name in (*keys, sequence))
-        # The first of them that there is, is told.
+        keys, names = self._keys, [*self._keys, self._sequence]
+        at, valid_from, valid_to = Column(("b", self._sequence)), Column(("h", VALID_FROM)), Column(("h", VALID_TO))
+        gone, other_gone = Column(("b", *_GONE.path)), Column(("h", *_GONE.path))
+        self._ensure_within()
+        is_null = disjunction(*(IsNull(Column((name,))) for name in names))
+        ended = self._matching(
+            self._batch, self._history, _equal("b", "h", keys), Comparison("=", valid_to, at), Not(gone)
+        )
+        starts = conjunction(_equal("b", "h", keys), Comparison("=", valid_from, at))
+        # The error is about the first of them that there is.
         self._refuse(
             {
-                "A key or the sequence of a row is null": f"SELECT {columns} FROM batch WHERE {some_null}",
-                "Two rows of one key have the same sequence and differ": f"SELECT {of_batch} "
-                f"FROM batch b JOIN batch o ON {self._equal('b', 'o', [*keys, sequence])} "
-                f"WHERE b.{_GONE} <> o.{_GONE} OR NOT ({self._same('b', 'o')})",
-                "A row comes late: the table has a newer version of its key": f"SELECT {of_batch} "
-                f"FROM batch b JOIN history h ON {self._equal('b', 'h', keys)} "
-                f"WHERE b.{at} < h.{VALID_FROM} OR b.{at} < h.{VALID_TO}",
-                "The table has another row of this key and sequence": f"SELECT {of_batch} "
-                f"FROM batch b JOIN present c ON {self._equal('b', 'c', keys)} AND c.{VALID_FROM} = b.{at} "
-                f"WHERE b.{_GONE} OR NOT ({self._same('b', 'c')})",
-                "The key of a row has ended at its sequence": f"SELECT {of_batch} "
-                f"FROM batch b JOIN history h ON {self._equal('b', 'h', keys)} AND h.{VALID_TO} = b.{at} "
-                f"ANTI JOIN history n ON {self._equal('b', 'n', keys)} AND n.{VALID_FROM} = b.{at} WHERE NOT b.{_GONE}",
+                "A key or the sequence of a row is null": self._engine.filter(self._batch, is_null),
+                "Two rows of one key have the same sequence and differ": self._matching(
+                    self._batch,
+                    self._batch,
+                    _equal("b", "h", names),
+                    disjunction(Comparison("!=", gone, other_gone), *self._differences("b", "h")),
+                ),
+                "A row comes late: the table has a newer version of its key": self._matching(
+                    self._batch,
+                    self._history,
+                    _equal("b", "h", keys),
+                    disjunction(Comparison("<", at, valid_from), Comparison("<", at, valid_to)),
+                ),
+                "The table has another row of this key and sequence": self._matching(
+                    self._batch, self._present, starts, disjunction(gone, *self._differences("b", "h"))
+                ),
+                "The key of a row has ended at its sequence": self._engine.join(
+                    JoinSide("b", ended), JoinSide("h", self._history), starts, "anti", _of("b", names)
+                ),
             }
         )
 
-    def _ensure_within(self, columns: str) -> None:
+    def _matching(self, rows: Relation, others: Relation, *on: Expression) -> Relation:
+        """The keys and sequences of rows (`b`) for which there is another row (`h`)."""
+        names = [*self._keys, self._sequence]
+        return self._engine.join(JoinSide("b", rows), JoinSide("h", others), conjunction(*on), "semi", _of("b", names))
+
+    def _ensure_within(self) -> None:
         """Rows lie where they must, and a snapshot says of when it is."""
-        engine, given = self._engine, self._relations["given"]
+        engine = self._engine
         if self._within:
-            outside = engine.filter(given, is_not_true(any_of(self._within)))
-            self._refuse(
-                {"A row lies outside of the run's partitions": f"SELECT {columns} FROM outside"}, outside=outside
-            )
+            outside = engine.filter(self._given, is_not_true(any_of(self._within)))
+            self._refuse({"A row lies outside of the run's partitions": outside})
         if not self._deletes.full_snapshot:
             return
-        at = self._engine.quoted(self._sequence)
         for one in (None,) if self._is_about_keys else self._within:
-            part = given if one is None else engine.filter(given, one)
-            found = engine.to_arrow(engine.sql(f"SELECT DISTINCT {at} FROM part", {"part": part}), limit=2)
-            if found.num_rows != 1:
+            part = self._given if one is None else engine.filter(self._given, one)
+            moments = engine.to_arrow(engine.aggregate(part, as_they_are([self._sequence]), []), limit=2)
+            if moments.num_rows != 1:
                 raise ConstraintViolationError(
-                    "A snapshot has rows of several sequences" if found.num_rows else "A snapshot is empty",
+                    "A snapshot has rows of several sequences" if moments.num_rows else "A snapshot is empty",
                     cause="What is missing ends at the sequence of the rows, and each partition is one snapshot",
                     remedy="Give every row of a snapshot one sequence; nothing was committed",
                 )
 
-    def _refuse(self, problems: Mapping[str, str], **more: Relation) -> None:
-        """Queries by what is wrong with their rows, which have keys and a sequence: no row may be there."""
-        every = " UNION ALL ".join(
-            f"SELECT {n} AS {_PROBLEM}, p.* FROM ({q}) p" for n, q in enumerate(problems.values())
+    def _refuse(self, problems: Mapping[str, Relation]) -> None:
+        """Rows by what is wrong with them, which have keys and a sequence: there may be none."""
+        engine, number = self._engine, Column((_PROBLEM,))
+        every = [
+            engine.project(rows, [ComputedColumn(_PROBLEM, Literal(place, INTEGER))])
+            for place, rows in enumerate(problems.values())
+        ]
+        least = engine.to_arrow(engine.aggregate(engine.union(every), [], [Measure(_PROBLEM, "min", number)]))
+        if (place := least.column(0)[0].as_py()) is None:
+            return
+        problem, rows = list(problems.items())[place]
+        columns = as_they_are([*self._keys, self._sequence])
+        (row,) = python_rows(engine.to_arrow(engine.project(rows, columns), limit=1))
+        raise ConstraintViolationError(
+            problem, cause=f"It is {row}", remedy="Correct the batch; nothing was committed", row=row
         )
-        query = f"SELECT * FROM ({every}) e ORDER BY {_PROBLEM} LIMIT 1"
-        found = self._engine.to_arrow(self._engine.sql(query, {**self._relations, **more}))
-        for row in python_rows(found):
-            problem = list(problems)[row.pop(_PROBLEM)]
-            raise ConstraintViolationError(
-                problem, cause=f"It is {row}", remedy="Correct the batch; nothing was committed", row=row
-            )
 
     # Rows that change
 
     def write(self, log: TableLog, options: WriteOptions) -> CommitResult:
         """Close and open versions, in one commit."""
-        changes = self._engine.sql(self._query(), self._relations)
+        changes = self._changes()
         # Spark's relation is a value that it takes; the local one's is not.
         source = changes if self._engine.name == "spark" else self._engine.to_reader(changes)
         if self._before is None:
@@ -298,50 +316,66 @@ LEFT JOIN batch b ON {self._equal("b", "p", [*self._keys, self._sequence])} WHER
             # What was worked out from the table can be worked out again.
             raise e.__cause__ or e from None
 
-    def _query(self) -> str:
+    def _changes(self) -> Relation:
         """What becomes of the versions: those that are closed, and new ones, with where they end. Of a row that is
         there twice the second changes nothing."""
-        keys, at, columns = self._keys, self._engine.quoted(self._sequence), self._schema.names
-        of = {alias: ", ".join(f"{alias}.{self._engine.quoted(name)}" for name in columns) for alias in "bc"}
-        in_line = f"OVER (PARTITION BY {self._list(*keys)} ORDER BY {VALID_FROM})"
-        # A key has at most one row at a place: what is there twice, or otherwise, is refused.
-        before = {name: self._engine.quoted(_BEFORE.format(number)) for number, name in enumerate(self._others)}
-        gone_before = self._engine.quoted(_BEFORE.format("gone"))
-        looked_at = "".join(
-            f", lag({self._engine.quoted(name)}) {in_line} AS {label}" for name, label in before.items()
+        engine, names = self._engine, self._schema.names
+        keys, start, end = [Column((key,)) for key in self._keys], Column((VALID_FROM,)), Column((VALID_TO,))
+        at = Column(("b", self._sequence))
+        same_start = Comparison("=", Column(("c", VALID_FROM)), at)
+        fresh = engine.join(
+            JoinSide("b", self._batch),
+            JoinSide("c", self._present),
+            conjunction(_equal("c", "b", self._keys), same_start),
+            "anti",
+            [*_of("b", names), _computed(start, at), *_of("b", _GONE.path), _computed(_KNOWN, _FALSE)],
         )
-        tests = (f"{self._engine.quoted(name)} IS NOT DISTINCT FROM {label}" for name, label in before.items())
-        same = " AND ".join(tests) or "true"
-        return f"""
-WITH fresh AS (
-  SELECT {of["b"]}, b.{at} AS {VALID_FROM}, b.{_GONE} FROM batch b
-  ANTI JOIN present c ON {self._equal("c", "b", keys)} AND c.{VALID_FROM} = b.{at}
-),
-line AS (
-  SELECT {self._list(*columns)}, {VALID_FROM}, {_GONE}, false AS {_KNOWN} FROM fresh
-  UNION ALL
-  SELECT {of["c"]}, c.{VALID_FROM}, false AS {_GONE}, true AS {_KNOWN} FROM present c
-  SEMI JOIN batch b ON {self._equal("b", "c", keys)}
-),
-neighbors AS (SELECT *, lag({_GONE}) {in_line} AS {gone_before}{looked_at} FROM line),
-steps AS (
-  SELECT {self._list(*columns)}, {VALID_FROM}, {_GONE}, {_KNOWN} FROM neighbors WHERE NOT
-  CASE WHEN {gone_before} IS NULL THEN {_GONE} ELSE {gone_before} = {_GONE} AND ({_GONE} OR ({same})) END
-),
-versions AS (SELECT *, lead({VALID_FROM}) {in_line} AS {VALID_TO} FROM steps)
-SELECT {self._list(*columns)}, {VALID_FROM}, {VALID_TO}, {VALID_TO} IS NULL AS {IS_CURRENT} FROM versions
-WHERE NOT {_GONE} AND (NOT {_KNOWN} OR {VALID_TO} IS NOT NULL)
-"""
+        known = engine.join(
+            JoinSide("c", self._present),
+            JoinSide("b", self._batch),
+            _equal("b", "c", self._keys),
+            "semi",
+            [*_of("c", [*names, VALID_FROM]), _computed(_GONE, _FALSE), _computed(_KNOWN, _TRUE)],
+        )
+        # A key has at most one row at a place: what is there twice, or otherwise, is refused.
+        before = {name: Column((_BEFORE.format(number),)) for number, name in enumerate(self._others)}
+        gone_before = Column((_BEFORE.format("gone"),))
+        looked_at = {gone_before: _GONE, **{label: Column((name,)) for name, label in before.items()}}
+        columns = [WindowColumn(label.path[0], "lag", value) for label, value in looked_at.items()]
+        neighbors = engine.window(engine.union([fresh, known]), keys, [start], columns)
+        differs = disjunction(*(_differ(Column((name,)), label) for name, label in before.items()))
+        changes = disjunction(Comparison("!=", gone_before, _GONE), conjunction(Not(_GONE), differs))
+        is_step = disjunction(
+            conjunction(IsNull(gone_before), Not(_GONE)), conjunction(Not(IsNull(gone_before)), changes)
+        )
+        steps = engine.project(
+            engine.filter(neighbors, is_step), as_they_are([*names, VALID_FROM, *_GONE.path, *_KNOWN.path])
+        )
+        versions = engine.window(steps, keys, [start], [WindowColumn(VALID_TO, "lead", start)])
+        kept = engine.filter(versions, conjunction(Not(_GONE), disjunction(Not(_KNOWN), Not(IsNull(end)))))
+        own = [*as_they_are([*names, VALID_FROM, VALID_TO]), ComputedColumn(IS_CURRENT, IsNull(end))]
+        return engine.project(kept, own)
 
-    def _same(self, one: str, other: str) -> str:
-        names = map(self._engine.quoted, self._others)
-        return " AND ".join(f"{one}.{name} IS NOT DISTINCT FROM {other}.{name}" for name in names) or "true"
+    def _differences(self, one: str, other: str) -> list[Expression]:
+        return [_differ(Column((one, name)), Column((other, name))) for name in self._others]
 
-    def _list(self, *names: str) -> str:
-        return ", ".join(map(self._engine.quoted, names))
 
-    def _equal(self, one: str, other: str, names: Sequence[str]) -> str:
-        return " AND ".join(f"{one}.{name} = {other}.{name}" for name in map(self._engine.quoted, names))
+def _of(alias: str, names: Iterable[str]) -> list[ComputedColumn]:
+    """Columns of a side of a join, under their own names."""
+    return [ComputedColumn(name, Column((alias, name))) for name in names]
+
+
+def _computed(column: Column, value: Expression) -> ComputedColumn:
+    return ComputedColumn(column.path[0], value)
+
+
+def _equal(one: str, other: str, names: Iterable[str]) -> Expression:
+    return conjunction(*(Comparison("=", Column((one, name)), Column((other, name))) for name in names))
+
+
+def _differ(one: Column, other: Column) -> Expression:
+    # Arrow does not compare nested values: an engine does.
+    return Not(Coerced(Comparison("<=>", one, other)))
 
 
 def scd2_schema(schema: StructType, sequence_by: str) -> StructType:

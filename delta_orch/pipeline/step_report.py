@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delta_orch.pipeline.unit import Outcome, RecordedUnit
+from delta_orch.pipeline.unit import Outcome
+from delta_orch.verbs.unit_records import RecordedUnit
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot

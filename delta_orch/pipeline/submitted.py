@@ -7,7 +7,8 @@ run's transaction:
     run = submitted_run()
     run.table().append(rows, **run.options)
 
-It holds no credentials: those of the store are the script's own.
+It holds no credentials: those of the store are the script's own. Where the table has rows that the step must not
+replace, the script only stages its write, and the orchestrator looks at it and publishes it.
 
 And what both orchestrators need to run `spark-submit`: the program, its driver's environment, and its end.
 """
@@ -28,7 +29,7 @@ from typing import TYPE_CHECKING, TypedDict
 from delta_orch.errors import InvalidRequestError, MissingDependencyError
 from delta_orch.log.files.txn import TxnId
 from delta_orch.log.write.commit_options import CommitResult, parse_txns
-from delta_orch.pipeline.recorded import find_txn_commit
+from delta_orch.pipeline.unit import find_txn_commit
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
@@ -43,7 +44,7 @@ RUN_VARIABLE = "DELTA_ORCH_RUN"
 RUN_CONF = "spark.delta_orch.run"
 """The Spark setting with the same."""
 
-_FORMAT = 2
+_FORMAT = 3
 
 
 class RunOptions(TypedDict):
@@ -52,6 +53,7 @@ class RunOptions(TypedDict):
     txn: tuple[TxnId, ...]
     user_metadata: str | None
     commit_info: Mapping[str, object]
+    stage: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,23 +64,30 @@ class SubmittedRun:
         table_uri: The table it writes, absolute.
         txns: Its identifiers: a commit that carries them happens once. Empty where every attempt writes.
         user_metadata, commit_info: What the commit says of the run.
+        stage: Whether the orchestrator publishes the write.
     """
 
     table_uri: str
     txns: tuple[TxnId, ...] = ()
     user_metadata: str | None = None
     commit_info: Mapping[str, object] = field(default_factory=dict)
+    stage: bool = False
 
     @classmethod
     def of(cls, table_uri: str, options: CommitOptions) -> SubmittedRun:
         """The step whose commit has these options (`carry_out`)."""
-        told = options.get("commit_info") or {}
-        return cls(table_uri, parse_txns(options.get("txn")), options.get("user_metadata"), told)
+        txns, commit_info = parse_txns(options.get("txn")), options.get("commit_info") or {}
+        return cls(table_uri, txns, options.get("user_metadata"), commit_info, options.get("stage", False))
 
     @property
     def options(self) -> RunOptions:
         """For the verb that writes: `table.append(rows, **run.options)`, for one commit."""
-        return {"txn": self.txns, "user_metadata": self.user_metadata, "commit_info": self.commit_info}
+        return {
+            "txn": self.txns,
+            "user_metadata": self.user_metadata,
+            "commit_info": self.commit_info,
+            "stage": self.stage,
+        }
 
     def table(self, storage_options: Mapping[str, object] | None = None) -> DeltaTable:
         """The table that the step writes."""
@@ -93,9 +102,6 @@ class SubmittedRun:
     def spark_conf(self) -> dict[str, str]:
         """For the submitting process: the Spark settings of the program."""
         return {RUN_CONF: self._as_json()}
-
-    def _about(self) -> dict[str, object]:
-        return {"user_metadata": self.user_metadata, "commit_info": dict(self.commit_info)}
 
     def _as_json(self) -> str:
         import orjson
@@ -114,8 +120,16 @@ class SubmittedRun:
             }
             for txn in self.txns
         ]
-        said = {"format": _FORMAT, "table_uri": self.table_uri, "txns": txns, **self._about()}
-        return orjson.dumps(said).decode()
+        return orjson.dumps(
+            {
+                "format": _FORMAT,
+                "table_uri": self.table_uri,
+                "txns": txns,
+                "user_metadata": self.user_metadata,
+                "commit_info": dict(self.commit_info),
+                "stage": self.stage,
+            }
+        ).decode()
 
 
 def carry_out(step: Step, submit: Callable[[CommitOptions], object]) -> StepReport:
@@ -131,13 +145,20 @@ def carry_out(step: Step, submit: Callable[[CommitOptions], object]) -> StepRepo
 
     def verb(options: CommitOptions) -> CommitResult:
         submit(options)
-        txns = parse_txns(options.get("txn"))
-        found = find_txn_commit(step.table, txns[-1].app_id, txns[-1].version) if step.table.exists() else None
-        if found is not None and found.version is not None:
-            return CommitResult(found.version, False, operation_metrics=found.operation_metrics or {})
+        unit = parse_txns(options.get("txn"))[-1]
+        for staged in reversed(step.table.staged_writes()) if options.get("stage") else ():
+            if any((txn.app_id, txn.version) == (unit.app_id, unit.version) for txn in staged.txns):
+                before = staged.read_version
+                return CommitResult(-1 if before is None else before, False, staged=staged.reference)
+        commit = find_txn_commit(step.table, unit.app_id, unit.version) if step.table.exists() else None
+        if commit is not None:
+            metrics = (commit.commit_info or {}).get("operationMetrics")
+            return CommitResult(
+                commit.version, False, operation_metrics=metrics if isinstance(metrics, Mapping) else {}
+            )
         if (done := step.already_done()) is not None and done.version is not None:
             # What keeps the write out was committed meanwhile.
-            return CommitResult(done.version, True, txns)
+            return CommitResult(done.version, True, (unit,))
         raise InvalidRequestError(
             f"{step.name} ran a program that has not committed to {step.table.uri} under the run's transaction",
             cause="Without it a retry could not tell whether the work is done",
@@ -184,14 +205,14 @@ def _parsed(text: str) -> SubmittedRun:
     from delta_orch.expressions.parse import parse_expression
 
     try:
-        said = orjson.loads(text)
-        if said["format"] != _FORMAT:
+        run = orjson.loads(text)
+        if run["format"] != _FORMAT:
             raise KeyError("format")
         txns = [
             TxnId(**{**txn, "scope": None if txn["scope"] is None else parse_expression(txn["scope"])})
-            for txn in said["txns"]
+            for txn in run["txns"]
         ]
-        return SubmittedRun(said["table_uri"], tuple(txns), said["user_metadata"], said["commit_info"])
+        return SubmittedRun(run["table_uri"], tuple(txns), run["user_metadata"], run["commit_info"], run["stage"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
         raise InvalidRequestError(
             f"{RUN_VARIABLE} does not describe a run",

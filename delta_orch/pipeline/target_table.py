@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
-    from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.protocol.types import StructType
     from delta_orch.staged_write import StagedWrite
@@ -63,12 +62,10 @@ def first_upsert(
     return result if options.get("stage") else replace(publish_now(staged), measured=result.measured)
 
 
-def publish_now(
-    staged: StagedWrite, *, if_unchanged: bool = False, look: Callable[[Commit], None] | None = None
-) -> CommitResult:
+def publish_now(staged: StagedWrite, *, if_unchanged: bool = False) -> CommitResult:
     """As `StagedWrite.publish`, for who has staged it just now and can do so again: a conflict may be retried."""
     try:
-        return staged.publish(if_unchanged=if_unchanged, look=look)
+        return staged.publish(if_unchanged=if_unchanged)
     except ConflictError as e:
         raise e.__cause__ or e from None
 

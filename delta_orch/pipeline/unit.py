@@ -14,18 +14,18 @@ Neither orchestrator needs to be installed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 from typing import Literal as OneOf
 
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.nodes import Expression
-from delta_orch.pipeline.recorded import find_txn_commit
+from delta_orch.verbs.unit_records import LogWalk, RecordedUnit
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
+    from delta_orch.log.files.commit_reader import Commit
 
 OnRedo = OneOf["replace", "keep", "add"]
 """What a unit that is done again does. `replace`: its new rows take the place of those it wrote before. `keep`: a unit
@@ -60,49 +60,20 @@ class Unit:
         return f"{self.writer}:{self.part}"
 
 
-@dataclass(frozen=True)
-class RecordedUnit:
-    """What a table says of a unit: its newest commit, which is looked for in the log where it is asked for.
-
-    Attributes:
-        name: `Unit.name`.
-        order: The order of the attempt that made the commit.
-        find: Finds the commit: its version and `commitInfo`; None and nothing where the log does not hold it any more.
-    """
-
-    name: str
-    order: int
-    find: Callable[[], tuple[int | None, Mapping[str, object]]]
-
-    @classmethod
-    def of(cls, table: DeltaTable, name: str, order: int) -> RecordedUnit:
-        """What a table says of a unit that it has recorded under this order."""
-
-        def find() -> tuple[int | None, Mapping[str, object]]:
-            found = find_txn_commit(table, name, order)
-            return found.version, found.commit_info or {}
-
-        return cls(name, order, find)
-
-    @cached_property
-    def _commit(self) -> tuple[int | None, Mapping[str, object]]:
-        return self.find()
-
-    @property
-    def version(self) -> int | None:
-        """The version of the table; None where the log does not hold the commit any more."""
-        return self._commit[0]
-
-    @property
-    def commit_info(self) -> Mapping[str, object]:
-        """Of the commit."""
-        return self._commit[1]
-
-
 def recorded_order(snapshot: TableSnapshot, name: str) -> int | None:
     """The order under which a table has recorded a unit; None where it has not, or has taken it back."""
     order = snapshot.txn_version(name)
     return None if order is None or order < 0 else order
+
+
+def find_txn_commit(table: DeltaTable, app_id: str, order: int | None = None) -> Commit | None:
+    """The newest commit of a table that recorded an identifier, or exactly this version of it; None where the log does
+    not hold it any more. Reads the log from its newest commit backwards.
+
+    Raises:
+        DeltaError: The log cannot be read.
+    """
+    return LogWalk(table.log, table.version()).find(app_id, order)
 
 
 Relation = OneOf["own", "earlier", "later"]

@@ -8,6 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from decimal import Decimal
+from functools import lru_cache
 from itertools import accumulate, chain
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -385,6 +386,7 @@ def field_to_arrow(field: StructField) -> pa.Field:
     return pa.field(field.name, type_to_arrow(field.data_type), nullable=field.nullable or field.data_type == VOID)
 
 
+@lru_cache(maxsize=256)
 def schema_to_arrow(schema: StructType) -> pa.Schema:
     """The Arrow schema of a table; column metadata of the log is not carried over."""
     return pa.schema([field_to_arrow(f) for f in schema])
@@ -423,6 +425,8 @@ def _field_from_arrow(field: pa.Field, path: str) -> StructField:
 
 def _definitions(field: pa.Field) -> dict[str, str]:
     """Those that its metadata states. In Delta elements, keys and values have none of their own."""
+    if field.metadata is None and not field.type.num_fields:
+        return {}
     metadata = {
         key.decode(errors="replace"): value.decode(errors="replace") for key, value in (field.metadata or {}).items()
     }
@@ -463,7 +467,7 @@ def _type_from_arrow(t: pa.DataType, path: str) -> DataType:
         return _type_from_arrow(t.storage_type, path)
     if isinstance(t, pa.BaseExtensionType) and t.extension_name == "arrow.bool8":
         return BOOLEAN
-    if simple := _simple_type_from_arrow(t):
+    if (simple := _SIMPLE_TYPES.get(t.id)) is not None:
         return simple
     if types.is_timestamp(t):
         return TIMESTAMP_NTZ if t.tz is None else TIMESTAMP
@@ -486,24 +490,24 @@ def _type_from_arrow(t: pa.DataType, path: str) -> DataType:
     )
 
 
-def _simple_type_from_arrow(t: pa.DataType) -> DataType | None:
-    types = pa.types
-    for data_type, tests in (
-        (STRING, (types.is_string, types.is_large_string, types.is_string_view)),
-        (LONG, (types.is_int64, types.is_uint32, types.is_uint64)),
-        (INTEGER, (types.is_int32, types.is_uint16)),
-        (DOUBLE, (types.is_float64,)),
-        (BOOLEAN, (types.is_boolean,)),
-        (DATE, (types.is_date32, types.is_date64)),
-        (SHORT, (types.is_int16, types.is_uint8)),
-        (BYTE, (types.is_int8,)),
-        (FLOAT, (types.is_float32, types.is_float16)),
-        (BINARY, (types.is_binary, types.is_large_binary, types.is_fixed_size_binary, types.is_binary_view)),
-        (VOID, (types.is_null,)),
-    ):
-        if any(test(t) for test in tests):
-            return data_type
-    return None
+_SIMPLE_TYPES: Mapping[int, DataType] = {
+    number: data_type
+    for data_type, kinds in (
+        (STRING, (pa.string(), pa.large_string(), pa.string_view())),
+        (LONG, (pa.int64(), pa.uint32(), pa.uint64())),
+        (INTEGER, (pa.int32(), pa.uint16())),
+        (DOUBLE, (pa.float64(),)),
+        (BOOLEAN, (pa.bool_(),)),
+        (DATE, (pa.date32(), pa.date64())),
+        (SHORT, (pa.int16(), pa.uint8())),
+        (BYTE, (pa.int8(),)),
+        (FLOAT, (pa.float32(), pa.float16())),
+        (BINARY, (pa.binary(), pa.large_binary(), pa.binary(1), pa.binary_view())),
+        (VOID, (pa.null(),)),
+    )
+    for number in [kind.id for kind in kinds]
+}
+"""By the number that Arrow has for a type, whatever its width or zone."""
 
 
 def _is_list_view(t: pa.DataType) -> bool:

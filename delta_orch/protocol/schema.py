@@ -17,6 +17,7 @@ from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.types import (
     CHAR_VARCHAR_TYPE,
     COLLATIONS,
+    MAX_DEPTH,
     PRIMITIVE_TYPES,
     STRING,
     ArrayType,
@@ -26,6 +27,7 @@ from delta_orch.protocol.types import (
     PrimitiveType,
     StructField,
     StructType,
+    ensure_shallow,
 )
 
 # Keys in the metadata of a field. Those of column mapping are in `table.column_mapping`.
@@ -47,8 +49,6 @@ _MOST_CHARACTERS = 65_535
 _DECIMAL = r"decimal\(\s*([0-9]{1,9})\s*,\s*(-?[0-9]{1,9})\s*\)"
 # Spark stores char and varchar as string and keeps the declared type in the field's metadata.
 _STRING_LIKE = r"(?:var)?char\(\d+\)|string collate .+"
-# Types are walked by recursion, here and wherever they are used.
-_MAX_DEPTH = 100
 _ALIASES = {"null": "void", "int": "integer", "bigint": "long", "smallint": "short", "tinyint": "byte"}
 
 
@@ -60,7 +60,7 @@ def parse_schema(schema_string: str) -> StructType:
     Raises:
         ProtocolViolationError: Not JSON, or not a struct.
         UnsupportedFeatureError: A column type this release does not know.
-        UnsupportedError: Types inside each other, more than a hundred levels deep.
+        UnsupportedError: Types, or values of a field's metadata, more than `MAX_DEPTH` levels deep.
     """
     if not schema_string:
         return StructType(())
@@ -77,12 +77,15 @@ def parse_schema(schema_string: str) -> StructType:
 
 
 def serialize_schema(schema: StructType) -> str:
-    """The schema string of a struct. Raises SchemaMismatchError where a name or comment holds what is no Unicode."""
+    """The schema string of a struct. Raises SchemaMismatchError if a name or comment is not valid Unicode, or if types
+    are nested too deep."""
     try:
         return orjson.dumps(data_type_to_json(schema)).decode()
     except TypeError as e:
         raise SchemaMismatchError(
-            "The schema cannot be written", cause=str(e), remedy="Remove characters that are not valid Unicode"
+            "The schema cannot be written",
+            cause=str(e),
+            remedy=f"Nest types at most {MAX_DEPTH} levels deep, and remove characters that are not valid Unicode",
         ) from None
 
 
@@ -90,8 +93,7 @@ def data_type_from_json(obj: JsonValue, *, depth: int = 0) -> DataType:
     """A type from its parsed JSON: a name, or an object with `type`; `depth` counts the types around it."""
     if isinstance(obj, str):
         return _named_type(obj)
-    if depth > _MAX_DEPTH:
-        raise UnsupportedError(f"The table's schema has types nested more than {_MAX_DEPTH} levels deep")
+    ensure_shallow(depth)
     below = depth + 1
     try:
         match obj["type"]:
@@ -157,9 +159,18 @@ def _field_from_json(obj: JsonValue, depth: int) -> StructField:
     name, metadata = obj["name"], obj.get("metadata") or {}
     if not isinstance(name, str) or not isinstance(metadata, Mapping):
         raise TypeError("a field's name is not a string, or its metadata is not an object")
+    for value in metadata.values():
+        _ensure_shallow_metadata(value, depth)
     if isinstance(kind := obj["type"], str) and kind.startswith("string collate "):
         metadata = {**metadata, COLLATIONS: {name: kind.partition("collate ")[2]}}
     return StructField(name, data_type_from_json(kind, depth=depth), bool(obj.get("nullable", True)), metadata)
+
+
+def _ensure_shallow_metadata(value: JsonValue, depth: int) -> None:
+    ensure_shallow(depth)
+    if isinstance(value, list | dict):
+        for part in value.values() if isinstance(value, dict) else value:
+            _ensure_shallow_metadata(part, depth + 1)
 
 
 def data_type_to_json(data_type: DataType) -> JsonValue:

@@ -33,6 +33,7 @@ from delta_orch.protocol.types import (
     MapType,
     StructField,
     StructType,
+    ensure_shallow,
 )
 
 if TYPE_CHECKING:
@@ -49,7 +50,6 @@ _NAMES = {
     "timestamp_ltz": "timestamp",
 }
 _CATALOG_NAMES = {"integer": "int", "long": "bigint", "short": "smallint", "byte": "tinyint"}
-_MAX_DEPTH = 100
 
 
 def parse_declared_type(text: str) -> tuple[DataType, JsonObject]:
@@ -204,8 +204,7 @@ class _Parser:
         return found
 
     def type(self, depth: int) -> DataType:
-        if depth > _MAX_DEPTH:
-            raise self.refused()
+        ensure_shallow(depth)
         name = self.take().lower()
         match name:
             case "array":

@@ -12,7 +12,20 @@ from itertools import islice
 
 import orjson
 
+from delta_orch.errors import UnsupportedError
 from delta_orch.protocol.actions import JsonObject
+
+MAX_DEPTH = 80
+"""Types are walked by recursion, and orjson writes 254 levels of JSON, three for a struct."""
+
+
+def ensure_shallow(depth: int) -> None:
+    """Raise UnsupportedError if a type has too many types around it."""
+    if depth > MAX_DEPTH:
+        raise UnsupportedError(
+            f"The schema is nested more than {MAX_DEPTH} levels deep",
+            remedy="Keep what is deeper as one column of JSON text or of type variant",
+        )
 
 
 class DataType:

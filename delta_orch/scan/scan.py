@@ -12,7 +12,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection, DuckDBPyRelation
     from pyarrow.compute import Expression as ArrowExpression
 
-    from delta_orch.engines.base import Engine, Relation
+    from delta_orch.engines.base import Engine
     from delta_orch.scan.explain import ScanExplanation
     from delta_orch.scan.projection import Projection
     from delta_orch.table.configuration import TableConfiguration
@@ -232,7 +232,7 @@ class Scan:
 
         return duckdb_relation(LocalEngine().scan(self.plan()), connection)
 
-    def to_spark(self, spark: object, *, follow: bool = False) -> Relation:
+    def to_spark(self, spark: object, *, follow: bool = False) -> Any:
         """A lazy DataFrame of `spark` that stays at this version. Spark's own Parquet reader reads the files.
 
         Errors of queries on it are Spark's own; `spark_source.errors.explained` names them. In a classic session your
@@ -266,7 +266,7 @@ class Scan:
 
         return SparkEngine(spark).follow(FollowedScan(self._snapshot, self, make))
 
-    def to_relation(self, engine: Engine) -> Relation:
+    def to_relation(self, engine: Engine) -> Any:
         """The rows as a relation of any engine."""
         return engine.scan(self.plan())
 
@@ -424,7 +424,7 @@ class ScanTask:
         engine = LocalEngine()
         return engine.to_reader(engine.scan(self.plan))
 
-    def to_relation(self, engine: Engine) -> Relation:
+    def to_relation(self, engine: Engine) -> Any:
         """The task's rows as a relation of any engine."""
         return engine.scan(self.plan)
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.engines.base import WriteSpec
+from delta_orch.engines.base import Relation, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.spark.in_tasks import files_of
@@ -59,12 +59,12 @@ class _TaskEngine(LocalEngine):
     def relation(self, data: object) -> LocalRelation:
         return self.rows if data is self.rows else super().relation(data)
 
-    def evaluated(self, relation: LocalRelation, *, repeats: bool = False) -> AbstractContextManager[LocalRelation]:
-        return nullcontext(relation) if relation is self.rows else super().evaluated(relation, repeats=repeats)
+    def evaluated(self, relation: Relation, *, repeats: bool = False) -> AbstractContextManager[LocalRelation]:
+        return nullcontext(self.rows) if relation is self.rows else super().evaluated(relation, repeats=repeats)
 
     def along_curve(
         self,
-        relation: LocalRelation,
+        relation: Relation,
         columns: Sequence[Column],
         curve: Curve,
         *,
@@ -72,10 +72,10 @@ class _TaskEngine(LocalEngine):
         num_files: int,
     ) -> LocalRelation:
         if relation is self.rows:
-            return relation  # Their order is the tasks' affair.
+            return self.rows  # Their order is the tasks' affair.
         return super().along_curve(relation, columns, curve, num_rows=num_rows, num_files=num_files)
 
-    def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
+    def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         if relation is not self.rows:
             return super().write(relation, spec)
         if self._spec is None:

@@ -1,95 +1,89 @@
-"""A statement of SQL as words and signs, with the text between them as the user wrote it."""
+"""Reading a statement of SQL, part by part, by the patterns that `docs/sql.md` shows."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import NoReturn, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
-from delta_orch.expressions.nodes import Literal
+from delta_orch.expressions.nodes import Column, Literal
 from delta_orch.expressions.parse import parse_value
 from delta_orch.expressions.spark_literals import quote_identifier
+from delta_orch.expressions.tokens import Token, statement_tokens
+from delta_orch.protocol.types import StructField
+from delta_orch.table.column_definitions import column, identity_column
 
 T = TypeVar("T")
 
-_TOKEN = r"""(?xs)(?:\s|--[^\r\n]*|/\*.*?\*/)*+(?:
-    (?P<string>{strings})
-    |(?P<quoted>{quoted})
-    |(?P<number>[0-9]+(?:\.[0-9]+)?(?![\w.]))
-    |(?P<word>\w+)
-    |(?P<symbol><=>|<=|>=|<>|!=|==|\|\||::|->|[^'"`])
-    |(?P<end>\Z))"""
-_OF_SPARK = _TOKEN.format(strings=r"""[rR]?(?:'(?:[^'\\]|\\.|'')*+'|"(?:[^"\\]|\\.|"")*+")""", quoted="`(?:[^`]|``)++`")
-_OF_DUCKDB = _TOKEN.format(
-    strings=r"""[eE]'(?:[^'\\]|\\.|'')*+'|'(?:[^']|'')*+'|(?P<tag>\$(?:[^\W\d]\w*)?\$).*?(?P=tag)""",
-    quoted=r"""`(?:[^`]|``)++`|"(?:[^"]|"")++\"""",
-)
-_ONLY_SEMICOLONS = r"(?s)(?:[\s;]|--[^\r\n]*|/\*.*?\*/)*\Z"
 _MAX_CHARACTERS = 4 * 1024 * 1024
 _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
 
-@dataclass(frozen=True, slots=True)
-class Token:
-    """`word` is the text in upper case where the token is a word or a sign, otherwise empty."""
+class TableName(NamedTuple):
+    """A table in a statement: `path` for delta.`path`, otherwise the name in `tables`."""
 
-    kind: str
-    text: str
-    start: int
-    end: int
+    path: str | None
+    name: str
 
     @property
-    def word(self) -> str:
-        return self.text.upper() if self.kind in ("word", "symbol") else ""
-
-    @property
-    def name(self) -> str:
-        """A name without its quotes."""
-        quote = self.text[0] if self.kind == "quoted" else ""
-        return self.text[1:-1].replace(quote * 2, quote) if quote else self.text
+    def short(self) -> str | None:
+        """What columns may have before them where the table has no alias."""
+        return self.name.rpartition(".")[2] if self.path is None else None
 
 
-def tokens_of(text: str, *, start: int = 0, of_duckdb: bool = False) -> list[Token]:
-    """The tokens of a text from a place on. Comments and semicolons at the end are left out.
+class _Item(NamedTuple):
+    """A part of a pattern: a word (or several, of which one comes), an argument to read, or a group in brackets."""
 
-    The last token is `end`. It is `broken` where a quote or a comment is not closed, and `next` before another
-    statement: a cursor refuses both when it gets there.
+    words: tuple[str, ...] = ()
+    kind: str = ""
+    name: str = ""
+    group: tuple[_Item, ...] = ()
 
-    Args:
-        of_duckdb: By DuckDB's rules for quotes. Otherwise by Spark's.
 
-    Raises:
-        InvalidRequestError: It is not text, or too long.
-    """
-    if not isinstance(text, str):
-        raise InvalidRequestError(f"A statement must be text, not {type(text).__name__}")
-    if len(text) > _MAX_CHARACTERS:
-        raise InvalidRequestError(f"The statement has {len(text)} characters; {_MAX_CHARACTERS} are allowed")
-    tokens: list[Token] = []
-    match, position = re.compile(_OF_DUCKDB if of_duckdb else _OF_SPARK).match, start
-    while not tokens or tokens[-1].kind not in ("end", "broken", "next"):
-        found = match(text, position)
-        if found is None or (found["symbol"] == "/" and text.startswith("/*", found.start("symbol"))):
-            tokens.append(Token("broken", text[position : position + 40], position, len(text)))
+@lru_cache(maxsize=256)
+def _items_of(pattern: str) -> tuple[_Item, ...]:
+    levels: list[list[_Item]] = [[]]
+    names: list[str] = []
+    for part in re.findall(r"\[\w*:|\[|\]|\{\w+ \w+\}|[^\s\[\]{}]+", pattern):
+        if part[0] == "[":
+            levels.append([])
+            names.append(part[1:-1])
+        elif part == "]":
+            group = tuple(levels.pop())
+            levels[-1].append(_Item(name=names.pop(), group=group))
+        elif part[0] == "{":
+            kind, name = part[1:-1].split(" ")
+            levels[-1].append(_Item(kind=kind, name=name))
+        else:
+            levels[-1].append(_Item(tuple(part.split("|"))))
+    return tuple(levels[0])
+
+
+def _words_ahead(items: Sequence[_Item]) -> list[str]:
+    """The words that may come first."""
+    words: list[str] = []
+    for item in items:
+        words += item.words or (_words_ahead(item.group) if item.group else ())
+        if not item.group:
             break
-        kind = next(kind for kind in ("string", "quoted", "number", "word", "symbol", "end") if found[kind] is not None)
-        token = Token(kind, found[kind], found.start(kind), found.end(kind))
-        if token.text == ";" and kind == "symbol":
-            is_last = re.compile(_ONLY_SEMICOLONS).match(text, token.end) is not None
-            token = Token("end" if is_last else "next", "", token.start, token.start)
-        tokens.append(token)
-        position = token.end
-    return tokens
+    return words
 
 
 class Cursor:
-    """Reads one statement from its start."""
+    """Reads one statement from its start.
+
+    Raises InvalidRequestError: It is not text, or too long.
+    """
 
     def __init__(self, text: str, *, of_duckdb: bool = False) -> None:
+        if not isinstance(text, str):
+            raise InvalidRequestError(f"A statement must be text, not {type(text).__name__}")
+        if len(text) > _MAX_CHARACTERS:
+            raise InvalidRequestError(f"The statement has {len(text)} characters; {_MAX_CHARACTERS} are allowed")
         self.source = text
-        self.tokens = tokens_of(text, of_duckdb=of_duckdb)
+        self.tokens = statement_tokens(text, of_duckdb=of_duckdb)
         self.index = 0
 
     @property
@@ -110,12 +104,91 @@ class Cursor:
     def go_on(self, *, of_duckdb: bool) -> None:
         """Read what comes next by the rules of one engine."""
         start = self.tokens[self.index].start
-        self.tokens[self.index :] = tokens_of(self.source, start=start, of_duckdb=of_duckdb)
+        self.tokens[self.index :] = statement_tokens(self.source, start=start, of_duckdb=of_duckdb)
+
+    # Patterns: WORDS and signs as they stand, `A|B` for one of two, `{kind name}` for an argument that the method
+    # `kind` reads, and `[…]` for what may be left out; of `[name: …]` the result says whether it is there.
+
+    def read(self, pattern: str, stops: Sequence[str] = ()) -> dict[str, Any]:
+        """The arguments of a pattern, by name; None for those that are left out.
+
+        Args:
+            stops: Words that end a text at the end of the pattern.
+
+        Raises InvalidRequestError: The text does not go on like that.
+        """
+        arguments: dict[str, Any] = {}
+        self._read(_items_of(pattern), arguments, stops)
+        return arguments
+
+    def _read(self, items: Sequence[_Item], arguments: dict[str, Any], stops: Sequence[str]) -> None:
+        for place, item in enumerate(items):
+            following = items[place + 1 :]
+            if item.group:
+                is_there = self._begins(item.group)
+                if item.name:
+                    arguments[item.name] = is_there
+                if is_there:
+                    self._read(item.group, arguments, (*_words_ahead(following), *stops))
+                else:
+                    arguments.update(dict.fromkeys(_arguments_of(item.group), False if item.name else None))
+            elif item.kind in ("text", "alias", "assignments"):
+                method = getattr(self, item.kind)
+                arguments[item.name] = method(*_words_ahead(following), *stops)
+            elif item.kind:
+                arguments[item.name] = getattr(self, item.kind)()
+            elif not any(map(self.take, item.words)):
+                self.refuse(f"{' or '.join(item.words)} is missing")
+
+    def _begins(self, items: Sequence[_Item]) -> bool:
+        """Whether the words come next with which a group begins."""
+        for place, item in enumerate(items):
+            token = self.tokens[self.index + place : self.index + place + 1]
+            if not item.words:
+                return place > 0
+            if not token or token[0].word not in item.words:
+                return False
+        return True
+
+    def first_of(self, patterns: Mapping[str, T], stops: Sequence[str] = ()) -> tuple[T, dict[str, Any]]:
+        """The first pattern that the text goes on with, up to the end of the statement or to a word of `stops`: what
+        stands for it, and its arguments.
+
+        Raises InvalidRequestError: None fits. The error is that of the pattern that fits furthest.
+        """
+        begin, furthest, alike, problem = self.index, -1, 0, InvalidRequestError("There is no pattern")
+        for pattern, meaning in patterns.items():
+            self.index = begin
+            try:
+                arguments = self.read(pattern, stops)
+                if self.token.word not in stops or self.token.kind == "end":
+                    self.end()
+            except InvalidRequestError as e:
+                alike = 1 if self.index > furthest else alike + (self.index == furthest)
+                if self.index > furthest:
+                    furthest, problem = self.index, e
+            else:
+                return meaning, arguments
+        self.index = furthest
+        if alike > 1:
+            self.refuse("a part is missing" if self.token.kind == "end" else "is not part of the statement")
+        raise problem
+
+    def clauses(self, *patterns: str, stops: Sequence[str] = ()) -> dict[str, Any]:
+        """Parts in any order, each at most once, as long as one comes. Arguments as of `read`."""
+        found: dict[str, Any] = {}
+        waiting = [_items_of(pattern) for pattern in patterns]
+        ends = [*(word for items in waiting for word in _words_ahead(items)), *stops]
+        for items in waiting:
+            found.update(dict.fromkeys(_arguments_of(items)))
+        while fitting := next((items for items in waiting if self._begins(_leading(items))), None):
+            waiting.remove(fitting)
+            self._read(fitting, found, ends)
+        return found
 
     def at(self, *words: str) -> bool:
         """Whether these words come next."""
-        ahead = self.tokens[self.index : self.index + len(words)]
-        return [token.word for token in ahead] == list(words)
+        return [token.word for token in self.tokens[self.index : self.index + len(words)]] == list(words)
 
     def take(self, *words: str) -> bool:
         """Pass these words, where they come next."""
@@ -147,6 +220,8 @@ class Cursor:
             problem, remedy="docs/sql.md lists the statements and their parts", statement=self.source[:500]
         )
 
+    # Arguments
+
     def name(self) -> str:
         """A name, with or without backticks."""
         token = self.token
@@ -162,13 +237,35 @@ class Cursor:
             found.append(self.name())
         return found
 
+    def table(self) -> TableName:
+        """delta.`path`, or a name."""
+        ahead = self.tokens[self.index : self.index + 3]
+        if [token.name.lower() for token in ahead[:2]] == ["delta", "."] and ahead[-1].kind == "quoted":
+            _, path = self.path()
+            return TableName(path, path)
+        return TableName(None, ".".join(self.path()))
+
+    def place(self) -> TableName:
+        """The same, or a location as a string: Delta's own statements take one."""
+        if self.token.kind != "string":
+            return self.table()
+        path = self.string()
+        return TableName(path, path)
+
+    def alias(self, *following: str) -> str | None:
+        """`[AS] name` before one of some words, None where there is none."""
+        if self.take("AS"):
+            return self.name()
+        is_name = self.token.kind in ("word", "quoted") and self.token.word not in following
+        return self.name() if is_name else None
+
     def column(self) -> str:
         """A column or a field of one as the verbs take it."""
         return quoted_path(self.path())
 
-    def names(self) -> list[str]:
-        """Columns in parentheses."""
-        return self.listed(self.column)
+    def columns(self) -> list[str]:
+        """Columns, in parentheses or not."""
+        return self.listed(self.column) if self.at("(") else self.each(self.column)
 
     def each(self, item: Callable[[], T]) -> list[T]:
         """One of something, or several with commas between."""
@@ -188,6 +285,110 @@ class Cursor:
         """The key of a property, a string or names with dots between."""
         return self.string() if self.token.kind == "string" else ".".join(self.path())
 
+    def keys(self) -> list[str]:
+        """Keys in parentheses."""
+        return self.listed(self.key)
+
+    def properties(self) -> dict[str, str]:
+        """`(key = value, …)`. Raises InvalidRequestError: A key is there twice."""
+        found: dict[str, str] = {}
+
+        def take_one() -> None:
+            key = self.key()
+            self.expect("=")
+            if key in found:
+                raise InvalidRequestError(f"The property {key[:200]!r} is given twice")
+            found[key] = self.string() if self.token.kind == "string" else self.text(",", ")").lower()
+
+        self.listed(take_one)
+        return found
+
+    def assignments(self, *stops: str) -> dict[Any, str]:
+        """`a = value, b.c = value`, each column as a node, which no name can break."""
+        found: dict[Any, str] = {}
+
+        def take_one() -> None:
+            column = Column(tuple(self.path()))
+            self.expect("=")
+            if column in found:
+                problem = f"The column {'.'.join(column.path)[:200]} is assigned twice"
+                raise InvalidRequestError(problem, remedy="Assign it once")
+            found[column] = self.text(",", *stops)
+
+        self.each(take_one)
+        return found
+
+    def paths(self) -> list[Column]:
+        """Columns in parentheses, as nodes."""
+        return self.listed(lambda: Column(tuple(self.path())))
+
+    def values(self) -> list[str]:
+        """`(a, b)` as texts."""
+        return self.listed(lambda: self.text(",", ")"))
+
+    def definitions(self) -> list[StructField]:
+        """Columns of a table in parentheses."""
+        return self.listed(self.definition)
+
+    def definition(self) -> StructField:
+        """`name type [NOT NULL] [COMMENT 'text'] [DEFAULT value] [GENERATED …]`."""
+        begin = self.read("{name name} {type data_type}")
+        parts = self.clauses(
+            "[required: NOT NULL]",
+            "COMMENT {string comment}",
+            "DEFAULT {text default}",
+            "GENERATED {generation generated}",
+            stops=(",", ")"),
+        )
+        name, data_type, generated = begin["name"], begin["data_type"], parts["generated"]
+        if isinstance(generated, dict):
+            if data_type.upper() not in ("BIGINT", "LONG") or parts["default"] is not None:
+                raise InvalidRequestError(f"The identity column {name} must be a BIGINT without a default")
+            return identity_column(name, comment=parts["comment"], **generated)
+        return column(
+            name,
+            data_type,
+            nullable=not parts["required"],
+            comment=parts["comment"],
+            default=parts["default"],
+            generated_as=generated,
+        )
+
+    def generation(self) -> str | dict[str, Any]:
+        """`ALWAYS AS (expression)`, or what an identity column takes."""
+        begin = self.read("[always: ALWAYS] [by_default: BY DEFAULT] AS [identity: IDENTITY]")
+        if begin["always"] == begin["by_default"] or not (begin["always"] or begin["identity"]):
+            self.refuse("ALWAYS AS (…) or AS IDENTITY is missing")
+        if not begin["identity"]:
+            return str(self.read("( {text expression} )")["expression"])
+        numbers: dict[str, Any] = {"allow_explicit_insert": begin["by_default"]}
+        if self.take("("):
+            found = self.clauses("START WITH {signed start}", "INCREMENT BY {signed step}")
+            self.expect(")")
+            numbers |= {name: number for name, number in found.items() if number is not None}
+        return numbers
+
+    def signed(self) -> int:
+        """A whole number; a comma may stand behind it."""
+        sign = -1 if self.take("-") else 1
+        number = sign * self.integer()
+        self.take(",")
+        return number
+
+    def additions(self) -> list[tuple[str, str, dict[str, Any]]]:
+        """Columns that ALTER TABLE adds: name, type, and options of `add_column`."""
+        return self.listed(self._addition) if self.at("(") else self.each(self._addition)
+
+    def _addition(self) -> tuple[str, str, dict[str, Any]]:
+        begin = self.read("{column column} {type data_type}")
+        parts = self.clauses(
+            "[required: NOT NULL]", "COMMENT {string comment}", "[first: FIRST]", "AFTER {name after}", stops=(",", ")")
+        )
+        options = {name: parts[name] for name in ("comment", "after") if parts[name] is not None}
+        if parts["required"]:
+            options["nullable"] = False
+        return begin["column"], begin["data_type"], {**options, **({"first": True} if parts["first"] else {})}
+
     def string(self) -> str:
         """A string constant."""
         token = self.token
@@ -199,32 +400,56 @@ class Cursor:
             raise InvalidExpressionError(f"{token.text[:60]!a} is not a string")
         return value.value
 
-    def number(self) -> str:
+    def comment(self) -> str:
+        """A string, or NULL for none."""
+        return "" if self.take("NULL") else self.string()
+
+    def number(self) -> float:
         """A number without a sign."""
         token = self.token
         if token.kind != "number":
             self.refuse("a number is missing")
         self.index += 1
-        return token.text
+        return float(token.text)
 
     def integer(self) -> int:
         """A whole number without a sign."""
-        text = self.number()
+        text = self.token.text
+        self.number()
         if not text.isdigit() or len(text) > 18:
             raise InvalidRequestError(f"{text[:60]} is too large for a version or a count")
         return int(text)
 
-    def text_until(self, *stops: str, angles: bool = False, inside: bool = False) -> str:
+    def version(self) -> tuple[int | None, str | None]:
+        """`VERSION AS OF n` or `TIMESTAMP AS OF 'time'`."""
+        found = self.version_or_none()
+        if found == (None, None):
+            self.refuse("VERSION AS OF or TIMESTAMP AS OF is missing")
+        return found
+
+    def version_or_none(self) -> tuple[int | None, str | None]:
+        """The same, where it comes next."""
+        if self.take("VERSION", "AS", "OF"):
+            return self.integer(), None
+        if not self.take("TIMESTAMP", "AS", "OF"):
+            return None, None
+        if not self.take("TIMESTAMP"):
+            self.take("DATE")
+        return None, self.string()
+
+    def type(self) -> str:
+        """A type, up to what may stand behind it."""
+        return self.text("NOT", "NULL", "COMMENT", "DEFAULT", "GENERATED", "FIRST", "AFTER", ",", ")", angles=True)
+
+    def text(self, *stops: str, angles: bool = False) -> str:
         """What stands before one of the words, or before the end, parentheses and CASE closed; with `angles`, as in
-        types, `<` and `>` are parentheses, too. With `inside`, the word may be the first in parentheses, which then
-        stop. Raises InvalidRequestError where nothing does."""
+        types, `<` and `>` are parentheses, too."""
         first = self.index
         closing: list[str] = []
         while self.token.kind != "end":
             word = self.token.word
             is_field = self.index > first and self.tokens[self.index - 1].text == "."
-            opens = inside and word == "(" and self.tokens[self.index + 1].word in stops
-            if not closing and not is_field and (opens or word in stops):
+            if not closing and not is_field and word in (*stops, ")"):
                 break
             if word in _OPENING:
                 closing.append(_OPENING[word])
@@ -243,12 +468,14 @@ class Cursor:
             self.refuse("something is missing")
         return self.source[self.tokens[first].start : self.tokens[self.index - 1].end]
 
-    def in_parentheses(self) -> str:
-        """The text in parentheses."""
-        self.expect("(")
-        text = self.text_until(")")
-        self.expect(")")
-        return text
+
+def _leading(items: Sequence[_Item]) -> Sequence[_Item]:
+    """What a clause begins with: a flag's own words."""
+    return items[0].group if items[0].group else items
+
+
+def _arguments_of(items: Sequence[_Item]) -> list[str]:
+    return [name for item in items for name in ((item.name,) if item.name else _arguments_of(item.group))]
 
 
 def quoted_path(path: list[str]) -> str:

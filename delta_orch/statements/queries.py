@@ -4,18 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from datetime import date
 
 from delta_orch.delta_table import DeltaTable
-from delta_orch.engines.base import ComputedColumn, Engine, Relation, as_they_are
+from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
-from delta_orch.expressions.constants import constant_of
-from delta_orch.expressions.nodes import Expression, Literal, Opaque
-from delta_orch.expressions.parse import ensure_no_column_in_double_quotes, parse_row_value, parse_value, syntax_of
-from delta_orch.log.read.time_travel import split_version, version_behind_at
+from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
 from delta_orch.log.write.commit_options import CommitOptions, EveryRow
-from delta_orch.statements.cursor import Cursor
-from delta_orch.statements.session import Session, TableName, table_name, unsupported
+from delta_orch.statements.cursor import Cursor, TableName
+from delta_orch.statements.session import Session, unsupported
 from delta_orch.storage.external_paths import is_one_table
 from delta_orch.table.column_definitions import ensure_none_stated
 from delta_orch.table_snapshot import TableSnapshot
@@ -27,7 +23,7 @@ _ALIAS_NOT = {*_AFTER_FROM, "AS", "JOIN", "LEFT", "RIGHT", "FULL", "INNER", "CRO
               "POSITIONAL", "SAMPLE"}  # fmt: skip
 
 BEGIN_QUERY = ("SELECT", "WITH", "(", "VALUES", "TABLE", "FROM")
-_CHANGES = ("TABLE_CHANGES", "TABLE_CHANGES_BY_PATH")
+_CHANGES = "TABLE_CHANGES"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,24 +43,6 @@ class Source:
         if self.version is not None:
             return f"{self.table.name}@v{self.version}"
         return self.table.name if self.timestamp is None else f"{self.table.name}@{self.timestamp}"
-
-    def at_version(self, session: Session) -> Source:
-        """The same with the version or the time that stands at the end of a path, `path@v1`. A table whose own path
-        ends so is itself."""
-        path = self.table.path
-        if path is None or self.changes is not None or (found := split_version(path)) is None:
-            return self
-        if DeltaTable(path, session.storage_options).exists():
-            return self
-        if self.version is not None or self.timestamp is not None:
-            raise _two_versions()
-        location, version, timestamp = found
-        return Source(TableName(location, location), version, timestamp)
-
-    def given(self, session: Session) -> object:
-        """What the caller gave by that name; where a version is named, that one."""
-        source = self.at_version(session)
-        return session.value(self.table) if source == Source(self.table) else source.value(session)
 
     @property
     def sources(self) -> Collection[Source]:
@@ -106,13 +84,11 @@ class Query:
         tables: What the names stand for, with what is asked for of them.
         where: For Spark, which knows no statistics over Connect: the text of the predicate where all of it is about
             rows of the one table of the query, None otherwise.
-        names_metadata: It may read `_metadata.row_id` or `_metadata.row_commit_version` (PROTOCOL, "Row Tracking").
     """
 
     text: str
     tables: dict[str, Source]
     where: str | None
-    names_metadata: bool
 
     @property
     def sources(self) -> Collection[Source]:
@@ -142,7 +118,7 @@ class Query:
         return engine.sql(self.text, relations, named=named)
 
     def _relations(self, session: Session, engine: Engine) -> dict[str, Relation]:
-        values = {name: source.at_version(session).value(session) for name, source in self.tables.items()}
+        values = {name: source.value(session) for name, source in self.tables.items()}
         relations = {name: self._relation(session, engine, value) for name, value in values.items()}
         if engine.name == "spark":
             for relation in relations.values():
@@ -150,29 +126,14 @@ class Query:
         return relations
 
     def _relation(self, session: Session, engine: Engine, value: object) -> Relation:
-        if isinstance(value, TableSnapshot):
-            is_tracked = value.properties.enable_row_tracking or len(self.tables) == 1  # else the error says so
-            if self.names_metadata and is_tracked and not value.schema.find(METADATA):
-                return _with_metadata(engine, value)
-            if self.where is not None:
-                try:
-                    return value.scan(where=self.where).to_relation(engine)
-                except DeltaError:
-                    pass  # The query has the predicate, too.
+        if isinstance(value, TableSnapshot) and self.where is not None:
+            try:
+                relation: Relation = value.scan(where=self.where).to_relation(engine)
+            except DeltaError:
+                pass  # The query has the predicate, too.
+            else:
+                return relation
         return session.relation(engine, value)
-
-
-METADATA = "_metadata"
-_ROW_ID_COLUMNS = ("row_id", "row_commit_version")
-"""As `scan(row_tracking=True)` calls them."""
-
-
-def _with_metadata(engine: Engine, snapshot: TableSnapshot) -> Relation:
-    """The rows of a table with a column `_metadata`. Raises as `scan` does."""
-    rows = snapshot.scan(row_tracking=True).to_relation(engine)
-    own = as_they_are(name for name in engine.schema(rows).names if name not in _ROW_ID_COLUMNS)
-    fields = ", ".join(f"'{name}', {name}" for name in _ROW_ID_COLUMNS)
-    return engine.project(rows, [*own, ComputedColumn(METADATA, parse_value(f"named_struct({fields})"))])
 
 
 def options_of_commit(
@@ -213,17 +174,17 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
     where_end: int | None = None
     behind = -1  # Where a WHERE stands that is about the table alone: what stands before it may make other columns.
     before = "("
-    names_metadata = False
     while cursor.token.kind != "end":
         token = cursor.token
         word = token.word if before != "." else ""
         level = levels[-1]
-        names_metadata |= token.kind in ("word", "quoted") and token.name.lower() == METADATA
+        if before == ")" and len(levels) == 1 and word in ("INSERT", "MERGE", "DELETE", "UPDATE"):
+            raise unsupported(f"WITH before {word}", "Write it inside the query, after INSERT INTO t or USING (")
         if before == "(" and word in BEGIN_QUERY:
             level.is_query, level.is_from = True, False
         if _names_table(cursor, level, before):
             start = token.start
-            if word in _CHANGES and cursor.tokens[cursor.index + 1].text == "(":
+            if word == _CHANGES and cursor.tokens[cursor.index + 1].text == "(":
                 source, found = _changes(cursor), TableName("", "")
             else:
                 source = versioned(cursor)
@@ -273,13 +234,14 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
         if not any(token.text == "." for token in cursor.tokens if where_at <= token.start < stop):
             where = cursor.source[where_at:stop].strip()
     pieces.append(cursor.source[position:end])
-    return Query("".join(pieces), tables, where, names_metadata)
+    return Query("".join(pieces), tables, where)
 
 
 def query_in_parentheses(cursor: Cursor, session: Session) -> str:
-    """The text of the query that comes next, up to the parenthesis behind it, which is passed."""
+    """The text of the query in the parentheses that come next."""
+    cursor.expect("(")
     cursor.go_on(of_duckdb=session.engine().name == "local")
-    text = cursor.text_until(")")
+    text = cursor.text(")")
     cursor.go_on(of_duckdb=False)
     cursor.expect(")")
     return text
@@ -297,7 +259,7 @@ def _names_table(cursor: Cursor, level: _Level, before: str) -> bool:
     token, after = cursor.token, cursor.tokens[cursor.index + 1 : cursor.index + 2]
     if token.kind not in ("word", "quoted") or token.word in (*BEGIN_QUERY, "LATERAL"):
         return False
-    if after and after[0].text == "(" and token.word not in _CHANGES:
+    if after and after[0].text == "(" and token.word != _CHANGES:
         return False  # a function
     return before == "TABLE" or (level.is_from and before in ("FROM", "JOIN", ",", "("))
 
@@ -312,16 +274,11 @@ def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) 
 
 
 def _changes(cursor: Cursor) -> Source:
-    """`table_changes('table', first [, last])`, each a version or a time; the table as in FROM, or its path."""
-    by_path = cursor.take(_CHANGES[1]) or not cursor.take(_CHANGES[0])
-    cursor.expect("(")
-    text = cursor.string()
-    if by_path:
-        name = TableName(text, text)
-    else:
-        inner = Cursor(text)
-        name = table_name(inner)
-        inner.end()
+    """`table_changes('table', first [, last])`, each a version or a time; the table as in FROM."""
+    cursor.expect(_CHANGES, "(")
+    inner = Cursor(cursor.string())
+    name = inner.table()
+    inner.end()
     bounds: list[int | str] = []
     while cursor.take(","):
         bounds.append(cursor.string() if cursor.token.kind == "string" else cursor.integer())
@@ -346,68 +303,4 @@ def _is_alias(cursor: Cursor) -> bool:
 
 def versioned(cursor: Cursor) -> Source:
     """The table that comes next, with its version where one is named."""
-    found = table_name(cursor)
-    return Source(found, *(_suffix(cursor) or _time_travel(cursor)))
-
-
-def _suffix(cursor: Cursor) -> tuple[int | None, str | None] | None:
-    """`@v1` or `@yyyyMMddHHmmssSSS` behind a table's name, None where there is none."""
-    if not cursor.at("@"):
-        return None
-    name, sign, at = cursor.tokens[cursor.index - 1 : cursor.index + 2]
-    if name.end != sign.start or sign.end != at.start or (found := version_behind_at(at.text)) is None:
-        cursor.refuse("a version such as @v1 is missing")
-    cursor.index += 2
-    if _time_travel(cursor) != (None, None):
-        raise _two_versions()
-    return found
-
-
-def _two_versions() -> InvalidRequestError:
-    return InvalidRequestError("A table is given two versions", remedy="Leave out @… or VERSION AS OF")
-
-
-def _time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
-    """`[FOR] VERSION AS OF n` or `[FOR] TIMESTAMP AS OF 'time'`, also SYSTEM_VERSION and SYSTEM_TIME, where one comes
-    next."""
-    prefix = ("FOR",) if cursor.at("FOR") else ()
-    if any(cursor.take(*prefix, word, "AS", "OF") for word in ("VERSION", "SYSTEM_VERSION")):
-        return _version(cursor), None
-    if any(cursor.take(*prefix, word, "AS", "OF") for word in ("TIMESTAMP", "SYSTEM_TIME")):
-        return None, _moment(cursor)
-    return None, None
-
-
-def _version(cursor: Cursor) -> int:
-    """A number, which may be a string."""
-    if cursor.token.kind != "string":
-        return cursor.integer()
-    text = cursor.string()
-    if not (text.isascii() and text.isdigit() and len(text) <= 18):
-        raise InvalidRequestError(f"{text[:60]!a} is not a version")
-    return int(text)
-
-
-def _moment(cursor: Cursor) -> str:
-    """A time as a string, or a value that is constant, such as `current_timestamp() - INTERVAL 1 DAY`."""
-    ahead = cursor.tokens[cursor.index : cursor.index + 3]
-    place = next((i for i, token in enumerate(ahead[:2]) if token.kind == "string"), None)
-    if place is not None and ahead[place + 1].word not in ("+", "-"):
-        if not cursor.take("TIMESTAMP"):
-            cursor.take("DATE")
-        return cursor.string()
-    text = cursor.text_until(*_ALIAS_NOT, ",", ")")
-    value: Expression | None = parse_row_value(text)
-    if isinstance(value, Opaque):
-        value = constant_of(syntax_of(value))
-    if not isinstance(value, Literal) or not isinstance(value.value, date):
-        raise unsupported(f"TIMESTAMP AS OF {text[:100]}, which is not known to be a constant time,", "Write a string")
-    return value.value.isoformat()
-
-
-def time_travel(cursor: Cursor) -> tuple[int | None, str | None]:
-    """As in FROM, where it must come. Raises InvalidRequestError."""
-    found = _time_travel(cursor)
-    if found == (None, None):
-        cursor.refuse("VERSION AS OF or TIMESTAMP AS OF is missing")
-    return found
+    return Source(cursor.table(), *cursor.version_or_none())

@@ -2,119 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import free_name
 from delta_orch.expressions.nodes import Column
-from delta_orch.protocol.schema import CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START
+from delta_orch.expressions.tokens import statement_tokens
 from delta_orch.protocol.schema_edit import quote_path
-from delta_orch.statements.cursor import Cursor, tokens_of
+from delta_orch.statements.cursor import Cursor, TableName
 from delta_orch.statements.queries import Query, Source, options_of_commit, parse_query, query_in_parentheses, versioned
-from delta_orch.statements.session import Session, table_name, unsupported
+from delta_orch.statements.session import Session, Statement
 
 if TYPE_CHECKING:
-    from delta_orch.delta_table import DeltaTable
-    from delta_orch.scan.explain import ScanExplanation
     from delta_orch.verbs.merge.clauses import Merge
 
-_COMPUTED = (CURRENT_DEFAULT, GENERATION_EXPRESSION, IDENTITY_START)
 
-Statement = Callable[[Session], object]
-
-
-def values(cursor: Cursor) -> list[list[str]]:
-    """`(a, b), (c, d)` as texts."""
-    return cursor.each(lambda: cursor.listed(lambda: cursor.text_until(",", ")")))
+def delete(session: Session, table: TableName, alias: str | None = None, where: str | None = None) -> object:
+    """DELETE FROM t [AS a] [WHERE p], TRUNCATE TABLE t."""
+    target = session.target(table)
+    condition = None if where is None else _Qualified(alias or table.short, target).without(where)
+    return target.delete(condition, engine=session.choice, **session.options)
 
 
-def ensure_count(given: int, expected: int) -> None:
-    if given != expected:
-        raise InvalidRequestError(
-            f"{given} values are given for {expected} columns",
-            remedy="Give one for each column, or list the columns after the table",
-        )
-
-
-def explain(cursor: Cursor, session: Session) -> Statement:
-    """EXPLAIN DELETE | UPDATE | MERGE …: what the statement would open."""
-    cursor.expect("EXPLAIN")
-    match cursor.token.word:
-        case "DELETE":
-            statement = delete(cursor, explains=True)
-        case "UPDATE":
-            statement = update(cursor, explains=True)
-        case "MERGE":
-            statement = merge(cursor, session, explains=True)
-        case other:
-            raise unsupported(f"EXPLAIN {other}", "For a query, call scan(where=…).explain()")
-
-    def run(session: Session) -> object:
-        session.refuse_options("EXPLAIN")
-        return statement(session)
-
-    return run
-
-
-def delete(cursor: Cursor, *, explains: bool = False) -> Statement:
-    """DELETE FROM t [[AS] a] [WHERE p]."""
-    cursor.expect("DELETE", "FROM")
-    name = table_name(cursor)
-    qualifier = _alias(cursor, "WHERE") or name.short
-    where = cursor.text_until() if cursor.take("WHERE") else None
-    cursor.end()
-
-    def run(session: Session) -> object:
-        table = session.target(name)
-        found = None if where is None else _Qualified(qualifier, table).without(where)
-        return _explained(table, found) if explains else table.delete(found, engine=session.choice, **session.options)
-
-    return run
-
-
-def _explained(table: DeltaTable, where: str | None) -> ScanExplanation:
-    return table.snapshot().scan(where=where).explain(row_groups=True)
-
-
-def truncate(cursor: Cursor) -> Statement:
-    """TRUNCATE TABLE t."""
-    cursor.expect("TRUNCATE", "TABLE")
-    name = table_name(cursor)
-    if cursor.at("PARTITION"):
-        raise unsupported("TRUNCATE … PARTITION", "Write DELETE FROM … WHERE")
-    cursor.end()
-    return lambda session: session.target(name).delete(engine=session.choice, **session.options)
-
-
-def update(cursor: Cursor, *, explains: bool = False) -> Statement:
-    """UPDATE t [[AS] a] SET a = v, … [WHERE p]."""
-    cursor.expect("UPDATE")
-    name = table_name(cursor)
-    qualifier = _alias(cursor, "SET") or name.short
-    cursor.expect("SET")
-    written = _assignments(cursor, "WHERE")
-    where = cursor.text_until() if cursor.take("WHERE") else None
-    cursor.end()
-
-    def run(session: Session) -> object:
-        table = session.target(name)
-        qualified = _Qualified(qualifier, table)
-        found = None if where is None else qualified.without(where)
-        if explains:
-            return _explained(table, found)
-        assigned: dict[str, str] = {}
-        for column, value in written.items():
-            path = column.path[qualified.begins(column.path) :]
-            if quote_path(path) in assigned:
-                raise InvalidRequestError(
-                    f"The column {'.'.join(path)[:200]} is assigned twice", remedy="Assign it once"
-                )
-            assigned[quote_path(path)] = qualified.without(value)
-        return table.update(assigned, found, engine=session.choice, **session.options)
-
-    return run
+def update(
+    session: Session, table: TableName, alias: str | None, assigned: Mapping[Column, str], where: str | None
+) -> object:
+    """UPDATE t [AS a] SET a = v, … [WHERE p]."""
+    target = session.target(table)
+    qualified = _Qualified(alias or table.short, target)
+    condition = None if where is None else qualified.without(where)
+    values: dict[str, str] = {}
+    for column, value in assigned.items():
+        path = column.path[qualified.begins(column.path) :]
+        if quote_path(path) in values:
+            raise InvalidRequestError(f"The column {'.'.join(path)[:200]} is assigned twice", remedy="Assign it once")
+        values[quote_path(path)] = qualified.without(value)
+    return target.update(values, condition, engine=session.choice, **session.options)
 
 
 class _Qualified:
@@ -132,8 +58,8 @@ class _Qualified:
 
     def without(self, text: str) -> str:
         """`qualifier.column` as `column`."""
-        tokens = tokens_of(text)
-        names = [t.text[1:-1].replace("``", "`") if t.kind == "quoted" else t.text for t in tokens]
+        tokens = statement_tokens(text)
+        names = [token.name for token in tokens]
         pieces, position = [], 0
         for i, (token, dot) in enumerate(pairwise(tokens)):
             is_name = token.kind in ("word", "quoted") and dot.text == "." and (not i or names[i - 1] != ".")
@@ -143,70 +69,47 @@ class _Qualified:
         return "".join([*pieces, text[position:]])
 
 
-def parse_assignments(text: str) -> dict[Any, str]:
+def parse_assignments(text: str) -> dict[Column, str]:
     """`a = value, b.c = value`, each column as a node. Raises InvalidRequestError."""
     cursor = Cursor(text)
-    found = _assignments(cursor)
+    assigned = cursor.assignments()
     cursor.end()
-    return found
+    return assigned
 
 
-def _assignments(cursor: Cursor, *stops: str) -> dict[Any, str]:
-    # The verbs take columns as nodes, too, which no name can break.
-    found: dict[Any, str] = {}
-
-    def take_one() -> None:
-        column = Column(tuple(cursor.path()))
-        cursor.expect("=")
-        if column in found:
-            raise InvalidRequestError(
-                f"The column {'.'.join(column.path)[:200]} is assigned twice", remedy="Assign it once"
-            )
-        found[column] = cursor.text_until(",", *stops)
-
-    cursor.each(take_one)
-    return found
-
-
-def merge(cursor: Cursor, session: Session, *, explains: bool = False) -> Statement:
+def merge(cursor: Cursor, session: Session) -> Statement:
     """MERGE [WITH SCHEMA EVOLUTION] INTO t [AS a] USING source [AS b] ON condition WHEN …."""
-    cursor.expect("MERGE")
-    schema_mode = "merge" if cursor.take("WITH", "SCHEMA", "EVOLUTION") else None
-    cursor.expect("INTO")
-    name = table_name(cursor)
-    target_alias = _alias(cursor, "USING") or name.short
-    cursor.expect("USING")
+    begin = cursor.read("MERGE [evolves: WITH SCHEMA EVOLUTION] INTO {table table} {alias alias} USING")
+    schema_mode = "merge" if begin["evolves"] else None
+    target_alias = begin["alias"] or begin["table"].short
     source: Source | Query
-    if cursor.take("("):
+    if cursor.at("("):
         text = query_in_parentheses(cursor, session)
-        source_alias = _alias(cursor, "ON")
+        source_alias = cursor.alias("ON")
         if cursor.at("("):
             names = ", ".join(map(session.quoted, cursor.listed(cursor.name)))
             text = f"SELECT * FROM ({text}\n) AS {session.quoted(source_alias or 'source')} ({names})"
         source = parse_query(Cursor(text), session)
     else:
         source = versioned(cursor)
-        source_alias = _alias(cursor, "ON") or source.table.short
-    cursor.expect("ON")
-    condition = cursor.text_until("WHEN")
-    clauses: list[Callable[[Merge], Merge]] = []
+        source_alias = cursor.alias("ON") or source.table.short
+    condition = cursor.read("ON {text condition} WHEN")["condition"]
+    clauses = [_clause(cursor)]
     while cursor.take("WHEN"):
         clauses.append(_clause(cursor))
-    if not clauses:
-        cursor.refuse("WHEN is missing")
     cursor.end()
 
     def run(session: Session) -> object:
-        engine, table = session.engine(), session.target(name)
+        engine, table = session.engine(), session.target(begin["table"])
         options = options_of_commit(source, session, table)
-        rows: object = source.given(session) if isinstance(source, Source) else None
+        rows: object = source.value(session) if isinstance(source, Source) else None
         if isinstance(source, Query):
             rows = source.relation(session, engine, defines_columns=schema_mode is not None)
-        ours, theirs = side_names(target_alias, source_alias)
+        ours = target_alias or free_name("target", [source_alias or ""])
         builder = table.merge(
             rows,
             condition,
-            source_alias=theirs,
+            source_alias=source_alias or free_name("source", [ours]),
             target_alias=ours,
             engine=engine,
             schema_mode=schema_mode,
@@ -214,66 +117,58 @@ def merge(cursor: Cursor, session: Session, *, explains: bool = False) -> Statem
         )
         for clause in clauses:
             builder = clause(builder)
-        return builder.explain() if explains else builder.execute()
+        return builder.execute()
 
     return run
 
 
-def side_names(target: str | None, source: str | None) -> tuple[str, str]:
-    """What a merge calls its sides, where the statement has no name for one."""
-    ours = target or free_name("target", [source or ""])
-    return ours, source or free_name("source", [ours])
+_MergeClause = Callable[["Merge"], "Merge"]
+_CLAUSES: dict[str, Callable[..., _MergeClause]] = {
+    "MATCHED [AND {text condition}] THEN DELETE": lambda condition: lambda merge: merge.when_matched_delete(condition),
+    "MATCHED [AND {text condition}] THEN UPDATE SET * [EXCEPT {columns others}]": lambda condition, others: (
+        lambda merge: merge.when_matched_update_all(condition, others or [])
+    ),
+    "MATCHED [AND {text condition}] THEN UPDATE SET {assignments values}": lambda condition, values: (
+        lambda merge: merge.when_matched_update(_by_name(values), condition)
+    ),
+    "NOT MATCHED BY SOURCE [AND {text condition}] THEN DELETE": lambda condition: (
+        lambda merge: merge.when_not_matched_by_source_delete(condition)
+    ),
+    "NOT MATCHED BY SOURCE [AND {text condition}] THEN UPDATE SET {assignments values}": lambda condition, values: (
+        lambda merge: merge.when_not_matched_by_source_update(_by_name(values), condition)
+    ),
+    "NOT MATCHED [BY TARGET] [AND {text condition}] THEN INSERT * [EXCEPT {columns others}]": (
+        lambda condition, others: lambda merge: merge.when_not_matched_insert_all(condition, others or [])
+    ),
+    "NOT MATCHED [BY TARGET] [AND {text condition}] THEN INSERT {paths columns} VALUES {values values}": (
+        lambda condition, columns, values: _insert(condition, columns, values)
+    ),
+}
 
 
-def _alias(cursor: Cursor, following: str) -> str | None:
-    if cursor.take("AS"):
-        return cursor.name()
-    return None if cursor.at(following) or cursor.token.kind not in ("word", "quoted") else cursor.name()
+def _clause(cursor: Cursor) -> _MergeClause:
+    """A clause of MERGE behind its WHEN."""
+    clause, arguments = cursor.first_of(_CLAUSES, stops=("WHEN",))
+    return clause(**arguments)
 
 
-def parse_merge_clause(text: str) -> Callable[[Merge], Merge]:
+def parse_merge_clause(text: str) -> _MergeClause:
     """A clause of MERGE, with or without its WHEN. Raises InvalidRequestError."""
     cursor = Cursor(text)
     cursor.take("WHEN")
-    found = _clause(cursor)
+    clause = _clause(cursor)
     cursor.end()
-    return found
+    return clause
 
 
-def _except(cursor: Cursor) -> list[str]:
-    return cursor.names() if cursor.take("EXCEPT") else []
+def _by_name(values: Mapping[Column, str]) -> dict[str, str]:
+    return {quote_path(column.path): value for column, value in values.items()}
 
 
-def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
-    is_matched = not cursor.take("NOT")
-    cursor.expect("MATCHED")
-    by_source = not is_matched and cursor.take("BY", "SOURCE")
-    if not is_matched and not by_source:
-        cursor.take("BY", "TARGET")
-    condition = cursor.text_until("THEN") if cursor.take("AND") else None
-    cursor.expect("THEN")
-    if is_matched or by_source:
-        if cursor.take("DELETE"):
-            if by_source:
-                return lambda merge: merge.when_not_matched_by_source_delete(condition)
-            return lambda merge: merge.when_matched_delete(condition)
-        cursor.expect("UPDATE", "SET")
-        if is_matched and cursor.take("*"):
-            left = _except(cursor)
-            return lambda merge: merge.when_matched_update_all(condition, left)
-        assigned = {quote_path(column.path): value for column, value in _assignments(cursor, "WHEN").items()}
-        if by_source:
-            return lambda merge: merge.when_not_matched_by_source_update(assigned, condition)
-        return lambda merge: merge.when_matched_update(assigned, condition)
-    cursor.expect("INSERT")
-    if cursor.take("*"):
-        left = _except(cursor)
-        return lambda merge: merge.when_not_matched_insert_all(condition, left)
-    columns = cursor.listed(lambda: Column(tuple(cursor.path())))
-    cursor.expect("VALUES")
-    (listed,) = values(cursor)
-    ensure_count(len(listed), len(columns))
+def _insert(condition: str | None, columns: Sequence[Column], values: Sequence[str]) -> _MergeClause:
+    if len(values) != len(columns):
+        raise InvalidRequestError(f"{len(values)} values are given for {len(columns)} columns", remedy="Give one each")
     if len(set(columns)) < len(columns):
         raise InvalidRequestError("A column is inserted twice", remedy="Name each column once")
-    inserted = {quote_path(column.path): value for column, value in zip(columns, listed, strict=True)}
+    inserted = _by_name(dict(zip(columns, values, strict=True)))
     return lambda merge: merge.when_not_matched_insert(inserted, condition)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Unpack
 
 from delta_orch.engines.select import EngineChoice
@@ -10,10 +11,45 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.clock import one_moment
 from delta_orch.log.write.commit_options import CommitOptions, ensure_options
 from delta_orch.statements import describe, inserts, rows, tables
-from delta_orch.statements.cursor import Cursor, Token
+from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.queries import BEGIN_QUERY, parse_query
-from delta_orch.statements.rows import Statement
-from delta_orch.statements.session import Session, unsupported
+from delta_orch.statements.session import Session, Statement, unsupported
+
+_READS: dict[str, Callable[..., object]] = {
+    "DESCRIBE|DESC HISTORY {place table} [LIMIT {integer limit}]": describe.history,
+    "DESCRIBE|DESC DETAIL {place table}": describe.detail,
+    "DESCRIBE|DESC [TABLE] {table table}": describe.columns,
+    "SHOW TBLPROPERTIES {table table}": describe.properties,
+    "SHOW PARTITIONS {table table}": describe.partitions,
+    "GENERATE {name mode} FOR TABLE {table table}": lambda session, mode, table: session.target(table).generate(
+        mode.lower()
+    ),
+}
+"""Statements that commit nothing. What stands behind a pattern gets the session and the pattern's arguments."""
+
+_CHANGES: dict[str, Callable[..., object]] = {
+    "DELETE FROM {table table} {alias alias} [WHERE {text where}]": rows.delete,
+    "TRUNCATE TABLE {table table}": rows.delete,
+    "UPDATE {table table} {alias alias} SET {assignments assigned} [WHERE {text where}]": rows.update,
+    "OPTIMIZE {place table} [full: FULL] [WHERE {text where}] [ZORDER BY {columns zorder_by}]": tables.optimize,
+    "REORG TABLE {table table} [WHERE {text where}] APPLY ( PURGE )": tables.purge,
+    "VACUUM {place table} [lite: LITE] [full: FULL] [RETAIN {number hours} HOURS] [dry_run: DRY RUN]": tables.vacuum,
+    "RESTORE [TABLE] {table table} [TO] {version version}": tables.restore,
+    "FSCK REPAIR TABLE {table table} [dry_run: DRY RUN]": tables.repair,
+    "CONVERT TO DELTA PARQUET . {name path} [PARTITIONED BY {definitions fields}]": tables.convert,
+    "COMMENT ON TABLE {table table} IS {comment text}": tables.describe_table,
+    **{
+        f"ALTER TABLE {{table table}} {parts}": partial(tables.alter, change)
+        for parts, change in tables.ALTERATIONS.items()
+    },
+}
+"""Statements that commit, but for those that may hold a query, which `_parse_statement` names."""
+
+_INSTEAD = {
+    "EXPLAIN": "Pass dry_run=True to a DELETE, UPDATE or MERGE; for a query, call scan(where=…).explain()",
+    "DROP": "Delete the table's directory",
+    "SHOW": "Write DESCRIBE t, SHOW TBLPROPERTIES t or SHOW PARTITIONS t",
+}
 
 
 def sql(
@@ -41,7 +77,7 @@ def sql(
         options: `CommitOptions`, for statements that commit.
 
     Returns: For SELECT the rows: an Arrow table, on Spark a DataFrame. For DESCRIBE and SHOW an Arrow table. Otherwise
-        what the verb returns: a `CommitResult`, for VACUUM a `VacuumResult`, for EXPLAIN a `ScanExplanation`.
+        what the verb returns: a `CommitResult`, for VACUUM a `VacuumResult`.
 
     Raises:
         InvalidRequestError: The text is not one statement, or it names an unknown table. Nothing was read or changed.
@@ -62,10 +98,6 @@ def sql(
 def _parse_statement(text: str, session: Session) -> Statement:
     """What a statement does. Raises InvalidRequestError, UnsupportedExpressionError: As `sql`."""
     cursor = Cursor(text)
-    if cursor.at("WITH"):
-        cursor.go_on(of_duckdb=session.engine().name == "local")
-        if (moved := _with_inside(text, cursor.tokens)) is not None:
-            cursor = Cursor(moved)
     word = cursor.token.word
     if cursor.token.kind == "end":
         raise InvalidRequestError("The statement is empty", remedy="Write one statement of SQL")
@@ -75,59 +107,16 @@ def _parse_statement(text: str, session: Session) -> Statement:
     match word:
         case "INSERT":
             return inserts.insert(cursor, session)
-        case "DELETE":
-            return rows.delete(cursor)
-        case "UPDATE":
-            return rows.update(cursor)
         case "MERGE":
             return rows.merge(cursor, session)
-        case "EXPLAIN":
-            return rows.explain(cursor, session)
-        case "TRUNCATE":
-            return rows.truncate(cursor)
         case "CREATE" | "REPLACE":
             return tables.create(cursor, session)
-    simple = _SIMPLE.get(word)
-    if simple is None:
-        raise unsupported(f"The statement {cursor.token.text[:60]!r}")
-    return simple(cursor)
-
-
-def _with_inside(text: str, tokens: list[Token]) -> str | None:
-    """`WITH … INSERT | MERGE` with the WITH inside the query that reads from it; None for a query."""
-    depth = 0
-    query = using = None
-    verb: Token | None = None
-    for token in tokens:
-        depth += {"(": 1, ")": -1}.get(token.word, 0)
-        if depth or token.kind != "word":
-            continue
-        if verb is None and token.word in ("SELECT", "INSERT", "MERGE", "DELETE", "UPDATE", "VALUES", "TABLE"):
-            verb = token
-        elif verb is not None and query is None and token.word in ("SELECT", "VALUES"):
-            query = token
-        elif verb is not None and using is None and token.word == "USING":
-            using = token
-    if verb is None or verb.word not in ("INSERT", "MERGE", "DELETE", "UPDATE"):
-        return None
-    names = text[tokens[0].start : verb.start]
-    if verb.word == "INSERT" and query is not None and query.word == "SELECT":
-        return f"{text[verb.start : query.start]}{names}{text[query.start :]}"
-    if verb.word == "MERGE" and using is not None:
-        source = tokens[tokens.index(using) + 1]
-        after = tokens[tokens.index(using) + 2]
-        if source.kind in ("word", "quoted") and after.text != ".":
-            alias = f" AS {source.text}" if after.word == "ON" else ""
-            rest = text[source.end :]
-            return f"{text[verb.start : using.end]} ({names}SELECT * FROM {source.text}){alias}{rest}"
-        if source.text == "(":
-            return f"{text[verb.start : source.end]}{names}{text[source.end :]}"
-    raise unsupported(f"WITH before {verb.word}", "Write it inside the query, after INSERT INTO t or USING (")
-
-
-_SIMPLE = {
-    "OPTIMIZE": tables.optimize, "REORG": tables.reorg, "VACUUM": tables.vacuum, "RESTORE": tables.restore,
-    "DESCRIBE": describe.describe, "DESC": describe.describe, "SHOW": describe.show, "CONVERT": tables.convert,
-    "ALTER": tables.alter, "GENERATE": tables.generate, "COMMENT": tables.comment,
-    "FSCK": tables.repair,
-}  # fmt: skip
+    reads, changes = (
+        {p: f for p, f in table.items() if word in p.split(" ")[0].split("|")} for table in (_READS, _CHANGES)
+    )
+    if not reads and not changes:
+        raise unsupported(f"The statement {cursor.token.text[:60]!r}", _INSTEAD.get(word))
+    call, arguments = cursor.first_of({**reads, **changes})
+    if reads:
+        session.refuse_options(word)
+    return lambda session: call(session, **arguments)

@@ -2,46 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.engines.select import EngineChoice, is_spark_value, select_engine
 from delta_orch.errors import InvalidRequestError, UnsupportedExpressionError
+from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.write.commit_options import CommitOptions
-from delta_orch.statements.cursor import Cursor
-
-
-@dataclass(frozen=True, slots=True)
-class TableName:
-    """A table in a statement: `path` for delta.`path`, otherwise the name in `tables`."""
-
-    path: str | None
-    name: str
-
-    @property
-    def short(self) -> str | None:
-        """What columns may have before them where the table has no alias."""
-        return self.name.rpartition(".")[2] if self.path is None else None
-
-
-def table_name(cursor: Cursor) -> TableName:
-    """The table that comes next: delta.`path`, or a name."""
-    ahead = cursor.tokens[cursor.index : cursor.index + 3]
-    schema = [token.name.lower() for token in ahead[:2]]
-    if schema == ["delta", "."] and ahead[-1].kind == "quoted":
-        _, path = cursor.path()
-        return TableName(path, path)
-    return TableName(None, ".".join(cursor.path()))
-
-
-def table_or_path(cursor: Cursor) -> TableName:
-    """The same, or a location as a string: Delta's own statements take one."""
-    if cursor.token.kind != "string":
-        return table_name(cursor)
-    path = cursor.string()
-    return TableName(path, path)
+from delta_orch.statements.cursor import TableName
+from delta_orch.table.registry import has_collations
+from delta_orch.writing.sources import open_source
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,10 +66,6 @@ class Session:
 
     def relation(self, engine: Engine, value: object) -> Relation:
         """Rows by any of the names. Raises UnsupportedExpressionError where texts are compared by a collation."""
-        from delta_orch.log.read.snapshot import Snapshot
-        from delta_orch.table.registry import has_collations
-        from delta_orch.writing.sources import open_source
-
         value = value.snapshot() if isinstance(value, DeltaTable) else value
         if isinstance(value, Snapshot) and has_collations(value.configuration):
             raise unsupported("A query of a table whose columns have collations", "Read it with snapshot().scan()")
@@ -108,6 +76,10 @@ class Session:
         if self.options:
             given = ", ".join(self.options)
             raise InvalidRequestError(f"{statement} commits nothing and takes no {given}", remedy="Leave them out")
+
+
+Statement = Callable[[Session], object]
+"""A statement that has been read, and that nothing refuses any more before it runs."""
 
 
 def unsupported(what: str, remedy: str | None = None) -> UnsupportedExpressionError:

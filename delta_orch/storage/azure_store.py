@@ -9,26 +9,24 @@ from typing import ClassVar
 from weakref import finalize
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.failed_request import Failure, FailureKind, may_connect_later, never_connected
+from delta_orch.storage.failed_request import Answer
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
 from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, StoreOptions, account_of
-
-_NO_CREDENTIALS = (
-    "Check the storage options account_key, sas_token, connection_string or client_id and client_secret, "
-    "or the AZURE_STORAGE_… variables of this process"
-)
 
 
 class AzureStore(ObjectStore):
     """Azure lists names in UTF-16 order, which differs from code point order beyond U+FFFF. A log's names are ASCII."""
 
     label: ClassVar[str] = "Azure"
+    credentials_remedy: ClassVar[str] = (
+        "Check the storage options account_key, sas_token, connection_string or client_id and client_secret, "
+        "or the AZURE_STORAGE_… variables of this process"
+    )
 
     def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
         super().__init__(location.with_account(account_of(options.library)), options)
 
     def _connect(self) -> Sdk:
-        # The synchronous client: aiohttp, which adlfs uses, repeats a PUT silently.
         from azure.storage.blob import BlobServiceClient
 
         filesystem = self.filesystem
@@ -126,34 +124,14 @@ class AzureStore(ObjectStore):
     def _remove(self, bucket: str, key: str) -> None:
         self._blob(bucket, key).delete_blob(**self._timeouts)
 
-    def _failure(self, error: Exception) -> Failure:
-        from azure.core import exceptions as azure
+    def _lacks_credentials(self, error: Exception) -> bool:
+        from azure.core.exceptions import ClientAuthenticationError
 
-        code = str(getattr(getattr(error, "error_code", None), "value", None) or getattr(error, "error_code", "") or "")
-        status = getattr(error, "status_code", None)
-        if code == "ContainerNotFound":
-            return self.missing_bucket(self.location.bucket)
-        if isinstance(error, FileNotFoundError) or status == 404:
-            return Failure(FailureKind.MISSING, "There is no such blob")
-        if code in ("BlobAlreadyExists", "ConditionNotMet", "UnauthorizedBlobOverwrite") or status == 412:
-            return Failure(FailureKind.EXISTS, "The name is taken")
-        if isinstance(error, azure.ClientAuthenticationError) or status in (401, 403):
-            return Failure(
-                FailureKind.REFUSED,
-                f"Azure answers {code or status}: the credentials are missing, wrong, expired, or not allowed to do "
-                "this",
-                _NO_CREDENTIALS,
-            )
-        if status is not None:
-            return self.answered(429 if code == "ServerBusy" else status, code or status)
-        inner = getattr(error, "inner_exception", None) or error.__cause__ or error
-        name = type(inner).__name__
-        if isinstance(error, azure.ServiceRequestError) and never_connected(inner):
-            return Failure(
-                FailureKind.REFUSED, f"Azure cannot be reached ({name})", "Check the account and the network",
-                is_passing=may_connect_later(inner),
-            )  # fmt: skip
-        return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again", is_passing=True)
+        return isinstance(error, ClientAuthenticationError) and getattr(error, "status_code", None) is None
+
+    def _answer(self, error: Exception) -> Answer | None:
+        status, code = getattr(error, "status_code", None), getattr(error, "error_code", None)
+        return None if status is None else Answer(status, str(getattr(code, "value", None) or code or status))
 
     def hadoop_options(self) -> dict[str, str]:
         library, account = self.options.library, self.location.account

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from functools import partial
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -112,14 +111,16 @@ def ensure_bounded(
             chunks.append((chunk, pages))
         if leaf in texts and chunks:
             found = _with_column(found, columns[leaf].path, chunks)
-    if fixed + sum(bound + data for bound, data, *_ in bounds) <= most:
-        return found
-    total = fixed
-    for bound, data, number, leaf, is_prefixed in bounds:
-        is_flat = not columns[leaf].max_repetition_level
-        text = partial(_text_bytes, source, metadata, number, columns[leaf].path, most)
-        total += max(data, text(is_flat=is_flat, is_prefixed=is_prefixed) if bound else 0)
-        _ensure(total, most, path)
+    total, exact = fixed + sum(bound + data for bound, data, *_ in bounds), fixed
+    # The values of those columns are looked at that may take most, until the other bounds are low enough.
+    for bound, data, number, leaf, is_prefixed in sorted(bounds, reverse=True):
+        if total <= most:
+            break
+        path_in_file = columns[leaf].path
+        text = _text_bytes(source, metadata, number, path_in_file, is_prefixed=is_prefixed) if bound else 0
+        size = max(data, text)
+        total, exact = total - bound - data + size, exact + size
+        _ensure(exact, most, path)
     return found
 
 
@@ -195,48 +196,28 @@ def _page_header(source: pa.NativeFile, at: int) -> tuple[int, int, int, int, in
                             walk.skip()
                 else:
                     walk.skip()
-        except pa.ArrowInvalid:
+        except IndexError:
             if most == _HEADER_BYTES[-1]:
-                raise
+                raise pa.ArrowInvalid("The header of a page ends in the middle") from None
         else:
             break
     return found[1], found[2], found[3], found[7], walk.at
 
 
-def _text_bytes(
-    source: pa.NativeFile,
-    metadata: pq.FileMetaData,
-    group: int,
-    path: str,
-    most: int,
-    *,
-    is_flat: bool,
-    is_prefixed: bool,
-) -> int:
-    """What the values of a column chunk take: at most, if that is enough to know, or exactly. Decoded is only the
-    dictionary, and for each row the place in it."""
+def _text_bytes(source: pa.NativeFile, metadata: pq.FileMetaData, group: int, path: str, *, is_prefixed: bool) -> int:
+    """What the values of a column chunk take. Decoded is only the dictionary, and for each row the place in it."""
     if is_prefixed:
         # Arrow makes no dictionary of such values. A few rows at a time take no more than as many pages.
         plain = pq.ParquetFile(source, metadata=metadata)
         batches = plain.iter_batches(_FEW_ROWS, row_groups=[group], columns=[path], use_threads=False)
         return sum(batch.nbytes for batch in batches)
     file = pq.ParquetFile(source, metadata=metadata, read_dictionary=[path])
-    if is_flat:
-        # The first row comes with the whole dictionary.
-        first = next(file.iter_batches(1, row_groups=[group], columns=[path], use_threads=False))
-        longest = max((_longest(values.dictionary) for values in _dictionaries(first.column(0))), default=0)
-        if (bound := int(metadata.row_group(group).num_rows) * longest) <= most:
-            return bound
-    found = 0
+    total = 0
     for batch in file.iter_batches(1 << 20, row_groups=[group], columns=[path], use_threads=False):
         for values in _dictionaries(batch.column(0)):
             lengths = pc.take(pc.cast(pc.binary_length(values.dictionary), pa.int64()), values.indices)
-            found += pc.sum(lengths).as_py() or 0
-    return int(found)
-
-
-def _longest(dictionary: pa.Array) -> int:
-    return int(pc.max(pc.binary_length(dictionary)).as_py() or 0)
+            total += pc.sum(lengths).as_py() or 0
+    return int(total)
 
 
 def _dictionaries(values: pa.Array) -> Iterator[pa.DictionaryArray]:

@@ -1,9 +1,16 @@
-"""What a failed request to an object store means."""
+"""What a failed request to an object store means.
+
+The store has answered: its status and its code tell. Codes of S3, GCS and Azure are in one table, as none of them means
+two things. Or there was no answer: then only a connection that never came about proves that nothing happened.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from enum import Enum
 from typing import NamedTuple
+
+from delta_orch.storage.patience import is_passing_status
 
 
 class FailureKind(Enum):
@@ -26,31 +33,80 @@ class Failure(NamedTuple):
     """Whether the same request may succeed a little later, without anybody changing anything."""
 
 
-def busy(cause: str) -> Failure:
-    """The failure of a request that the store has not looked at."""
-    return Failure(FailureKind.BUSY, cause, "Try again when there are fewer requests", is_passing=True)
+class Answer(NamedTuple):
+    """An error that a store has answered with: its HTTP status, and the store's own code, or the status once more."""
+
+    status: int
+    code: str
 
 
-# What an error of the HTTP libraries says of the connection.
+MISSING = Failure(FailureKind.MISSING, "There is no such object")
+
+_NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound"})
+_TAKEN = frozenset({"PreconditionFailed", "BlobAlreadyExists", "ConditionNotMet", "UnauthorizedBlobOverwrite"})
+_BUSY = frozenset(
+    {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "RequestTimeout",
+     "ConditionalRequestConflict", "OperationAborted", "ServerBusy"}
+)  # fmt: skip
+_OTHER_REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"})
+_NO_CREDENTIALS = frozenset(
+    {"ExpiredToken", "InvalidToken", "AuthorizationQueryParametersError", "TokenRefreshRequired", "InvalidSecurity"}
+)
+_NEVER_CONNECTED = frozenset(
+    {"ConnectTimeout", "ConnectTimeoutError", "EndpointConnectionError", "NameResolutionError", "NewConnectionError",
+     "ProxyConnectionError", "SSLError"}
+)  # fmt: skip
+"""Errors of botocore, requests and urllib3 by their class."""
+_UNKNOWN_HOST = ("Name or service not known", "nodename nor servname", "[Errno -2]")
 
 
-def never_connected(error: BaseException) -> bool:
-    """Whether there was no connection over which the request could have gone. False where that is not sure."""
-    import requests
-    from urllib3.exceptions import ConnectTimeoutError, MaxRetryError, NewConnectionError
-
-    if isinstance(error, requests.exceptions.ConnectTimeout | requests.exceptions.SSLError):
-        return True
-    inner = error.args[0] if isinstance(error, requests.ConnectionError) and error.args else error
-    reason = inner.reason if isinstance(inner, MaxRetryError) else inner
-    return isinstance(reason, NewConnectionError | ConnectTimeoutError)
+def missing_bucket(bucket: str) -> Failure:
+    """The failure of a request because there is no such bucket."""
+    return Failure(FailureKind.REFUSED, f"There is no bucket {bucket}", "Create it, or correct the location")
 
 
-def may_connect_later(error: BaseException) -> bool:
-    """Of an error that `never_connected` knows: whether there may be a connection a little later. A wrong certificate
-    stays wrong, and a name that its server denies stays unknown."""
-    import requests
+def failure_of_answer(store: str, bucket: str, answer: Answer, credentials_remedy: str) -> Failure:
+    """What an answer means.
 
-    text = str(error)
-    is_unknown = any(sign in text for sign in ("Name or service not known", "nodename nor servname", "[Errno -2]"))
-    return not is_unknown and not isinstance(error, requests.exceptions.SSLError) and "CERTIFICATE" not in text
+    Args:
+        store: Its name in messages.
+        credentials_remedy: Where a user of this store sets credentials.
+    """
+    status, code = answer
+    shown = f"{store} answers {code}"
+    if code in _NO_BUCKET:
+        return missing_bucket(bucket)
+    if code in _TAKEN or status == 412:
+        return Failure(FailureKind.EXISTS, "The name is taken")
+    if code in _BUSY or status == 429:
+        return Failure(FailureKind.BUSY, shown, "Try again when there are fewer requests", is_passing=True)
+    if code in _OTHER_REGION or status == 301:
+        return Failure(FailureKind.REFUSED, f"{shown}: the bucket is in another region", "Set the option region")
+    if code in _NO_CREDENTIALS or status in (401, 403):
+        cause = f"{shown}: the credentials are missing, wrong, expired, or not allowed to do this"
+        return Failure(FailureKind.REFUSED, cause, credentials_remedy)
+    if status == 404:
+        return MISSING
+    kind = FailureKind.UNKNOWN if status >= 500 or status == 408 else FailureKind.REFUSED
+    return Failure(kind, shown, is_passing=is_passing_status(status))
+
+
+def failure_without_answer(store: str, error: Exception) -> Failure:
+    """What an error of the connection means. A wrong certificate stays wrong, and a name that its server denies stays
+    unknown."""
+    names, text = {type(inner).__name__ for inner in _wrapped(error)}, str(error)
+    shown = type(error).__name__
+    if names.isdisjoint(_NEVER_CONNECTED):
+        return Failure(FailureKind.UNKNOWN, f"The connection failed ({shown})", "Try again", is_passing=True)
+    is_final = "SSLError" in names or "CERTIFICATE" in text or any(sign in text for sign in _UNKNOWN_HOST)
+    cause = f"{store} cannot be reached ({shown})"
+    return Failure(FailureKind.REFUSED, cause, "Check the endpoint and the network", is_passing=not is_final)
+
+
+def _wrapped(error: object) -> Iterator[BaseException]:
+    """An error, and those that the HTTP libraries have put into it. Their causes and contexts may be of requests before
+    this one."""
+    while isinstance(error, BaseException):
+        yield error
+        inner = (getattr(error, "inner_exception", None), getattr(error, "reason", None), *error.args)
+        error = next((one for one in inner if isinstance(one, BaseException)), None)

@@ -7,18 +7,18 @@ from datetime import datetime
 from typing import ClassVar
 
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.failed_request import Failure, FailureKind, may_connect_later, never_connected
+from delta_orch.storage.failed_request import Answer
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
-
-_NO_CREDENTIALS = (
-    "Set the storage option token (a key file, or google_default), or GOOGLE_APPLICATION_CREDENTIALS for this process"
-)
 
 
 class GcsStore(ObjectStore):
     """gcsfs knows the credentials and carries the data files; Google's own client makes the requests of a commit."""
 
     label: ClassVar[str] = "GCS"
+    credentials_remedy: ClassVar[str] = (
+        "Set the storage option token (a key file, or google_default), "
+        "or GOOGLE_APPLICATION_CREDENTIALS for this process"
+    )
 
     def _connect(self) -> Sdk:
         from google.auth.credentials import AnonymousCredentials
@@ -103,37 +103,17 @@ class GcsStore(ObjectStore):
     def _remove(self, bucket: str, key: str) -> None:
         self._bucket(bucket).blob(key).delete(**self._once)
 
-    def _failure(self, error: Exception) -> Failure:
-        from google.api_core import exceptions as google
+    def _lacks_credentials(self, error: Exception) -> bool:
         from google.auth.exceptions import GoogleAuthError
 
-        status = getattr(error, "code", None)
-        status = int(status) if isinstance(status, int | str) and str(status).isdigit() else None
-        if isinstance(error, FileNotFoundError | google.NotFound):
-            if "bucket does not exist" in str(error).lower():
-                return self.missing_bucket(self.location.bucket)
-            return Failure(FailureKind.MISSING, "There is no such object")
-        if isinstance(error, google.PreconditionFailed):
-            return Failure(FailureKind.EXISTS, "The name is taken")
-        if isinstance(error, GoogleAuthError):
-            return Failure(FailureKind.REFUSED, f"There are no credentials ({type(error).__name__})", _NO_CREDENTIALS)
-        if isinstance(error, google.Unauthorized | google.Forbidden) or status in (401, 403):
-            return Failure(
-                FailureKind.REFUSED,
-                "The credentials are missing, wrong, expired, or not allowed to do this",
-                _NO_CREDENTIALS,
-            )
-        if status is not None:
-            return self.answered(status, status)
-        if never_connected(error):
-            return Failure(
-                FailureKind.REFUSED,
-                f"GCS cannot be reached ({type(error).__name__})",
-                "Check endpoint_url and the network",
-                is_passing=may_connect_later(error),
-            )
-        cause = f"The connection failed ({type(error).__name__})"
-        return Failure(FailureKind.UNKNOWN, cause, "Try again", is_passing=True)
+        return isinstance(error, GoogleAuthError)
+
+    def _answer(self, error: Exception) -> Answer | None:
+        status = str(getattr(error, "code", None) or "")
+        if not status.isdigit():
+            return None
+        has_no_bucket = status == "404" and "bucket does not exist" in str(error).lower()
+        return Answer(int(status), "NoSuchBucket" if has_no_bucket else status)
 
     def hadoop_options(self) -> dict[str, str]:
         library = self.options.library

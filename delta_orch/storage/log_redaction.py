@@ -1,71 +1,34 @@
 """Credentials stay out of the logs of the stores' libraries.
 
-At DEBUG level the SDKs log the requests they sign, including session tokens. They are removed from their log records
-before any handler sees them.
+At DEBUG level the SDKs log the requests they sign, including session tokens. They are removed from a log record when it
+is made, before any handler sees it.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from delta_orch.redaction import hide, is_hidden, redacted, without_secrets
 
-# Filters are not inherited: these are the loggers themselves that see requests, options or answers.
-_LOGGERS = (
-    "botocore.auth",
-    "botocore.awsrequest",
-    "botocore.client",
-    "botocore.credentials",
-    "botocore.endpoint",
-    "botocore.hooks",
-    "botocore.httpchecksum",
-    "botocore.httpsession",
-    "botocore.parsers",
-    "botocore.regions",
-    "botocore.retryhandler",
-    "botocore.session",
-    "botocore.tokens",
-    "botocore.utils",
-    "aiobotocore",
-    "aiobotocore.credentials",
-    "aiobotocore.endpoint",
-    "aiobotocore.httpsession",
-    "aiobotocore.parsers",
-    "aiobotocore.regions",
-    "aiobotocore.session",
-    "aiobotocore.utils",
-    "s3fs",
-    "fsspec",
-    "fsspec.asyn",
-    "fsspec.cached",
-    "fsspec.caching",
-    "fsspec.http",
-    "fsspec.reference",
-    "fsspec.sftp",
-    "gcsfs",
-    "gcsfs.credentials",
-    "google.auth._default",
-    "google.auth.transport.requests",
-    "google.cloud.storage",
-    "google.cloud.storage.blob",
-    "urllib3.connectionpool",
-    "adlfs",
-    "adlfs.spec",
-    "azure.core.pipeline.policies.http_logging_policy",
-    "azure.core.pipeline.policies._universal",
-    "azure.core.pipeline.transport._aiohttp",
-    "azure.identity",
-    "azure.identity._internal.decorators",
-    "azure.storage.blob",
-    "azure.storage.blob._shared.authentication",
-    "azure.storage.blob._shared.policies",
-    "asyncio",
-)
+_LIBRARIES = frozenset(
+    {"adlfs", "aiobotocore", "aiohttp", "asyncio", "azure", "botocore", "fsspec", "gcsfs", "google", "msal", "requests",
+     "s3fs", "urllib3"}
+)  # fmt: skip
+"""The first part of the names of the loggers that see requests, options or answers."""
 
 
-class _Redaction(logging.Filter):
-    def filter(self, record: logging.LogRecord) -> bool:
+class _WithoutSecrets:
+    """Makes log records as `make` does, and cuts secrets out of those of the libraries."""
+
+    def __init__(self, make: Callable[..., logging.LogRecord]) -> None:
+        self._make = make
+
+    def __call__(self, *arguments: Any, **named: Any) -> logging.LogRecord:
+        record = self._make(*arguments, **named)
+        if record.name.partition(".")[0] not in _LIBRARIES:
+            return record
         message = record.getMessage()
         if (shown := without_secrets(message)) != message:
             record.msg, record.args = shown, ()
@@ -73,10 +36,7 @@ class _Redaction(logging.Filter):
             text = logging.Formatter().formatException(record.exc_info)
             if (shown := without_secrets(text)) != text:
                 record.exc_info, record.exc_text = None, shown
-        return True
-
-
-_REDACTION = _Redaction()
+        return record
 
 
 def hide_in_logs(secrets: Iterable[str]) -> None:
@@ -85,8 +45,9 @@ def hide_in_logs(secrets: Iterable[str]) -> None:
     for secret in secrets:
         if not is_hidden(secret):
             hide(secret)
-    for name in _LOGGERS:
-        logging.getLogger(name).addFilter(_REDACTION)
+    make = logging.getLogRecordFactory()
+    if not isinstance(make, _WithoutSecrets):
+        logging.setLogRecordFactory(_WithoutSecrets(make))
 
 
 def shows_secret(error: BaseException) -> bool:

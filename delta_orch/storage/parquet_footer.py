@@ -1,9 +1,9 @@
 """Footers of Parquet files, and whether they are safe to look into.
 
-Arrow reports most damage as an error. But it ends the process when it is asked for a column chunk that contradicts the
-file's schema, or for statistics that are too short for their type: those calls cannot report an error. So the chunks
-are checked first, for the columns that are asked for. The check finds damage. It does not defend against a file that
-was made to deceive it.
+Arrow reports most damage as an error. But Arrow 26 still ends the process (SIGABRT) when it is asked for a column chunk
+whose physical type or number of levels contradicts the schema, or for a minimum or maximum that is too short for its
+type. Those calls cannot report an error. So the chunks are checked first, for the columns that are asked for. The check
+finds damage. It does not defend against a file that was made to deceive it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,17 @@ _MOST_FOOTER_BYTES = 1 << 30
 """Footers are read as a whole. 5,000 columns in a thousand row groups take half of it."""
 _MOST_ROW_GROUPS, _MOST_ROWS = 100_000, 1 << 36
 """Of a file. Each row group takes time and memory of its own, and whoever counts rows believes the footer."""
-_FEW_GROUPS_BYTES = 4 * 1024 * 1024
-"""A footer of that size is parsed before anybody knows how many row groups it has."""
 _FEW_ROWS, _MUCH_BYTES = 8192, 1 << 30
-_MOST_LEVELS = 5_000
-"""How deep a schema may be nested. Older releases of Arrow overflow the stack far beyond that."""
-
 # In the order of the format's enumeration.
 _PHYSICAL_TYPES = ("BOOLEAN", "INT32", "INT64", "INT96", "FLOAT", "DOUBLE", "BYTE_ARRAY", "FIXED_LEN_BYTE_ARRAY")
 _BOUND_BYTES = (1, 4, 8, 12, 4, 8, 0, -1)
 """The fewest bytes of a minimum or maximum; -1 means the column's length."""
 _BYTE_ARRAY = 6
-_MOST_CODEC = 7
 
 # Field numbers of the format's Thrift definition.
-_SCHEMA, _CHILDREN, _ROW_GROUPS, _COLUMNS = 2, 5, 4, 1
+_ROW_GROUPS, _COLUMNS = 4, 1
 _CHUNK_METADATA, _CRYPTO_METADATA = 3, 8
-_CHUNK_TYPE, _CHUNK_PATH, _CHUNK_CODEC, _CHUNK_STATISTICS, _CHUNK_SIZES = 1, 3, 4, 12, 16
+_CHUNK_TYPE, _CHUNK_PATH, _CHUNK_STATISTICS, _CHUNK_SIZES = 1, 3, 12, 16
 _BOUNDS = (1, 2, 5, 6)
 _BROTLI = re.compile(rb"(?:[\x15\x25\x35\x45]|\x05\x08|\x05\x88\x80*\x00)(?:\x08|\x88\x80*\x00)")
 """The field of a chunk's codec with Brotli's number, in every way that Thrift can write it."""
@@ -142,13 +136,6 @@ class ParquetFooter:
         walk = ThriftWalk(_footer_of(self.tail))
         return next((walk.at for _ in walk.only(_ROW_GROUPS, LISTS)), 0)
 
-    def ensure_few_row_groups(self) -> None:
-        """Raises pyarrow.ArrowInvalid where the file has more row groups than are read. Arrow is not asked."""
-        if self._row_groups_at:
-            walk = ThriftWalk(_footer_of(self.tail))
-            walk.at = self._row_groups_at
-            _ensure_few_groups(walk.list_size())
-
     @cached_property
     def _leaves(self) -> Sequence[_Leaf]:
         return [_leaf(self.metadata.schema.column(index)) for index in range(self.metadata.num_columns)]
@@ -166,6 +153,12 @@ class ParquetFooter:
         for group in range(metadata.num_row_groups):
             if (count := metadata.row_group(group).num_columns) != len(columns):
                 raise pa.ArrowInvalid(f"A row group has {count} columns and the schema {len(columns)}")
+        try:
+            self._check_chunks(columns, leaves)
+        except IndexError:
+            raise pa.ArrowInvalid("The footer ends in the middle") from None
+
+    def _check_chunks(self, columns: Sequence[_Leaf], leaves: Collection[int] | None) -> None:
         walk = ThriftWalk(_footer_of(self.tail))
         # A name with a dot may make two paths one.
         if leaves is not None and len({leaf.path for leaf in columns}) == len(columns):
@@ -179,7 +172,8 @@ class ParquetFooter:
 
 
 def _consistent(metadata: pq.FileMetaData) -> pq.FileMetaData:
-    _ensure_few_groups(metadata.num_row_groups)
+    if (count := metadata.num_row_groups) > _MOST_ROW_GROUPS:
+        raise pa.ArrowInvalid(f"It has {count} row groups, more than {_MOST_ROW_GROUPS}: rewrite it with fewer")
     groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
         raise pa.ArrowInvalid(f"The row groups have {sum(groups)} rows, the file says {metadata.num_rows}")
@@ -188,16 +182,11 @@ def _consistent(metadata: pq.FileMetaData) -> pq.FileMetaData:
     return metadata
 
 
-def _ensure_few_groups(count: int) -> None:
-    if count > _MOST_ROW_GROUPS:
-        raise pa.ArrowInvalid(f"It has {count} row groups, more than {_MOST_ROW_GROUPS}: rewrite it with fewer")
-
-
 def read_footer(source: pa.NativeFile) -> ParquetFooter:
     """The footer of an open file.
 
     Raises:
-        pyarrow.ArrowInvalid: It is no Parquet file, or its schema is nested too deeply.
+        pyarrow.ArrowInvalid: It is no Parquet file.
         OSError: It cannot be read.
     """
     size = source.size()
@@ -211,41 +200,11 @@ def read_footer(source: pa.NativeFile) -> ParquetFooter:
         raise pa.ArrowInvalid(f"The footer claims {length} bytes of a file of {size} bytes")
     if length > len(tail):
         tail = source.read_at(length, size - length)
-    if length > _MOST_LEVELS:
-        # Each level takes a byte at the least.
-        _ensure_not_too_deep(_footer_of(tail))
-    footer = ParquetFooter(tail, len(tail) == size)
-    if length > _FEW_GROUPS_BYTES:
-        footer.ensure_few_row_groups()
-    return footer
+    return ParquetFooter(tail, len(tail) == size)
 
 
 def _footer_of(tail: bytes) -> bytes:
     return tail[-8 - int.from_bytes(tail[-8:-4], "little") : -8]
-
-
-def _ensure_not_too_deep(footer: bytes) -> None:
-    walk = ThriftWalk(footer)
-    for _ in walk.only(_SCHEMA, LISTS):
-        count = walk.list_size()
-        if count > _MOST_LEVELS:
-            _ensure_depth(walk, count)
-        return
-
-
-def _ensure_depth(walk: ThriftWalk, count: int) -> None:
-    pending: list[int] = []
-    for _ in range(count):
-        children = 0
-        for _ in walk.only(_CHILDREN, INTEGERS):
-            children = walk.integer()
-        if pending:
-            pending[-1] -= 1
-        pending.append(children)
-        if len(pending) > _MOST_LEVELS:
-            raise pa.ArrowInvalid("The schema has too many columns inside each other")
-        while pending and pending[-1] <= 0:
-            pending.pop()
 
 
 def _leaf(column: pq.ColumnSchema) -> _Leaf:
@@ -320,9 +279,6 @@ def _ensure_sound_metadata(walk: ThriftWalk, leaf: _Leaf, raw_type: int | None =
     for field in walk.fields(0 if raw_type is None else _CHUNK_PATH - 1):
         if field == _CHUNK_TYPE and walk.kind in INTEGERS:
             physical_type = walk.integer()
-        elif field == _CHUNK_CODEC and walk.kind in INTEGERS:
-            if not 0 <= (codec := walk.integer()) <= _MOST_CODEC:
-                raise pa.ArrowInvalid(f"A column chunk has the unknown codec {codec}")
         elif field == _CHUNK_STATISTICS and walk.kind == STRUCT:
             _ensure_sound_statistics(walk, leaf.bound_bytes)
         elif field == _CHUNK_SIZES and walk.kind == STRUCT:
@@ -362,14 +318,14 @@ def _ensure_sound_sizes(walk: ThriftWalk, leaf: _Leaf) -> None:
             walk.skip()
 
 
-BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, MAP, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 11, 12
+BOOLEANS, BYTE, INTEGERS, DOUBLE, BINARY, LISTS, STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, (9, 10), 12
 _MOST_DEPTH = 60
-_MOST_BITS = 64
-_TOO_SHORT = "A footer ends in the middle"
 
 
 class ThriftWalk:
-    """A place in a structure. Every method raises pyarrow.ArrowInvalid where the bytes do not hold what they promise.
+    """A place in a structure of Thrift's compact protocol.
+
+    Every method raises IndexError where the bytes end too early, and pyarrow.ArrowInvalid where they are no structure.
 
     Attributes:
         data: All the bytes.
@@ -386,7 +342,7 @@ class ThriftWalk:
         self.kind = STRUCT
 
     def fields(self, number: int = 0) -> Iterator[int]:
-        """The number of each field of the structure here. Its value must be taken or skipped before the next.
+        """The number of each field of the structure here. Its value must be read or skipped before the next.
 
         Args:
             number: The number of the field before, if the walk is inside the structure.
@@ -427,70 +383,49 @@ class ThriftWalk:
         """Pass over a string of bytes; its length."""
         length = self._unsigned()
         self.at += length
-        if self.at > len(self.data):
-            raise pa.ArrowInvalid("A footer has a string longer than itself")
         return length
 
-    def _skip(self, kind: int) -> None:
+    def _skip(self, kind: int, *, is_element: bool = False) -> None:
         if kind in INTEGERS:
             self._unsigned()
         elif kind == BINARY:
             self.binary_length()
         elif kind in BOOLEANS:
-            return
+            self.at += is_element  # A field of that type has its value in the type.
         elif kind == BYTE:
-            self._byte()
+            self.at += 1
         elif kind == DOUBLE:
             self.at += 8
         elif kind in LISTS:
             count, element = self._list_header()
             for _ in range(count):
-                self._skip_element(element)
-        elif kind == MAP:
-            count = self._unsigned()
-            kinds = self._byte() if count else 0
-            for _ in range(count):
-                self._skip_element(kinds >> 4)
-                self._skip_element(kinds & 15)
+                self._skip(element, is_element=True)
         elif kind == STRUCT:
             for _ in self.fields():
                 self.skip()
         else:
-            raise pa.ArrowInvalid(f"A footer has a value of the unknown type {kind}")
-
-    def _skip_element(self, kind: int) -> None:
-        if kind in BOOLEANS:
-            self._byte()
-        else:
-            self._skip(kind)
+            raise pa.ArrowInvalid(f"A footer has a value of the type {kind}, which Parquet does not use")
 
     def _list_header(self) -> tuple[int, int]:
         header = self._byte()
         size = header >> 4
         size = self._unsigned() if size == 15 else size
-        # Every element takes a byte at least.
         if size > len(self.data) - self.at:
-            raise pa.ArrowInvalid(f"A footer has a list of {size} elements, which it is too short for")
+            raise IndexError  # Every element takes a byte at least.
         return size, header & 15
 
     def _unsigned(self) -> int:
         data, at, number, shift = self.data, self.at, 0, 0
-        try:
-            while (byte := data[at]) > 127:
-                number |= (byte & 127) << shift
-                at += 1
-                shift += 7
-                if shift >= _MOST_BITS:
-                    raise pa.ArrowInvalid("A footer has a number of more than 64 bits")
-        except IndexError:
-            raise pa.ArrowInvalid(_TOO_SHORT) from None
+        while (byte := data[at]) > 127:
+            number |= (byte & 127) << shift
+            at += 1
+            shift += 7
+            if shift > 63:
+                raise pa.ArrowInvalid("A footer has a number of more than 64 bits")
         self.at = at + 1
         return number | byte << shift
 
     def _byte(self) -> int:
-        try:
-            byte = self.data[self.at]
-        except IndexError:
-            raise pa.ArrowInvalid(_TOO_SHORT) from None
+        byte = self.data[self.at]
         self.at += 1
         return byte

@@ -11,44 +11,33 @@ import os
 import time
 import uuid
 from collections.abc import Mapping
-from contextvars import ContextVar
 from datetime import datetime
 from email.utils import parsedate_to_datetime
 from typing import ClassVar
 
-from delta_orch.errors import UnsupportedStoreError
+from delta_orch.errors import FileExistsInStoreError, UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
-from delta_orch.storage.failed_request import Failure, FailureKind, busy, may_connect_later
+from delta_orch.storage.failed_request import Answer, Failure, FailureKind
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk, before
 from delta_orch.storage.storage_options import ObjectLocation, StoreOptions
-
-_ATTEMPTS: ContextVar[list[bool] | None] = ContextVar("delta_orch_s3_attempts", default=None)
-"""Of the request in this context: for each attempt that failed, whether it may have taken effect all the same."""
 
 _EXCLUSIVE: dict[tuple[str, str], bool] = {}
 """What trying out has shown, by endpoint and bucket."""
 
 _LOGGER = logging.getLogger(__name__)
 _CONNECTIONS = 32
-_TRIALS = 4
 _OF_AIOHTTP = ("connector_args", "http_session_cls")
-_THROTTLED = frozenset(
-    {"SlowDown", "Throttling", "ThrottlingException", "RequestLimitExceeded", "TooManyRequests", "RequestTimeout"}
-)
-_RACED = frozenset({"ConditionalRequestConflict", "OperationAborted"})
-_CREDENTIALS = frozenset(
-    {"AccessDenied", "InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "403", "Forbidden",
-     "AuthorizationQueryParametersError", "TokenRefreshRequired", "RequestTimeTooSkewed", "InvalidSecurity"}
+_WITHOUT_CREDENTIALS = frozenset(
+    {"NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError",
+     "TokenRetrievalError", "UnauthorizedSSOTokenError", "SSOTokenLoadError"}
 )  # fmt: skip
-_REGION = frozenset({"PermanentRedirect", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "301"})
-
-
-class _EarlierAttemptError(Exception):
-    """The SDK has tried more than once, and an earlier attempt may have taken effect. `__cause__` is the last."""
 
 
 class S3Store(ObjectStore):
     label: ClassVar[str] = "S3"
+    credentials_remedy: ClassVar[str] = (
+        "Check the storage options key, secret and token, or the AWS_… variables or profile of this process"
+    )
 
     def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
         if location.bucket.endswith("--x-s3"):
@@ -61,7 +50,6 @@ class S3Store(ObjectStore):
         super().__init__(location, options)
 
     def _connect(self) -> Sdk:
-        # The synchronous client: aiohttp, which s3fs uses, repeats a PUT silently.
         from botocore import UNSIGNED
         from botocore.config import Config
         from botocore.session import Session
@@ -72,6 +60,8 @@ class S3Store(ObjectStore):
             "read_timeout": 15,
             "max_pool_connections": _CONNECTIONS,
             **{k: v for k, v in dict(given.get("config_kwargs") or {}).items() if k not in _OF_AIOHTTP},
+            # What is to be tried again, and for how long, is `ObjectStore.call`'s to decide.
+            "retries": {"total_max_attempts": 1},
         }
         if given.get("anon"):
             config["signature_version"] = UNSIGNED
@@ -83,9 +73,7 @@ class S3Store(ObjectStore):
             "use_ssl": given.get("use_ssl", True),
             **dict(given.get("client_kwargs") or {}),
         }
-        client = Session(profile=given.get("profile")).create_client("s3", config=Config(**config), **arguments)
-        client.meta.events.register("needs-retry.s3.PutObject", _note_attempt)
-        return client
+        return Session(profile=given.get("profile")).create_client("s3", config=Config(**config), **arguments)
 
     def _connect_filesystem(self) -> Sdk:
         from s3fs import S3FileSystem
@@ -100,26 +88,14 @@ class S3Store(ObjectStore):
         from botocore.parsers import ResponseParserError
         from fsspec.exceptions import FSTimeoutError
 
-        return (
-            BotoCoreError, ClientError, ResponseParserError, aiohttp.ClientError, FSTimeoutError, OSError,
-            _EarlierAttemptError,
-        )  # fmt: skip
+        return BotoCoreError, ClientError, ResponseParserError, aiohttp.ClientError, FSTimeoutError, OSError
 
     def _request(self, operation: str, **arguments: Sdk) -> Sdk:
         """One operation of the S3 client."""
         given = self.options.library
         payer = {"RequestPayer": "requester"} if given.get("requester_pays") else {}
         every = {**dict(given.get("s3_additional_kwargs") or {}), **payer, **arguments}
-        attempts: list[bool] = []
-        token = _ATTEMPTS.set(attempts)
-        try:
-            return getattr(self.client, operation)(**_accepted(self.client, operation, every))
-        except Exception as e:
-            if any(attempts):
-                raise _EarlierAttemptError from e
-            raise
-        finally:
-            _ATTEMPTS.reset(token)
+        return getattr(self.client, operation)(**_accepted(self.client, operation, every))
 
     def _get(self, bucket: str, key: str, start: int = 0, end: int | None = None) -> bytes:
         part = {} if end is None and not start else {"Range": f"bytes={start}-{'' if end is None else end - 1}"}
@@ -131,7 +107,7 @@ class S3Store(ObjectStore):
         try:
             answer = self._request("get_object", Bucket=bucket, Key=key, Range=f"bytes=-{length}")
         except self.sdk_errors as e:
-            if _code(e) == "InvalidRange":
+            if _code_of(e) == "InvalidRange":
                 # It is empty, or smaller than a server takes an end to be: its size tells.
                 return super()._get_end(bucket, key, length)
             raise
@@ -210,25 +186,21 @@ class S3Store(ObjectStore):
         return None if not host or host.endswith((".amazonaws.com", ".amazonaws.com.cn")) else str(configured)
 
     def _try_exclusive(self) -> bool:
-        """Create an object until it exists, and then once more. Its name is new, so no existing object is at risk."""
+        """Whether an object cannot be created twice. Its name is new, so no existing object is at risk."""
         bucket, key = self.location.bucket, self._key(f"_delta_log/.exclusive-create-{uuid.uuid4()}.tmp")
+
+        def create() -> None:
+            try:
+                self._put(bucket, key, b"1", IfNoneMatch="*")
+            except self.sdk_errors as e:
+                if _code_of(e) not in ("NotImplemented", "501"):
+                    raise
+
         try:
-            created = 0
-            for attempt in range(_TRIALS):
-                try:
-                    self._put(bucket, key, b"1", IfNoneMatch="*")
-                    created += 1
-                except self.sdk_errors as e:
-                    failure = self._failure(e)
-                    if failure.kind is FailureKind.EXISTS:
-                        return True
-                    if _code(e) in ("NotImplemented", "501"):
-                        return False
-                    # Lost answers prove nothing: the next attempt may.
-                    if failure.kind is not FailureKind.UNKNOWN or attempt == _TRIALS - 1:
-                        raise
-                if created == 2:
-                    return False
+            for _ in range(2):
+                self.call("write to", self.root, create)
+        except FileExistsInStoreError:
+            return True
         finally:
             self._remove_trial(bucket, key)
         return False
@@ -240,54 +212,28 @@ class S3Store(ObjectStore):
             # A writer may lack the right to delete. Readers ignore such names.
             _LOGGER.debug("Could not delete %s: %s", key, type(e).__name__)
 
-    def _failure(self, error: Exception) -> Failure:
-        if isinstance(error, _EarlierAttemptError):
-            last = error.__cause__
-            shown = self._failure(last).cause if isinstance(last, self.sdk_errors) else "The connection failed"
-            return Failure(FailureKind.UNKNOWN, shown, is_passing=True)
-        code, status = _code(error), _status(error)
-        if code is None:
-            return self._failure_without_answer(error)
-        if code in ("NoSuchKey", "404", "NotFound"):
-            if getattr(error, "operation_name", None) == "PutObject":
-                return busy("The object was deleted at the same time")
-            return Failure(FailureKind.MISSING, "There is no such object")
-        if code in ("PreconditionFailed", "412"):
-            return Failure(FailureKind.EXISTS, "The name is taken")
-        if code in _RACED or code in _THROTTLED:
-            return busy(f"S3 answers {code}")
-        if code == "NoSuchBucket":
-            return self.missing_bucket(self.location.bucket)
-        if code in _CREDENTIALS:
-            return Failure(
-                FailureKind.REFUSED,
-                f"S3 answers {code}: the credentials are missing, wrong, expired, or not allowed to do this",
-                "Check the storage options key, secret and token, or the AWS_… variables or profile of this process",
-            )
-        if code in _REGION:
-            return Failure(
-                FailureKind.REFUSED, f"S3 answers {code}: the bucket is in another region", "Set the option region"
-            )
-        return self.answered(500 if status is None or code == "InternalError" else status, code)
+    def _lacks_credentials(self, error: Exception) -> bool:
+        return type(error).__name__ in _WITHOUT_CREDENTIALS
 
-    def _failure_without_answer(self, error: Exception) -> Failure:
-        name = type(error).__name__
-        if isinstance(error, FileNotFoundError):
-            return Failure(FailureKind.MISSING, "There is no such object")
-        if isinstance(error, PermissionError) or name in (
-            "NoCredentialsError", "PartialCredentialsError", "ProfileNotFound", "CredentialRetrievalError",
-            "TokenRetrievalError", "UnauthorizedSSOTokenError", "SSOTokenLoadError",
-        ):  # fmt: skip
-            return Failure(
-                FailureKind.REFUSED,
-                f"There are no credentials that S3 takes ({name})",
-                "Set the storage options key and secret, or the AWS_… variables or profile of this process",
-            )
-        if _may_have_taken_effect(error):
-            return Failure(FailureKind.UNKNOWN, f"The connection failed ({name})", "Try again", is_passing=True)
-        is_passing = _is_passing(error) and may_connect_later(error)
-        cause = f"The S3 endpoint cannot be reached ({name})"
-        return Failure(FailureKind.REFUSED, cause, "Check endpoint_url and the network", is_passing=is_passing)
+    def _failure(self, error: Exception) -> Failure:
+        from botocore.exceptions import BotoCoreError, ConnectionError, HTTPClientError
+
+        is_of_request = isinstance(error, BotoCoreError) and not isinstance(error, ConnectionError | HTTPClientError)
+        if is_of_request and not self._lacks_credentials(error):
+            # botocore objects to parameters, endpoints and regions before it sends anything.
+            cause = f"botocore cannot make the request ({type(error).__name__})"
+            return Failure(FailureKind.REFUSED, cause, "Check the storage options")
+        return super()._failure(error)
+
+    def _answer(self, error: Exception) -> Answer | None:
+        code = _code_of(error)
+        if code is None:
+            return None
+        response = _response_of(error)
+        if code == "NoSuchKey" and getattr(error, "operation_name", None) == "PutObject":
+            code = "ConditionalRequestConflict"  # The object was deleted at the same time.
+        status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        return Answer(500 if status is None or code == "InternalError" else status, code)
 
     def hadoop_options(self) -> dict[str, str]:
         library = self.options.library
@@ -317,59 +263,16 @@ def _accepted(client: Sdk, operation: str, arguments: Mapping[str, Sdk]) -> dict
     return {name: value for name, value in arguments.items() if name in model.input_shape.members and value is not None}
 
 
-def _note_attempt(response: Sdk = None, caught_exception: Exception | None = None, **_: object) -> None:
-    """A handler of the SDK's event after each attempt. It takes no part in the decision to try again."""
-    attempts = _ATTEMPTS.get()
-    if attempts is None:
-        return
-    if caught_exception is not None:
-        attempts.append(_may_have_taken_effect(caught_exception))
-    elif response is not None:
-        http, parsed = response
-        code = dict(parsed.get("Error") or {}).get("Code")
-        attempts.append(http.status_code >= 500 and code not in _THROTTLED)
+def _response_of(error: BaseException) -> Mapping[str, Sdk]:
+    """What S3 has answered, as botocore reads it. s3fs puts errors of its own around it."""
+    response = getattr(error, "response", None) or getattr(error.__cause__, "response", None)
+    return response if isinstance(response, Mapping) else {}
 
 
-def _may_have_taken_effect(error: Exception) -> bool:
-    """Whether the request may have reached the store. Only a connection that never came about proves the contrary."""
-    import aiohttp
-    from botocore.exceptions import (
-        BotoCoreError,
-        ConnectTimeoutError,
-        EndpointConnectionError,
-        HTTPClientError,
-        ProxyConnectionError,
-        SSLError,
-    )
-
-    if isinstance(error, EndpointConnectionError) and isinstance(error.kwargs.get("error"), aiohttp.ClientError):
-        return True  # s3fs's, which has repeated the request before
-    if isinstance(error, ConnectTimeoutError | EndpointConnectionError | ProxyConnectionError | SSLError):
-        return False
-    # Whatever else botocore itself objects to (parameters, endpoints, regions) it objects to before it sends.
-    return isinstance(error, HTTPClientError) or not isinstance(error, BotoCoreError)
-
-
-def _is_passing(error: Exception) -> bool:
-    """Whether a connection failure can pass. Parameters that botocore refuses stay refused."""
-    from botocore.exceptions import ConnectTimeoutError, EndpointConnectionError, ProxyConnectionError
-
-    return isinstance(error, ConnectTimeoutError | EndpointConnectionError | ProxyConnectionError)
-
-
-def _code(error: Exception) -> str | None:
-    response = getattr(error, "response", None)
-    if not isinstance(response, Mapping):
-        cause = error.__cause__
-        return _code(cause) if isinstance(error, OSError) and isinstance(cause, Exception) else None
-    return str(dict(response.get("Error") or {}).get("Code") or "") or str(_status(error))
-
-
-def _status(error: Exception) -> int | None:
-    response = getattr(error, "response", None)
-    if not isinstance(response, Mapping):
-        return None
-    return dict(response.get("ResponseMetadata") or {}).get("HTTPStatusCode")
+def _code_of(error: BaseException) -> str | None:
+    response = _response_of(error)
+    status = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    return str(response.get("Error", {}).get("Code") or status) if response else None
 
 
 def _milliseconds(moment: datetime) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -14,8 +14,8 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
-from delta_orch.verbs.units import replaced_units
-from delta_orch.writing.plan import NO_CONSTANTS, REMOVED_FILE_COLUMNS, Source, Write, WritePlan, run_plan
+from delta_orch.verbs.unit_files import UnitFiles, replaced_units
+from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Source, UnitColumn, Write, WritePlan, run_plan
 from delta_orch.writing.target import WriteOptions
 
 
@@ -27,19 +27,21 @@ def append(
     engine: EngineChoice,
     options: WriteOptions,
     within: Expression | None = None,
-    constants: Mapping[str, str] = NO_CONSTANTS,
+    unit_column: UnitColumn | None = None,
+    located: Sequence[UnitFiles] = (),
 ) -> CommitResult:
     """Add rows; the first append creates the table, and of two first appends the second joins it.
 
     Reads nothing (a blind append), so it never conflicts with another append. Of two that take values of the same
     identity column one runs again, behind the values of the other, if its data can be read twice.
 
-    With a `txn` that `replaces`, the files that its unit added leave in the same commit (`units.files_of_unit`).
+    With a `txn` that `replaces`, the files that its unit added leave in the same commit (`unit_files.files_of_unit`).
 
     Args:
         schema_mode: `merge` adds the columns that the table does not have, in the same commit.
         within: What every row must satisfy; null is a violation.
-        constants: Further columns of the rows: name → text.
+        unit_column: A further column of the rows, with their unit.
+        located: The files of units that are replaced, as far as the caller has found them.
 
     Returns: `skipped` where a transaction id is recorded: then the data was not consumed. Also where the data has no
         rows, and no transaction id is given.
@@ -59,8 +61,8 @@ def append(
             remedy='Use overwrite(), or schema_mode="merge"',
         )
     parameters = {"mode": "Append"}
-    source = Source(data, mode, constants=constants)
-    replaced = replaced_units(log, snapshot, options)
+    source = Source(data, mode, unit_column=unit_column)
+    replaced = replaced_units(log, snapshot, options, located)
 
     def change(write: Write) -> dict[str, int]:
         if not replaced:

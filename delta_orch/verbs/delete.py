@@ -42,7 +42,7 @@ def delete(
     started = time.monotonic()
 
     def change(write: Write) -> Metrics | None:
-        selected = write.select_rows(where)
+        selected = write.select_leaving(where)
         write.transaction.note_predicate(where)
         # Which rows it deletes is known once they are found: the others of these files do not concern it.
         write.transaction.read_rows(selected.partial)
@@ -52,7 +52,7 @@ def delete(
             found = changes.scan(selected.leaving, ())
             address = as_they_are((ADDRESS.file_number, ADDRESS.row_position))
             rows = write.engine.project(found, [*address, ComputedColumn(ADDRESS.kind, Literal(DELETE, STRING))])
-        counts = changes.apply(rows, whole=selected.whole)
+        counts = changes.apply(rows, whole=selected.leaving_files)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=False)
 
     return run_plan(log, snapshot, WritePlan("DELETE", predicate_parameters(where), change, options, engine=engine))

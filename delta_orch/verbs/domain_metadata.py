@@ -73,6 +73,5 @@ def _ensure_domains(snapshot: Snapshot) -> None:
         raise InvalidRequestError(
             "The table has no metadata domains",
             cause="Its protocol does not list the table feature domainMetadata",
-            remedy='Add it: table.alter().add_feature("domainMetadata").commit(), or in the shell '
-            "delta-orch alter add-feature URI domainMetadata",
+            remedy='Add it: table.alter().add_feature("domainMetadata").commit()',
         )

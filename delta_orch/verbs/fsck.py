@@ -83,14 +83,16 @@ def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordB
             problems.append(problem_of(e, "error"))
     for (path, size), info in zip(known, _look_up(filesystem, locations), strict=True):
         if isinstance(info, Exception):
-            message = f"The data file {path} cannot be looked up. {info}"
-            problems.append(Problem("error", StorageError.code, message, path))
+            error = StorageError(f"The data file {path} cannot be looked up", cause=str(info), path=path)
+            problems.append(problem_of(error, "error"))
         elif info.type != pafs.FileType.File:
-            message = f"The data file {path} is not there. Restore it, or remove it from the table."
-            problems.append(Problem("error", MissingFileError.code, message, path))
+            remedy = "Restore it, or remove it from the table"
+            gone = MissingFileError(f"The data file {path} is not there", remedy=remedy, path=path)
+            problems.append(problem_of(gone, "error"))
         elif info.size is not None and info.size != size:
-            message = f"The data file {path} has {info.size} bytes. The log says {size}."
-            problems.append(Problem("error", CorruptDataError.code, message, path))
+            cause = f"The log says {size}"
+            damaged = CorruptDataError(f"The data file {path} has {info.size} bytes", cause=cause, path=path)
+            problems.append(problem_of(damaged, "error"))
     return problems
 
 
@@ -126,7 +128,9 @@ def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem
         try:
             read_deletion_vector(store, descriptor)
         except DeltaError as e:
-            return Problem("error", e.code, f"The deletion vector of {path}: {e}", e.context.get("path") or path)
+            about = {**e.context, "path": e.context.get("path") or path}
+            error = type(e)(f"The deletion vector of {path}: {e.problem}", cause=e.cause, remedy=e.remedy, **about)
+            return problem_of(error, "error")
         return None
 
     problems = map_ahead(check, zip(paths, descriptors, strict=True), FAR_THREADS)
@@ -261,13 +265,12 @@ def _check_state(snapshot: Snapshot, problems: list[Problem]) -> pa.Table | None
 def _files_twice(files: pa.Table) -> Iterator[Problem]:
     counts = pc.value_counts(canonical_paths(FileTable(files).path).combine_chunks())
     for row in pc.filter(counts, pc.greater(counts.field("counts"), 1)).to_pylist():
-        yield Problem(
-            "error",
-            ProtocolViolationError.code,
-            f"The data file {row['values']} is in the table {row['counts']} times, with different deletion vectors. "
-            "Its rows are read more than once.",
-            row["values"],
+        error = ProtocolViolationError(
+            f"The data file {row['values']} is in the table {row['counts']} times, with different deletion vectors",
+            cause="Its rows are read more than once",
+            path=row["values"],
         )
+        yield problem_of(error, "error")
 
 
 def _check_checksum(snapshot: Snapshot, problems: list[Problem]) -> tuple[str, ...]:
@@ -291,7 +294,7 @@ _BATCH_ROWS = 64 * 1024
 _PREFIX_CHARS = 32
 _WRONG_STATISTICS = (
     "Queries may leave the file out, and its rows with it. Rewrite the file: update one of its rows, or overwrite "
-    "its partition with its own rows."
+    "its partition with its own rows"
 )
 
 
@@ -314,8 +317,7 @@ def check_rows(snapshot: Snapshot) -> Iterator[Problem]:
             num_rows = _read_pages(snapshot, path)
             return list(_check_statistics(snapshot, file.combine_chunks(), columns, num_rows))
         except DeltaError as e:
-            found = problem_of(e, "error")
-            return [Problem("error", found.code, found.message, path)]
+            return [replace(problem_of(e, "error"), path=path, version=None)]
 
     yield from chain.from_iterable(map_ahead(check, range(files.num_rows)))
 
@@ -343,7 +345,7 @@ def _check_statistics(
         return
     recorded = _number_of_records(text)
     if recorded is not None and recorded != num_rows:
-        yield _wrong(path, f"The data file {path} has {num_rows} rows. Its statistics say {recorded}.")
+        yield _wrong(path, f"The data file {path} has {num_rows} rows", f"Its statistics say {recorded}")
     physical = {column.path: physical_path(snapshot.schema, column.path) for column in columns}
     bounds = read_bounds(FileTable(file).stats, {physical[column.path]: column.data_type for column in columns})
     told: set[tuple[str, ...]] = set()
@@ -358,7 +360,7 @@ def _check_statistics(
             if what is not None:
                 told.add(column.path)
                 name = ".".join(column.path)
-                yield _wrong(path, f"The data file {path} has {what} in {name}. Its statistics say otherwise.")
+                yield _wrong(path, f"The data file {path} has {what} in {name}", "Its statistics say otherwise")
 
 
 def _number_of_records(text: str) -> int | None:
@@ -413,8 +415,8 @@ def _as_bound(value: Any, bound: Any) -> Any:
     return float(value) if isinstance(bound, float) else value
 
 
-def _wrong(path: str, what: str) -> Problem:
-    return Problem("error", CorruptDataError.code, f"{what} {_WRONG_STATISTICS}", path)
+def _wrong(path: str, problem: str, cause: str) -> Problem:
+    return problem_of(CorruptDataError(problem, cause=cause, remedy=_WRONG_STATISTICS, path=path), "error")
 
 
 _MOST_NAMED = 5

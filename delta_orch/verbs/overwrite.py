@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import pyarrow as pa
 
@@ -21,12 +21,12 @@ from delta_orch.log.write.staging import write_metrics
 from delta_orch.protocol.arrow_building import all_booleans
 from delta_orch.protocol.types import StructType
 from delta_orch.table.schema_evolution import SchemaMode, parse_schema_mode
-from delta_orch.verbs.units import UnitFiles, replaced_units
+from delta_orch.verbs.unit_files import UnitFiles, replaced_units
 from delta_orch.writing.plan import (
     INSERT,
-    NO_CONSTANTS,
     REMOVED_FILE_COLUMNS,
     Source,
+    UnitColumn,
     Write,
     WritePlan,
     run_plan,
@@ -45,9 +45,10 @@ def overwrite(
     options: WriteOptions,
     look: Callable[[pa.Table, StructType], object] | None = None,
     within: Expression | None = None,
-    constants: Mapping[str, str] = NO_CONSTANTS,
+    unit_column: UnitColumn | None = None,
     taken_back: Collection[str] = (),
     units: Collection[str] = (),
+    located: Sequence[UnitFiles] = (),
 ) -> CommitResult:
     """Replace all rows, or with `replace_where` exactly those for which the predicate is true, by the rows given.
 
@@ -63,9 +64,10 @@ def overwrite(
         look: With `dynamic`: is shown the partitions that are replaced, spelled as in the log, and the schema. What it
             raises refuses the write.
         within: What every row must satisfy, beside `replace_where`; null is a violation. It selects nothing.
-        constants: Further columns of the rows: name → text.
+        unit_column: A further column of the rows, with their unit.
         taken_back: Application ids that no longer hold once these rows are replaced.
         units: The units whose rows `replace_where` selects. See `Write.select`.
+        located: The files of units that are replaced, as far as the caller has found them.
 
     Returns: `skipped` where nothing is replaced or written, unless a transaction id is to be recorded.
 
@@ -87,13 +89,13 @@ def overwrite(
     elif replace_where is not None:
         parameters["predicate"] = words_of(replace_where)
 
-    source = Source(data, mode, constants=constants)
+    source = Source(data, mode, unit_column=unit_column)
 
     def change(write: Write) -> dict[str, int]:
         if taken_back:
             write.transaction.take_back(dict.fromkeys(taken_back, -1))
         if is_dynamic:
-            return _replace_partitions(write, replaced_units(log, snapshot, options), look)
+            return _replace_partitions(write, replaced_units(log, snapshot, options, located), look)
         if mode is SchemaMode.OVERWRITE:
             if write.omitted is not None:
                 raise _schema_overwrite_refused("Some of the txn scopes are recorded already, and their rows stay")

@@ -63,9 +63,8 @@ def update(
         resolve_value(assignment.value, snapshot.schema)
 
     def change(write: Write) -> Metrics | None:
-        selected = write.select_rows(where)
+        files, condition = write.candidate_files(where)
         write.transaction.note_predicate(where)
-        files = selected.files
         changes = RowChanges(write, files)
         # Values are checked even where no file can hold a row.
         columns = _columns(write, changes, assignments)
@@ -73,7 +72,7 @@ def update(
             return None
         # Which rows it updates is known once they are found: the others of these files do not concern it.
         write.transaction.read_rows(files)
-        rows = write.engine.project(changes.scan(selected.leaving), columns)
+        rows = write.engine.project(changes.scan(condition), columns)
         recomputed = recomputed_columns(write.target.table, assignments)
         if not {*recomputed, *(assignment.path[0] for assignment in assignments)}.isdisjoint(
             write.target.partition_columns
@@ -81,7 +80,7 @@ def update(
             write.moves_across_partitions = True
             write.transaction.move_across_scopes()
         address = [*as_they_are(changes.address_columns), ComputedColumn(ADDRESS.kind, Literal(UPDATE, STRING))]
-        addresses = write.engine.project(changes.scan(selected.leaving, ()), address)
+        addresses = write.engine.project(changes.scan(condition, ()), address)
         counts = changes.apply(rows, addresses=addresses, recomputed=recomputed)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=True)
 

@@ -18,8 +18,7 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from types import MappingProxyType
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import orjson
@@ -30,7 +29,7 @@ from delta_orch.engines.base import ComputedColumn, Engine, Relation, RowCheck, 
 from delta_orch.engines.select import EngineChoice, can_be_read_again, is_spark_value, select_engine
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError, MetadataChangedError
 from delta_orch.expressions.clock import one_moment
-from delta_orch.expressions.nodes import Expression, Literal
+from delta_orch.expressions.nodes import Choice, Expression, Literal
 from delta_orch.expressions.tree import any_of, columns_of, conjunction, is_not_true
 from delta_orch.log.files.file_columns import ADD_SCHEMA, NO_FILES, FileTable
 from delta_orch.log.files.txn import TxnId, is_wholly_stale
@@ -75,7 +74,47 @@ BOUNDS = "the bounds of this write"
 INSERT, DELETE = "insert", "delete"
 """Values of `_change_type`."""
 
-NO_CONSTANTS: Mapping[str, str] = MappingProxyType({})
+
+@dataclass(frozen=True, slots=True)
+class UnitColumn:
+    """A text column that a write fills with the name of the unit that each row belongs to.
+
+    Attributes:
+        name: The column.
+        units: Unit → the rows that belong to it, which no two units share; None for all rows.
+    """
+
+    name: str
+    units: Mapping[str, Expression | None]
+
+    def value(self, rows: StructType) -> Expression:
+        """The unit of a row, null for one that belongs to none.
+
+        Raises InvalidRequestError: The rows have the column already, or lack one that tells their unit.
+        """
+        if rows.find(self.name) is not None:
+            raise InvalidRequestError(
+                f"The rows have the column {self.name!r}, which this write fills",
+                cause="It holds the name of the unit that wrote the row",
+                remedy="Leave it out of the rows, or name another unit_column",
+                columns=[self.name],
+            )
+        from delta_orch.expressions.resolve import resolve_expression
+
+        branches: list[tuple[Expression, Expression]] = []
+        for unit, scope in self.units.items():
+            if scope is None:
+                return Literal(unit, STRING)
+            missing = [column.path[0] for column in columns_of(scope) if rows.find(column.path[0]) is None]
+            if missing:
+                raise InvalidRequestError(
+                    f"The rows have no column {missing[0]!r}, which tells the unit of each row",
+                    cause=f"The write has several units, and fills {self.name!r} by the partition of the row",
+                    remedy=f"Give the rows the column {missing[0]!r}, or write one unit at a time",
+                    columns=missing,
+                )
+            branches.append((resolve_expression(scope, rows), Literal(unit, STRING)))
+        return Choice(tuple(branches))
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,31 +123,25 @@ class Source:
 
     Attributes:
         redefine: With `SchemaMode.OVERWRITE`: what an existing table becomes, of the rows' schema and the definition.
-        constants: Columns that every row gets: name → text.
+        unit_column: A column that the rows get.
     """
 
     data: object
     schema_mode: SchemaMode | None = None
     redefine: Callable[[WriteTarget, StructType, TableDefinition], WriteTarget] | None = None
-    constants: Mapping[str, str] = field(default_factory=dict)
+    unit_column: UnitColumn | None = None
 
     def open(self, engine: Engine, target: StructType | None = None) -> Relation:
-        """The rows, for a table of these columns. Raises InvalidRequestError: The value is none that can be written, or
-        a row has one of the constants already."""
+        """The rows, for a table of these columns.
+
+        Raises InvalidRequestError: The value is none that can be written; or as `UnitColumn.value`.
+        """
         rows = self._open(engine, target)
-        if not self.constants:
+        if self.unit_column is None:
             return rows
-        names = [field.name for field in engine.schema(rows)]
-        twice = sorted({name.lower() for name in names} & {name.lower() for name in self.constants})
-        if twice:
-            raise InvalidRequestError(
-                f"The rows have the column {twice[0]!r}, which this write fills",
-                cause="It holds the name of the unit that wrote the row",
-                remedy="Leave it out of the rows, or name another unit_column",
-                columns=twice,
-            )
-        filled = [ComputedColumn(name, Literal(text, STRING)) for name, text in self.constants.items()]
-        return engine.project(rows, [*as_they_are(names), *filled])
+        schema = engine.schema(rows)
+        filled = ComputedColumn(self.unit_column.name, self.unit_column.value(schema))
+        return engine.project(rows, [*as_they_are(schema.names), filled])
 
     def _open(self, engine: Engine, target: StructType | None) -> Relation:
         # A scan exports Arrow, too, which knows no variants. A pandas frame may need another look.
@@ -272,7 +305,7 @@ class Write:
         self.measured: Metrics = {}
         self._txns = txns
         self._within = within
-        self._rows: Relation = None
+        self._rows: Relation | None = None
         self._shape: RowShape = PLAIN
         if snapshot is not None:
             transaction.look_by(self._first_with_row)
@@ -283,11 +316,11 @@ class Write:
         assert self.snapshot is not None
         return first_file_with(self.engine, self.snapshot, files, where)
 
-    def _take(self, source: Source, relation: Relation, definition: TableDefinition) -> None:
+    def _take(self, source: Source, relation: Relation | None, definition: TableDefinition) -> None:
         """Fit the table to the caller's rows and plan how they become rows of the table."""
         if self.snapshot is None:
             self.target.stage_metadata(self.transaction)
-        else:
+        if relation is None or self.snapshot is not None:
             is_new = source.schema_mode is SchemaMode.OVERWRITE
             relation = source.open(self.engine, None if is_new else self.target.schema)
         self._rows, schema = relation, self.engine.schema(relation)
@@ -361,11 +394,25 @@ class Write:
             self.transaction.read_files(selection.partial)
         return selection
 
-    def select_rows(self, predicate: str | Expression | None) -> Selection:
-        """As `select`, for a change of single rows: the commit depends on the rows of the predicate, and on those files
-        alone that it touches. Statistics, too, may prove that every row of a file matches.
+    def select_leaving(self, predicate: str | Expression | None) -> Selection:
+        """The files of the rows that a predicate deletes: **every** row for which it is true leaves (None: every row of
+        the table). A verb that picks among these rows asks for `candidate_files`.
 
-        Returns: The selection; its files have all columns of `ADD_SCHEMA`.
+        The commit depends on the rows of the predicate, and of the files only on those that it touches.
+
+        Returns: The files, with all columns of `ADD_SCHEMA`. Partition values and statistics prove for
+            `leaving_files` that every row matches: nobody has to read them.
+        """
+        files, where = self.candidate_files(predicate)
+        selection = self._split(files, where, where)
+        self.measured["numTargetFilesMatchingWhole"] = selection.leaving_files.num_rows
+        return selection
+
+    def candidate_files(self, predicate: str | Expression | None) -> tuple[pa.Table, Expression | None]:
+        """The files that may hold rows for which a predicate is true (None: all files), for a verb that changes some of
+        these rows. Nothing is decided about any row. The commit depends as with `select_leaving`.
+
+        Returns: The files, `ADD_SCHEMA`, and the resolved predicate.
         """
         assert self.snapshot is not None
         self.target.table.ensure_rows_may_leave()
@@ -375,13 +422,11 @@ class Write:
             self.transaction.read_whole_table()
         else:
             self.transaction.read_where(where)
-        selection = self._split(files, where, where)
         self.measured |= {
             "numTargetFilesBeforeSkipping": self.snapshot.num_files,
             "numTargetFilesAfterSkipping": files.num_rows,
-            "numTargetFilesMatchingWhole": selection.whole.num_rows,
         }
-        return selection
+        return files, where
 
     def _condition(self, predicate: str | Expression | None, schema: StructType) -> Expression | None:
         where = None
@@ -421,6 +466,7 @@ class Write:
             ConstraintViolationError: A row breaks a check, a rule of the table or NOT NULL, or lies in none of the
                 scopes of the txns.
         """
+        assert self._rows is not None, "a plan without a source inserts no rows"
         spec = self._shape.applied_to(self.target.write_spec([*checks, *self.bounds()]))
         spec = replace(spec, change_type=change_type)
         if clustering := self.target.clustering_of_writes():

@@ -308,7 +308,7 @@ class _NewRows:
         self,
         write: Write,
         copies: RowCopies,
-        relation: Relation,
+        relation: Relation | None,
         recomputed: Collection[str],
         filled: Collection[str],
     ) -> None:
@@ -340,6 +340,7 @@ class _NewRows:
             columns.append(ComputedColumn(names[0], Column((ADDRESS.row_id,))))
             # Null: the version is that of the commit.
             columns.append(ComputedColumn(names[1], Literal(None, LONG)))
+        assert self._relation is not None
         return engine.project(engine.filter(self._relation, is_wanted), columns)
 
     def _names(self, kind: str) -> list[str]:

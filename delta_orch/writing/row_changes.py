@@ -159,7 +159,7 @@ class RowChanges:
                     repeats = addresses is not None
                     evaluated = stack.enter_context(engine.evaluated(relation, repeats=repeats))
                     is_again, relation = repeats and evaluated is relation, evaluated
-                named = addresses if is_again else relation
+                named = addresses if is_again and addresses is not None else relation
                 if is_again:
                     self._opened.clear()
                 sets = engine.row_sets(named, ADDRESS.kind, ADDRESS.file_number, ADDRESS.row_position)

@@ -313,7 +313,7 @@ def _has_shape(have: DataType, want: DataType) -> bool:
 
 def _type_of(value: Expression, schema: StructType) -> DataType | None:
     """The type of a value over the columns of a table, None where only Spark knows it."""
-    from delta_orch.engines.local.sql_scalars import Scalars
+    from delta_orch.engines.local.sql_operators import Scalars
     from delta_orch.engines.local.sql_types import Source
 
     known = StructType(tuple(f for f in schema if f.data_type != VOID))

@@ -1,4 +1,4 @@
-"""The files out of which a write takes rows, and whether some files have rows that are looked for."""
+"""The files that a write removes rows from, and whether some files have rows that match a predicate."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from delta_orch.log.read.snapshot import Snapshot
 
 
 class Selection(NamedTuple):
-    """Files of a snapshot, columns `plan.REMOVED_FILE_COLUMNS`, out of which rows are taken.
+    """Files of a snapshot whose rows leave the table, columns `plan.REMOVED_FILE_COLUMNS`.
 
     Attributes:
-        whole: Files all of whose rows leave.
+        leaving_files: Files all of whose rows leave.
         partial: Files that may also hold other rows.
         leaving: The rows that leave, in terms of the table as the write leaves it; None for all of them.
     """
 
-    whole: pa.Table
+    leaving_files: pa.Table
     partial: pa.Table
     leaving: Expression | None
 
     @property
     def files(self) -> pa.Table:
-        return pa.concat_tables([self.whole, self.partial])
+        return pa.concat_tables([self.leaving_files, self.partial])
 
 
 def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> str | None:

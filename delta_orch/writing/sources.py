@@ -32,7 +32,8 @@ def open_source(engine: Engine, source: object, target: StructType | None = None
     if isinstance(source, Snapshot):
         source = Scan(source, None, None)
     if isinstance(source, Scan | ChangeFeed | LatestChanges):
-        return source.to_relation(engine)
+        relation: Relation = source.to_relation(engine)
+        return relation
     return engine.relation(source if target is None else with_integers(source, target))
 
 

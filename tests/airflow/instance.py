@@ -12,6 +12,7 @@ import pytest
 from airflow.sdk import DAG
 
 from delta_orch.airflow.versions import AirflowFailException
+from delta_orch.errors import DeltaError
 from tests.airflow.unit_model import Airflow
 
 DAYS = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 9)]
@@ -66,6 +67,7 @@ class Instance:
         """What the message of the refused attempt says."""
         with pytest.raises(AirflowFailException) as caught:
             (self.clear if is_clear else self.run)(make)
-        message = str(caught.value)
-        assert "\nRemedy: " in message and len(message.splitlines()) <= 3
-        return message
+        error = caught.value.__cause__
+        assert isinstance(error, DeltaError) and error.remedy is not None
+        assert str(caught.value).splitlines()[-1].rstrip(".") == error.remedy.rstrip(".")
+        return str(caught.value)

@@ -11,7 +11,7 @@ import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
 from delta_orch import DeltaTable
-from delta_orch.airflow import DeltaDeleteOperator, DeltaHook, DeltaWriteOperator
+from delta_orch.airflow import DeltaDeleteOperator, DeltaHook, DeltaMergeOperator, DeltaWriteOperator
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -75,6 +75,51 @@ def test_rows_of_a_task_without_an_order_stay(runs: Runs, tmp_path: Path) -> Non
     run = runs.run(dag_of(), DAYS[0])
     assert [runs.state(run, name) for name in ("first", "second")] == ["success", "success"]
     assert content(uri) == ["b"]
+
+
+def test_a_merge_that_deletes_leaves_the_rows_of_a_task_without_an_order(runs: Runs, tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    DeltaTable(uri).create(rows().schema)
+    waits: list[bool] = []
+
+    def dag_of() -> DAG:
+        with DAG("merge_deletes", **DAILY) as dag:
+            fills = DeltaWriteOperator(task_id="a_fills", table_uri=uri, python_callable=lambda ds: rows(ds))
+            merges = DeltaMergeOperator(
+                task_id="b_merges", table_uri=uri, python_callable=lambda: rows("m"), on="source.v = target.v",
+                clauses=[{"when_not_matched_insert_all": {}}, {"when_not_matched_by_source_delete": {}}],
+            )  # fmt: skip
+            if waits:
+                fills >> merges
+        return dag
+
+    run = runs.run(dag_of(), DAYS[0])
+    assert (runs.state(run, "b_merges"), content(uri)) == ("failed", ["2024-01-01"])
+    waits.append(True)  # As the error says.
+    run = runs.run(dag_of(), DAYS[1])
+    assert (runs.state(run, "b_merges"), content(uri)) == ("success", ["m"])
+
+
+def test_a_task_behind_a_fenced_overwrite_is_fenced_with_it(runs: Runs, tmp_path: Path) -> None:
+    """Its rows would stand in the table of a newer run."""
+    uri = tmp_path / "t"
+    with DAG("behind_overwrite", **DAILY) as dag:
+        whole = DeltaWriteOperator(
+            task_id="whole", table_uri=uri, write="overwrite", python_callable=lambda ds: rows(f"{ds} whole")
+        )
+        more = [
+            DeltaWriteOperator(task_id=name, table_uri=uri, python_callable=lambda ds, ti: rows(f"{ds} {ti.task_id}"))
+            for name in ("one", "two")
+        ]
+        whole >> more
+    newer = runs.run(dag, DAYS[5])
+    there = ["2024-01-06 one", "2024-01-06 two", "2024-01-06 whole"]
+    late = runs.run(dag, DAYS[4])
+    assert content(uri) == there
+    assert [runs.xcom(late, name)["outcome"] for name in ("whole", "one", "two")] == ["fenced"] * 3
+    assert runs.xcom(late, "one")["fenced_by"] == newer.run_id
+    runs.clear(dag, newer, "one")
+    assert (content(uri), runs.xcom(newer, "one")["outcome"]) == (there, "replaced")
 
 
 def test_mapped_instances_do_not_replace_each_others_rows(runs: Runs, tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 import threading
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
 
 ROOT = Path(__file__).parents[2]
+DAY = datetime(2024, 1, 1, tzinfo=UTC)
 APPENDS = """
 import sys
 import pyarrow as pa
@@ -134,6 +135,29 @@ def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Pat
     assert (xcom["version"], xcom["outcome"]) == (0, "recovered")
     runs.clear(dag, run, "job")
     assert content(tmp_path / "t") == [7], "a cleared task replaces its rows"
+    assert runs.xcom(run, "job")["outcome"] == "replaced"
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("submit")
+def test_a_submitted_overwrite_leaves_the_rows_of_a_task_behind_it(runs: Runs, tmp_path: Path) -> None:
+    """The script stages its write, and the task looks at it before it publishes it."""
+    overwrites = APPENDS.replace(".append(", ".overwrite(")
+    with DAG("submits_overwrite", schedule="@daily", start_date=DAY) as dag:
+        submits = DeltaSparkSubmitOperator(
+            task_id="job", table_uri=tmp_path / "t", application=script(tmp_path, overwrites), application_args=["7"],
+            spark_conn_id="cluster", write="overwrite",
+        )  # fmt: skip
+        submits >> DeltaWriteOperator(
+            task_id="fill", table_uri=tmp_path / "t", python_callable=lambda: pa.table({"i": [1]})
+        )
+    run = runs.run(dag, DAY)
+    assert content(tmp_path / "t") == [1, 7]
+    runs.clear(dag, run, "job")
+    assert (runs.state(run, "job"), content(tmp_path / "t")) == ("failed", [1, 7])
+    # As the error says: together with the task behind it.
+    runs.clear(dag, run, "job", "fill")
+    assert (runs.state(run, "job"), content(tmp_path / "t")) == ("success", [1, 7])
     assert runs.xcom(run, "job")["outcome"] == "replaced"
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from delta_orch.dagster import ChangeBatch, DeltaTableResource, delta_asset
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import InvalidRequestError
-from delta_orch.pipeline.step import Step
+from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.step_report import StepReport
 
 Row = tuple[int, str, str, int]
@@ -145,7 +145,7 @@ class Scenario:
         for _ in range(len(self.states) + 2):
             self.fault = self.random.choice(["", "", "before", "after"])
             try:
-                with patch.object(Step, "process_all", _faulty(self, Step.process_all)):
+                with patch.object(IncrementalStep, "process_all", _faulty(self, IncrementalStep.process_all)):
                     assert dg.materialize([self.asset], instance=self.instance).success
             except Exception as error:  # noqa: BLE001  # it is looked at
                 self._refusal(error, found)
@@ -191,7 +191,7 @@ class Scenario:
 
 
 def _faulty(scenario: Scenario, process_all: Any) -> Any:
-    def call(step: Step, *arguments: Any, **more: Any) -> StepReport:
+    def call(step: IncrementalStep, *arguments: Any, **more: Any) -> StepReport:
         report: StepReport = process_all(step, *arguments, **more)
         if scenario.fault == "after":
             scenario.fault = ""

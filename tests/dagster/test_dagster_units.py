@@ -285,6 +285,28 @@ def test_a_unit_column_survives_a_compaction(tmp_path: Path, unit_column: str | 
     assert rows == {"c": "dagster:readings:2013-01-01", "b": "dagster:readings:2013-01-02"}
 
 
+def test_a_unit_column_names_each_day_of_a_range(tmp_path: Path) -> None:
+    lake, loads = Lake(tmp_path, write="append", unit_column="load_id"), iter("abcd")
+
+    @dg.asset(partitions_def=DAYS, metadata={"partition_expr": "day"}, backfill_policy=dg.BackfillPolicy.single_run())
+    def readings(context: dg.AssetExecutionContext) -> pa.Table:
+        keys = context.partition_keys
+        return pa.table({"day": list(keys), "v": [next(loads)] * len(keys)})
+
+    def days() -> dict[str, str]:
+        rows = lake.rows("readings")
+        assert all(row["load_id"] == f"dagster:readings:{row['day']}" for row in rows)
+        assert len({row["day"] for row in rows}) == len(rows)
+        return {row["day"][-1]: row["v"] for row in rows}
+
+    lake.run(readings, span=("2013-01-01", "2013-01-03"))
+    assert days() == {"1": "a", "2": "a", "3": "a"}
+    lake.run(readings, span=("2013-01-02", "2013-01-02"))
+    lake.table("readings").optimize()
+    lake.run(readings, span=("2013-01-02", "2013-01-04"))
+    assert days() == {"1": "a", "2": "c", "3": "c", "4": "c"}
+
+
 def test_a_drained_source_is_refused_and_its_remedies_work(tmp_path: Path) -> None:
     lake, loads = Lake(tmp_path, write="append"), [["a"]]
 

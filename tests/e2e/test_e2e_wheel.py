@@ -70,7 +70,9 @@ def test_it_holds_the_package_and_nothing_of_the_tests(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = [name for name in archive.namelist() if ".dist-info/" not in name]
     assert {name.partition("/")[0] for name in names} == {"delta_orch", "pyspark_delta_orch"}
-    harness = re.compile(r"harness|fuzz|torture|fault_|golden|conformance|emulator|(^|/)tests?(_|/)|conftest")
+    harness = re.compile(
+        r"harness|demo|flights|fuzz|torture|fault_|golden|conformance|emulator|(^|/)tests?(_|/)|conftest"
+    )
     assert not [name for name in names if harness.search(name)]
     assert "delta_orch/py.typed" in names
     assert "delta_orch/testing/failing_store.py" in names
@@ -89,7 +91,7 @@ def test_it_works_alone_without_extras(wheel: Path, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert Path(done.stdout.strip()).is_relative_to(tmp_path)
     installed = {path.name for path in (tmp_path / "venv").glob("lib/python*/site-packages/*")}
-    assert not installed & {"duckdb", "pyspark", "dagster", "airflow", "pandas"}
+    assert not installed & {"duckdb", "pyspark", "dagster", "airflow", "pandas", "rich", "pydantic"}
     command = [str(tmp_path / "venv/bin/delta-orch"), "snapshot", str(tmp_path / "table"), "--json"]
     shown = subprocess.run(command, capture_output=True, text=True, check=False)
     assert shown.returncode == 0, shown.stderr

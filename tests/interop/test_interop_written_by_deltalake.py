@@ -201,7 +201,7 @@ def test_a_constraint_with_a_column_in_double_quotes_is_not_passed_over(tmp_path
         lambda: table.overwrite(wrong),
     ):
         with pytest.raises(
-            InvalidExpressionError, match=r'"userId" in double quotes .* CHECK constraint c .* `userId`'
+            InvalidExpressionError, match=r'(?s)"userId" in double quotes .* CHECK constraint c .* `userId`'
         ):
             write()
     table.delete("n = 0")

@@ -77,15 +77,13 @@ def hostile(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 READS: list[Callable[[str], list[str]]] = [
     lambda t: ["snapshot", t],
-    lambda t: ["schema", t],
     lambda t: ["history", t],
     lambda t: ["files", t],
     lambda t: ["show", t],
     lambda t: ["show", t, "--where", f"day = '{NASTY}'"],
     lambda t: ["show", t, "--where", NASTY],
     lambda t: ["show", t, "--columns", NASTY],
-    lambda t: ["txn", "list", t],
-    lambda t: ["domain", "list", t],
+    lambda t: ["txns", t],
     lambda t: ["fsck", t],
     lambda t: ["changes", t],
     lambda t: ["explain", t, "--where", "id > 0"],

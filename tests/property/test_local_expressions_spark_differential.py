@@ -13,8 +13,9 @@ import pytest
 from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_functions import _NAMED, _TEMPLATES, _WITH_WORD
-from delta_orch.engines.local.sql_scalars import OPERATIONS
+from delta_orch.engines.local.sql_functions import FUNCTIONS as LOCAL_FUNCTIONS
+from delta_orch.engines.local.sql_functions import FUNCTIONS_WITH_WORD, TEMPLATES
+from delta_orch.engines.local.sql_operators import OPERATIONS
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_row_value
 from delta_orch.protocol.schema import parse_schema, serialize_schema
@@ -36,8 +37,9 @@ SCALARS: dict[str, list[str]] = {
         *(value.replace("…", ", ".join(f"{i}" for i in range(3, 80))) for value in (
             "i IN (…)", "i NOT IN (…, NULL)", "x IN (…, 0.1)", "l IN (…, 5e0, NULL)", "length(S) NOT IN (…)",
             "S IN (…)", "i IN ('5', …)", "d5 IN (…, 1.5)", "CASE WHEN i <> 0 THEN 10 DIV i IN (…) END",
-            "coalesce(upper(S) IN ('A', 'x,y', '', …), bo)",
-            "`we``ird` IN ('a', 'x,y', '\\\\', '', ' ', …)",
+        )),
+        *(value.replace("…", ", ".join(f"'{i}'" for i in range(3, 80))) for value in (
+            "coalesce(upper(S) IN ('A', 'x,y', '', …), bo)", "`we``ird` IN ('a', 'x,y', '\\\\', '', ' ', …)",
         )),
     ],
     "BETWEEN": ["length(S) BETWEEN 1 AND 2", "i BETWEEN b AND l", "day NOT BETWEEN '2013-01-01' AND '2013-01-02'"],
@@ -92,10 +94,7 @@ SCALARS: dict[str, list[str]] = {
         "CAST(NULL AS INT)", "CAST(day AS TIMESTAMP_NTZ)", "CAST(i AS DECIMAL(12,2))",
         "CAST(if(isnan(x) OR abs(x) > 1000, 0D, x) AS INT)", "CAST(if(abs(f) < 1000, f, -1.7F) AS BIGINT)",
     ],
-    "TRY_CAST": ["i::BIGINT", "try_cast(S AS INT)", "try_cast(concat(' ', i, '\\n') AS SMALLINT)", "try_cast(x AS INT)",
-                *(f"try_cast(S AS {kind})" for kind in ("DATE", "TIMESTAMP", "DECIMAL(5,1)", "DOUBLE", "BOOLEAN")),
-                "try_cast(l AS STRING)", "try_cast(day AS TIMESTAMP)", "try_cast(ts AS DATE)",
-                "try_cast(l AS DECIMAL(5,1))", "try_cast(d38 AS TINYINT)"],
+    "::": ["i::BIGINT"                ],
     "~": ["~i", "~b"],
     "Struct": ["named_struct('a', i, 'B', S)", "struct(i, S AS q)", "named_struct('a', named_struct('b', day))"],
     "Array": ["array(i, l, 3)", "array(S)", "size(array(1, i))", "size(array())", "array(NULL, S)",
@@ -125,7 +124,6 @@ SCALARS: dict[str, list[str]] = {
     "TimestampTrunc": ["date_trunc('YEAR', ts)", "date_trunc('month', day)", "date_trunc('WEEK', n)",
                        "date_trunc('DAY', ts)", "date_trunc('HOUR', ts)", "date_trunc('minute', n)",
                        "date_trunc('SECOND', ts)", "date_trunc('QUARTER', ts)"],
-    "Nvl2": ["nvl2(i, l, 0)", "nvl2(S, S, 'none')"],
     "DateDiff": ["datediff(day, DATE '2000-01-01')", "datediff(ts, day)", "datediff('2013-01-05', day)"],
     "DIV": ["i div 7", "l div 3", "i div -2"],
     "&": ["i & 5", "b & l"],
@@ -133,12 +131,9 @@ SCALARS: dict[str, list[str]] = {
     "^": ["i ^ sh"],
     "NullSafeNEQ": ["S IS DISTINCT FROM `we``ird`", "i IS NOT DISTINCT FROM 5"],
     "Floor": ["floor(if(abs(x) < 1e18, x, CAST('NaN' AS DOUBLE)))", "floor(if(abs(f) < 1e18, f, -0.5F))", "floor(d5)",
-              "floor(i)", "floor(d5, 1)", "floor(d5, 0)", "floor(if(abs(x) < 1e9, x, NULL), 2)", "floor(-2.25, 1)",
-              "floor(if(abs(f) < 1e6, f, NULL), 1)"],
+              "floor(i)",               ],
     "Ceil": ["ceil(if(abs(x) < 1e18, x, CAST('NaN' AS DOUBLE)))", "ceil(if(abs(f) < 1e18, f, -0.5F))", "ceil(d5)",
-             "ceiling(d38)", "ceil(d5, 1)", "ceil(b, 1)", "ceil(if(abs(x) < 1e9, x, NULL), 1)", "ceiling(2.21, 1)",
-             "ceil(d5, 9)", "ceil(l % 9, 0)"],
-    "StrPosition": ["position('b' IN S)"],
+             "ceiling(d38)",              ],
     "ILIKE": ["`we``ird` ILIKE 'A_'", "CAST(day AS STRING) ILIKE '2%'", "`we``ird` NOT ILIKE '%S'"],
     "Extract": [
         "extract(YEAR FROM day)", "extract(WEEK FROM ts)", "extract(DOW FROM day)", "extract(MINUTE FROM n)",
@@ -147,8 +142,8 @@ SCALARS: dict[str, list[str]] = {
                 ],
     "()": ["(b, S)", "(1, 'x')"],
     "and more": ["INTERVAL 1 DAY + if(year(day) < 9000, day, NULL)", "+i", "1 + +x", "bo AND S LIKE 'a%'",
-                 "like(S, 'a%')", "int(i)", "double(i)", "string(i)", "date(ts)",
-                 "boolean(i)", "timestamp(day)", "position('b', S)", "3 - -2", "i = 1 IS TRUE",
+                 "int(i)", "double(i)", "string(i)", "date(ts)",
+                 "boolean(i)", "timestamp(day)", "3 - -2", "i = 1 IS TRUE",
                  "i & 3 | 4 ^ 1"],
 }  # fmt: skip
 
@@ -158,61 +153,40 @@ FUNCTIONS: dict[str, list[str]] = {
     "isnotnull": ["isnotnull(S)"],
     "md5": ["md5(S)", "md5(bin)", "md5(NULL)"],
     "sha2": ["sha2(S, 256)", "sha2(bin, 0)"],
-    "hex": ["hex(S)", "hex(bin)", "hex(i)"],
     "last_day": ["last_day(day)"],
     "dayofweek": ["dayofweek(day)"],
-    "weekday": ["weekday(day)", "weekday(NULL)"],
     "dayofyear": ["dayofyear(ts)"],
     "weekofyear": ["weekofyear(day)"],
     "make_date": ["make_date(2013, 2, pmod(i, 28) + 1)"],
     "add_months": ["add_months(if(year(day) BETWEEN 50 AND 9000, day, NULL), b % 12)"],
-    "months_between": ["months_between(day, DATE '2013-02-28')", "months_between(ts, n)", "months_between(ts, day)"],
     "date_format": [
-        "date_format(day, 'yyyy-MM-dd')", "date_format(ts, 'yyyyMMdd HH:mm:ss.SSSSSS')",
-        "date_format(ts, 'E EEEE MMM MMMM d/M/yy h:hh a H m s SSS')", 'date_format(n, "yyyy\'T\'HH")',
-        "date_format(day, 'D DDD q y')",
-    ],
-    "from_unixtime": ["from_unixtime(b)", "from_unixtime(b * 100000L, 'yyyy-MM-dd')"],
-    "to_date": ["to_date(CAST(day AS STRING))", "to_date(date_format(day, 'yyyyMMdd'), 'yyyyMMdd')"],
-    "to_timestamp": ["to_timestamp(date_format(ts, 'dd.MM.yyyy HH:mm:ss'), 'dd.MM.yyyy HH:mm:ss')"],
+        "date_format(day, 'yyyy-MM-dd')", "date_format(ts, 'yyyyMMdd HH:mm:ss')",
+        'date_format(n, "yyyy\'T\'HH")',
+            ],
+    "to_date": ["to_date(CAST(day AS STRING))", ],
     "unix_timestamp": ["unix_timestamp(day)", "unix_timestamp(ts)",
-                       "unix_timestamp(CAST(day AS STRING), 'yyyy-MM-dd')",
-                       "unix_timestamp(timestamp_millis(-1500L))"],
-    "date_part": ["date_part('MONTH', day)", "date_part('dow', ts)"],
-    "repeat": ["repeat(S, 2)", "repeat(`we``ird`, b % 3)"],
+                                              "unix_timestamp(timestamp_millis(-1500L))"],
     "left": ["left(S, 2)", "left(S, b)"],
     "right": ["right(S, 2)", "right(S, b)"],
     "lpad": ["lpad(S, 3, 'xy')"],
     "rpad": ["rpad(S, 2)"],
-    "replace": ["replace(S, 'a', 'xy')", "replace(S, 'a')", "replace(S, '', 'q')", "replace(S, left(S, 1), `we``ird`)"],
+    "replace": ["replace(S, 'a', 'xy')", "replace(S, 'a')", ],
     "instr": ["instr(S, 'b')", "instr(S, '')"],
-    "locate": ["locate('b', S)", "locate('b', S, 2)", "locate(`we``ird`, S, 1)", "locate('', S, 3)"],
-    "concat_ws": ["concat_ws('-', S, i, `we``ird`)", "concat_ws(S, 'a', 'b')", "concat_ws('-')",
-                  "concat_ws('', if(bo, array(S), NULL))"],
+    "concat_ws": ["concat_ws('-', S, i, `we``ird`)", "concat_ws(S, 'a', 'b')",                   ],
     "split_part": ["split_part(S, 'b', 1)", "split_part(S, 'b', 2)"],
     "round": ["round(x, 1)", "round(x)", "round(f, 1)", "round(d5, 1)", "round(d38)", "round(i, 2)", "round(d5, 5)",
               "round(i % 100000, -1)", "round(b, -2)", "round(l % 1000, -3)", "round(d5, -1)", "round(d5, -3)",
               "round(-15, -1)", "round(i, -30)"],
-    "sign": ["sign(x)", "sign(i)", "signum(d5)"],
-    "sqrt": ["sqrt(x)", "sqrt(i)"],
     "pmod": ["pmod(i, 7)", "pmod(i, -7)"],
-    "nanvl": ["nanvl(x, 0)"],
-    "equal_null": ["equal_null(i, l)", "equal_null(S, NULL)"],
     "timestamp_seconds": ["timestamp_seconds(i % 100000)"],
     "timestamp_millis": ["timestamp_millis(i)"],
     "timestamp_micros": ["timestamp_micros(i)"],
-    "unix_seconds": ["unix_seconds(ts)", "unix_seconds(timestamp_millis(-1500L))", "unix_seconds(n)"],
-    "unix_millis": ["unix_millis(ts)", "unix_millis(timestamp_micros(-1500L))"],
-    "unix_micros": ["unix_micros(ts)"],
     "bigint": ["bigint(S = 'a')"],
     "smallint": ["smallint(b)"],
     "tinyint": ["tinyint(b)"],
     "float": ["float(x)"],
     "map": ["map('a', i, 'b', 5L)['a']", "map(1, st)[1]",
-            "map_keys(map('x', S, 'y', 'z'))"],
-    "map_keys": [],
-    "map_values": [],
-    "map_contains_key": [],
+            ],
     "array_contains": ["array_contains(array(b, NULL), l % 9)"],
     }  # fmt: skip
 
@@ -222,12 +196,10 @@ CONVERSIONS = [
     "num > k",
     "num IN (1, 2)", "k IN (num)", "num BETWEEN 1 AND 3", "CAST(dt AS DATE)", "to_date(dt)", "year(dt)",
     "dt = DATE '2013-01-05'", "dt < DATE '2013-02-01'", "CAST(tm AS TIMESTAMP)", "to_timestamp(tm)", "hour(tm)",
-    "CAST(substring(tm, 1, 4) AS TIMESTAMP_NTZ)", "CAST(dbl AS DOUBLE)", "CAST(dbl AS FLOAT)", "try_cast(dt AS DATE)",
-    "try_cast(tm AS TIMESTAMP)", "try_cast(dbl AS FLOAT)", "try_cast(num AS DECIMAL(2,1))", "try_cast(bl AS BOOLEAN)",
+    "CAST(substring(tm, 1, 4) AS TIMESTAMP_NTZ)", "CAST(dbl AS DOUBLE)", "CAST(dbl AS FLOAT)",
     "dbl = 1.5", "CAST(bl AS BOOLEAN)", "bl = true", "CASE WHEN size(arr) > 1 THEN arr[1] END", "size(arr)", "size(m)",
-    "CASE WHEN size(arr) > 1 THEN element_at(arr, 2) END", "array_contains(arr, 1)", "array_contains(arr, k)", "m['a']",
-    "m['zz']", "element_at(m, 'a')", "map_keys(m)", "map_values(m)", "map_contains_key(m, 'a')",
-    "element_at(if(size(arr) > 0, arr, NULL), -1)", "round(fx, 2)", "round(fx)", "round(fx, 1)",
+    "array_contains(arr, 1)", "array_contains(arr, k)", "m['a']",
+    "m['zz']",     "round(fx, 2)", "round(fx)", "round(fx, 1)",
     "round(big, 2)", "floor(fx)",
     "CAST(fx AS DECIMAL(20,2))", "CAST(fx AS DECIMAL(20,1))", "CAST(d30 AS DOUBLE)", "d30 * 2", "coalesce(num, k)",
     "CAST('-9999999999' AS DECIMAL(10,0)) * CAST('9999999999' AS DECIMAL(10,0)) * k",
@@ -328,7 +300,7 @@ def test_every_rule_has_its_expressions() -> None:
     texts = " ".join(text for texts in (*SCALARS.values(), *FUNCTIONS.values()) for text in texts) + " ".join(
         CONVERSIONS
     )
-    named = {*_NAMED, *_TEMPLATES, *_WITH_WORD}
+    named = {*LOCAL_FUNCTIONS, *TEMPLATES, *FUNCTIONS_WITH_WORD}
     assert {name for name in named if not re.search(rf"\b{name}\(", texts)} == set()
 
 
@@ -381,40 +353,26 @@ _HOSTILE = [
     "-.5", "5.", ".", "1.5.2", "9999", "99.95", "99.96", "1e", "0.5d", "inf", "-Infinity", "NaN", "nano", "yes", "F",
     "truth", "1 2", "2147483648", "+4", "\u0661", "2024-01-05 12:30:01.5+01:00", "1.", "true\t", "\n",
 ]  # fmt: skip
-_THEIRS = {
-    "DATE": ["+2024-01-05", "12024-01-05", "0000-01-01"], "DECIMAL(3,1)": ["1e1", "\u0661"],
-    "TIMESTAMP": ["2024-01-05 10:00:00 Europe/Paris", "12024-01-05", "T10:00", "10:00", "+2024-01-05"],
-    "DOUBLE": ["0x1p3", "-NaN"], "INT": [],
-    "BOOLEAN": [], "TIMESTAMP_NTZ": ["2024-01-05 10:00:00Z", "0000-01-01"], "FLOAT": ["0x1p3"],
-}  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", sorted(_THEIRS))
-def test_try_cast_of_text(spark: Any, kind: str) -> None:
-    """What only Spark reads is not null here, but raises."""
-
-    def told(rows: pa.Table) -> list[str | None]:
-        texts: list[str | None] = rows["c"].cast(pa.string()).to_pylist()
-        return texts
-
-    engine, query = LocalEngine(), f"SELECT s, try_cast(s AS {kind}) AS c FROM texts"
-    both = []
-    for texts in (_HOSTILE, _THEIRS[kind]):
-        rows = pa.table({"s": pa.array(texts, pa.string())})
-        spark.createDataFrame(rows).createOrReplaceTempView("texts")
-        wanted = dict(zip(texts, told(spark.sql(query).toArrow()), strict=True))
-        found = {}
-        for text in texts:
-            relation = computed(engine.relation(pa.table({"s": [text]})), f"try_cast(s AS {kind})")
-            try:
-                (found[text],) = told(engine.to_arrow(relation).rename_columns(["c"]))
-            except InvalidExpressionError as e:
-                assert "only the Spark engine reads" in str(e)
-        both.append((found, wanted))
-    (found, wanted), (theirs, read) = both
-    assert found == {text: value for text, value in wanted.items() if text in found}
-    assert len(found) > len(_HOSTILE) * 0.8
-    assert theirs == {} and None not in read.values()
+@pytest.mark.parametrize(
+    "kind", ["BOOLEAN", "DATE", "DECIMAL(3,1)", "DOUBLE", "FLOAT", "INT", "TIMESTAMP", "TIMESTAMP_NTZ"]
+)
+def test_cast_of_text(spark: Any, kind: str) -> None:
+    """Text becomes the value that it becomes in Spark, or raises."""
+    engine, rows = LocalEngine(), pa.table({"s": pa.array(_HOSTILE, pa.string())})
+    spark.createDataFrame(rows).createOrReplaceTempView("texts")
+    query = f"SELECT s, CAST(try_cast(s AS {kind}) AS STRING) AS c FROM texts"
+    expected = {row["s"]: row["c"] for row in spark.sql(query).toArrow().to_pylist()}
+    read: dict[str, str | None] = {}
+    for text in _HOSTILE:
+        relation = computed(engine.relation(pa.table({"s": [text]})), f"CAST(CAST(s AS {kind}) AS STRING)")
+        try:
+            (read[text],) = engine.to_arrow(relation).column(0).to_pylist()
+        except InvalidExpressionError as e:
+            assert "only the Spark engine reads" in str(e) or expected[text] is None
+    assert read == {text: expected[text] for text in read}
+    assert len(read) > 0.8 * sum(value is not None for value in expected.values())
 
 
 @pytest.mark.parametrize("text", ["CAST(0.1D + 0.2D AS STRING)", "CAST(1e22D AS STRING)", "concat(1e-5D, '')"])
@@ -436,7 +394,10 @@ def test_letters_that_change_otherwise_are_refused_while_the_query_runs(relation
 @pytest.mark.parametrize(
     "text",
     [
-        "hash(i)", "crc32(S)", "reverse(array())", "exp(x)", "sha2(S, 512)", "d38 * d38",
+        "hash(i)", "crc32(S)", "try_cast(S AS INT)", "repeat(S, 2)", "sqrt(x)",
+        "date_part('MONTH', day)", "replace(S, '', 'q')",
+        "to_date(S, 'yyyyMMdd')", "from_unixtime(b)", "hex(S)", "map_keys(map(1, i))",
+        "date_format(day, 'MMM')", "floor(d5, 1)", "reverse(array())", "exp(x)", "sha2(S, 512)", "d38 * d38",
         "S LIKE `we``ird`", "st < st",
         "map('a', 1) = map('a', 1)", "map('a', 1) <=> NULL", "NULL IN (1, DATE '2024-01-01')",
         "struct(i) = struct(S AS i)",

@@ -143,7 +143,7 @@ def without_the_package(master: str, scratch: Path) -> None:
     assert engine.to_arrow(scan.to_relation(engine)).num_rows == scan.to_arrow().num_rows
     by_format = spark.read.format("delta_orch").load(table.uri)
     for needs in (by_format.collect, lambda: spark.range(3).write.format("delta_orch").mode("append").save(table.uri)):
-        with pytest.raises(Exception, match=r"not installed on the Spark workers.*Install delta-orch") as raised:
+        with pytest.raises(Exception, match=r"(?s)not installed on the Spark workers.*Install delta-orch") as raised:
             needs()
         assert "No module named" not in str(raised.value)
         assert isinstance(explained(raised.value), MissingDependencyError)

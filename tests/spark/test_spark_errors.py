@@ -87,7 +87,7 @@ def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, conte
     size = adds.schema.get_field_index("size")
     adds = adds.set_column(size, "size", pa.array([len(content)]))
     # What is wrong with it, not which call found that out.
-    with pytest.raises(TableError, match=r"cannot be read\. .*[Pp]arquet") as caught:
+    with pytest.raises(TableError, match=r"cannot be read\.\n.*[Pp]arquet") as caught:
         engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
     assert "getResult" not in str(caught.value)
 

@@ -22,6 +22,7 @@ from tests.unit.test_engines_requests import (  # noqa: F401
     test_joins_that_choose_rows,
     test_outer_joins_of_a_small_side_that_is_kept,
     test_rows_tell_where_they_are,
+    test_windows,
 )
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]

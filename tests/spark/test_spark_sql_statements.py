@@ -22,17 +22,15 @@ CREATED = (
 SCRIPT = [
     "INSERT INTO t VALUES (1, 'a', DATE '2024-01-01'), (2, 'it''s; -- no', DATE '2024-01-02'), (3, NULL, NULL)",
     "UPDATE t AS x SET x.name = concat(x.name, ' x.name', `x`.name) WHERE X.id = 1",
-    "INSERT INTO t PARTITION (day = '2024-01-01') VALUES (4, 'p')",
-    "INSERT INTO t PARTITION (day = '2024-01-03') SELECT id + 20 AS i, name FROM t WHERE id = 4",
-    "INSERT INTO t PARTITION (day) (day, id) SELECT day, id + 10 AS i FROM t WHERE id = 4",
+    "INSERT INTO t VALUES (4, 'p', DATE '2024-01-01')",
+    "INSERT INTO t SELECT id + 20 AS i, name, DATE '2024-01-03' AS d FROM t WHERE id = 4",
+    "INSERT INTO t (day, id) SELECT day, id + 10 AS i FROM t WHERE id = 4",
     "INSERT INTO t BY NAME SELECT 'n' AS NAME, 5 AS id",
     "INSERT INTO t VALUES (6, DEFAULT, DATE '2024-05-05')",
-    "INSERT OVERWRITE TABLE t PARTITION (day = DATE'2024-01-01') SELECT 20 AS id, 'only' AS name",
+    "INSERT OVERWRITE TABLE t REPLACE WHERE day = DATE '2024-01-01' SELECT 20 AS a, 'only' AS b, DATE '2024-01-01'",
     "INSERT OVERWRITE t REPLACE WHERE day = '2024-01-02' SELECT 7 AS a, 'b' AS b, DATE '2024-01-02' AS c",
-    "INSERT OVERWRITE t PARTITION (day = NULL) VALUES (21, 'null')",
-    "INSERT INTO t REPLACE USING (day) SELECT id + 30 AS a, name, day FROM t WHERE day > '2024-02-01' OR day IS NULL",
-    "INSERT INTO t AS x REPLACE ON x.id = y.id - 30 OR x.id = y.id (SELECT id, name, day FROM t WHERE id > 35) AS y",
-    "WITH u AS (SELECT id + 100 AS id, name, day FROM t), w AS (SELECT * FROM u) INSERT INTO t SELECT * FROM w",
+    "INSERT OVERWRITE t REPLACE WHERE day IS NULL VALUES (21, 'null', NULL)",
+    "INSERT INTO t WITH u AS (SELECT id + 100 AS id, name, day FROM t), w AS (SELECT * FROM u) SELECT * FROM w",
     "WITH u AS (SELECT id FROM t WHERE id > 110) MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE",
     "MERGE INTO t USING (SELECT id + 1 AS id, 'm' AS name, day FROM t WHERE id < 8) x ON t.id = x.id "
     "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *",
@@ -101,15 +99,3 @@ def test_a_predicate_is_about_what_stands_behind_the_table(
     table.append(pa.table({"id": [1, 1, 2, 2], "day": ["a", "a", "b", "b"], "v": [4, 5, 6, 7]}))
     answer: Any = delta_orch.sql(query, engine=classic, tables={"t": table})
     assert [tuple(row) for row in answer.collect()] == expected
-
-
-def test_row_ids_are_those_of_the_local_engine(classic: SparkEngine, tmp_path: Path) -> None:
-    table = DeltaTable(tmp_path)
-    table.create(SCHEMA, properties={"delta.enableRowTracking": "true"})
-    table.append(pa.table({"id": [1, 2, 3], "name": ["a", "b", "c"]}))
-    table.update({"name": "'z'"}, where="id = 2")
-    query = "SELECT x.*, _metadata.row_id, _metadata.row_commit_version AS v FROM t x WHERE x._metadata.row_id > 0"
-    answer: Any = delta_orch.sql(query, engine=classic, tables={"t": table})
-    expected = rows_of(delta_orch.sql(query, engine="local", tables={"t": table}))
-    assert rows_of(pa.table(answer.toArrow())) == expected
-    assert len(expected) == 2

@@ -49,11 +49,9 @@ def uri(tmp_path: Path) -> str:
 
 
 def test_snapshot(cli: Any, uri: str) -> None:
-    shown = cli("snapshot", uri, "--files")
+    shown = cli("snapshot", uri)
     assert shown.code == 0
     assert "[bold]of 2013" in shown.stdout
-    for path in DeltaTable(uri).snapshot().files(["path"]).column("path").to_pylist():
-        assert path in shown.stdout
     described = cli("snapshot", uri, "--json").json
     snapshot = DeltaTable(uri).snapshot()
     assert described["version"] == 1
@@ -68,17 +66,7 @@ def test_snapshot(cli: Any, uri: str) -> None:
     }
     assert described["txns"] == {"job": 7}
     assert (described["num_files"], described["size_bytes"]) == (4, snapshot.size_bytes)
-    assert "files" not in described
-
-
-def test_snapshot_of_a_version_with_files(cli: Any, uri: str) -> None:
-    described = cli("snapshot", uri, "--version", 0, "--files", "--json").json
-    assert described["version"] == 0
-    assert len(described["files"]) == 3
-    by_day = {f["partition_values"]["day"]: f for f in described["files"]}
-    assert set(by_day) == {"a", "b", None}
-    assert by_day["b"]["stats"]["numRecords"] == 1
-    assert by_day["b"]["size"] > 0
+    assert cli("snapshot", uri, "--version", 0, "--json").json["num_files"] == 3
 
 
 def test_read(cli: Any, uri: str, tmp_path: Path) -> None:
@@ -169,9 +157,9 @@ def test_history_and_txns(cli: Any, uri: str) -> None:
     ]
     assert len(cli("history", uri, "--limit", 1, "--json").json) == 1
     assert "WRITE" in cli("history", uri).stdout
-    (txn,) = cli("txn", "list", uri, "--json").json
+    (txn,) = cli("txns", uri, "--json").json
     assert (txn["app_id"], txn["version"]) == ("job", 7)
-    assert "job" in cli("txn", "list", uri).stdout
+    assert "job" in cli("txns", uri).stdout
 
 
 def test_maintenance(cli: Any, uri: str) -> None:
@@ -200,30 +188,9 @@ def test_a_dry_run_of_optimize(cli: Any, uri: str) -> None:
     assert DeltaTable(uri).version() == 1
 
 
-def test_domains(cli: Any, uri: str) -> None:
-    assert cli("domain", "set", uri, "com.example.a", "x").stderr.startswith("error[INVALID_REQUEST]: ")
-    assert cli("alter", "add-feature", uri, "domainMetadata").code == 0
-    tried = cli("domain", "set", uri, "com.example.a", "x", "--dry-run", "--json").json
-    assert (tried["version"], tried["dry_run"]) == (3, True)
-    assert {"domainMetadata": {"domain": "com.example.a", "configuration": "x", "removed": False}} in tried["actions"]
-    assert cli("domain", "set", uri, "com.example.a", "[x]", "--isolation", "Serializable").stdout == (
-        "Version 3 committed\n"
-    )
-    listed = cli("domain", "list", uri, "--json").json
-    assert listed == [{"domain": "com.example.a", "configuration": "[x]"}]
-    assert "[x]" in cli("domain", "list", uri).stdout
-    assert cli("domain", "list", uri, "--version", 2, "--json").json == []
-    assert cli("domain", "remove", uri, "com.example.a", "--json").json["version"] == 4
-    assert cli("domain", "remove", uri, "com.example.a", "--json").json["skipped"]
-    assert "no domain com.example.a" in cli("domain", "remove", uri, "com.example.a").stdout
-    for arguments in (("set", uri, "delta.rowTracking", "x"), ("remove", uri, "delta.rowTracking")):
-        assert cli("domain", *arguments).stderr.startswith("error[INVALID_REQUEST]: ")
-    assert DeltaTable(uri).version() == 4
-
-
 def test_txns_of_a_version(cli: Any, uri: str) -> None:
     DeltaTable(uri).append(pa.table({"day": ["a"], "id": [5]}), txn=("job", 8))
-    assert [cli("txn", "list", uri, "--version", v, "--json").json[0]["version"] for v in (0, 1, 2)] == [7, 7, 8]
+    assert [cli("txns", uri, "--version", v, "--json").json[0]["version"] for v in (0, 1, 2)] == [7, 7, 8]
 
 
 @pytest.mark.parametrize(
@@ -234,7 +201,6 @@ def test_txns_of_a_version(cli: Any, uri: str) -> None:
         (["snapshot", "{uri}", "--timestamp", "1999-01-01"], "TIMESTAMP_OUT_OF_RANGE"),
         (["snapshot", "{uri}", "--timestamp", "noon"], "INVALID_REQUEST"),
         (["snapshot", "nowhere://x"], "UNSUPPORTED_STORE"),
-        (["snapshot", "{uri}", "-o", "secret"], "INVALID_REQUEST"),
         (["read", "{uri}", "--output", "{tmp}/o", "--columns", "nope"], "COLUMN_NOT_FOUND"),
         (["read", "{uri}", "--output", "{tmp}/o", "--where", "day ="], "INVALID_EXPRESSION"),
         (["read", "{uri}", "--output", "{tmp}/no/o"], "STORAGE_ERROR"),
@@ -242,7 +208,7 @@ def test_txns_of_a_version(cli: Any, uri: str) -> None:
         (["changes", "{uri}", "--from", "9", "--output", "{tmp}/o"], "VERSION_NOT_FOUND"),
         (["vacuum", "{uri}", "--retention-hours", "0"], "INVALID_REQUEST"),
         (["optimize", "{uri}", "--where", "id = 1"], "INVALID_EXPRESSION"),
-        (["txn", "list", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
+        (["txns", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
         (["history", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
         (["checkpoint", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
     ],
@@ -253,7 +219,7 @@ def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: 
     assert failed.code == 1
     assert failed.stdout == ""
     assert failed.stderr.startswith(f"error[{code}]: ")
-    assert failed.stderr.count("\n") == 1
+    assert 1 <= failed.stderr.count("\n") <= 3 and "\n\n" not in failed.stderr
     assert "secret" not in failed.stderr
     as_json = cli(*arguments, "--json")
     assert (as_json.code, as_json.stderr) == (1, "")
@@ -269,7 +235,9 @@ def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: 
     [
         ["snapshot"],
         ["nonsense"],
-        ["alter", "x"],
+        ["snapshot", "x", "-o", "secret"],
+        ["show", "x", "--engine", "flink"],
+        ["show", "x", "--columns", "`open"],
         ["--what"],
         ["snapshot", "x", "y"],
         ["show", "x", "-n", "-1"],
@@ -282,26 +250,26 @@ def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: 
 def test_command_lines_that_make_no_sense(cli: Any, arguments: list[str]) -> None:
     failed = cli(*arguments)
     assert failed.code == 2
-    assert failed.stderr.startswith("error[USAGE]: ")
+    assert failed.stdout == ""
+    assert failed.stderr.startswith("error[USAGE]: ") and failed.stderr.count("\n") == 1
+    assert "secret" not in failed.stderr
     assert cli(*arguments, "--json").json["error"]["code"] == "USAGE"
 
 
 def test_options_stand_anywhere_and_values_may_begin_with_a_dash(cli: Any, uri: str) -> None:
     assert cli("show", "--json", "--limit", 1, uri, "--where", "-id < -3").json["rows"] == [{"day": "a", "id": 4}]
-    assert cli("alter", "add-constraint", "--dry-run", uri, "--", "low", "-id < 0").code == 0
-    assert cli("alter", "cluster-by", uri, "--dry-run", "id", "--json").json["error"]["code"] == "INVALID_REQUEST"
+    assert cli("sql", "--dry-run", "--", f"DELETE FROM delta.`{uri}` WHERE -id < -3").code == 0
 
 
-@pytest.mark.parametrize("arguments", [[], ["alter"], ["txn"], ["domain", "--help"], ["--help"], ["read", "--help"]])
+@pytest.mark.parametrize("arguments", [[], ["--help"], ["-h"], ["read", "--help"], ["sql", "-h"]])
 def test_help(cli: Any, arguments: list[str]) -> None:
     shown = cli(*arguments)
-    assert shown.code == (0 if "--help" in arguments else 2)
-    assert shown.stdout.startswith("usage: delta-orch")
-    assert shown.stderr == ""
+    assert (shown.code, shown.stderr) == (0, "")
+    assert shown.stdout.startswith("Usage: delta-orch")
 
 
 def test_a_command_that_is_almost_right(cli: Any) -> None:
-    assert "Did you mean snapshot?" in cli("snapshto", "x").stderr
+    assert "Did you mean 'snapshot'?" in cli("snapshto", "x").stderr
 
 
 def test_values_do_not_steer_the_terminal(cli: Any, tmp_path: Path) -> None:
@@ -317,7 +285,7 @@ def test_a_defect_is_told_as_one(cli: Any, uri: str, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(DeltaTable, "snapshot", broken)
     failed = cli("snapshot", uri)
     assert (failed.code, failed.stdout) == (70, "")
-    assert failed.stderr.startswith("error[INTERNAL]: ZeroDivisionError: by zero. ")
+    assert failed.stderr.startswith("error[INTERNAL]: ZeroDivisionError: by zero.\nThis is a defect")
     assert cli("snapshot", uri, "--json").json["error"]["code"] == "INTERNAL"
     monkeypatch.setenv("DELTA_ORCH_TRACEBACK", "1")
     with pytest.raises(ZeroDivisionError):

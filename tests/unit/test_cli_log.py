@@ -54,7 +54,6 @@ def test_checkpoint(cli: Any, table: DeltaTable) -> None:
     assert "5.checkpoint.parquet" in names(table)
     code, answer = cli("checkpoint", table.uri, "--v2", "--json")
     assert (code, answer["error"]["code"]) == (1, "INVALID_REQUEST")
-    assert cli("checkpoint", table.uri, "--v2", "--classic", "--json")[0] == 2
     with pytest.raises(InvalidRequestError):
         table.checkpoint("newest")  # type: ignore[arg-type]
     with pytest.raises(InvalidRequestError):

@@ -1,4 +1,4 @@
-"""The commands that show what is in a table: `show`, `schema`, `files`, `explain`, and the options of reading."""
+"""The commands that show what is in a table: `show`, `files`, `explain`, and the options of reading."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import click
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.cli.arguments import parse_columns
+from delta_orch.cli.app import COLUMNS
 from delta_orch.cli.main import run
-from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.types import LONG, VARIANT, ArrayType, StructField, StructType
 from delta_orch.variant import json_to_variant
@@ -143,43 +143,16 @@ def test_changes_under_an_older_schema_and_where_the_feed_was_off(cli: Any, tmp_
     assert pq.read_table(output)["id"].to_pylist() == [1, 3]
 
 
-def test_schema_is_a_tree(cli: Any, tmp_path: Path) -> None:
-    schema = pa.schema(
-        [
-            pa.field("id", pa.int64(), nullable=False),
-            ("day", pa.string()),
-            ("m", pa.map_(pa.string(), pa.list_(pa.struct([pa.field("[x]", pa.int32(), nullable=False)])))),
-        ]
-    )
-    table = DeltaTable(tmp_path / "t")
-    table.create(schema, partition_by=["day"])
-    _, out, _ = cli("schema", tmp_path / "t")
-    lines = [line.lstrip("│├└─ ") for line in out.splitlines()]
-    assert lines[0] == f"{table.uri} version 0"
-    assert lines[1:] == [
-        "id: long NOT NULL",
-        "day: string (partition column)",
-        "m: map",
-        "key: string NOT NULL",
-        "value: array",
-        "element: struct",
-        "[x]: integer NOT NULL",
-    ]
-    described = json.loads(cli("schema", tmp_path / "t", "--json")[1])
-    assert described["partition_columns"] == ["day"]
-    assert described["schema"] == json.loads(table.snapshot().metadata.schema_string)
-
-
 def test_files_tell_their_statistics(cli: Any, uri: str) -> None:
     listed = json.loads(cli("files", uri, "--json")[1])
-    assert [f["partition_values"] for f in listed["files"]] == [{"day": "a"}, {"day": "b"}]
-    assert listed["files"][0]["stats"]["maxValues"]["id"] == 2
-    assert listed["files"][0]["deletion_vector"] is None
+    assert [f["partition"] for f in listed["files"]] == [{"day": "a"}, {"day": "b"}]
+    assert listed["files"][0]["max"]["id"] == 2
+    assert (listed["files"][0]["num_records"], listed["files"][0]["num_deleted"]) == (2, 0)
     _, out, _ = cli("files", uri)
-    assert "id 1…2" in out and "day=b" in out
+    assert "day=b" in out and listed["files"][0]["path"] in out
     assert out.splitlines()[-1].startswith("2 files of version 0, ")
     only = json.loads(cli("files", uri, "--where", "id > 2", "--json")[1])["files"]
-    assert [f["partition_values"]["day"] for f in only] == ["b"]
+    assert [f["partition"]["day"] for f in only] == ["b"]
     assert len(json.loads(cli("files", uri, "--limit", 1, "--json")[1])["files"]) == 1
 
 
@@ -192,20 +165,20 @@ def test_what_other_writers_say_of_files_is_shown_as_far_as_it_goes(
     made.create(ROWS.select(["id"]).schema)
     add = made.add("f.parquet", ROWS.select(["id"]))
     made.commit(replace(add, stats=stats, modification_time=time_ms), Txn("a", 1, time_ms))
-    for command in (["files"], ["snapshot", "--files"], ["txn", "list"], ["show"], ["explain", "--where", "id > 1"]):
+    for command in (["files"], ["snapshot"], ["txns"], ["show"], ["explain", "--where", "id > 1"]):
         assert cli(*command, made.root)[0] == 0
         assert cli(*command, made.root, "--json")[0] == 0
-    (file,) = json.loads(cli("snapshot", made.root, "--files", "--json")[1])["files"]
-    assert (file["stats"], file["modification_time"]) == (None, time_ms)
-    assert f"{time_ms} ms since the epoch" in cli("files", made.root)[1]
+    (file,) = json.loads(cli("files", made.root, "--json")[1])["files"]
+    assert file["num_records"] is None
+    assert f"{time_ms} ms since the epoch" in cli("txns", made.root)[1]
 
 
 def test_files_of_mapped_columns_go_by_logical_names(cli: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "mapped")
     table.append(ROWS, properties={"delta.columnMapping.mode": "name"})
     (file,) = json.loads(cli("files", table.uri, "--json")[1])["files"]
-    assert set(file["stats"]["minValues"]) <= set(ROWS.column_names)
-    assert set(file["stats"]["nullCount"]) == set(ROWS.column_names)
+    assert set(file["min"]) <= set(ROWS.column_names)
+    assert set(file["null_count"]) == set(ROWS.column_names)
 
 
 def test_explain(cli: Any, uri: str) -> None:
@@ -243,18 +216,15 @@ def test_read_and_changes_on_spark(cli: Any, spark: Any, uri: str, tmp_path: Pat
     [
         (["show", "{tmp}/nothing"], "TABLE_NOT_FOUND"),
         (["show", "{uri}", "--columns", "nope"], "COLUMN_NOT_FOUND"),
-        (["show", "{uri}", "--columns", "`open"], "INVALID_REQUEST"),
-        (["schema", "{uri}", "--version", "7"], "VERSION_NOT_FOUND"),
         (["files", "{uri}", "--where", "nope = 1"], "COLUMN_NOT_FOUND"),
         (["explain", "{uri}", "--where", "id ="], "INVALID_EXPRESSION"),
-        (["read", "{uri}", "--engine", "flink", "--output", "{tmp}/o"], "INVALID_REQUEST"),
     ],
 )
 def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: str) -> None:
     arguments = [a.format(uri=uri, tmp=tmp_path) for a in arguments]
     status, out, err = cli(*arguments)
     assert (status, out) == (1, "")
-    assert err.startswith(f"error[{code}]: ") and err.count("\n") == 1
+    assert err.startswith(f"error[{code}]: ") and 1 <= err.count("\n") <= 3
     assert json.loads(cli(*arguments, "--json")[1])["error"]["code"] == code
     assert not (tmp_path / "o").exists()
 
@@ -262,19 +232,24 @@ def test_errors(cli: Any, uri: str, tmp_path: Path, arguments: list[str], code: 
 @pytest.mark.parametrize(
     ("text", "names"),
     [
-        (None, None),
         ("", []),
         ("a", ["a"]),
-        (" a , b c ,d.e,f`g", ["a", "b c", "d.e", "f`g"]),
-        ("`a,b`,`c``d`, `e`", ["a,b", "c`d", "e"]),
-        ("a.`b,c`.d, `x`.y ,`p.q`.`r`", ["a.`b,c`.d", "`x`.y", "`p.q`.`r`"]),
+        (" a , b c,d.e", ["a", "`b c`", "d.e"]),
+        ("`a,b`,`c``d`, `e`", ["`a,b`", "`c``d`", "e"]),
+        ("a.`b,c`.d, `x`.y ,`p.q`.`r`", ["a.`b,c`.d", "x.y", "`p.q`.r"]),
     ],
 )
-def test_names_on_the_command_line(text: str | None, names: list[str] | None) -> None:
-    assert parse_columns(text) == names
+def test_names_on_the_command_line(text: str, names: list[str]) -> None:
+    @click.command
+    @COLUMNS
+    def echo(columns: list[str]) -> list[str]:
+        return columns
+
+    assert echo.main(["--columns", text], standalone_mode=False) == names
 
 
 @pytest.mark.parametrize("text", [",a", "a,,b", "`a", "`a`b"])
-def test_lists_that_are_none(text: str) -> None:
-    with pytest.raises(InvalidRequestError):
-        parse_columns(text)
+def test_lists_that_are_none(cli: Any, uri: str, text: str) -> None:
+    code, out, err = cli("show", uri, "--columns", text)
+    assert (code, out) == (2, "")
+    assert "is not a list of names" in err

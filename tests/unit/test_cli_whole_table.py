@@ -1,4 +1,4 @@
-"""The commands restore, clone, convert, purge and repair."""
+"""The commands that take a table as a whole."""
 
 from __future__ import annotations
 
@@ -37,14 +37,13 @@ def test_from_files_to_a_clone_and_back(tmp_path: Path, capsys: pytest.CaptureFi
     assert call("restore", root) == 2
     assert call("restore", root, "--version", 0, "--dry-run") == 0
     assert ids(root) == [1, 2, 3]
-    assert call("clone", root, copy, "--property", "owner=me", "--version", 0) == 0
-    assert call("clone", root, copy) == 1
-    assert call("clone", root, copy, "--replace", "--deep") == 0
+    clone = f"TABLE delta.`{copy}` DEEP CLONE delta.`{root}`"
+    assert call("sql", f"CREATE {clone}") == 0
+    assert call("sql", f"CREATE {clone}") == 1
+    assert call("sql", f"CREATE OR REPLACE {clone}") == 0
     assert ids(copy) == [1, 2, 3]
     assert call("restore", root, "--version", 0) == 0
     assert ids(root) == [1, 2]
-    assert call("purge", root) == 0
-    assert "Nothing to purge" in capsys.readouterr().out
     assert call("optimize", copy, "--zorder-by", "id") == 0
     assert call("optimize", copy, "--full") == 1
 
@@ -62,9 +61,10 @@ def test_files_that_are_gone_and_versions_to_keep(tmp_path: Path, capsys: pytest
     assert table.snapshot(1).scan().to_arrow().num_rows == 2
     with pytest.raises(MissingFileError):
         table.snapshot(2).scan().to_arrow()
-    assert call("repair", root) == 0 and "No file is gone" in capsys.readouterr().out
     [gone] = table.snapshot().files(["path"])["path"].to_pylist()
     (root / gone).unlink()
-    assert call("repair", root, "--dry-run") == 0 and gone in capsys.readouterr().out
-    assert call("repair", root) == 0 and "1 files left" in capsys.readouterr().out
+    assert call("fsck", root, "--check") == 1 and gone in capsys.readouterr().out
+    repair = f"FSCK REPAIR TABLE delta.`{root}`"
+    assert call("sql", repair, "--dry-run") == 0 and "1 remove" in capsys.readouterr().out
+    assert call("sql", repair) == 0
     assert ids(root) == []

@@ -153,8 +153,6 @@ def test_the_command_line(table: DeltaTable, capsys: pytest.CaptureFixture[str])
         "positive=id > 0",
     ):
         assert part in text, part
-    tree = printed("schema", table.uri)
-    assert '"delta.generationExpression":"id * 2"' in tree
 
 
 GOLDEN_DETAILS = {

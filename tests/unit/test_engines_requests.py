@@ -12,13 +12,23 @@ import pyarrow.parquet as pq
 import pytest
 
 from delta_orch import DeltaTable
-from delta_orch.engines.base import ComputedColumn, Engine, JoinKind, JoinSide, Measure, Relation, join_schema
+from delta_orch.engines.base import (
+    ComputedColumn,
+    Engine,
+    JoinKind,
+    JoinSide,
+    Measure,
+    Relation,
+    WindowColumn,
+    join_schema,
+)
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.scan_plan import ScanPlan, with_row_addresses
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError, UnsupportedExpressionError
-from delta_orch.expressions.nodes import Column
+from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.expressions.parse import parse_expression, parse_value
 from delta_orch.expressions.resolve import resolve_expression
+from delta_orch.protocol.types import LONG
 from tests.harness.row_deletion import delete_rows
 
 TARGET = pa.table({"id": [1, 2, 2, None], "v": ["a", "b", "c", "d"], "n": [1.5, None, 2.5, 4.0]})
@@ -121,6 +131,32 @@ def test_aggregates(engine: Engine) -> None:
     nothing = engine.filter(rows, resolve_expression(parse_expression("id = 9"), engine.schema(rows)))
     assert rows_of(engine, engine.aggregate(nothing, [], measures[:3])) == [(0, 0, None)]
     assert rows_of(engine, engine.aggregate(nothing, columns(id="id"), measures)) == []
+
+
+def test_windows(engine: Engine) -> None:
+    """The first row of each group, and what stands before and behind a row; nulls are one group, and come first."""
+    rows = engine.relation(pa.table({"k": [1, 1, None, 1, None], "at": [3, 1, 5, None, 4], "v": list("abcde")}))
+    key, at, value = Column(("k",)), Column(("at",)), Column(("v",))
+    added = [
+        WindowColumn("number", "row_number"),
+        WindowColumn("before", "lag", value),
+        WindowColumn("behind", "lead", at),
+    ]
+    numbered = engine.window(rows, [key], [at], added)
+    assert engine.schema(numbered).names == ("k", "at", "v", "number", "before", "behind")
+    assert rows_of(engine, numbered) == [
+        (1, 1, "b", 2, "d", 3),
+        (1, 3, "a", 3, "b", None),
+        (1, None, "d", 1, None, 1),
+        (None, 4, "e", 1, None, 5),
+        (None, 5, "c", 2, "e", None),
+    ]
+    first = engine.filter(numbered, Comparison("=", Column(("number",)), Literal(1, LONG)))
+    assert rows_of(engine, engine.project(first, columns(v="v"))) == [("d",), ("e",)]
+    whole = engine.window(rows, [], [at, key], [WindowColumn("n", "row_number")])
+    assert sorted(row[3] for row in rows_of(engine, whole)) == [1, 2, 3, 4, 5]
+    with pytest.raises(InvalidRequestError):
+        engine.window(rows, [key], [at], [WindowColumn("AT", "row_number")])
 
 
 def test_rows_tell_where_they_are(engine: Engine, tmp_path: Path) -> None:

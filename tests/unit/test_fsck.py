@@ -79,7 +79,7 @@ def test_missing_and_cut_files_are_named(builder: LogBuilder) -> None:
     report = _fsck(builder)
     assert not report.ok
     assert {(p.code, p.path) for p in report.problems} == {("MISSING_FILE", "f%201"), ("CORRUPT_DATA", "f%204")}
-    assert any("has 2 bytes. The log says 4." in p.message for p in report.problems)
+    assert any("has 2 bytes.\nThe log says 4." in p.message for p in report.problems)
 
 
 def test_a_path_that_leaves_the_table_is_an_error(builder: LogBuilder) -> None:

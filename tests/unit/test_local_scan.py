@@ -254,6 +254,29 @@ def test_small_files_that_are_not_alike(table: Table) -> None:
     assert table.read(schema, "p", columns=("p",)) == [{"p": row["p"]} for row in expected]
 
 
+def test_small_files_that_repeat_short_texts_are_read_once_and_together(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for n in range(40):
+        table.add(pa.table({"s": [f"v{n}"] * 50}))
+    opened: list[str] = []
+    ensure = parquet_read.ensure_regular_file
+    monkeypatch.setattr(parquet_read, "ensure_regular_file", lambda path: [ensure(path), opened.append(path)])
+    (batch,) = ENGINE.to_reader(ENGINE.scan(table.plan(schema_of(s=STRING))))
+    assert batch.column("s").to_pylist() == [f"v{n}" for n in range(40) for _ in range(50)]
+    assert len(opened) == len(set(opened)) == 40
+
+
+def test_texts_of_a_file_that_repeats_them_very_often_stay_in_bounds(table: Table) -> None:
+    """Its dictionary looks short: one text is long, and nearly all rows have it."""
+    table.add(
+        pa.table({"s": ["y" * 50_000] * 5_000 + [str(n) for n in range(1_000)]}), dictionary_pagesize_limit=1 << 20
+    )
+    sizes = [batch.nbytes for batch in ENGINE.to_reader(ENGINE.scan(table.plan(schema_of(s=STRING))))]
+    assert sum(sizes) > 250_000_000
+    assert max(sizes) <= parquet_read.BATCH_BYTES
+
+
 @pytest.mark.parametrize("text", [pa.array([b"\xff"]), pa.array([[1.5]])], ids=["not UTF-8", "another type"])
 def test_the_one_of_many_files_that_does_not_fit_is_named(table: Table, text: pa.Array) -> None:
     for n in range(64):

@@ -21,7 +21,8 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.incremental_step import IncrementalStep as Step
+from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.table.schema_evolution import SchemaMode
 

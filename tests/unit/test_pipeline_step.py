@@ -24,7 +24,8 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Column, Comparison, Literal
 from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.incremental import IncrementalReader
-from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.incremental_step import IncrementalStep as Step
+from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import AIRFLOW, INCREMENTAL, OPS, asset_owner
 from delta_orch.pipeline.unit import Attempt, Unit
@@ -356,7 +357,7 @@ def test_the_owner_of_a_table_replaces_its_rows(
             step.run(lambda: rows("b"))
             assert (days(table), table.version()) == (["b"], version + 1)
             continue
-        with pytest.raises(InvalidRequestError, match=f"not for {other} to write.*belongs to {owner}"):
+        with pytest.raises(InvalidRequestError, match=f"(?s)not for {other} to write.*belongs to {owner}"):
             step.run(not_called)
         added = a_step(table, "append", owner=other, attempt=Attempt((Unit("w", "other"),), 2, "r"))
         if OPS in (owner, other):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,8 +22,12 @@ from delta_orch.errors import (
     RedoNotPossibleError,
 )
 from delta_orch.expressions.nodes import Column, Comparison, Literal
+from delta_orch.expressions.tree import any_of
+from delta_orch.log.files.commit_reader import Commit
+from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
-from delta_orch.pipeline.step import Mode, Step
+from delta_orch.pipeline.incremental_step import IncrementalStep as Step
+from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.unit import Attempt, OnRedo, Unit
 from delta_orch.verbs.units import undo
@@ -103,34 +108,205 @@ def test_what_a_redo_does_is_chosen(tmp_path: Path, on_redo: OnRedo, expected: l
         assert ids_of(table) == [4]
 
 
-MOVING: dict[str, Callable[[DeltaTable], object]] = {
+CHANGING: dict[str, Callable[[DeltaTable], object]] = {
     "OPTIMIZE": lambda table: table.optimize(),
     "DELETE": lambda table: table.delete("id = 1"),
     "UPDATE": lambda table: table.update({"id": "id + 100"}, where="id = 2"),
 }
 
 
-@pytest.mark.parametrize("name", MOVING)
+@pytest.mark.parametrize("name", CHANGING)
 @pytest.mark.parametrize("vectors", ["true", "false"])
-def test_rows_that_others_have_moved_are_refused_or_named_by_their_column(
-    tmp_path: Path, name: str, vectors: str
+@pytest.mark.parametrize("ways", WAYS)
+def test_rows_are_found_while_their_files_hold_no_others(
+    tmp_path: Path, name: str, vectors: str, ways: dict[str, Any]
 ) -> None:
-    properties: dict[str, Any] = {"options": {"properties": {"delta.enableDeletionVectors": vectors}}}
-    for ways in WAYS:
-        table = DeltaTable(tmp_path / f"{len(ways)}")
-        write(table, 7, [1, 2], **ways, **properties)
-        write(table, 7, [9], "tuesday", **ways)
-        MOVING[name](table)
-        is_exact = bool(ways) or (name == "DELETE" and vectors == "true")
-        before = ids_of(table)
-        if is_exact:
-            write(table, 8, [3], **ways)
-            assert ids_of(table) == [3, 9]
-            continue
-        with pytest.raises(RedoNotPossibleError, match=f"{name} in version") as caught:
-            step(table, 8, **ways).run(not_asked)
-        assert caught.value.context["operation"] == name
-        assert ids_of(table) == before
+    """A file that is written of files of one unit keeps its tag. A column tells the unit of each row."""
+    table = DeltaTable(tmp_path / "t")
+    write(table, 7, [1, 2], **ways, options={"properties": {"delta.enableDeletionVectors": vectors}})
+    write(table, 7, [9], "tuesday", **ways)
+    CHANGING[name](table)
+    if ways or name != "OPTIMIZE":
+        write(table, 8, [3], **ways)
+        assert ids_of(table) == [3, 9]
+        return
+    before = ids_of(table)
+    with pytest.raises(RedoNotPossibleError, match="OPTIMIZE in version") as caught:
+        step(table, 8).run(not_asked)
+    assert (caught.value.context["operation"], ids_of(table)) == ("OPTIMIZE", before)
+
+
+def test_a_compaction_of_the_files_of_one_unit_is_followed(tmp_path: Path) -> None:
+    """Beside files of several units that it merges in another partition: the counts of rows tell."""
+    table = DeltaTable(tmp_path / "t")
+
+    def put(order: int, part: str, ids: list[int], day: int, **how: Any) -> StepReport:
+        rows = pa.table({"id": pa.array(ids, pa.int64()), "day": pa.array([day] * len(ids))})
+        return step(table, order, part, options={"partition_by": ["day"]}, **how).run(lambda: rows)
+
+    put(1, "monday", [1, 2], 1)
+    put(2, "monday", [3], 1, on_redo="add")
+    put(1, "tuesday", [4], 2)
+    put(1, "wednesday", [5], 2)
+    table.optimize()
+    assert table.snapshot().num_files == 2
+    table.delete("id = 2")
+    assert put(3, "monday", [6], 1).outcome == "replaced"
+    assert ids_of(table) == [4, 5, 6]
+    with pytest.raises(RedoNotPossibleError, match="OPTIMIZE in version"):
+        put(2, "tuesday", [7], 2)
+    assert ids_of(table) == [4, 5, 6]
+
+
+def test_a_compaction_by_another_client_names_no_unit(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 1, [1])
+    write(table, 2, [2], on_redo="add")
+    version = table.optimize().version
+    path = tmp_path / "t" / "_delta_log" / f"{version:020d}.json"
+    actions = [json.loads(line) for line in path.read_text().splitlines()]
+    for action in actions:
+        action.get("add", {}).pop("tags", None)
+        action.get("commitInfo", {}).pop("effect", None)
+    path.write_text("".join(json.dumps(action) + "\n" for action in actions))
+    with pytest.raises(RedoNotPossibleError, match="OPTIMIZE in version"):
+        step(DeltaTable(tmp_path / "t"), 3).run(not_asked)
+
+
+def test_a_redo_reads_each_commit_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    table, rival = DeltaTable(tmp_path / "t"), DeltaTable(tmp_path / "t")
+    for part in ("monday", "tuesday", "wednesday"):
+        write(table, 1, [len(part)], part)
+    versions: list[int] = []
+    read_commit = TableLog.read_commit
+
+    def counted(log: TableLog, version: int) -> Commit:
+        if log is table.log:
+            versions.append(version)
+        return read_commit(log, version)
+
+    def rows() -> pa.Table:
+        # The append reads only what has come since.
+        rival.append(pa.table({"id": pa.array([5], pa.int64())}))
+        return pa.table({"id": pa.array([4], pa.int64())})
+
+    monkeypatch.setattr(TableLog, "read_commit", counted)
+    assert step(table, 2).run(rows).outcome == "replaced"
+    assert sorted(versions) == [0, 1, 2, 3]
+
+
+DAYS = ("1", "2", "3")
+
+
+def days(table: DeltaTable, order: int, rows: dict[int, str], *parts: str, **how: Any) -> StepReport:
+    """A run over several partitions: each is a unit."""
+    scopes = {day: Comparison("=", Column(("day",)), Literal(day)) for day in parts}
+    units = tuple(Unit("dagster:asset", day, scope) for day, scope in scopes.items())
+    about: Any = {"partition_by": ["day"], "user_metadata": f'{{"run_id": "{order}"}}'}
+    mode = how.pop("mode", "append")
+    data = how.pop("data", pa.table({"id": pa.array(rows.keys(), pa.int64()), "day": list(rows.values())}))
+    made = Step(
+        "the step", table, mode, attempt=Attempt(units, order, "r"), unit_column="load_id", options=about,
+        within=(any_of(list(scopes.values())),), **how,
+    )  # fmt: skip
+    return made.run(lambda: data)
+
+
+def units_in(table: DeltaTable) -> dict[int, str]:
+    rows = table.snapshot().scan(["id", "load_id"]).to_arrow().to_pylist()
+    assert len({row["id"] for row in rows}) == len(rows)
+    return {row["id"]: row["load_id"].removeprefix("dagster:asset:") for row in rows}
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_the_rows_of_several_units_name_the_unit_of_their_partition(tmp_path: Path, compacts: bool) -> None:
+    table = DeltaTable(tmp_path / "t")
+    assert days(table, 1, {1: "1", 2: "2", 3: "3"}, *DAYS).outcome == "written"
+    assert units_in(table) == {1: "1", 2: "2", 3: "3"}
+
+    def compact() -> None:
+        if compacts:
+            table.append(pa.table({"id": [90], "day": ["2"], "load_id": ["another"]}))
+            table.optimize()
+            table.delete("id = 90")
+
+    compact()
+    # One of them again, then two of which one is new, then all.
+    assert days(table, 2, {12: "2", 22: "2"}, "2").rows_replaced == 1
+    assert units_in(table) == {1: "1", 12: "2", 22: "2", 3: "3"}
+    compact()
+    assert days(table, 3, {32: "2", 4: "4"}, "2", "4").rows_replaced == 2
+    compact()
+    assert days(table, 4, {41: "1", 42: "2", 43: "3", 44: "4"}, *DAYS, "4").rows_replaced == 4
+    assert units_in(table) == {41: "1", 42: "2", 43: "3", 44: "4"}
+    assert days(table, 4, {}, *DAYS, "4").outcome == "recovered"
+    # A unit that a newer run wrote is left out.
+    report = days(table, 3, {51: "1", 55: "5"}, "1", "5", on_redo="keep")
+    assert (report.left_out, units_in(table)[41], units_in(table)[55]) == (("dagster:asset:1",), "1", "5")
+    assert table.undo(unit="dagster:asset:2").rows_removed == 1
+    assert units_in(table) == {41: "1", 43: "3", 44: "4", 55: "5"}
+
+
+@pytest.mark.spark
+def test_spark_names_the_unit_of_each_row(spark: Any, tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for order, parts in ((1, ("1", "2")), (2, ("2",)), (3, ("1", "2", "3"))):
+        frame = spark.createDataFrame([(10 * order + int(day), day) for day in parts], "id bigint, day string")
+        days(table, order, {}, *parts, data=frame)
+        if order == 2:
+            assert units_in(table) == {11: "1", 22: "2"}
+        table.optimize()
+    assert units_in(table) == {31: "1", 32: "2", 33: "3"}
+
+
+def test_overwritten_rows_of_several_units_name_their_unit(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    both = Comparison("<=", Column(("day",)), Literal("2"))
+    for order in (1, 2):
+        days(table, order, {order: "1", 10 + order: "2"}, "1", "2", mode="overwrite", where=both)
+        assert units_in(table) == {order: "1", 10 + order: "2"}
+
+
+def test_rows_of_no_unit_and_rows_that_do_not_tell_it_are_refused(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    for order in (1, 2):
+        with pytest.raises(ConstraintViolationError):
+            days(table, order, {1: "1", 3: "3"}, "1", "2")
+        with pytest.raises(InvalidRequestError, match="no column 'day'"):
+            days(table, order, {}, "1", "2", data=pa.table({"id": [1]}))
+        days(table, order, {1: "1"}, "1")
+    twin = Attempt((Unit("dagster:asset", "1"), Unit("dagster:asset", "2")), 9, "r")
+    with pytest.raises(InvalidRequestError, match="do not tell apart"):
+        Step("the step", table, attempt=twin, unit_column="load_id").run(lambda: pa.table({"id": [1], "day": ["1"]}))
+
+
+def test_rows_that_name_their_unit_outlive_the_log(tmp_path: Path) -> None:
+    for number, ways in enumerate(WAYS):
+        root = tmp_path / f"{number}"
+        table = DeltaTable(root)
+        write(table, 1, [1], **ways)
+        write(table, 1, [2], "tuesday", **ways)
+        table.checkpoint()
+        for version in (0, 1):
+            (root / "_delta_log" / f"{version:020d}.json").unlink()
+        table = DeltaTable(root)
+        if ways:
+            assert write(table, 2, [3], **ways).outcome == "replaced"
+            assert ids_of(table) == [2, 3]
+            table.delete(f"load_id = '{UNIT.format('tuesday')}'")
+        with pytest.raises(RedoNotPossibleError, match=r"log .*does not hold|may not name"):
+            step(table, 2, "tuesday", **ways).run(not_asked)
+
+
+def test_a_column_that_comes_later_does_not_name_older_rows(tmp_path: Path) -> None:
+    table = DeltaTable(tmp_path / "t")
+    write(table, 1, [1])
+    with pytest.raises(RedoNotPossibleError, match="may not name it"):
+        step(table, 2, unit_column="load_id", schema_mode="merge").run(not_asked)
+    # The remedy.
+    table.undo(unit=UNIT.format("monday"))
+    write(table, 2, [2], unit_column="load_id", schema_mode="merge")
+    assert ids_of(table) == [2]
 
 
 def test_rows_that_have_left_the_table_are_no_reason_to_refuse(tmp_path: Path) -> None:

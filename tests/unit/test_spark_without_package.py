@@ -48,6 +48,20 @@ def test_the_error_names_the_remedy_and_nothing_before_it(tmp_path: Path) -> Non
     assert explained(PySparkException("No module named 'other'")) is None
 
 
+def test_an_error_of_a_worker_keeps_its_lines() -> None:
+    from pyspark.errors import PySparkException
+
+    from delta_orch.spark_source.errors import explained
+
+    raised = MissingFileError("The file a is gone", cause="Vacuum deleted it", remedy="Read a newer version")
+    stacks = ["", "\n\n\tat org.apache.spark.X", "\n SQLSTATE: 38000", "\nSQLSTATE: 38000", "\n\nJVM stacktrace:\nx"]
+    for error in (raised, MissingFileError(raised.problem, cause=raised.cause), MissingFileError(raised.problem)):
+        for stack in stacks:
+            text = f"Traceback (most recent call last):\n  File x\ndelta_orch.errors.MissingFileError: {error}{stack}"
+            found = explained(PySparkException(text))
+            assert isinstance(found, MissingFileError) and str(found) == str(error), text
+
+
 def test_workers_without_arrow_are_named() -> None:
     from pyspark.errors import PySparkException
 

@@ -18,14 +18,11 @@ from delta_orch.engines.base import ComputedColumn
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import (
     AppendOnlyError,
-    ColumnNotFoundError,
     ConflictError,
     DeltaError,
-    InvalidExpressionError,
     InvalidRequestError,
     TableExistsError,
     TableNotFoundError,
-    TimestampOutOfRangeError,
     UnsupportedExpressionError,
 )
 from delta_orch.expressions.parse import parse_row_value
@@ -85,84 +82,6 @@ def test_insert_casts_constants_as_delta_on_spark_does(tmp_path: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize(
-    ("statement", "expected"),
-    [
-        ("REPLACE USING (DAY) SELECT i, n, d FROM s",
-         [(2, "b", 2), (3, "c", None), (7, "x", 1), (8, "y", 1), (9, "z", None)]),
-        ("REPLACE USING (name, id) VALUES (1, 'b', NULL), (2, 'b', NULL)",
-         [(1, "a", 1), (1, "b", None), (2, "b", None), (3, "c", None)]),
-        ("(name, id) REPLACE USING (id) VALUES (upper('q'), 1 + 1)", [(1, "a", 1), (2, "Q", None), (3, "c", None)]),
-        ("BY NAME REPLACE USING (id) SELECT 'n' AS NAME, 3 AS id", [(1, "a", 1), (2, "b", 2), (3, "n", None)]),
-        ("REPLACE USING (day) SELECT * FROM t WHERE id = 1", [(1, "a", 1), (2, "b", 2), (3, "c", None)]),
-        ("REPLACE USING (day) SELECT * FROM t WHERE id = 0", [(1, "a", 1), (2, "b", 2), (3, "c", None)]),
-        ("AS x REPLACE ON (x.day <=> y.d) (SELECT i, n, d FROM s) AS y",
-         [(2, "b", 2), (7, "x", 1), (8, "y", 1), (9, "z", None)]),
-        ("x BY NAME REPLACE ON x.id < y.id (SELECT 3 AS id) y", [(3, "c", None), (3, None, None)]),
-        ("REPLACE ON id = 2 AND i > 7 SELECT i, n, d FROM s WHERE i > 7",
-         [(1, "a", 1), (3, "c", None), (8, "y", 1), (9, "z", None)]),
-        ("REPLACE ON t.id = 2 (SELECT i, n, d FROM s WHERE i = 0) AS y", [(1, "a", 1), (2, "b", 2), (3, "c", None)]),
-    ],
-)  # fmt: skip
-def test_insert_replaces_what_its_rows_match(table: DeltaTable, statement: str, expected: list[Any]) -> None:
-    days = {n: n and date(2024, 1, n) for n in (1, 2, None)}
-    source = pa.table({"i": [7, 8, 9], "n": ["x", "y", "z"], "d": [days[1], days[1], None]})
-    sql("UPDATE t SET name = substring('abc', CAST(id AS INT), 1)", t=table)
-    result = sql(f"INSERT INTO t {statement}", t=table, s=source)
-    assert rows(table) == [(i, name, days[day]) for i, name, day in expected]
-    assert result.skipped or table.version() == 3
-
-
-@pytest.mark.parametrize(
-    ("statement", "left"),
-    [
-        ("t AS source REPLACE ON source.id = i (SELECT 1 AS i, 'x' AS n, NULL AS d)", [1, 2, 3]),
-        ("t REPLACE ON t.id = target.i (SELECT 1 AS i, 'x' AS n, NULL AS d) AS target", [1, 2, 3]),
-        ("delta.`{}` REPLACE ON id = target.i (SELECT 1 AS i, 'x' AS n, NULL AS d) AS target", [1, 2, 3]),
-        ("t REPLACE ON t.id = s._delta_orch_comes_in (SELECT 1 AS _delta_orch_comes_in, 'x' AS `id (inserted)`, "
-         "NULL AS `name (inserted)`) AS s", [1, 2, 3]),
-        ("t REPLACE USING (id) SELECT 1 AS source, 'x' AS target, NULL AS _delta_orch_comes_in", [1, 2, 3]),
-    ],
-)  # fmt: skip
-def test_names_of_the_user_never_meet_those_of_a_statement(
-    table: DeltaTable, tmp_path: Path, statement: str, left: list[int]
-) -> None:
-    sql("UPDATE t SET name = 'a' WHERE id = 1", t=table)
-    sql("INSERT INTO " + statement.format(str(tmp_path / "odd `name").replace("`", "``")), t=table)
-    assert ids(table) == left and (1, "x", None) in rows(table)
-
-
-@pytest.mark.parametrize(
-    ("large", "small", "expected"),
-    [
-        ("length(repeat('ab', 9000000))", "length(repeat('ab', 8000000))", 16000000),
-        ("length(repeat(name, 2147483647))", "length(repeat('', 2147483647))", 0),
-        (
-            "length(replace(repeat(' ', 16777216), ' ', 'ab'))",
-            "length(replace(repeat(' ', 8388608), ' ', 'ab'))",
-            16777216,
-        ),
-        (
-            "length(replace(repeat(' ', 99999), ' ', repeat(' ', 99999)))",
-            "length(replace(repeat(' ', 16777216), '  ', name))",
-            8388608,
-        ),
-        (
-            "length(replace(repeat('a', 20000), 'a', repeat(' ', 2000)))",
-            "length(replace(concat(repeat(' ', 20000), 'a'), 'a', repeat(' ', 2000)))",
-            22000,
-        ),
-    ],
-)
-def test_a_number_makes_no_value_without_bounds(table: DeltaTable, large: str, small: str, expected: int) -> None:
-    """In a fraction of the time and memory that the value would take; not at all in an expression of a table."""
-    assert computed(table, small) == expected
-    with pytest.raises(InvalidExpressionError, match="more than 16,777,216"):
-        computed(table, large)
-    with pytest.raises(InvalidExpressionError):
-        table.alter().add_constraint("large", f"{large} > 0").commit()
-
-
 def test_replace_inside_of_replace_is_spelled_once(table: DeltaTable) -> None:
     """Else its text, and the time to read that, would double with each: sixteen took two minutes."""
     text = "'abcdefghijklmnop'"
@@ -185,15 +104,6 @@ def test_names_without_an_alias_in_a_merge(table: DeltaTable, tmp_path: Path) ->
     sql(text, target=pa.table({"i": [1]}))
     sql("MERGE INTO t AS source USING (SELECT 2 AS i) ON id = i WHEN MATCHED THEN DELETE", t=table)
     assert ids(table) == [3]
-
-
-def test_a_column_that_the_query_lacks_is_told_in_the_words_of_the_statement(table: DeltaTable) -> None:
-    with pytest.raises(ColumnNotFoundError) as error:
-        sql("INSERT INTO t REPLACE ON t.id = s.zebra (SELECT 1 AS i, 'a' AS n, NULL AS d) AS s", t=table)
-    assert str(error.value) == "There is no column 'zebra' in the source. Columns of the source: i, n, d."
-    with pytest.raises(ColumnNotFoundError) as error:
-        sql("INSERT INTO t REPLACE ON id = nowhere (SELECT 1 AS i, 'a' AS n, NULL AS d) AS s", t=table)
-    assert "the source has i, n, d." in str(error.value)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +146,7 @@ def test_insert_computes_and_casts(table: DeltaTable, tmp_path: Path) -> None:
     assert again.skipped and other.skipped and ids(DeltaTable(twin)) == [1, 2]
     sql("INSERT INTO t TABLE s", t=DeltaTable(twin), s=table)
     assert len(ids(DeltaTable(twin))) == 8
-    with pytest.raises(UnsupportedExpressionError, match="UPGRADE UNIFORM"):
+    with pytest.raises(InvalidRequestError, match="PURGE is missing before 'UPGRADE'"):
         sql("REORG TABLE t APPLY (UPGRADE UNIFORM(ICEBERG_COMPAT_VERSION=2))", t=table)
 
 
@@ -251,7 +161,7 @@ def test_insert_takes_nested_values_and_defaults(tmp_path: Path) -> None:
     nested = "named_struct('a', 1, 'b', array())), (4, array(NULL), map('a', NULL), named_struct('a', NULL, 'b', NULL)"
     sql(f"INSERT INTO t (id, tags, m, st) VALUES (3, array(5), map('a', 2), {nested})", t=table)
     sql("INSERT INTO t (id, tags) SELECT 5, []", t=table)
-    sql("INSERT INTO t VALUES (DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT)", t=table)
+    sql("INSERT INTO t (id) VALUES (NULL)", t=table)
     sql("UPDATE t SET id = 6 WHERE id IS NULL", t=table)
     assert rows(table) == [
         (1, [], None, None, "kk"),
@@ -265,20 +175,16 @@ def test_insert_takes_nested_values_and_defaults(tmp_path: Path) -> None:
     assert rows(table)[1][1] == ["q0", None]
     sql("DELETE FROM t WHERE id = 3 OR (size(tags) > 0 AND tags[size(tags) - 1] IS NULL)", t=table)
     assert [row[:2] for row in rows(table)] == [(1, []), (5, []), (6, None)]
-    sql("INSERT INTO t VALUES (8, DEFAULT, map(), (7, array()), 'k'), (9, array(), NULL, NULL, DEFAULT)", t=table)
+    for values in (
+        "(8, array(), NULL, NULL, 'k'), (9, array(), NULL, NULL, DEFAULT)",
+        "(DEFAULT, DEFAULT, DEFAULT, DEFAULT, DEFAULT)",
+    ):
+        with pytest.raises(UnsupportedExpressionError, match="DEFAULT"):
+            sql(f"INSERT INTO t VALUES {values}", t=table)
+    sql("INSERT INTO t VALUES (8, NULL, map(), (7, array()), 'k'), (9, array(), NULL, NULL, 'kk')", t=table)
     assert rows(table)[-2:] == [(8, None, [], {"a": 7, "b": []}, "k"), (9, [], None, None, "kk")]
     with pytest.raises(DeltaError):
         sql("INSERT INTO t VALUES (1, array())", t=table)
-
-
-def test_rows_of_defaults_alone(tmp_path: Path) -> None:
-    table = DeltaTable(tmp_path / "t")
-    table.create([column("a", "int", default="1"), column("at", "timestamp", default="current_timestamp()")])
-    sql("INSERT INTO t VALUES (DEFAULT, DEFAULT), (DEFAULT, DEFAULT)", t=table)
-    sql("INSERT INTO t (at) VALUES (DEFAULT)", t=table)
-    found = table.snapshot().scan().to_arrow()
-    assert found["a"].to_pylist() == [1, 1, 1] and found["at"].null_count == 0
-    assert len(set(found["at"].to_pylist())) == 2
 
 
 def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
@@ -302,7 +208,7 @@ def test_structs_of_a_query_have_the_tables_fields(tmp_path: Path) -> None:
     ):
         with pytest.raises(DeltaError, match="same fields in the same order"):
             sql(f"INSERT INTO t SELECT {query}", t=table)
-    sql("ALTER TABLE t CHANGE COLUMN st.b b BIGINT COMMENT 'about b' FIRST", t=table)
+    sql("ALTER TABLE t CHANGE COLUMN st.b FIRST", t=table)
     assert str(table.snapshot().schema.find("st").data_type) == "struct<b:long,a:long>"  # type: ignore[union-attr]
 
 
@@ -344,9 +250,7 @@ def test_a_column_may_be_called_as_its_table(tmp_path: Path) -> None:
     assert sql(query, t=table).to_pylist() == [{"i": 21, "x": 5, "k": 30}]
 
 
-def test_insert_by_partition_name_and_default(table: DeltaTable) -> None:
-    sql("INSERT INTO t PARTITION (day = '2024-01-01') VALUES (4, 'p')", t=table)
-    sql("INSERT INTO t PARTITION (day) (day, id) SELECT day, id + 10 AS i FROM t WHERE id = 4", t=table)
+def test_insert_by_name_and_default(table: DeltaTable) -> None:
     sql("INSERT INTO t BY NAME SELECT 'n' AS NAME, 5 AS id", t=table)
     sql("INSERT INTO t VALUES (6, DEFAULT, current_date())", t=table)
     twin = DeltaTable(f"{table.uri} twin")
@@ -356,27 +260,21 @@ def test_insert_by_partition_name_and_default(table: DeltaTable) -> None:
     for wrong in ("INTO t SELECT 1 AS id", "OVERWRITE t BY NAME SELECT 1 AS id", "INTO t BY NAME SELECT 1.5 AS id"):
         with pytest.raises(DeltaError):
             sql(f"INSERT WITH SCHEMA EVOLUTION {wrong}", t=twin)
-    assert [(r[0], r[1]) for r in rows(table)][3:] == [(4, "p"), (5, "n"), (6, None), (14, None)]
-    sql("INSERT OVERWRITE TABLE t PARTITION (day = DATE'2024-01-01') SELECT 20 AS id, 'only' AS name", t=table)
+    assert [(r[0], r[1]) for r in rows(table)][3:] == [(5, "n"), (6, None)]
+    day = "DATE '2024-01-01'"
+    sql(f"INSERT OVERWRITE TABLE t REPLACE WHERE day = {day} SELECT 20 AS id, 'only' AS name, {day} AS day", t=table)
     assert [r[:2] for r in rows(table) if str(r[2]) == "2024-01-01"] == [(20, "only")]
     assert {2, 3, 5, 6} <= set(ids(table))
-    sql("INSERT OVERWRITE t PARTITION (day = NULL) VALUES (21, 'null')", t=table)
-    assert [r[:2] for r in rows(table) if r[2] is None] == [(21, "null")]
 
 
-def test_queries_named_before_the_statement(table: DeltaTable) -> None:
-    sql(
-        "WITH u AS (SELECT id + 100 AS id, name, day FROM t), w AS (SELECT * FROM u) INSERT INTO t SELECT * FROM w",
-        t=table,
-    )
+def test_queries_have_names_inside_the_statement(table: DeltaTable) -> None:
+    with pytest.raises(UnsupportedExpressionError, match="WITH before INSERT"):
+        sql("WITH u AS (SELECT * FROM t) INSERT INTO t SELECT * FROM u", t=table)
+    sql("INSERT INTO t WITH u AS (SELECT id + 100 AS id, name, day FROM t) SELECT * FROM u", t=table)
     assert ids(table) == [1, 2, 3, 101, 102, 103]
-    sql(
-        "WITH u AS (SELECT id FROM t WHERE id > 100) MERGE INTO t USING u ON t.id = u.id WHEN MATCHED THEN DELETE",
-        t=table,
-    )
+    query = "WITH u AS (SELECT id FROM t WHERE id > 100) SELECT id FROM u"
+    sql(f"MERGE INTO t USING ({query}) u ON t.id = u.id WHEN MATCHED THEN DELETE", t=table)
     assert ids(table) == [1, 2, 3]
-    sql("WITH u AS (SELECT 3 AS k) MERGE INTO t AS x USING u AS y ON x.id = y.k WHEN MATCHED THEN DELETE", t=table)
-    assert ids(table) == [1, 2]
 
 
 def test_rows_and_tables_stand_in_from(table: DeltaTable) -> None:
@@ -420,40 +318,10 @@ def test_changes_are_a_table(table: DeltaTable) -> None:
     path = f"{table.uri}".replace("`", "``")
     found = sql(f"SELECT id FROM table_changes('delta.`{path}`', 2) AS c")
     assert found["id"].to_pylist() == [1]
-    by_path = f"SELECT id FROM table_changes_by_path('{table.uri}', 2, 2) WHERE _change_type = 'delete'"
-    assert sql(by_path)["id"].to_pylist() == [1]
-    assert len(sql("SELECT id FROM t FOR SYSTEM_VERSION AS OF 1", t=table)) == 3
-    assert len(sql("SELECT id FROM t SYSTEM_VERSION AS OF 2", t=table)) == 2
 
 
-def test_a_table_is_described_so_that_it_can_be_made_again(tmp_path: Path) -> None:
-    sql(f"""CREATE TABLE x (id BIGINT NOT NULL COMMENT 'it''s', n BIGINT GENERATED BY DEFAULT AS IDENTITY(START WITH 5),
-        `a b` STRUCT<x: INT NOT NULL COMMENT 'it''s', y: ARRAY<VARCHAR(3)>>,
-        c CHAR(2), d INT DEFAULT 1 + 1, g INT GENERATED ALWAYS AS (CAST(id AS INT))) USING delta
-        PARTITIONED BY (d) COMMENT 'c' LOCATION '{tmp_path}/one'
-        TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'delta.feature.allowColumnDefaults' = 'supported')""")
-    first = DeltaTable(tmp_path / "one")
-    (text,) = sql("SHOW CREATE TABLE t", t=first)["createtab_stmt"].to_pylist()
-    sql(text.replace(first.uri, f"{tmp_path}/two"))
-    second = DeltaTable(tmp_path / "two")
-    assert sql("SHOW CREATE TABLE t", t=second)["createtab_stmt"].to_pylist() == [text.replace("/one`", "/two`")]
-    struct: Any = second.snapshot().schema.fields[2].data_type
-    assert [(f.nullable, f.metadata.get("comment")) for f in struct] == [(False, "it's"), (True, None)]
-    for table in (first, second):
-        for long in ("c) VALUES (1, 'abc'", "`a b`) VALUES (1, (1, array('abcd'))"):
-            with pytest.raises(DeltaError):
-                sql(f"INSERT INTO t (id, {long})", t=table)
-        with pytest.raises(DeltaError, match="NOT NULL"):
-            sql("INSERT INTO t (id, `a b`) SELECT 7 AS id, NULL AS s", t=table)
-        sql("INSERT INTO t (id, `a b`) VALUES (7, (1, NULL))", t=table)
-        (row,) = table.snapshot().scan().to_arrow().to_pylist()
-        assert row == {"id": 7, "n": 5, "a b": {"x": 1, "y": None}, "c": None, "d": 2, "g": 7}
-    described = sql("DESCRIBE EXTENDED t", t=first).to_pydict()
-    assert dict(zip(described["col_name"], described["data_type"], strict=True))["Partition Columns"] == "`d`"
-
-
-def test_vacuum_takes_its_words_in_any_order(table: DeltaTable) -> None:
-    for words in ("LITE DRY RUN", "FULL RETAIN 200 HOURS DRY RUN", "DRY RUN RETAIN 200.5 HOURS"):
+def test_vacuum_takes_its_words(table: DeltaTable) -> None:
+    for words in ("LITE DRY RUN", "FULL RETAIN 200 HOURS DRY RUN", "RETAIN 200.5 HOURS DRY RUN"):
         assert sql(f"VACUUM t {words}", t=table).paths == ()
 
 
@@ -504,10 +372,10 @@ def test_integers_of_more_than_64_bits_are_decimals(tmp_path: Path) -> None:
 
 def test_select_reads_versions_and_prunes(table: DeltaTable, tmp_path: Path) -> None:
     sql("DELETE FROM t WHERE id = 1", t=table)
-    for version in ("1", "'1'"):
-        assert sql(f"SELECT count(*) AS n FROM t VERSION AS OF {version}", t=table)["n"].to_pylist() == [3]
-    with pytest.raises(InvalidRequestError, match="is not a version"):
-        sql("SELECT count(*) AS n FROM t VERSION AS OF '1.5'", t=table)
+    assert sql("SELECT count(*) AS n FROM t VERSION AS OF 1", t=table)["n"].to_pylist() == [3]
+    for version in ("'1'", "1.5"):
+        with pytest.raises(InvalidRequestError):
+            sql(f"SELECT count(*) AS n FROM t VERSION AS OF {version}", t=table)
     joined = "SELECT a.id FROM t a JOIN t VERSION AS OF 1 AS b ON a.id = b.id WHERE b.name IS NOT NULL"
     assert sql(joined, t=table)["id"].to_pylist() == [2]
     assert sql("WITH u AS (SELECT id FROM t) SELECT id FROM u", t=table).num_rows == 2
@@ -538,12 +406,11 @@ def test_definition_and_upkeep(tmp_path: Path) -> None:
     sql("ALTER TABLE t DROP COLUMN e", t=second)
     sql("ALTER TABLE t ADD CONSTRAINT positive CHECK (`a.b` > 0)", t=second)
     assert second.snapshot().schema.names == ("a.b", "b")
-    assert sql("SHOW COLUMNS IN t", t=second)["col_name"].to_pylist() == ["a.b", "b"]
-    assert sql("SHOW TBLPROPERTIES t ('k')", t=second)["value"].to_pylist() == ["v"]
+    assert sql("DESCRIBE t", t=second)["col_name"].to_pylist() == ["a.b", "b"]
     shown = sql("SHOW TBLPROPERTIES t", t=second).to_pydict()
     told = dict(zip(shown["key"], shown["value"], strict=True))
     assert told["k"] == "v" and told["delta.minReaderVersion"] == "2" and told["delta.minWriterVersion"] == "5"
-    assert sql("SHOW TBLPROPERTIES t ('delta.feature.allowColumnDefaults')", t=table)["value"][0].as_py() == "supported"
+    assert "delta.feature.allowColumnDefaults" in sql("SHOW TBLPROPERTIES t", t=table)["key"].to_pylist()
     with pytest.raises(DeltaError):
         sql("INSERT INTO t VALUES (-1, NULL)", t=second)
     sql("ALTER TABLE t DROP CONSTRAINT positive", t=second)
@@ -573,8 +440,8 @@ def test_definition_and_upkeep(tmp_path: Path) -> None:
 def test_statements_of_delta_on_spark(tmp_path: Path) -> None:
     """Parts that its documentation and tests have, each as the method does it."""
     table = DeltaTable(tmp_path / "t")
-    identity = "k BIGINT GENERATED BY DEFAULT AS IDENTITY, n INT, gone INT"
-    sql(f"CREATE TABLE t ({identity}) USING delta PARTITIONED BY (p STRING, q DATE) "
+    identity = "k BIGINT GENERATED BY DEFAULT AS IDENTITY, n INT, gone INT, p STRING, q DATE"
+    sql(f"CREATE TABLE t ({identity}) USING delta PARTITIONED BY (p, q) "
         "TBLPROPERTIES ('delta.columnMapping.mode' = 'name')", t=table)  # fmt: skip
     assert table.snapshot().schema.names == ("k", "n", "gone", "p", "q")
     assert table.snapshot().partition_columns == ("p", "q")
@@ -591,41 +458,6 @@ def test_statements_of_delta_on_spark(tmp_path: Path) -> None:
     assert sql("FSCK REPAIR TABLE t DRY RUN", t=table).preview.removes
     sql("FSCK REPAIR TABLE t", t=table)
     assert table.snapshot().scan(["n"]).to_arrow()["n"].to_pylist() == [2]
-
-
-def test_a_table_is_made_like_another(tmp_path: Path) -> None:
-    source = DeltaTable(tmp_path / "source")
-    sql("""CREATE TABLE t (id BIGINT NOT NULL COMMENT 'k', `a b` VARCHAR(3) DEFAULT 'x', s STRUCT<`u v`: INT>,
-        y INT GENERATED ALWAYS AS (CAST(id AS INT))) USING delta CLUSTER BY (s.`u v`) COMMENT 'what'
-        TBLPROPERTIES ('delta.columnMapping.mode' = 'name', 'k' = 'v')""", t=source)  # fmt: skip
-    sql("INSERT INTO t (id) VALUES (1)", t=source)
-    # Each of these leaves properties that only the table itself sets.
-    sql("ALTER TABLE t SET TBLPROPERTIES ('delta.enableInCommitTimestamps' = 'true')", t=source)
-    sql("ALTER TABLE t SET TBLPROPERTIES ('delta.enableRowTracking' = 'true')", t=source)
-    sql("ALTER TABLE t ADD CONSTRAINT c CHECK (id > 0)", t=source)
-    # Who replaces rows of this one does not replace those of the other.
-    sql("ALTER TABLE t SET TBLPROPERTIES ('delta_orch.owner' = 'asset a')", t=source)
-    like = DeltaTable(tmp_path / "like")
-    sql("CREATE TABLE n LIKE t USING delta TBLPROPERTIES ('k' = 'w')", n=like, t=source)
-    (shown,) = sql("SHOW CREATE TABLE t", t=source)["createtab_stmt"].to_pylist()
-    sql(shown.replace(source.uri, str(tmp_path / "shown")).replace("'k' = 'v'", "'k' = 'w'"))
-    before = source.snapshot()
-    for made in (like, DeltaTable(tmp_path / "shown")):
-        found = made.snapshot()
-        assert found.schema.names == before.schema.names and found.schema.fields[0].nullable is False
-        assert found.clustering_columns == before.clustering_columns == (("s", "u v"),)
-        assert (found.metadata.description, found.constraints) == ("what", {"c": "id > 0"})
-        assert found.metadata.configuration["k"] == "w" and found.properties.enable_in_commit_timestamps
-        assert found.properties.owner is None
-        sql("INSERT INTO n (id) VALUES (7)", n=made)
-        assert made.snapshot().scan().to_arrow().to_pylist() == [{"id": 7, "a b": "x", "s": None, "y": 7}]
-        with pytest.raises(DeltaError, match="constraint"):
-            sql("INSERT INTO n (id) VALUES (-7)", n=made)
-    with pytest.raises(TableExistsError):
-        sql("CREATE TABLE n LIKE t", n=like, t=source)
-    assert sql("CREATE TABLE IF NOT EXISTS n LIKE t", n=like, t=source).skipped
-    sql(f"CREATE TABLE x LIKE t LOCATION '{tmp_path}/located'", t=source)
-    assert DeltaTable(tmp_path / "located").snapshot().num_files == 0
 
 
 def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Path) -> None:
@@ -670,10 +502,7 @@ def test_rows_move_and_tables_are_made_of_others(table: DeltaTable, tmp_path: Pa
     assert clustered.snapshot().files()["clustering_provider"].to_pylist() == ["liquid"]
     sql("ALTER TABLE t ALTER COLUMN a COMMENT 'first'", t=clustered)
     assert "first" in sql("DESCRIBE TABLE t", t=clustered)["comment"].to_pylist()
-    told = sql("DESC t A", t=clustered).to_pydict()
-    assert told == {"info_name": ["col_name", "data_type", "comment"], "info_value": ["a", "int", "first"]}
-    with pytest.raises(ColumnNotFoundError, match="no column 'z'"):
-        sql("DESCRIBE EXTENDED t z", t=clustered)
+    assert sql("DESC t", t=clustered).to_pylist()[0] == {"col_name": "a", "data_type": "int", "comment": "first"}
     sql("ALTER TABLE t SET TBLPROPERTIES (k = 'v')", t=clustered)
     sql("ALTER TABLE t UNSET TBLPROPERTIES ('k')", t=clustered)
     assert "k" not in clustered.snapshot().metadata.configuration
@@ -851,7 +680,6 @@ def test_a_dry_run_says_what_would_be_read(tmp_path: Path, text: str) -> None:
         ("create_or_replace", "CREATE OR REPLACE TABLE t USING delta AS SELECT * FROM t"),
         ("overwrite", "INSERT OVERWRITE t SELECT * FROM t WHERE id > 1"),
         ("overwrite", "INSERT INTO t REPLACE WHERE id > 1 SELECT * FROM t WHERE id > 1"),
-        ("merge", "INSERT INTO t REPLACE ON t.day <=> s.day (SELECT * FROM t) AS s"),
         (
             "merge",
             "MERGE INTO t USING (SELECT id, name FROM t) s ON t.id = s.id WHEN NOT MATCHED BY SOURCE THEN DELETE",
@@ -878,7 +706,6 @@ def test_a_commit_between_a_query_on_the_table_and_its_change_is_a_conflict(
     [
         ("append", "INSERT INTO t SELECT max(id) + 1, 'n', NULL FROM t"),
         ("overwrite", "INSERT INTO t REPLACE WHERE id = 1 SELECT 1, name, day FROM t WHERE id = 2"),
-        ("merge", "INSERT INTO t REPLACE USING (id) SELECT 1, name, day FROM t WHERE id = 2"),
         ("merge", "MERGE INTO t USING (SELECT 1 AS id, name FROM t WHERE id = 2) s ON t.id = s.id "
                   "WHEN MATCHED THEN UPDATE SET name = s.name"),
         ("merge", "MERGE INTO t USING t AS s ON t.id = 1 AND s.id = 2 WHEN MATCHED THEN UPDATE SET name = s.name"),
@@ -918,7 +745,7 @@ def test_a_table_is_the_same_whatever_way_leads_there(
     source = {
         "path": "delta.`t/`", "uri": f"delta.`file:{tmp_path}/t`", "detour": f"delta.`{tmp_path}/link/../t/.`",
         "link": f"delta.`{tmp_path}/link`", "named link": "s", "linked log": "delta.`half`",
-        "changes": "table_changes_by_path('link', 0)",
+        "changes": "table_changes('delta.`link`', 0)",
     }[way]  # fmt: skip
     tables = {"t": table, "s": tmp_path.as_uri() + "/link"}
     change = DeltaTable.overwrite
@@ -1021,12 +848,12 @@ def test_tables_and_values_are_queries_and_merge_reads_versions(table: DeltaTabl
     assert sql("TABLE t", t=table).num_rows == 3
     assert sql("TABLE t VERSION AS OF 0", t=table).num_rows == 0
     assert sql("VALUES (1, 'a'), (2, NULL)").to_pylist() == [{"col0": 1, "col1": "a"}, {"col0": 2, "col1": None}]
-    sql("INSERT INTO t TABLE t@v1", t=table)
+    sql("INSERT INTO t TABLE t VERSION AS OF 1", t=table)
     assert ids(table) == [1, 1, 2, 2, 3, 3]
     sql("MERGE INTO t USING t VERSION AS OF 0 AS old ON t.id = old.id WHEN NOT MATCHED BY SOURCE THEN DELETE", t=table)
     assert ids(table) == []
     merge = "ON t.id = s.id WHEN NOT MATCHED THEN INSERT *"
-    sql(f"MERGE INTO t USING delta.`{tmp_path}/odd ``name@v1` s {merge}", t=table)
+    sql(f"MERGE INTO t USING delta.`{tmp_path}/odd ``name` VERSION AS OF 1 s {merge}", t=table)
     assert ids(table) == [1, 2, 3]
     values = "(VALUES (3, 'v'), (4, 'w')) AS v (i, n) ON t.id = v.i WHEN MATCHED THEN UPDATE SET name = v.n"
     sql(f"MERGE INTO t USING {values} WHEN NOT MATCHED THEN INSERT (id, name) VALUES (i, n)", t=table)
@@ -1042,7 +869,10 @@ def test_messages_of_queries_have_the_users_names(table: DeltaTable, tmp_path: P
         ("SELECT id FROM t JOIN `An Other` ON true", '"An Other".id'),
         ("SELECT id + FROM t VERSION AS OF 1", "syntax error"),
         ("SELECT * FROM t JOIN nowhere USING (id)", "tables={'nowhere'"),
-        (f"SELECT id FROM delta.`{tmp_path}/odd ``name`, delta.`{tmp_path}/odd ``name@v1`", f"{tmp_path}/odd `name@v1"),
+        (
+            f"SELECT id FROM delta.`{tmp_path}/odd ``name`, delta.`{tmp_path}/odd ``name` VERSION AS OF 1",
+            f"{tmp_path}/odd `name@v1",
+        ),
     ):
         with pytest.raises(DeltaError, match=re.escape(name)):
             delta_orch.sql(text, tables={"t": table, "An Other": other})
@@ -1074,52 +904,6 @@ def test_options_of_commits_are_for_commits(table: DeltaTable) -> None:
     assert delta_orch.sql("DELETE FROM t", tables={"t": table}, txn=delta_orch.TxnId("app", 1)).skipped  # type: ignore[attr-defined]
 
 
-def test_a_version_behind_an_at_sign(table: DeltaTable, tmp_path: Path) -> None:
-    stamp = datetime.fromtimestamp(table.snapshot().timestamp_ms / 1000, UTC).strftime("%Y%m%d%H%M%S%f")[:-3]
-    path = tmp_path / "plain"
-    plain = DeltaTable(path)
-    table.clone(path, shallow=False)
-    for found, name in ((table, "t"), (plain, f"delta.`{path}`")):
-        before = found.version()
-        found.delete("id = 1")
-        assert sql(f"SELECT id FROM {name}@v{before} WHERE id = 1", t=table)["id"].to_pylist() == [1]
-        joined = f"SELECT a.id FROM {name} AS a JOIN {name}@V{before} AS b ON a.id = b.id"
-        assert sorted(sql(joined, t=table)["id"].to_pylist()) == [2, 3]
-    assert sql(f"SELECT id FROM t@{stamp} WHERE id = 1", t=table)["id"].to_pylist() == [1]
-    assert sql(f"SELECT id FROM delta.`{path}@v0` WHERE id = 1")["id"].to_pylist() == [1]
-    odd = f"{path}@v0"
-    sql(f"CREATE TABLE delta.`{odd}` USING delta AS SELECT 5 AS id")
-    assert sql(f"SELECT id FROM delta.`{odd}`")["id"].to_pylist() == [5]
-    for wrong in (
-        "t @v1",
-        "t@ v1",
-        "t@v",
-        "t@1",
-        "t@2024",
-        "t@v1 VERSION AS OF 0",
-        f"delta.`{path}@v1` VERSION AS OF 0",
-    ):
-        with pytest.raises(InvalidRequestError):
-            sql(f"SELECT id FROM {wrong}", t=table)
-
-
-def test_a_time_may_be_computed(table: DeltaTable) -> None:
-    later = table.snapshot().timestamp_ms
-    for text in (f"timestamp_millis({later})", f"timestamp_millis({later + 86_400_000}) - INTERVAL 1 DAY"):
-        with pytest.raises(UnsupportedExpressionError, match="constant time"):
-            sql(f"SELECT * FROM t TIMESTAMP AS OF {text}", t=table)
-    moment = datetime.fromtimestamp(later / 1000, UTC).isoformat()
-    for text in (f"TIMESTAMP '{moment}'", f"TIMESTAMP '{moment}' + INTERVAL 0 DAYS AS x WHERE id > 0"):
-        assert sql(f"SELECT * FROM t TIMESTAMP AS OF {text}", t=table).num_rows == 3
-    for text in (
-        "current_timestamp() - INTERVAL 400 DAYS",
-        "date_sub(current_date(), 400)",
-        "current_date() + 1 AS x, t",
-    ):
-        with pytest.raises(TimestampOutOfRangeError):
-            sql(f"SELECT * FROM t TIMESTAMP AS OF {text}", t=table)
-
-
 def test_a_table_has_a_comment(table: DeltaTable) -> None:
     for text, found in (("'it''s'", "it's"), ("NULL", None)):
         sql(f"COMMENT ON TABLE t IS {text}", t=table)
@@ -1142,7 +926,7 @@ def test_a_table_has_a_comment(table: DeltaTable) -> None:
 
 
 def test_truncate_and_replace(table: DeltaTable, tmp_path: Path) -> None:
-    with pytest.raises(UnsupportedExpressionError, match="PARTITION"):
+    with pytest.raises(InvalidRequestError, match="PARTITION"):
         sql("TRUNCATE TABLE t PARTITION (day = DATE '2024-01-01')", t=table)
     assert sql("TRUNCATE TABLE t", t=table).operation_metrics["numDeletedRows"] == 3
     assert ids(table) == []
@@ -1153,25 +937,6 @@ def test_truncate_and_replace(table: DeltaTable, tmp_path: Path) -> None:
     with pytest.raises(TableNotFoundError):
         sql(f"REPLACE TABLE delta.`{tmp_path / 'nowhere'}` (id BIGINT) USING delta")
     assert not DeltaTable(tmp_path / "nowhere").exists()
-
-
-def test_explain_says_what_would_be_opened(table: DeltaTable) -> None:
-    version = table.version()
-    told = sql("EXPLAIN DELETE FROM t AS x WHERE x.day = '2024-01-01'", t=table)
-    assert (told.total.num_files, told.after_data_skipping.num_files, told.row_groups) == (3, 1, (1, 1))
-    told = sql("EXPLAIN UPDATE t SET name = 'x' WHERE id > 2", t=table)
-    assert (told.after_data_skipping.num_files, told.row_groups) == (1, (1, 1))
-    source = pa.table({"id": [2, 2000], "name": ["z", "z"]})
-    merge = "MERGE INTO t USING s ON t.id = s.id WHEN MATCHED THEN UPDATE SET t.name = s.name"
-    told = sql(f"EXPLAIN {merge}", t=table, s=source)
-    assert told.after_data_skipping.num_files == 1 and "`id` IN (" in str(told)
-    assert sql(f"EXPLAIN {merge} WHEN NOT MATCHED BY SOURCE THEN DELETE", t=table, s=source).row_groups == (3, 3)
-    assert table.version() == version
-    for wrong in ("EXPLAIN VACUUM t", "EXPLAIN SELECT * FROM t"):
-        with pytest.raises(UnsupportedExpressionError):
-            sql(wrong, t=table)
-    with pytest.raises(InvalidRequestError):
-        delta_orch.sql("EXPLAIN DELETE FROM t", tables={"t": table}, dry_run=True)
 
 
 @pytest.mark.parametrize(
@@ -1217,6 +982,6 @@ def test_secrets_among_the_properties_of_a_stranger_are_not_shown(tmp_path: Path
     made = HandmadeTable(tmp_path / "t")
     left = {"db.password": "hunter2", "url": "https://h/x?sig=hunter3", "owner": "me"}
     made.create(pa.schema([("id", pa.int64())]), configuration=left)
-    for text in ("SHOW TBLPROPERTIES t", "DESCRIBE EXTENDED t", "DESCRIBE DETAIL t", "SHOW CREATE TABLE t"):
+    for text in ("SHOW TBLPROPERTIES t", "DESCRIBE DETAIL t"):
         shown = str(sql(text, t=made.open()).to_pylist())
         assert "hunter" not in shown and "me" in shown

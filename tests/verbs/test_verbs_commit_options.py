@@ -329,7 +329,7 @@ def test_what_json_cannot_hold_is_refused(table: DeltaTable, days: Any, given: d
 )
 def test_names_of_other_clients_lead_to_ours(table: DeltaTable, days: Any, option: str, here: str) -> None:
     given: dict[str, Any] = {option: "x"}
-    with pytest.raises(InvalidRequestError, match=f"no option '{option}'. Here it is {here}"):
+    with pytest.raises(InvalidRequestError, match=rf"no option '{option}'\.\nHere it is {here}"):
         table.append(days(("a", 1)), **given)
     assert not table.exists()
 

@@ -226,6 +226,6 @@ def test_a_column_without_a_type_takes_that_of_the_data(rows: EngineRows, table:
 
 def test_a_column_that_occurs_twice_is_no_matter_of_types(table: DeltaTable) -> None:
     table.append(pa.table({"id": [1]}))
-    with pytest.raises(SchemaMismatchError, match=r"occurs twice\. Name each column once"):
+    with pytest.raises(SchemaMismatchError, match=r"occurs twice\.\nName each column once"):
         table.append(pa.table([[2], [3]], names=["id", "ID"]), schema_mode="merge")
     assert table.version() == 0

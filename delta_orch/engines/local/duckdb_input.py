@@ -32,7 +32,7 @@ def predicate_sql(where: Expression, schema: StructType, label: str) -> str:
     Raises UnsupportedExpressionError where it is not proven to mean the same in DuckDB as in Spark.
     """
     if is_opaque(where):
-        from delta_orch.engines.local.sql_scalars import Scalars
+        from delta_orch.engines.local.sql_operators import Scalars
         from delta_orch.engines.local.sql_types import Source
 
         return Scalars(Source(label, schema)).predicate(where)

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _LOG = Logger(__name__)
 _idle: ContextVar[list[Connection] | None] = ContextVar("databases without a query", default=None)
 BATCH_ROWS = 131_072
-_WIDE_ROWS = 8_192
+_WIDE_ROWS = 2_048
 """In a batch of a result that has text or nested columns: only DuckDB knows how long they are."""
 TYPES = b"DuckDB's types"
 """Metadata of a user's result: the types of its columns, one a line."""

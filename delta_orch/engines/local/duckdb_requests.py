@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, join_schema
+from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WindowColumn, join_schema
 from delta_orch.engines.batch_bytes import BATCH_BYTES
 from delta_orch.engines.local.duckdb_query import (
     BATCH,
@@ -18,16 +18,17 @@ from delta_orch.engines.local.duckdb_query import (
     rows_together,
 )
 from delta_orch.engines.local.relation import LocalRelation
-from delta_orch.engines.local.sql_aggregates import count_of, extreme_of, sum_of
-from delta_orch.engines.local.sql_scalars import Scalars
-from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, unsupported
+from delta_orch.engines.local.sql_casts import widen
+from delta_orch.engines.local.sql_operators import Scalars
+from delta_orch.engines.local.sql_types import Source, Typed, is_atomic, qualified, struct_field, unsupported
 from delta_orch.engines.scan_plan import ensure_distinct
 from delta_orch.errors import InvalidRequestError
 from delta_orch.expressions.column_names import free_name
-from delta_orch.expressions.nodes import Expression
+from delta_orch.expressions.nodes import Column, Expression
 from delta_orch.expressions.resolve import find_column
-from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.protocol.types import LONG, VOID, DataType, StructField, StructType
+from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, MAX_DECIMAL_DIGITS
+from delta_orch.expressions.to_sql import duckdb_type, quote_duckdb_identifier
+from delta_orch.protocol.types import DOUBLE, FLOAT, LONG, VOID, DataType, DecimalType, StructField, StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -110,19 +111,20 @@ def joined(
     left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind, columns: Sequence[ComputedColumn]
 ) -> LocalRelation:
     """See `Engine.join`."""
-    sources = [Source(side.alias, side.relation.schema) for side in (left, right)]
+    relations = [LocalRelation.of(side.relation) for side in (left, right)]
+    sources = [Source(side.alias, relation.schema) for side, relation in zip((left, right), relations, strict=True)]
     scalars = Scalars(_Sides(sources))
     condition = scalars.predicate(on)
     selected, schema = _selected(Scalars(_Sides(sources[:1])) if kind in ("semi", "anti") else scalars, columns)
     names = [quote_duckdb_identifier(side.alias) for side in (left, right)]
-    sides = zip((left, right), sources, strict=True)
-    inputs = {f"input_{i}": QueryInput(side.relation, source.used) for i, (side, source) in enumerate(sides)}
+    sides = zip(relations, sources, strict=True)
+    inputs = {f"input_{i}": QueryInput(relation, source.used) for i, (relation, source) in enumerate(sides)}
     is_known = left.num_rows is not None and right.num_rows is not None and kind != "semi"
     if is_known and (left.num_rows or 0) < (right.num_rows or 0):
         rows, kept = f"input_1 AS {names[1]}", ""
         if kind == "anti":
             # Rows without a partner are those whose partner is not there: so the left side is the one in memory.
-            found = quote_duckdb_identifier(free_name(_FOUND, right.relation.schema.names))
+            found = quote_duckdb_identifier(free_name(_FOUND, relations[1].schema.names))
             rows = f"(SELECT *, TRUE AS {found} FROM input_1) AS {names[1]}"
             kept = f" WHERE {names[1]}.{found} IS NULL"
         sql = f"{rows} {_FLIPPED[kind]} JOIN input_0 AS {names[0]} ON {condition}{kept}"
@@ -146,6 +148,25 @@ def aggregated(relation: LocalRelation, keys: Sequence[ComputedColumn], measures
     return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))
 
 
+def windowed(
+    relation: LocalRelation, keys: Sequence[Column], order_by: Sequence[Column], columns: Sequence[WindowColumn]
+) -> LocalRelation:
+    """See `Engine.window`."""
+    source = Source(_INPUT, relation.schema)
+    scalars = Scalars(source)
+    own = [(name, source.find((name,))) for name in relation.schema.names]
+    groups = f"PARTITION BY {', '.join(scalars.value(key).sql for key in keys)} " if keys else ""
+    order = ", ".join(f"{scalars.value(column).sql} ASC NULLS FIRST" for column in order_by)
+    over = f"OVER ({groups}ORDER BY {order})"
+    computed = []
+    for column in columns:
+        value = Typed("", LONG) if column.value is None else scalars.value(column.value)
+        computed.append((column.name, Typed(f"{column.function}({value.sql}) {over}", value.data_type)))
+    selected, schema = _typed_columns([*own, *computed])
+    sql = f"SELECT {selected} FROM {_INPUT}"
+    return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))
+
+
 def repeated(relation: LocalRelation) -> LocalRelation:
     """The rows that occur more than once, each once. Columns may be of any type; nulls are equal to each other."""
     names = ", ".join(map(quote_duckdb_identifier, relation.schema.names))
@@ -162,10 +183,35 @@ def _measured(scalars: Scalars, measure: Measure) -> Typed:
     value = scalars.value(measure.value)
     match measure.function:
         case "count":
-            return count_of(value)
+            return Typed(f"count({value.sql})", LONG)
         case "sum":
-            return sum_of(value)
-    return extreme_of(measure.function, value)
+            return _sum(value)
+    return _extreme(measure.function, value)
+
+
+def _sum(value: Typed) -> Typed:
+    """The sum in Spark's type. Raises UnsupportedExpressionError for what is not a number."""
+    if value.data_type in INTEGRAL_RANGES:
+        return Typed(f"CAST(sum({value.sql}) AS BIGINT)", LONG)
+    if value.data_type in (FLOAT, DOUBLE):
+        return Typed(f"sum({widen(value, DOUBLE).sql})", DOUBLE)
+    if isinstance(value.data_type, DecimalType):
+        kind = DecimalType(min(value.data_type.precision + 10, MAX_DECIMAL_DIGITS), value.data_type.scale)
+        return Typed(f"CAST(sum({value.sql}) AS {duckdb_type(kind)})", kind)
+    raise unsupported(f"a sum of {value.data_type}")
+
+
+def _extreme(function: str, value: Typed) -> Typed:
+    """`min` or `max`. Raises UnsupportedExpressionError for arrays, maps, variants, and structs that hold no atoms."""
+    kind = value.data_type
+    if isinstance(kind, StructType) and all(is_atomic(field.data_type) for field in kind):
+        # Of two fields, a null is the lesser one in Spark, the greater one in DuckDB.
+        fields = [struct_field(value, name).sql for name in kind.names]
+        key = ", ".join(f"k{i} := {field} IS NOT NULL, v{i} := {field}" for i, field in enumerate(fields))
+        return Typed(f"arg_{function}({value.sql}, if({value.sql} IS NOT NULL, struct_pack({key}), NULL))", kind)
+    if not is_atomic(kind):
+        raise unsupported(f"{function} of {kind}")
+    return Typed(f"{function}({value.sql})", kind)
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,7 +22,7 @@ from delta_orch.protocol.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec
+    from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, Relation, WindowColumn, WriteSpec
     from delta_orch.engines.footer_statistics import ColumnPath
     from delta_orch.engines.local.file_writer import WrittenFile
     from delta_orch.engines.row_sets import RowKey, RowSet
@@ -50,8 +50,8 @@ class LocalEngine:
 
         return relation_of(data)
 
-    def schema(self, relation: LocalRelation) -> StructType:
-        return relation.schema
+    def schema(self, relation: Relation) -> StructType:
+        return LocalRelation.of(relation).schema
 
     def scan(self, plan: ScanPlan) -> LocalRelation:
         parts = plan.where.children if isinstance(plan.where, And) else () if plan.where is None else (plan.where,)
@@ -72,11 +72,12 @@ class LocalEngine:
         rows = filtered(scan_relation(inner), condition, schema)
         return rows if plan.output is None else output_relation(rows, plan.output)
 
-    def filter(self, relation: LocalRelation, where: Expression) -> LocalRelation:
+    def filter(self, relation: Relation, where: Expression) -> LocalRelation:
         if is_opaque(where):
             from delta_orch.engines.local.duckdb_requests import filtered
 
-            return filtered(relation, where, relation.schema)
+            return filtered(LocalRelation.of(relation), where, relation.schema)
+        relation = LocalRelation.of(relation)
         plan = relation.plan
         if plan is not None and plan.output is None:
             return self.scan(replace(plan, where=conjunction(plan.where, where)))
@@ -88,9 +89,10 @@ class LocalEngine:
         batches = partial(relation.batches, passed_on)
         return LocalRelation(relation.schema, lambda: (pc.filter(batch, keep(batch)) for batch in batches()))
 
-    def project(self, relation: LocalRelation, columns: Sequence[ComputedColumn]) -> LocalRelation:
+    def project(self, relation: Relation, columns: Sequence[ComputedColumn]) -> LocalRelation:
         from delta_orch.engines.local.scan import output_relation
 
+        relation = LocalRelation.of(relation)
         if all(isinstance(column.value, Column) for column in columns):
             return output_relation(relation, _output(columns, relation.schema))
         if relation.plan is None or relation.plan.made_columns:
@@ -109,38 +111,51 @@ class LocalEngine:
 
         return joined(left, right, on, kind, columns)
 
-    def conform(self, relation: LocalRelation, schema: StructType) -> LocalRelation:
+    def conform(self, relation: Relation, schema: StructType) -> LocalRelation:
+        relation = LocalRelation.of(relation)
         return relation if relation.schema == schema else LocalRelation(schema, lambda: iter(relation.to_reader()))
 
-    def union(self, relations: Sequence[LocalRelation]) -> LocalRelation:
+    def union(self, relations: Sequence[Relation]) -> LocalRelation:
         if not relations:
             raise InvalidRequestError("A union needs at least one relation")
-        if len(relations) == 1:
-            return relations[0]
+        parts = tuple(map(LocalRelation.of, relations))
+        if len(parts) == 1:
+            return parts[0]
         return LocalRelation(
-            relations[0].schema,
-            lambda: chain.from_iterable(relation.batches(relation.schema.names) for relation in relations),
-            parts=tuple(relations),
+            parts[0].schema,
+            lambda: chain.from_iterable(part.batches(part.schema.names) for part in parts),
+            parts=parts,
         )
 
     def aggregate(
-        self, relation: LocalRelation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]
+        self, relation: Relation, keys: Sequence[ComputedColumn], measures: Sequence[Measure]
     ) -> LocalRelation:
         from delta_orch.engines.local.duckdb_requests import aggregated
 
-        return aggregated(relation, keys, measures)
+        return aggregated(LocalRelation.of(relation), keys, measures)
+
+    def window(
+        self,
+        relation: Relation,
+        keys: Sequence[Column],
+        order_by: Sequence[Column],
+        columns: Sequence[WindowColumn],
+    ) -> LocalRelation:
+        from delta_orch.engines.local.duckdb_requests import windowed
+
+        return windowed(LocalRelation.of(relation), keys, order_by, columns)
 
     def statement(self) -> AbstractContextManager[None]:
         from delta_orch.engines.local.duckdb_query import databases_kept
 
         return databases_kept()
 
-    def evaluated(self, relation: LocalRelation, *, repeats: bool = False) -> AbstractContextManager[LocalRelation]:
+    def evaluated(self, relation: Relation, *, repeats: bool = False) -> AbstractContextManager[LocalRelation]:
         from delta_orch.engines.local.spool import spooled
 
-        return spooled(relation, repeats=repeats)
+        return spooled(LocalRelation.of(relation), repeats=repeats)
 
-    def row_sets(self, relation: LocalRelation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
+    def row_sets(self, relation: Relation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
         from delta_orch.engines.base import as_they_are
         from delta_orch.engines.row_sets import gather_row_sets
 
@@ -148,33 +163,34 @@ class LocalEngine:
         return gather_row_sets(rows.to_reader(), kind, file_number, row_position)
 
     def along_curve(
-        self, relation: LocalRelation, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
+        self, relation: Relation, columns: Sequence[Column], curve: Curve, *, num_rows: int | None, num_files: int
     ) -> LocalRelation:
         from delta_orch.engines.local.curve_order import along_curve
 
-        return along_curve(relation, [column.path for column in columns], curve, num_rows, num_files)
+        return along_curve(LocalRelation.of(relation), [column.path for column in columns], curve, num_rows, num_files)
 
-    def select(self, query: str, relations: Mapping[str, LocalRelation]) -> pa.Table:
+    def select(self, query: str, relations: Mapping[str, Relation]) -> pa.Table:
         from delta_orch.engines.local.user_query import open_query
 
-        return open_query(query, relations).read_all().replace_schema_metadata()
+        return open_query(query, _own(relations)).read_all().replace_schema_metadata()
 
-    def sql(self, query: str, relations: Mapping[str, LocalRelation], *, named: bool = True) -> LocalRelation:
+    def sql(self, query: str, relations: Mapping[str, Relation], *, named: bool = True) -> LocalRelation:
         from delta_orch.engines.local.user_query import queried
 
-        return queried(query, relations, named=named)
+        return queried(query, _own(relations), named=named)
 
     def quoted(self, name: str) -> str:
         from delta_orch.expressions.to_sql import quote_duckdb_identifier
 
         return quote_duckdb_identifier(name)
 
-    def write(self, relation: LocalRelation, spec: WriteSpec) -> pa.Table:
+    def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         from delta_orch.engines.base import DEFAULT_FILE_SIZE_BYTES
         from delta_orch.engines.local.file_writer import add_table
         from delta_orch.engines.local.write import may_be_shared, write_relation, write_shared
 
         size = spec.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
+        relation = LocalRelation.of(relation)
         # Rows of another part would only wait beside those that the threads share.
         parts = relation.parts if any(may_be_shared(part, spec) for part in relation.parts) else (relation,)
         files: list[WrittenFile] = []
@@ -208,8 +224,8 @@ class LocalEngine:
         files = chain.from_iterable(map_ahead(rewrite_one, plans, threads))
         return add_table(list(files), spec.partition_names)
 
-    def to_arrow(self, relation: LocalRelation, limit: int | None = None) -> pa.Table:
-        reader = relation.to_reader()
+    def to_arrow(self, relation: Relation, limit: int | None = None) -> pa.Table:
+        reader = self.to_reader(relation)
         if limit is None:
             return reader.read_all()
         import pyarrow as pa
@@ -220,8 +236,12 @@ class LocalEngine:
             found += batch.num_rows
         return pa.Table.from_batches(batches, reader.schema).slice(0, limit)
 
-    def to_reader(self, relation: LocalRelation) -> pa.RecordBatchReader:
-        return relation.to_reader()
+    def to_reader(self, relation: Relation) -> pa.RecordBatchReader:
+        return LocalRelation.of(relation).to_reader()
+
+
+def _own(relations: Mapping[str, Relation]) -> dict[str, LocalRelation]:
+    return {name: LocalRelation.of(relation) for name, relation in relations.items()}
 
 
 def _batches_of(plan: ScanPlan) -> Iterator[pa.RecordBatch]:

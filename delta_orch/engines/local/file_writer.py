@@ -335,11 +335,13 @@ class FileWriter:
 def unified(rows: pa.Table) -> pa.Table:
     """The rows with one dictionary for each column that has some: Arrow writes the first of a row group, and plain
     values after that."""
-    return rows.unify_dictionaries() if any(pa.types.is_dictionary(t) for t in rows.schema.types) else rows
+    return rows.unify_dictionaries() if any(map(pa.types.is_dictionary, rows.schema.types)) else rows
 
 
 def _with_types(schema: pa.Schema, source: pa.Schema) -> pa.Schema:
     """The schema with the source's types, place by place, where those are texts in dictionaries."""
+    if not any(map(is_text_dictionary, source.types)):
+        return schema
     fields = zip(schema, source.types, strict=True)
     return pa.schema([field.with_type(kind) if is_text_dictionary(kind) else field for field, kind in fields])
 
@@ -358,9 +360,9 @@ def _dictionary_columns(rows: pa.Table) -> bool | list[str]:
     The writer gives up a dictionary that has become too large, but to get there costs more than all the rest. A column
     goes without one where nearly all values of a sample differ: a dictionary of so many would not have lasted.
     """
-    plain = [n for n, t in zip(rows.column_names, rows.schema.types, strict=True) if not pa.types.is_dictionary(t)]
-    if rows.num_rows < _SAMPLED_ROWS or any(pa.types.is_nested(column.type) for column in rows.schema):
+    if rows.num_rows < _SAMPLED_ROWS or any(map(pa.types.is_nested, rows.schema.types)):
         return True
+    plain = [n for n, t in zip(rows.column_names, rows.schema.types, strict=True) if not pa.types.is_dictionary(t)]
     # Neighbours are often equal, and so are values of the same place in a period.
     step = rows.num_rows // _RUNS
     samples = [

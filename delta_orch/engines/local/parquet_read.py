@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 import pyarrow.parquet as pq
 
-from delta_orch.engines.batch_bytes import BATCH_BYTES, cut_by_bytes, decoded, keeping_dictionaries
+from delta_orch.engines.batch_bytes import BATCH_BYTES, cut_by_bytes, decoded, keeping_dictionaries, most_bytes
 from delta_orch.engines.conform import conform_table
 from delta_orch.engines.file_lookup import Candidates, ensure_field_ids, find_in_file, paths_in_file
 from delta_orch.engines.local.file_rows import FileRows, FileTask, TrackedColumns, marked
@@ -80,19 +80,19 @@ class FileReader:
         return isinstance(self.filesystem, pafs.LocalFileSystem)
 
     def read_together(self, tasks: Sequence[FileTask]) -> list[Iterable[pa.RecordBatch]]:
-        """All rows of some small files, in order, in large batches. Raises as `read_small`. What takes much memory is
+        """All rows of some small files, in order, in large batches. Raises as `batches`. What takes much memory is
         read when its batches are asked for."""
         parts: list[Iterable[pa.RecordBatch]] = []
         alike: list[tuple[FileTask, pa.Table]] = []
         num_bytes = 0
         for task in tasks:
-            rows, texts = self._rows_in(task) if num_bytes <= BATCH_BYTES else (None, _NO_TEXTS)
-            is_plain = rows is not None and not texts.dictionaries
+            rows, texts = self._rows_in(task) if num_bytes <= BATCH_BYTES else (None, None)
+            is_plain = texts is not None and not texts.dictionaries
             if alike and (rows is None or not is_plain or not _are_alike(alike[0], (task, rows))):
                 parts.append(self._finish_together(alike))
                 alike = []
             if rows is None or not is_plain:
-                parts.append(self.stream(task))
+                parts.append(self.stream(task, texts))
             else:
                 alike.append((task, rows))
                 num_bytes += rows.nbytes
@@ -115,9 +115,9 @@ class FileReader:
         with reading(task.path):
             return [batch for batch in self._finish(rows, task, _NO_TEXTS) if batch.num_rows]
 
-    def read_small(self, task: FileTask) -> Iterable[pa.RecordBatch] | None:
-        """All batches of a file, or None if it is too large to decode in one go. What repeats texts is made plain when
-        its batches are asked for.
+    def batches(self, task: FileTask) -> Iterable[pa.RecordBatch]:
+        """All batches of a file. What is too large to decode in one go is decoded when its batches are asked for, and
+        what repeats texts is then made plain.
 
         Raises:
             MissingFileError: The file is not there.
@@ -126,7 +126,7 @@ class FileReader:
         """
         rows, texts = self._rows_in(task)
         if rows is None:
-            return None
+            return self.stream(task, texts)
         return self._lazily(rows, task, texts) if texts.dictionaries else self._finish_together([(task, rows)])
 
     def _lazily(self, rows: pa.Table, task: FileTask, texts: RepeatedTexts) -> Iterator[pa.RecordBatch]:
@@ -134,7 +134,7 @@ class FileReader:
             yield from self._finish(rows, task, texts)
 
     def count_row_groups(self, task: FileTask) -> tuple[int, int]:
-        """All row groups of a file, and those to read. Raises as `read_small`."""
+        """All row groups of a file, and those to read. Raises as `batches`."""
         with reading(task.path), self._open(task.path) as (file, footer, _):
             return file.metadata.num_row_groups, len(self._wanted_groups(file, footer, task))
 
@@ -158,6 +158,8 @@ class FileReader:
                 if texts.dictionaries:
                     file = self._decoder(source, footer, footer.metadata, texts.dictionaries)
                 rows = _gregorian(file.read_row_groups(groups, columns=names, use_threads=False), footer)
+                if texts.dictionaries and not texts.wide and _is_short(rows):
+                    rows, texts = pa.Table.from_batches([decoded(batch, ()) for batch in rows.to_batches()]), _NO_TEXTS
             return self._rows_of(file.metadata, task).choose(rows, groups), texts
 
     def _texts_in(
@@ -169,13 +171,17 @@ class FileReader:
 
         return ensure_bounded(source, footer, groups, names, path=task.path, is_near=self._is_local)
 
-    def stream(self, task: FileTask) -> Iterator[pa.RecordBatch]:
-        """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as
-        `read_small`."""
+    def stream(self, task: FileTask, texts: RepeatedTexts | None = None) -> Iterator[pa.RecordBatch]:
+        """The batches of a file of any size: row groups on threads, a very large one bit by bit. Raises as `batches`.
+
+        Args:
+            texts: Those of the file, where they are looked up already.
+        """
         with reading(task.path), self._open(task.path) as (file, footer, source):
             names, groups, metadata = self._names_in(file, task), self._groups_of(file, footer, task), file.metadata
             chosen = self._rows_of(metadata, task)
-            texts = self._texts_in(source, footer, groups, names, task)
+            if texts is None:
+                texts = self._texts_in(source, footer, groups, names, task)
             sizes = _selected_bytes(footer, groups, names) if names else []
             lengths = [max(metadata.row_group(group).num_rows, 1) for group in groups]
             row_bytes = max(map(truediv, sizes, lengths), default=0) + texts.row_bytes
@@ -359,6 +365,11 @@ def _with_variants(rows: pa.Table, schema: StructType) -> pa.Table:
         if field is not None and holds_variant(field.data_type):
             rows = rows.set_column(index, name, reconstruct_columns(rows.column(index), field.data_type))
     return rows
+
+
+def _is_short(rows: pa.Table) -> bool:
+    """Whether there are rows, and all of them may be made plain."""
+    return bool(rows.num_rows) and sum(map(most_bytes, rows.to_batches())) <= BATCH_BYTES
 
 
 def _gregorian(rows: pa.Table, footer: ParquetFooter) -> pa.Table:

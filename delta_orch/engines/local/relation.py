@@ -7,11 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from delta_orch.engines.scan_plan import ScanPlan
+from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import StructType
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from delta_orch.engines.base import Relation
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,16 @@ class LocalRelation:
     plan: ScanPlan | None = None
     parts: tuple[LocalRelation, ...] = ()
 
+    @classmethod
+    def of(cls, relation: Relation) -> LocalRelation:
+        """A relation of this engine. Raises InvalidRequestError for one of another engine."""
+        if isinstance(relation, cls):
+            return relation
+        raise InvalidRequestError(
+            f"The local engine does not take the relation {type(relation).__name__}",
+            remedy="Make it with engine.relation(…) of the same engine",
+        )
+
     def to_reader(self) -> pa.RecordBatchReader:
         """The rows in the Arrow types of `schema`, as a stream of batches that are cut by bytes (`batch_bytes`)."""
         import pyarrow as pa
@@ -43,8 +56,8 @@ class LocalRelation:
 
         plain = schema_to_arrow(self.schema)
         for batch in self.open_batches():
-            dictionaries = text_dictionaries(batch, kept)
-            target = keeping_dictionaries(plain, batch.schema, dictionaries)
+            dictionaries = text_dictionaries(batch, kept) if kept else ()
+            target = keeping_dictionaries(plain, batch.schema, dictionaries) if dictionaries else plain
             for rows in cut_by_bytes(batch, dictionaries):
                 if rows.schema.equals(target):
                     yield rows

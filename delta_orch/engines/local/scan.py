@@ -82,8 +82,7 @@ def read_batches(plan: ScanPlan, threads: int | None = None) -> Iterator[pa.Reco
     single = _file_tasks(plan, reader.needed.names)
     if not _are_small(plan, reader.filesystem):
         ahead = _threads(reader.filesystem) if threads is None else threads
-        for task, few in map_ahead(lambda task: (task, reader.read_small(task)), single, ahead):
-            yield from reader.stream(task) if few is None else few
+        yield from chain.from_iterable(map_ahead(reader.batches, single, ahead))
         return
     for together in map_ahead(reader.read_together, _groups(single), _SMALL_FILE_THREADS):
         yield from chain.from_iterable(together)

@@ -10,12 +10,15 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from delta_orch.engines.batch_bytes import cut_by_bytes
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.errors import DeltaError, StorageError
 from delta_orch.protocol.arrow_building import schema_to_arrow
 
 MEMORY_BYTES = 64 * 1024 * 1024
 """Rows up to this size stay in memory."""
+_STORED_BYTES = 8 * 1024 * 1024
+"""Of a batch in the file: who reads it may hold several copies."""
 
 
 @contextmanager
@@ -42,9 +45,10 @@ def spooled(relation: LocalRelation, *, repeats: bool = False) -> Iterator[Local
                 with spilling():
                     writer = stack.enter_context(pa.ipc.new_stream(str(path), schema, options=options))
             # A file has one schema.
-            for rows in LocalRelation(relation.schema, partial(iter, [batch])).batches():
-                with spilling():
-                    writer.write_batch(rows)
+            for plain in LocalRelation(relation.schema, partial(iter, [batch])).batches():
+                for rows in cut_by_bytes(plain, most=_STORED_BYTES):
+                    with spilling():
+                        writer.write_batch(rows)
         if writer is not None:
             with spilling():
                 writer.close()

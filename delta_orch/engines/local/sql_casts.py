@@ -5,6 +5,7 @@ Text becomes a number, a date or a moment in the forms for which both engines ar
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -19,9 +20,11 @@ from delta_orch.engines.local.sql_types import (
     unsupported,
 )
 from delta_orch.errors import InvalidExpressionError
+from delta_orch.expressions.constants import type_of
 from delta_orch.expressions.nodes import Literal
 from delta_orch.expressions.spark_literals import INTEGRAL_RANGES, natural_type
 from delta_orch.expressions.to_sql import duckdb_literal, duckdb_type, quote_duckdb_identifier, quote_duckdb_string
+from delta_orch.protocol.type_text import parse_columns
 from delta_orch.protocol.types import (
     BINARY,
     BOOLEAN,
@@ -56,17 +59,6 @@ _MOST_SHOWN = 40
 def error(problem: str) -> str:
     """An expression of any type that raises."""
     return f"error({quote_duckdb_string(problem)})"
-
-
-_LONGEST = 2**24
-"""Characters of a text, or elements of an array, that a function makes of a number."""
-
-
-def bounded(number: str, size: str) -> str:
-    """A number that says how much a function makes, here for so many characters or elements. It raises for too many,
-    inside of the function's arguments: DuckDB computes what is constant even where a CASE leaves it out."""
-    problem = error(f"A function makes more than {_LONGEST:,} characters or elements, which only the Spark engine does")
-    return f"CASE WHEN {size} > {_LONGEST} THEN {problem} ELSE {number} END"
 
 
 def widen(value: Typed, target: DataType) -> Typed:
@@ -192,23 +184,6 @@ def _cast_inside(value: Typed, target: DataType, depth: int) -> str:
     raise unsupported(f"CAST from {value.data_type} to {target}")
 
 
-def try_cast(value: Typed, target: DataType) -> Typed:
-    """TRY_CAST, where null is for exactly what CAST raises for in Spark. Raises UnsupportedExpressionError."""
-    source, to = value.data_type, duckdb_type(target) if is_atomic(target) else ""
-    is_narrow = target in INTEGRAL_RANGES or isinstance(target, DecimalType)
-    if source in (target, VOID):
-        return widen(value, target)
-    if source in INTEGRAL_RANGES and is_narrow:
-        return Typed(f"TRY_CAST({value.sql} AS {to})", target)
-    if target in INTEGRAL_RANGES and is_number(source):
-        return Typed(f"TRY_CAST(trunc({value.sql}) AS {to})", target)
-    if source == STRING and is_atomic(target):
-        return _from_text(value, target, "TRY_CAST")
-    if target == STRING or {source, target} <= {*MOMENTS}:
-        return cast(value, target)  # it never fails
-    raise unsupported(f"TRY_CAST from {source} to {target}")
-
-
 def whole_seconds(value: Typed) -> str:
     """Seconds since 1970 of a moment, rounded down."""
     return (
@@ -245,36 +220,32 @@ def _moment_text(value: Typed) -> str:
     return in_years(value.sql, plain, f"CAST({plain} AS VARCHAR)")
 
 
-def _from_text(value: Typed, target: DataType, verb: str = "CAST") -> Typed:
-    """Each rule is the pattern that text must match, what becomes of its groups, and the forms that Spark alone reads:
-    TRY_CAST makes null of all others."""
-    text, theirs = value.sql, ""
+def _from_text(value: Typed, target: DataType) -> Typed:
+    """Each rule is the pattern that text must match, and what becomes of its groups. Other text raises."""
+    text = value.sql
     if target == BINARY:
         return Typed(f"encode({text})", BINARY)
     if target in INTEGRAL_RANGES:
-        pattern, result = "([+-]?[0-9]+)", f"{verb}({{1}} AS {duckdb_type(target)})"
+        pattern, result = "([+-]?[0-9]+)", f"CAST({{1}} AS {duckdb_type(target)})"
     elif target in (FLOAT, DOUBLE):
-        return _floating(text, target, verb)
+        return _floating(text, target)
     elif isinstance(target, DecimalType):
-        pattern, result = f"({_FRACTION})", f"{verb}({{1}} AS {duckdb_type(target)})"
-        theirs = _FRACTION.replace("[0-9]", r"\p{Nd}") + "(?:[eE].*)?"
+        pattern, result = f"({_FRACTION})", f"CAST({{1}} AS {duckdb_type(target)})"
     elif target == BOOLEAN:
         truth = "|".join("".join(f"[{c.upper()}{c}]" if c.isalpha() else c for c in word) for word in _WORDS)
         pattern, result = f"({truth})", "lower({1}) IN ('t', 'true', 'y', 'yes', '1')"
     elif target == DATE:
-        pattern, theirs = _DAY % "(?:[ T].*)?", "(?:[+-]|0000|[0-9]{5}).*"
-        result = f"{verb}({_YMD}) AS DATE)"
+        pattern, result = _DAY % "(?:[ T].*)?", f"CAST({_YMD}) AS DATE)"
     elif target in (TIMESTAMP, TIMESTAMP_NTZ):
         pattern = _DAY % _TIME + (_ZONE if target == TIMESTAMP else "")
-        theirs = "(?:[+-]?[0-9]{4,6}(?:[- T].*)?|[0-9]{1,2}:.*|T.*)"
         clock = ", ' ', " + ", ':', ".join(_or(group, "0") for group in (4, 5, 6)) + ")"
-        result = f"{verb}({_YMD}{clock} AS TIMESTAMP)"
+        result = f"CAST({_YMD}{clock} AS TIMESTAMP)"
         if target == TIMESTAMP:
             minutes = f"({_number_or(8, 0)} * 60 + {_number_or(9, 0)}) * CASE {{7}} WHEN '-' THEN 1 ELSE -1 END"
             result = f"CAST({result} + to_minutes({minutes}) AS TIMESTAMPTZ)"
     else:
         raise unsupported(f"CAST from string to {target}")
-    return Typed(_matched(text, pattern, result, target, theirs or pattern if verb == "TRY_CAST" else ".*"), target)
+    return Typed(_matched(text, pattern, result, target), target)
 
 
 _WORDS = ("t", "true", "y", "yes", "1", "f", "false", "n", "no", "0")
@@ -291,24 +262,23 @@ def _number_or(group: int, default: int) -> str:
 _YMD = "concat({1}, '-', " + ", '-', ".join(_or(group, "1") for group in (2, 3))
 
 
-def _matched(text: str, pattern: str, result: str, target: DataType, raising: str) -> str:
-    whole, others = (quote_duckdb_string(f"(?s){_BLANK}{form}{_BLANK}") for form in (pattern, raising))
+def _matched(text: str, pattern: str, result: str, target: DataType) -> str:
+    whole = quote_duckdb_string(f"(?s){_BLANK}{pattern}{_BLANK}")
     groups = [
         f"regexp_extract({text}, {quote_duckdb_string(f'(?s)^{_BLANK}{pattern}{_BLANK}$')}, {i})" for i in range(10)
     ]
-    told = quote_duckdb_string(f"' is not a valid {target}, or has a form that only the Spark engine reads")
-    problem = f"error('[CAST_INVALID_INPUT] The text ''' || left({text}, {_MOST_SHOWN}) || {told})"
+    kind = quote_duckdb_string(f"' is not a valid {target}, or has a form that only the Spark engine reads")
+    problem = f"error('[CAST_INVALID_INPUT] The text ''' || left({text}, {_MOST_SHOWN}) || {kind})"
     valid = f"regexp_full_match({text}, {whole})"
     if target in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         valid += f" AND {groups[1]} <> '0000'"
-    found = f"WHEN {valid} THEN {result.format(*groups)} WHEN regexp_full_match({text}, {others}) THEN {problem}"
-    return f"CASE WHEN {text} IS NULL THEN NULL {found} END"
+    return f"CASE WHEN {text} IS NULL THEN NULL WHEN {valid} THEN {result.format(*groups)} ELSE {problem} END"
 
 
-def _floating(text: str, target: DataType, verb: str) -> Typed:
-    kind, raising = duckdb_type(target), ".*" if verb == "CAST" else "[+-]?(?:0[xX].*|(?i:nan))"
+def _floating(text: str, target: DataType) -> Typed:
+    kind = duckdb_type(target)
     pattern = rf"({_FRACTION}(?:[eE][+-]?[0-9]+)?)[dDfF]?"
-    number = _matched(text, pattern, f"CAST({{1}} AS {kind})", target, raising)
+    number = _matched(text, pattern, f"CAST({{1}} AS {kind})", target)
     word = f"lower(regexp_extract({text}, '^{_BLANK}(.*?){_BLANK}$', 1))"
     named = " ".join(
         f"WHEN {word} IN ({names}) THEN CAST('{value}' AS {kind})"
@@ -347,3 +317,25 @@ def choose(conditions: Sequence[str], results: Sequence[Typed], default: Typed) 
         f"WHEN {condition} THEN {widen(value, kind).sql}" for condition, value in zip(conditions, results, strict=True)
     )
     return Typed(f"CASE {branches} ELSE {widen(default, kind).sql} END", kind)
+
+
+def cast_target(name: str) -> DataType:
+    """The type that CAST names. Raises UnsupportedExpressionError for what is no column's."""
+    is_nested = "<" in name and not re.search(r"\bCHAR|\bVARCHAR|\bINTERVAL|\bVARIANT", name)
+    found = parse_columns(f"c {name}").fields[0].data_type if is_nested else type_of(name)
+    if found is None:
+        raise unsupported(f"CAST to {name[:100]}")
+    return found
+
+
+_SIGNED_DIGITS = 34
+
+
+def short(value: Typed) -> str:
+    """A number whose sign may be changed: Spark rounds decimals to 34 digits then, so those of more digits raise."""
+    kind = value.data_type
+    if not isinstance(kind, DecimalType) or kind.precision <= _SIGNED_DIGITS:
+        return value.sql
+    limit = f"CAST('1e{_SIGNED_DIGITS - kind.scale}' AS {duckdb_type(kind)})"
+    problem = error(f"a decimal of more than {_SIGNED_DIGITS} digits, which Spark rounds where it changes the sign")
+    return f"CASE WHEN {value.sql} >= {limit} OR {value.sql} <= -{limit} THEN {problem} ELSE {value.sql} END"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain
 from threading import Event
 from typing import TYPE_CHECKING
@@ -142,12 +142,16 @@ def write_shared(plan: ScanPlan, spec: WriteSpec, *, file_size_bytes: int) -> li
 
 
 def _checks(spec: WriteSpec) -> Sequence[BatchCheck]:
-    holds_rules = holds_variant(spec.schema) or any(True for _ in not_null_places(spec.schema))
-    if not (holds_rules or spec.checks or spec.lengths):
+    if not (_holds_rules(spec.schema) or spec.checks or spec.lengths):
         return ()
     from delta_orch.engines.local.row_checks import batch_checks
 
     return batch_checks(spec.schema, spec.checks, spec.lengths)
+
+
+@lru_cache(maxsize=64)
+def _holds_rules(schema: StructType) -> bool:
+    return holds_variant(schema) or next(not_null_places(schema), None) is not None
 
 
 def _fillers(spec: WriteSpec) -> Sequence[Filler]:
@@ -182,10 +186,10 @@ def _conformed(
     """
     for batch in batches:
         dictionaries = text_dictionaries(batch, kept)
-        types = keeping_dictionaries(target, batch.schema, dictionaries)
+        types = keeping_dictionaries(target, batch.schema, dictionaries) if dictionaries else target
         for part in cut_by_bytes(batch, dictionaries):
             rows = part if part.schema.equals(types) else conform_batch(part, types, lossless=True)
-            for few in cut_by_bytes(rows, most=MAX_PLAIN_BYTES):
+            for few in cut_by_bytes(rows, most=MAX_PLAIN_BYTES) if dictionaries else (rows,):
                 for start in range(0, few.num_rows, _SLICE_ROWS):
                     yield few.slice(start, _SLICE_ROWS)
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WriteSpec, join_schema
+from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WindowColumn, WriteSpec, join_schema
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.row_sets import RowKey, RowSet
@@ -188,6 +188,25 @@ class SparkEngine:
         ensure_zone_does_not_matter(self.host, [column.value for column in computed], lambda: self.schema(relation))
         grouped = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
         return self.sql(f"SELECT {items} FROM rows{grouped}", {"rows": relation})
+
+    def window(
+        self,
+        relation: DataFrame,
+        keys: Sequence[Column],
+        order_by: Sequence[Column],
+        columns: Sequence[WindowColumn],
+    ) -> DataFrame:
+        """All columns, and what each row has from the rows of its group; see `Engine.window`."""
+        groups = f"PARTITION BY {', '.join(map(bounded_sql, keys))} " if keys else ""
+        order = ", ".join(f"{bounded_sql(column)} ASC NULLS FIRST" for column in order_by)
+        values = ["" if column.value is None else bounded_sql(column.value) for column in columns]
+        items = [
+            f"{column.function}({value}) OVER ({groups}ORDER BY {order}) AS {quote_identifier(column.name)}"
+            for column, value in zip(columns, values, strict=True)
+        ]
+        ensure_distinct([*self.schema(relation).names, *(column.name for column in columns)])
+        with self._analysing():
+            return self._analysed(self._pinned(relation).selectExpr("*", *items))
 
     def statement(self) -> AbstractContextManager[None]:
         return nullcontext()

@@ -40,8 +40,10 @@ DAMAGE_MARK = "delta_orch damage"
 MISMATCH_MARK = "delta_orch mismatch"
 _VIOLATION = re.compile(rf"\[{CHECK_MARK} (\d+)\](.*?)\[end of {CHECK_MARK}\]", re.DOTALL)
 _DAMAGE = re.compile(rf"\[{DAMAGE_MARK}\](.*?)\[end of {DAMAGE_MARK}\]", re.DOTALL)
-# From Java, and from Python that Spark has called, where an error stands below those that caused it.
-_OURS = re.compile(r"(?:\[delta_orch error\] |^delta_orch\.errors\.)(\w+): (.*)", re.MULTILINE)
+# From Java, and from Python that Spark has called, where an error stands below those that caused it. The lines of its
+# message end where Java's stack, Spark's SQLSTATE or an empty line begins.
+_NEXT_LINE = r"(?:\n(?!SQLSTATE|JVM |Caused by|During |The above |\s)(.+))?"
+_OURS = re.compile(rf"(?:\[delta_orch error\] |^delta_orch\.errors\.)(\w+): (.*){_NEXT_LINE}{_NEXT_LINE}", re.MULTILINE)
 _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
 PACKAGE = "delta-orch"
 _NO_PACKAGE = ("delta_orch is not installed on the Spark workers", "No module named 'delta_orch'")
@@ -199,9 +201,10 @@ def _translate(
         return None
     text = _full_text(error)
     if ours := _OURS.findall(text):
-        name, said = ours[-1]
-        kind = getattr(errors, name, None)  # A message may quote any text.
-        return (kind if isinstance(kind, type) and issubclass(kind, DeltaError) else DeltaError)(said)
+        name, problem, cause, remedy = ours[-1]
+        named = getattr(errors, name, None)  # A message may quote any text.
+        kind = named if isinstance(named, type) and issubclass(named, DeltaError) else DeltaError
+        return kind(problem, cause=cause, remedy=remedy)
     condition = getattr(error, "getCondition", lambda: None)() or ""
     found = _VIOLATION.search(text)
     if found and int(found[1]) < len(checks):

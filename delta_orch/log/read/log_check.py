@@ -8,7 +8,7 @@ what it costs to hold a whole state against another one, `fsck` alone pays.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Literal
 
@@ -140,13 +140,13 @@ def _check_gaps(listing: LogListing) -> Iterator[Problem]:
     for before, after in pairwise(sorted(listing.commits)):
         if after - before > 1:
             missing = f"Commit {before + 1} is" if after - before == 2 else f"Commits {before + 1} to {after - 1} are"
-            yield Problem(
-                "warning",
-                LogGapError.code,
-                f"{missing} missing from the log. Versions that need one cannot be read, nor can changes across them.",
-                commit_path(before + 1),
-                before + 1,
+            error = LogGapError(
+                f"{missing} missing from the log",
+                cause="Versions that need one cannot be read, nor can changes across them",
+                path=commit_path(before + 1),
+                version=before + 1,
             )
+            yield problem_of(error, "warning")
 
 
 def _incomplete(checkpoint: CheckpointFiles) -> Problem:
@@ -155,13 +155,13 @@ def _incomplete(checkpoint: CheckpointFiles) -> Problem:
         ", …" if len(files) > _PARTS_SHOWN else ""
     )
     what = "is empty" if checkpoint.size_bytes == 0 else f"lacks parts: only {names} there"
-    return Problem(
-        "warning",
-        IncompleteCheckpointError.code,
-        f"A checkpoint of version {checkpoint.version} {what}. Readers pass over it.",
-        files[0].path,
-        checkpoint.version,
+    error = IncompleteCheckpointError(
+        f"A checkpoint of version {checkpoint.version} {what}",
+        cause="Readers pass over it",
+        path=files[0].path,
+        version=checkpoint.version,
     )
+    return problem_of(error, "warning")
 
 
 def _check_hint(store: LogStore, listing: LogListing) -> Iterator[Problem]:
@@ -170,17 +170,18 @@ def _check_hint(store: LogStore, listing: LogListing) -> Iterator[Problem]:
     except FileMissingInStoreError:
         return
     except (CorruptLogError, StorageError) as e:
-        yield Problem("warning", e.code, f"{e} Readers list the whole log instead.", LAST_CHECKPOINT_PATH)
+        problem = problem_of(e, "warning")
+        message = f"{problem.message}\nReaders list the whole log instead."
+        yield replace(problem, message=message, path=LAST_CHECKPOINT_PATH, version=None)
         return
     if hint.version not in listing.checkpoints:
-        yield Problem(
-            "warning",
-            IncompleteCheckpointError.code,
-            f"_last_checkpoint names version {hint.version}, which has no complete checkpoint. "
-            "Readers list the whole log instead.",
-            LAST_CHECKPOINT_PATH,
-            hint.version,
+        error = IncompleteCheckpointError(
+            f"_last_checkpoint names version {hint.version}, which has no complete checkpoint",
+            cause="Readers list the whole log instead",
+            path=LAST_CHECKPOINT_PATH,
+            version=hint.version,
         )
+        yield problem_of(error, "warning")
 
 
 _SHOWN = 200

@@ -11,12 +11,12 @@ from datetime import date
 from pathlib import Path
 from types import TracebackType
 
-from delta_orch.demo.faults import wait_for
-from delta_orch.demo.places import Places
-from delta_orch.demo.worker import ready_file
 from delta_orch.protocol.actions import JsonValue
+from tests.demo.faults import wait_for
+from tests.demo.places import Places
+from tests.demo.worker import ready_file
 
-WORKER_TIMEOUT_SECONDS = 240
+WORKER_TIMEOUT_SECONDS = 600
 
 
 class Process:
@@ -70,9 +70,9 @@ class Processes:
             process.stop()
 
     def worker(self, name: str, days: Sequence[date], *options: str) -> Process:
-        """Start `delta_orch.demo.worker`."""
+        """Start `tests.demo.worker`."""
         arguments = ["--name", name, "--days", *(day.isoformat() for day in days), *options]
-        return self.module("delta_orch.demo.worker", name, arguments, {"FLIGHTS_SPARK_CORES": "1"})
+        return self.module("tests.demo.worker", name, arguments, {"FLIGHTS_SPARK_CORES": "1"})
 
     def command(self, *arguments: str) -> dict[str, JsonValue]:
         """Run `delta-orch` to its end: what it prints with `--json`. Raises RuntimeError unless it ended well."""

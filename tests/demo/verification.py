@@ -8,10 +8,10 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delta_orch.demo.control_totals import TABLES, Comparison, compare, connect, expect_from_csv
-from delta_orch.demo.readers import LOG_REPLAY, Reader
-from delta_orch.demo.results import Check, DayRows
-from delta_orch.demo.source import Landing, Source
+from tests.demo.control_totals import TABLES, Comparison, compare, connect, expect_from_csv
+from tests.demo.readers import LOG_REPLAY, Reader
+from tests.demo.results import Check
+from tests.demo.source import Landing, Source
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -47,26 +47,6 @@ class Verifier:
         expected = self._expect_source(connection, source, days)
         return int(connection.execute(f"SELECT count(*) FROM {expected['flights']}").fetchall()[0][0])
 
-    def rows_per_day(self, source: Source, days: Sequence[date], origins: dict[date, str]) -> list[DayRows]:
-        """Of every day, the rows in the source, in bronze and in silver."""
-        connection = connect()
-        expected = self._expect_source(connection, source, days)
-        in_source = _count_by_day(connection, expected["flights"])
-        in_bronze, in_silver = (
-            _count_by_day(connection, LOG_REPLAY.open(connection, table, self.tables / table))
-            for table in ("flights", "flights_enriched")
-        )
-        return [
-            DayRows(
-                day.isoformat(),
-                source=in_source.get(day, 0),
-                bronze=in_bronze.get(day, 0),
-                silver=in_silver.get(day, 0),
-                origin=origins.get(day, "unknown"),
-            )
-            for day in sorted({*in_source, *in_bronze, *in_silver})
-        ]
-
     def _expect_source(self, connection: DuckDBPyConnection, source: Source, days: Sequence[date]) -> dict[str, str]:
         return expect_from_csv(
             connection,
@@ -91,7 +71,3 @@ def as_checks(comparisons: Sequence[Comparison]) -> list[Check]:
         Check(f"{c.table}: {c.found.rows:,} rows, checksum {c.found.checksum}, as the CSV says", c.confirmed)
         for c in comparisons
     ]
-
-
-def _count_by_day(connection: DuckDBPyConnection, relation: str) -> dict[date, int]:
-    return dict(connection.execute(f"SELECT flight_date, count(*) FROM {relation} GROUP BY flight_date").fetchall())

@@ -1,4 +1,4 @@
-"""`python -m delta_orch.demo.worker`: Dagster runs in a process of their own, with a fault if asked for.
+"""`python -m tests.demo.worker`: Dagster runs in a process of their own, with a fault on request.
 
 The process inherits its places from the environment, see `places.enter`.
 """
@@ -14,14 +14,13 @@ from pathlib import Path
 
 import dagster as dg
 
-from delta_orch.demo.dagster_runs import Runs
-from delta_orch.demo.faults import hold_before_commit, kill_after_commit
-from delta_orch.demo.places import Places, enter
-from delta_orch.demo.sqlite import relax_sqlite
+from tests.demo.dagster_runs import Runs
+from tests.demo.faults import hold_before_commit, kill_after_commit
+from tests.demo.places import Places, enter, relax_sqlite
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m delta_orch.demo.worker", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.demo.worker", description=__doc__)
     parser.add_argument("--days", nargs="+", type=date.fromisoformat, required=True, help="a run for each")
     parser.add_argument("--assets", nargs="+", help="by default all of the bronze job")
     parser.add_argument("--corrections", action="store_true", help="upsert the days' corrections, nothing else")

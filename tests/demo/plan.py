@@ -47,19 +47,6 @@ class Plan:
         """The days of which preliminary data is delivered at first, before any attempt to break the pipeline."""
         return frozenset({self.corrected, *(day for days in self.parallel for day in days)})
 
-    def origin(self, day: date) -> str:
-        """In a word, how a day came in."""
-        special = {
-            self.amended: "amended",
-            self.corrected: "corrected",
-            self.killed: "killed",
-            self.fenced: "fenced",
-            self.undone: "undone",
-        }
-        if any(day in days for days in self.parallel):
-            return "parallel"
-        return special.get(day) or ("range" if day in self.backfill else "daily")
-
 
 def make_plan(num_days: int = DAYS_IN_YEAR, num_processes: int = PROCESSES) -> Plan:
     """The plan for the first `num_days` days of 2013: January (of fewer days the first half) day by day, the rest as

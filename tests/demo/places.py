@@ -7,10 +7,14 @@ import shutil
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import delta_orch
 from delta_orch.errors import InvalidRequestError
 
+if TYPE_CHECKING:
+    from sqlalchemy.engine.interfaces import DBAPIConnection
+
+CHECKOUT = Path(__file__).resolve().parents[2]
 _MARKER = ".delta-orch-demo"
 
 _DAGSTER_YAML = """\
@@ -96,25 +100,30 @@ def _java_options() -> str:
 
 
 def default_home() -> Path:
-    """`build/demo` in the checkout; `dagster_defs/` and `dags/` use it, too, when they are run by themselves."""
-    return checkout() / "build" / "demo"
-
-
-def checkout() -> Path:
-    """The folder with `dagster_defs/` and `dags/`.
-
-    Raises:
-        InvalidRequestError: The package was installed without them.
-    """
-    folder = Path(delta_orch.__file__).resolve().parent.parent
-    if not (folder / "dagster_defs").is_dir() or not (folder / "dags").is_dir():
-        raise InvalidRequestError(
-            "The demo runs the example pipelines in dagster_defs/ and dags/, which are not beside the package",
-            remedy="Run `make demo` in a checkout of the repository",
-        )
-    return folder
+    """`build/demo` in the checkout. `dagster_defs/` and `dags/` use it, too, when they are started by themselves."""
+    return CHECKOUT / "build" / "demo"
 
 
 def enter(places: Places) -> None:
     """Make this process, and those it starts, work in these places."""
     os.environ.update(places.environment())
+
+
+def relax_sqlite() -> None:
+    """Let new sqlite connections of this process leave flushing to the operating system.
+
+    Dagster commits each event of a run by itself. A backfill of a year makes thousands of them, and waits for the disk
+    each time. Commits survive a kill of the process without it, but not a power cut.
+    """
+    from sqlalchemy import event
+    from sqlalchemy.engine import Engine
+
+    if not event.contains(Engine, "connect", _do_not_wait):
+        event.listen(Engine, "connect", _do_not_wait)
+
+
+def _do_not_wait(connection: DBAPIConnection, record: object) -> None:
+    if type(connection).__module__.partition(".")[0] in ("sqlite3", "_sqlite3", "sqlalchemy"):
+        cursor = connection.cursor()
+        cursor.execute("PRAGMA synchronous = OFF")
+        cursor.close()

@@ -1,7 +1,7 @@
 """Faults at the one moment that matters: when a commit's file is created.
 
-They are set in a process of their own (`delta_orch.demo.worker`), below everything else: the store's exclusive create.
-The pipeline's definitions and the package know nothing of them.
+They sit below everything else, in the store's exclusive create. The pipeline's definitions and the package know nothing
+of them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from delta_orch.storage.local import LocalStore
 
 Hook = Callable[[], None]
 
-HOLD_TIMEOUT_SECONDS = 300
+HOLD_TIMEOUT_SECONDS = 600
 
 
 def _nothing() -> None:

@@ -1,4 +1,4 @@
-"""`python -m delta_orch.demo.airflow_week`: the DAG in `dags/`, run day by day with `dag.test()`, in its own process.
+"""`python -m tests.demo.airflow_week`: the DAG in `dags/`, run day by day with `dag.test()`, in its own process.
 
 Airflow reads its configuration when it is imported, so its home and its sqlite database are set before. The result is
 written as JSON to the file given.
@@ -11,6 +11,7 @@ import asyncio
 import importlib
 import json
 import os
+import sys
 import time
 import warnings
 from collections.abc import AsyncIterator, Sequence
@@ -18,11 +19,10 @@ from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from delta_orch.demo.faults import fail_after_commit
-from delta_orch.demo.places import Places, checkout, enter
-from delta_orch.demo.source import Landing, Source
-from delta_orch.demo.sqlite import relax_sqlite
 from delta_orch.protocol.actions import JsonValue
+from tests.demo.faults import fail_after_commit
+from tests.demo.places import CHECKOUT, Places, enter, relax_sqlite
+from tests.demo.source import Landing, Source
 
 if TYPE_CHECKING:
     from airflow.models.dagrun import DagRun  # noqa: TID251 (a type only)
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="python -m delta_orch.demo.airflow_week", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m tests.demo.airflow_week", description=__doc__)
     parser.add_argument("--days", nargs="+", type=date.fromisoformat, required=True)
     parser.add_argument("--result", type=Path, required=True)
     options = parser.parse_args(arguments)
@@ -47,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     )
     seconds_to_set_up = time.monotonic() - started
     # One session for all tasks: each finds it running and leaves it running.
-    importlib.import_module("delta_orch.demo.session").spark_session()
+    importlib.import_module("flights_transformations").spark_session()
     days = [run_day(dag, options.days[0])]
     # Late corrections of the first day, by a task that fails right after its commit; the next day's run follows up.
     fail_after_commit("flights")
@@ -92,7 +92,7 @@ def configure(places: Places) -> None:
     os.environ.update(
         {
             "AIRFLOW_HOME": str(home),
-            "AIRFLOW__CORE__DAGS_FOLDER": str(checkout() / "dags"),
+            "AIRFLOW__CORE__DAGS_FOLDER": str(CHECKOUT / "dags"),
             "AIRFLOW__CORE__LOAD_EXAMPLES": "False",
             "AIRFLOW__DATABASE__SQL_ALCHEMY_CONN": f"sqlite:///{home}/airflow.db",
             "AIRFLOW__LOGGING__BASE_LOG_FOLDER": str(home / "logs"),
@@ -112,7 +112,9 @@ def load_dags(*dag_ids: str) -> list[DAG]:
     """DAGs of `dags/`, imported and known to the database; their retries do not wait."""
     from airflow.dag_processing.dagbag import DagBag, sync_bag_to_db
 
-    bag = DagBag(dag_folder=str(checkout() / "dags"), bundle_name="dags-folder")
+    # As the Dag processor does, so that DAG files can import what lies beside them.
+    sys.path.append(str(CHECKOUT / "dags"))
+    bag = DagBag(dag_folder=str(CHECKOUT / "dags"), bundle_name="dags-folder")
     if bag.import_errors:
         raise RuntimeError(f"The DAG cannot be imported: {bag.import_errors}")
     sync_bag_to_db(bag, "dags-folder", None)

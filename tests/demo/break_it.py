@@ -10,13 +10,12 @@ from datetime import date
 
 import dagster as dg
 
-from delta_orch.demo.dagster_runs import RunReport
-from delta_orch.demo.pipeline_runs import Pipeline
-from delta_orch.demo.processes import Processes
-from delta_orch.demo.results import BreakStep, Check
-from delta_orch.demo.verification import as_checks
-from delta_orch.demo.worker import WORKER_TAG, go_file
 from delta_orch.pipeline.incremental import cdc_app_id
+from tests.demo.dagster_runs import Pipeline, RunReport
+from tests.demo.processes import Processes
+from tests.demo.results import BreakStep, Check
+from tests.demo.verification import as_checks
+from tests.demo.worker import WORKER_TAG, go_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,13 +37,10 @@ class Attempt:
 
     def run(self, pipeline: Pipeline, processes: Processes) -> BreakStep:
         """Make the attempt, and look at what it has left."""
-        started_ms = now_ms()
-        made = self.make(pipeline, processes)
-        return BreakStep(self.name, self.title, made.outcome, made.checks, started_ms, now_ms(), made.numbers)
-
-
-def now_ms() -> int:
-    return time.time_ns() // 1_000_000
+        started = time.monotonic()
+        end = self.make(pipeline, processes)
+        seconds = time.monotonic() - started
+        return BreakStep(self.name, self.title, end.outcome, end.checks, seconds, end.numbers)
 
 
 def recover_after_crash(pipeline: Pipeline, processes: Processes) -> Outcome:

@@ -1,4 +1,4 @@
-"""Runs of the Dagster definitions in `dagster_defs/`, in this process, on an instance on disk.
+"""The pipeline of `dagster_defs/` as the demo drives it, in this process, on an instance on disk.
 
 Every run is a real one: recorded, with events, and re-executed by Dagster's own means, which keep the root run.
 """
@@ -6,15 +6,19 @@ Every run is a real one: recorded, with events, and re-executed by Dagster's own
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import date
-from functools import cache
-from importlib.util import module_from_spec, spec_from_file_location
 
 import dagster as dg
 
-from delta_orch.demo.places import checkout
+from dagster_defs import defs
+from delta_orch import DeltaTable
 from delta_orch.protocol.actions import JsonObject, JsonValue
+from tests.demo.control_totals import TABLES, Comparison
+from tests.demo.places import Places
+from tests.demo.plan import Plan
+from tests.demo.source import Landing, Source
+from tests.demo.verification import Verifier
 
 PARTITION_TAG = "dagster/partition"
 RANGE_START_TAG = "dagster/asset_partition_range_start"
@@ -22,34 +26,23 @@ RANGE_END_TAG = "dagster/asset_partition_range_end"
 
 
 def bronze_job() -> dg.JobDefinition:
-    return load_definitions().resolve_job_def("bronze")
+    return defs.resolve_job_def("bronze")
 
 
 def corrections_job() -> dg.JobDefinition:
-    return load_definitions().resolve_job_def("corrections")
+    return defs.resolve_job_def("corrections")
 
 
 def refresh_job() -> dg.JobDefinition:
-    return load_definitions().resolve_job_def("refresh")
+    return defs.resolve_job_def("refresh")
 
 
 def maintenance_job() -> dg.JobDefinition:
-    return load_definitions().resolve_job_def("maintenance")
+    return defs.resolve_job_def("maintenance")
 
 
 JOBS = {"bronze": bronze_job, "corrections": corrections_job}
 """The jobs whose runs are executed again."""
-
-
-@cache
-def load_definitions() -> dg.Definitions:
-    """The definitions in `dagster_defs/`, loaded from their file, as `dagster dev -f` does."""
-    spec = spec_from_file_location("flights_definitions", checkout() / "dagster_defs" / "definitions.py")
-    assert spec is not None and spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    defs: dg.Definitions = module.defs
-    return defs
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,3 +148,70 @@ class Runs:
             raise_on_error=True,
         ) as result:
             return self.report(result.run_id)
+
+
+SENSOR = "bronze_changed"
+
+
+@dataclass(slots=True)
+class Pipeline:
+    """Everything a stage of the demo works with."""
+
+    places: Places
+    plan: Plan
+    source: Source
+    landing: Landing
+    runs: Runs
+    verifier: Verifier
+    _sensor_cursor: str | None = field(default=None)
+
+    def table(self, name: str) -> DeltaTable:
+        return DeltaTable(self.places.tables / name)
+
+    def versions(self) -> dict[str, int]:
+        return {name: self.table(name).version() for name in TABLES}
+
+    def refresh(self) -> list[RunReport]:
+        """Evaluate the sensor on bronze's log as Dagster's daemon does, and make the runs it asks for."""
+        sensor: dg.SensorDefinition = defs.resolve_sensor_def(SENSOR)
+        with dg.build_sensor_context(instance=self.runs.instance, cursor=self._sensor_cursor) as context:
+            result = sensor.evaluate_tick(context)
+        self._sensor_cursor = result.cursor or self._sensor_cursor
+        return [self.runs.refresh(**_tags(request)) for request in result.run_requests or ()]
+
+    def asked_by(self, sensor: str) -> list[str | None]:
+        """The keys of the runs that another sensor asks for."""
+        with dg.build_sensor_context(instance=self.runs.instance) as context:
+            tick = defs.resolve_sensor_def(sensor).evaluate_tick(context)
+        return [request.run_key for request in tick.run_requests or ()]
+
+    def deliver(self, days: Sequence[date]) -> None:
+        """The source delivers days; some of them as preliminary data, to be corrected later."""
+        for day in days:
+            if day == self.plan.amended:
+                self.landing.deliver_uncorrected(self.source, day)
+            elif day in self.plan.preliminary:
+                self.landing.deliver_preliminary(self.source, [day])
+                if day == self.plan.corrected:
+                    self.landing.deliver_first_readings(self.source, day)
+            else:
+                self.landing.deliver(self.source, [day])
+
+    def verify(self) -> list[Comparison]:
+        """All tables against what has been delivered so far."""
+        return self.verifier.against_landing(self.landing)
+
+    def num_files(self) -> int:
+        """The live files of all tables."""
+        return sum(self.table(name).snapshot().num_files for name in TABLES)
+
+    def rows(self, table: str, day: date | None = None) -> int:
+        """How many rows a table has, of a day or of all."""
+        column = "reading_date" if table == "weather_readings" else "flight_date"
+        where = None if day is None else f"{column} = DATE '{day.isoformat()}'"
+        rows = self.table(table).snapshot().scan(columns=[column], where=where).to_arrow()
+        return int(rows.num_rows)
+
+
+def _tags(request: dg.RunRequest) -> dict[str, str]:
+    return {**dict(request.tags or {}), "dagster/run_key": request.run_key or ""}

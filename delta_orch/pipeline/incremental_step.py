@@ -1,0 +1,347 @@
+"""A step that reads what is new in other tables: each batch of changes is one commit, together with the cursors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from delta_orch.errors import InvalidRequestError, ProtocolViolationError, RedoNotPossibleError
+from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
+from delta_orch.pipeline.incremental import cdc_prefix
+from delta_orch.pipeline.step import Step, Work
+from delta_orch.pipeline.step_report import StepReport
+from delta_orch.pipeline.table_owner import INCREMENTAL
+from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.pipeline.unit import recorded_order
+from delta_orch.protocol.partition_values import (
+    parse_partition_value,
+    partition_column_from_arrow,
+    serialize_partition_value,
+)
+from delta_orch.verbs.unit_files import commits_of_unit
+from delta_orch.verbs.unit_records import RecordedUnit, StepRecord
+
+if TYPE_CHECKING:
+    from delta_orch.delta_table import TableSnapshot
+    from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
+    from delta_orch.protocol.types import StructType
+
+
+@dataclass(frozen=True, slots=True)
+class IncrementalStep(Step):
+    """A step whose rows are made of the changes of other tables. It owns its table together with the other incremental
+    steps that write to it."""
+
+    @classmethod
+    def of(cls, step: Step) -> IncrementalStep:
+        """The same write, of changes."""
+        return cls(**{one.name: getattr(step, one.name) for one in fields(Step)})
+
+    def process(
+        self,
+        reader: IncrementalReader,
+        rows: Callable[[ChangeBatch], object],
+        *,
+        until_current: bool = False,
+        full_refresh: bool = False,
+    ) -> StepReport:
+        """Commit what `rows` makes of the next batch of changes, together with the cursor.
+
+        An attempt that repeats one which crashed goes on from the cursor. One that does the unit again reads the
+        versions of the source that the unit's commits recorded, once more, and applies them by the step's mode: an
+        append replaces what it added; other modes go on to the cursor, so that no newer change is undone.
+
+        Args:
+            reader: Reads for this step's table.
+            rows: Gives the rows of a batch; an empty result moves the cursor alone.
+            until_current: Go on until everything that was in the source at the start is processed.
+            full_refresh: Start anew from the source as it stands, and replace everything in the table. The table keeps
+                its id, so those who read it go on.
+
+        Raises:
+            InvalidRequestError: `rows` gave None, or `overwrite_changed` has a source without partitions.
+            RedoNotPossibleError: The versions that the unit has read are gone, or its rows cannot be told from others.
+            DeltaError: As `IncrementalReader.next_batch` and `run`. Batches committed before the error stay.
+        """
+        return self.process_all(
+            {"": reader}, lambda batches: rows(batches[""]), until_current=until_current, full_refresh=full_refresh
+        )
+
+    def process_all(
+        self,
+        readers: Mapping[str, IncrementalReader],
+        rows: Callable[[Mapping[str, ChangeBatch]], object],
+        *,
+        until_current: bool = False,
+        full_refresh: bool = False,
+    ) -> StepReport:
+        """Commit what `rows` makes of the next batch of each source that has news, together with all their cursors.
+
+        Args:
+            readers: Name → reader for this step's table, each with a consumer name of its own.
+            rows: Gives the rows of the batches, at least one, by the names of their readers. It gets one of each
+                source, also of those without news, where rows of all of them are replaced (`_read_together`).
+            until_current, full_refresh: As `process`, for each source.
+
+        Raises:
+            InvalidRequestError: As `process`; `overwrite_changed` has several sources.
+            DeltaError: As `process`. The cursors have moved together, by the batches committed before.
+        """
+        if self.mode == "overwrite_changed" and len(readers) > 1:
+            raise InvalidRequestError(
+                f"{self.name} replaces the partitions that changed, which are those of one source",
+                remedy="Write by merge, or by overwrite_partitions",
+            )
+        before = snapshot_or_none(self.table)
+        if before is not None and before.properties.set_transaction_retention_ms is not None:
+            replace(self, unit_column=None)._ensure_told_by_rows()  # A cursor that expires starts anew.
+        work = self._judge(before)
+        if work.over is not None and work.over.outcome == "fenced":
+            return work.over
+        if full_refresh:
+            return self._refresh(before, readers, rows, work)
+        reports: list[StepReport] = []
+        done: list[ChangeBatch] = []
+        committed: int | None = None
+        if work.redone:
+            work = self._ensure_redoable(before, work)
+            again = self._batches_again(readers, work.redone[0])
+            offered = {name: self.guarded(batch) for name, batch in again.items()}
+            step, work = self._for_batches(again, readers, work, moves_cursors=False)
+            reports.append(step._commit(rows(offered), work))
+            done += again.values()
+            committed = work.txns[0].version
+        goals: Mapping[str, int] = {}
+        asked = {"appends": self.mode == "append", "is_whole": self._is_whole}
+        while batches := {
+            name: batch for name, reader in readers.items() if (batch := reader.next_batch(**asked)) is not None
+        }:
+            goals = goals or {name: reader.source.version() for name, reader in readers.items() if until_current}
+            step, next_work = self._for_batches(
+                batches, readers, self._continued(before, committed), moves_cursors=True
+            )
+            if self.mode == "overwrite_partitions" and any(batch.is_recreated for batch in batches.values()):
+                # Partitions that the new source does not have came from the old one.
+                step = replace(step, mode="overwrite")
+            step._ensure_owner(snapshot_or_none(self.table))
+            offered = {name: self.guarded(batch) for name, batch in self._read_together(readers, batches).items()}
+            look = partial(ensure_touched, self.name, offered.values(), batches.values())
+            reports.append(step._commit(rows(offered), replace(next_work, look_at_partitions=look)))
+            done += batches.values()
+            committed = next_work.txns[0].version if next_work.txns else None
+            if not any(batch.ending_version < goals.get(name, -1) for name, batch in batches.items()):
+                break
+        if not reports:
+            version = self.table.version() if self.table.exists() else None
+            if work.over is not None and work.over.outcome == "recovered":
+                return work.over
+            return StepReport(self.table, version, "nothing new", reason="the sources have not changed")
+        first = reports[0] if work.redone else reports[-1]
+        return replace(reports[-1], outcome=first.outcome, rows_replaced=first.rows_replaced, batches=tuple(done))
+
+    def _continued(self, before: TableSnapshot | None, committed: int | None) -> Work:
+        """The unit as the batches before have left it: the next one adds to them.
+
+        Args:
+            committed: The order of the batch that this attempt has committed last; None before the first.
+        """
+        if self.attempt is None:
+            return Work(())
+        unit, order = self.attempt.units[0], committed
+        if order is None and before is not None and (order := recorded_order(before, unit.name)) is not None:
+            version = max(self.attempt.order, order)
+        elif order is None:
+            return Work((self._unit_txn(unit, None),))
+        else:
+            version = order
+        # The same order may be recorded again: it is the same attempt.
+        return Work((TxnId(unit.name, version, follows=order, ordered=True, is_unit=True),), adds_to=order)
+
+    def _for_batches(
+        self,
+        batches: Mapping[str, ChangeBatch],
+        readers: Mapping[str, IncrementalReader],
+        work: Work,
+        *,
+        moves_cursors: bool,
+    ) -> tuple[IncrementalStep, Work]:
+        """The step and the work of one round of batches. `moves_cursors`: its commit records how far the sources are
+        read."""
+        where = None
+        for batch in batches.values():
+            # All that is there came from the table that was there before the source was recreated.
+            if self.mode == "overwrite_changed" and not batch.is_recreated:
+                where = batch.partition_predicate()
+                if where is None and self.table.exists():
+                    raise InvalidRequestError(
+                        f"{self.name} replaces the partitions that changed, which needs a partitioned source",
+                        remedy="Write by append or merge, or by overwrite, which replaces all rows",
+                        source=batch.source.uri,
+                    )
+        # Without a unit, files are tagged with the cursor.
+        is_unit = self.attempt is None
+        work = replace(
+            work,
+            consumers=tuple(cdc_prefix(reader.consumer) for reader in readers.values()),
+            inputs=tuple(batch.as_input() for batch in batches.values()),
+            cursors=tuple(replace(batch.txn, is_unit=is_unit) for batch in batches.values()) if moves_cursors else (),
+        )
+        return replace(self, where=where, owner=INCREMENTAL), work
+
+    def _batches_again(
+        self, readers: Mapping[str, IncrementalReader], recorded: RecordedUnit
+    ) -> Mapping[str, ChangeBatch]:
+        """What a unit that is done again reads: the versions that its commits recorded, or where the mode does not
+        add rows, those up to the cursors."""
+        records = (StepRecord.of(commit.commit_info) for commit in commits_of_unit(recorded.walk, recorded.name))
+        inputs = [one for record in records if record is not None for one in record.inputs]
+        again: dict[str, ChangeBatch] = {}
+        for name, reader in readers.items():
+            own = [one for one in inputs if one.get("consumer") == reader.consumer]
+            if own:
+                again[name] = reader.batch_again(own, up_to_cursor=self.mode != "append")
+        if not again:
+            raise RedoNotPossibleError(
+                f"{self.name} cannot be done again: {recorded.name} does not say what it has read",
+                cause="It was not written by this incremental step, or its log is gone",
+                remedy="Run the step with full_refresh",
+                unit=recorded.name,
+            )
+        return again
+
+    def _refresh(
+        self,
+        before: TableSnapshot | None,
+        readers: Mapping[str, IncrementalReader],
+        rows: Callable[[Mapping[str, ChangeBatch]], object],
+        work: Work,
+    ) -> StepReport:
+        """Replace everything by what `rows` makes of the sources as they stand."""
+        if self.mode == "scd2":
+            raise InvalidRequestError(
+                f"{self.name} keeps versions of rows (scd2), which the source as it stands cannot give back",
+                remedy="Write the versions into a new table",
+            )
+        batches = {name: reader.whole_batch() for name, reader in readers.items()}
+        txns = tuple(replace(txn, replaces=False) for txn in work.txns)
+        if work.over is not None and work.over.recovered is not None and self.attempt is not None:
+            recorded = work.over.recovered
+            if recorded.step is not None and recorded.step.write == "overwrite":
+                return work.over
+            # The attempt that crashed had not refreshed.
+            order = max(self.attempt.order, recorded.order)
+            txns = (TxnId(recorded.name, order, follows=recorded.order, ordered=True, is_unit=True),)
+        step, work = self._for_batches(batches, readers, replace(work, txns=txns, over=None), moves_cursors=True)
+        step = replace(step, mode="overwrite", where=None, within=())
+        gone: tuple[str, ...] = ()
+        if before is not None:
+            writer = None if self.attempt is None else f"{self.attempt.units[0].writer}:"
+            listed = before.txns.named(("cdc:", *UNIT_PREFIXES))
+            own_names = work.consumers if writer is None else (*work.consumers, writer)
+            live = sorted(name for name, order in listed.items() if order >= 0)
+            others = [name for name in live if not name.startswith(own_names) and (writer or name.startswith("cdc:"))]
+            if others:
+                raise InvalidRequestError(
+                    f"{self.name} cannot refresh {self.table.uri}: {others[0]} writes to it, too",
+                    cause="A refresh replaces every row, and the other would not write its rows again",
+                    remedy="Give each step a table of its own, or refresh by hand: delete this step's rows, and undo "
+                    "its units",
+                    uri=self.table.uri,
+                )
+            gone = tuple(name for name in live if is_unit_name(name))
+        work = replace(
+            work,
+            taken_back=tuple(set(gone) - {txn.app_id for txn in txns}),
+            unique_keys=self.merge_keys if self.mode == "merge" else (),
+        )
+        offered = {name: replace(batch, is_whole=True) for name, batch in batches.items()}
+        report = step._commit(rows(offered), work)
+        if not report.has_written:
+            return report
+        return replace(report, outcome="replaced" if gone else "written", batches=tuple(batches.values()))
+
+    def _read_together(
+        self, readers: Mapping[str, IncrementalReader], batches: Mapping[str, ChangeBatch]
+    ) -> Mapping[str, ChangeBatch]:
+        """What the function of a step is handed. Where it replaces rows of all sources, it reads all of them."""
+        if len(readers) == 1 or not (self._is_whole or self.mode == "overwrite_partitions"):
+            return batches
+        every = {name: batches.get(name) or reader.quiet_batch() for name, reader in readers.items()}
+        if self.mode != "overwrite_partitions":
+            return every
+        touched = tuple(batch.partition_predicate() for batch in batches.values())
+        return {name: replace(batch, touched=touched) for name, batch in every.items()}
+
+    def guarded(self, batch: ChangeBatch) -> ChangeBatch:
+        """The batch, which offers only what is exact for this step's mode."""
+        if self.mode == "append":
+            return replace(batch, is_appended=True)
+        if self._is_whole:
+            return replace(batch, is_whole=True)
+        if self.mode != "overwrite_partitions":
+            return replace(batch, recomputes=self.mode == "overwrite_changed")
+        return replace(batch, replaces=(*batch.replaces, self._replaced_partitions(snapshot_or_none(self.table))))
+
+
+def ensure_touched(
+    name: str, given: Iterable[ChangeBatch], news: Iterable[ChangeBatch], strings: pa.Table, schema: StructType
+) -> None:
+    """Check that a step replaces no partition whose rows it has read in part: another batch has brought the others, or
+    will replace what this one leaves there.
+
+    Args:
+        given: What the function of the step was handed.
+        news: Those of them that have changes.
+        strings: The partitions that are replaced, one string column a partition column, spelled as in the log.
+        schema: Of the table that is written.
+
+    Raises:
+        InvalidRequestError: It would. A step that has not read `ChangeBatch.scan`, or all of the source by it, chose
+            its rows itself.
+    """
+    if not any(batch.read for batch in given):
+        return
+    own = {column.lower(): column for column in strings.column_names}
+    rows = dict.fromkeys(_spelled(strings, strings.column_names, schema))
+    for batch in news:
+        columns = batch.snapshot.partition_columns
+        if not {column.lower() for column in columns} <= own.keys():
+            # Only a first batch may be: it is all there is.
+            return
+        partitions, source = batch.partitions(), batch.snapshot.schema
+        types = [field.data_type for column in columns if (field := source.find(column)) is not None]
+        read = map(partition_column_from_arrow, partitions.select(columns).columns, types)
+        names = [own[column.lower()] for column in columns]
+        touched = set(_spelled(pa.table(list(read), names=names), names, schema))
+        places = [strings.column_names.index(column) for column in names]
+        rows = {row: None for row in rows if tuple(row[place] for place in places) not in touched}
+    if rows:
+        where = ", ".join(
+            f"{column} = {value}" for column, value in zip(strings.column_names, next(iter(rows)), strict=True)
+        )
+        raise InvalidRequestError(
+            f"{name} would replace a partition that the batch does not touch: {where}",
+            cause="batch.scan() has the rows of the touched partitions; rows of others that lie there would be lost",
+            remedy="Return rows of batch.partitions() alone; or write by merge or overwrite; or read all that belongs "
+            "to the partitions that are replaced from batch.snapshot.scan(where=…)",
+        )
+
+
+def _spelled(strings: pa.Table, columns: Sequence[str], schema: StructType) -> Iterable[tuple[str | None, ...]]:
+    """The rows of a table of the log's strings, each value in one spelling of its type; as it is, if it is none."""
+    spelled = []
+    for column in columns:
+        field = schema.find(column)
+        assert field is not None
+        values = {}
+        for text in set(strings.column(column).to_pylist()):
+            try:
+                values[text] = serialize_partition_value(parse_partition_value(text, field.data_type), field.data_type)
+            except ProtocolViolationError:
+                values[text] = text
+        spelled.append([values[text] for text in strings.column(column).to_pylist()])
+    return zip(*spelled, strict=True)

@@ -1,0 +1,136 @@
+"""What the log of a table says of its units of work: the commit of each, and how the step wrote it.
+
+A unit is the transaction of a pipeline step (`pipeline.unit`). Its commit says under `commitInfo.step` how its rows
+were written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from delta_orch.log.files.commit_reader import Commit, user_metadata_of
+from delta_orch.log.read.table_log import TableLog
+
+ADDING, REPLACING = ("append", "error", "ignore"), ("overwrite", "overwrite_partitions", "overwrite_changed")
+
+
+@dataclass(frozen=True, slots=True)
+class StepRecord:
+    """What the commit of a unit says of the step: `commitInfo.step`.
+
+    Attributes:
+        write: The mode of the step.
+        unit_column: The column that holds the unit's name.
+        adds_to: The order of an earlier commit of the unit whose rows this one left; None where it replaced them, or
+            there was none.
+        inputs: The tables that were read: `table` (its URI), `table_id`, `consumer`, `starting_version` (None for a
+            snapshot) and `ending_version`.
+    """
+
+    write: str
+    unit_column: str | None = None
+    adds_to: int | None = None
+    inputs: tuple[Mapping[str, object], ...] = ()
+
+    def as_json(self) -> dict[str, object]:
+        """For `commitInfo.step`."""
+        record: dict[str, object] = {"write": self.write}
+        if self.unit_column is not None:
+            record["unitColumn"] = self.unit_column
+        if self.adds_to is not None:
+            record["addsTo"] = self.adds_to
+        if self.inputs:
+            record["inputs"] = [dict(one) for one in self.inputs]
+        return record
+
+    @classmethod
+    def of(cls, commit_info: Mapping[str, object] | None) -> StepRecord | None:
+        """What a commit says; None for one that no step made."""
+        record = (commit_info or {}).get("step")
+        if not isinstance(record, Mapping) or not isinstance(write := record.get("write"), str):
+            return None
+        column, adds_to, inputs = record.get("unitColumn"), record.get("addsTo"), record.get("inputs")
+        return cls(
+            write,
+            column if isinstance(column, str) else None,
+            adds_to if isinstance(adds_to, int) else None,
+            tuple(one for one in inputs if isinstance(one, Mapping)) if isinstance(inputs, list) else (),
+        )
+
+
+class LogWalk:
+    """The commits of a log from a version backwards. Each is read once, however often one goes through them.
+
+    Args:
+        log: The log.
+        version: Where the walk begins.
+    """
+
+    def __init__(self, log: TableLog, version: int) -> None:
+        self.log = log
+        self.version = version
+        self._commits: list[Commit] = []
+        self._older = log.newest_first(version)
+
+    def __iter__(self) -> Iterator[Commit]:
+        """Newest first, as far as the log holds them. Raises CorruptLogError: A commit is damaged."""
+        place = 0
+        while True:
+            if place == len(self._commits):
+                commit = next(self._older, None)
+                if commit is None:
+                    return
+                self._commits.append(commit)
+            yield self._commits[place]
+            place += 1
+
+    def find(self, app_id: str, order: int | None = None) -> Commit | None:
+        """The newest commit that recorded an identifier, or exactly this version of it; None where the log does not
+        hold it. Raises as iterating."""
+        for commit in self:
+            if any(txn.app_id == app_id and order in (None, txn.version) for txn in commit.txns):
+                return commit
+        return None
+
+
+@dataclass(frozen=True)
+class RecordedUnit:
+    """A unit that a table has recorded. Its commit is looked for in the log where it is asked for.
+
+    Attributes:
+        name: `pipeline.unit.Unit.name`.
+        order: The order of the attempt that made its newest commit.
+        walk: The log.
+    """
+
+    name: str
+    order: int
+    walk: LogWalk
+
+    @cached_property
+    def commit(self) -> Commit | None:
+        """The newest commit; None where the log does not hold it any more."""
+        return self.walk.find(self.name, self.order)
+
+    @property
+    def version(self) -> int | None:
+        """The version of the commit; None where the log does not hold it any more."""
+        return None if self.commit is None else self.commit.version
+
+    @property
+    def commit_info(self) -> Mapping[str, object]:
+        """Of the commit; empty where the log does not hold it any more."""
+        return {} if self.commit is None else self.commit.commit_info or {}
+
+    @property
+    def step(self) -> StepRecord | None:
+        """How it was written; None where the log does not hold the commit any more, or no step made it."""
+        return StepRecord.of(self.commit_info)
+
+
+def run_of(commit_info: Mapping[str, object] | None) -> str | None:
+    """The id of the orchestrator's run that made a commit."""
+    run_id = user_metadata_of(commit_info).get("run_id")
+    return str(run_id) if run_id else None

@@ -1,0 +1,59 @@
+"""A public method that commits is held against every fault and every other writer, and has its place in the pages.
+A new one fails here for each place that was forgotten."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+from delta_orch import DeltaTable
+
+ROOT = Path(__file__).parents[2]
+COMMITTING = ("CommitResult", "UndoResult", "Merge", "Alteration")
+
+VERBS = sorted(
+    name
+    for name, method in inspect.getmembers(DeltaTable, callable)
+    if not name.startswith("_") and getattr(method, "__annotations__", {}).get("return") in COMMITTING
+)
+
+FAULTS_ELSEWHERE: dict[str, str] = {}
+"""Methods that the fault matrix leaves out, and why."""
+
+NO_PAIR = {
+    "convert": "it makes version 0, as create does, whose pairs are there",
+    "repair": "the other operations cannot read a table that it has something to repair in",
+}
+"""Methods that the conflict matrix leaves out, and why."""
+
+
+def calls(*files: str) -> set[str]:
+    """The names of the methods that a module calls."""
+    trees = [ast.parse((ROOT / file).read_text(encoding="utf-8")) for file in files]
+    return {node.attr for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Attribute)} | {
+        node.id for tree in trees for node in ast.walk(tree) if isinstance(node, ast.Name)
+    }
+
+
+def test_there_are_verbs() -> None:
+    assert {"append", "merge", "alter", "undo", "optimize", "convert"} <= set(VERBS)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_fault_matrix_has_it(verb: str) -> None:
+    assert (verb in calls("tests/harness/fault_matrix/verbs.py")) != (verb in FAULTS_ELSEWHERE)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_conflict_matrix_has_it(verb: str) -> None:
+    assert (verb in calls("tests/concurrency/conflict_matrix.py")) != (verb in NO_PAIR)
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_page_has_it(verb: str) -> None:
+    pages = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs").glob("*.md"))
+    assert re.search(rf"[.`]{verb}[(`]", pages)
