@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
 from delta_orch.airflow.locations import asset_uri_of_table, is_template, location_text, table_uri_of_asset
-from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -21,21 +20,10 @@ if TYPE_CHECKING:
 
     Extra = dict[str, JsonValue]
 
-__all__ = [
-    "asset_uri_of_table",
-    "create_asset",
-    "delta_table_asset",
-    "outlet_for",
-    "sanitize_uri",
-    "table_uri_of_asset",
-    "told_asset",
-]
-
 WATCHED = "delta_orch_watched"
 """Of an asset's extra: the triggerer watches the table."""
 
 
-@checked
 def delta_table_asset(
     name: str,
     table_uri: object,
@@ -64,6 +52,9 @@ def delta_table_asset(
     """
     from airflow.sdk import Asset
 
+    from delta_orch.airflow.arguments import ensure_switches
+
+    ensure_switches(watch=watch)
     uri = asset_uri_of_table(table_uri)
     watchers = []
     if watch:
@@ -94,7 +85,7 @@ def outlet_for(location: object) -> Asset | AssetUriRef | None:
     return Asset.ref(uri=asset_uri_of_table(text))
 
 
-def told_asset(context: Context, table_uri: str) -> Asset | AssetUriRef | None:
+def declared_asset(context: Context, table_uri: str) -> Asset | AssetUriRef | None:
     """The asset that a task tells of its commit to a table: one that a DAG has declared and no trigger watches."""
     from airflow.sdk.exceptions import AirflowRuntimeError
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from delta_orch.airflow.checked import ensure_choice, ensure_predicate
+from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
@@ -96,10 +96,19 @@ class DeltaCheckOperator(DeltaTableOperator):
         self.max_age = max_age
         self.max_health = max_health
         self.reads_from(kwargs.get("table_uri"))
-        self._ensure_shapes()
         self._ensure_checks()
-        given = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
-        if not given and not constraints:
+        ensure_locations({"reference": reference})
+        ensure_switches(exact_columns=exact_columns, constraints=constraints)
+        if columns is not None and not is_template(columns):
+            declared_columns(columns)
+        for predicate in (where, *(rows.values() if isinstance(rows, Mapping) else ())):
+            ensure_predicate(predicate)
+        for name in max_health or {}:
+            ensure_choice("A name in max_health", name, HEALTH)
+        if max_age is not None:
+            FreshnessCondition(_seconds(max_age))
+        has_check = any(check is not None for check in (columns, rows, min_rows, max_age, max_health, python_callable))
+        if not has_check and not constraints:
             raise self.refusal("checks nothing")
         if version is not None and reference is not None:
             raise self.refusal("has a version and a reference; give one of them")
@@ -117,23 +126,6 @@ class DeltaCheckOperator(DeltaTableOperator):
                 raise self.refusal(f"has {name}={{}}, which checks nothing")
         if self.min_rows is not None and not is_template(self.min_rows):
             whole_number("min_rows", self.min_rows, 1)
-
-    def _ensure_shapes(self) -> None:
-        for name, kind in self.columns.items() if isinstance(self.columns, Mapping) else ():
-            if not is_template(kind):
-                declared_columns({name: kind})
-        self.ensure_text("where", self.where)
-        for name, predicate in self.rows.items() if isinstance(self.rows, Mapping) else ():
-            self.ensure_text(f"rows[{name!r}]", predicate or "")
-            ensure_predicate(predicate)
-        for name, limit in (self.max_health or {}).items():
-            ensure_choice("A name in max_health", name, HEALTH)
-            if limit < 0:
-                raise self.refusal(f"has max_health[{name!r}]={limit!r}, which no table passes")
-        self.ensure_reference(self.reference)
-        self.ensure_takes_one(self.python_callable)
-        if self.max_age is not None:
-            FreshnessCondition(_seconds(self.max_age))
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         self._ensure_checks()
@@ -185,9 +177,9 @@ class DeltaCheckOperator(DeltaTableOperator):
         from delta_orch.expressions.tree import conjunction, is_not_true
 
         problems = []
-        wanted = 0 if self.min_rows is None else whole_number("min_rows", self.min_rows, 1)
-        if wanted and not has_rows(snapshot, RowCondition(self.where, wanted).predicate(snapshot), wanted):
-            problems.append(f"there are fewer than {wanted} rows")
+        least = 0 if self.min_rows is None else whole_number("min_rows", self.min_rows, 1)
+        if least and not has_rows(snapshot, RowCondition(self.where, least).predicate(snapshot), least):
+            problems.append(f"there are fewer than {least} rows")
         only = RowCondition(self.where).predicate(snapshot)
         for name, predicate in {**(self.rows or {}), **(_own_rules(snapshot) if self.constraints else {})}.items():
             broken = is_not_true(resolve_predicate(predicate, snapshot.schema))

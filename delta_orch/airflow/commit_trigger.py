@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from airflow.sdk.definitions.asset import AssetNameRef
 from airflow.triggers.base import BaseEventTrigger, TriggerEvent
 
-from delta_orch.airflow.checked import CheckedArguments
+from delta_orch.airflow.arguments import ensure_choice
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import location_text
 from delta_orch.airflow.triggers import ensure_interval
@@ -35,7 +35,7 @@ Start = Literal["latest", "earliest"]
 _UNREADABLE = "Reading the log of %s failed; the trigger tries again"
 
 
-class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[misc]
+class DeltaCommitTrigger(BaseEventTrigger):  # type: ignore[misc]
     """Fires for commits that change data. Give it to an `AssetWatcher`, or use `delta_table_asset(watch=True)`.
 
     The position in the table is kept in the asset's state store. It moves when Airflow's database has the event. So no
@@ -72,6 +72,7 @@ class DeltaCommitTrigger(CheckedArguments, BaseEventTrigger):  # type: ignore[mi
                 remedy="Let the writing tasks tell the asset (outlets), or wait with DeltaTableVersionSensor",
             )
         ensure_interval(poll_interval_s)
+        ensure_choice("start", start, ("latest", "earliest"))
         if not asset_name:
             raise InvalidRequestError("The trigger names no asset", remedy="Pass the name of the watched asset")
         self.table_uri = location_text(table_uri)

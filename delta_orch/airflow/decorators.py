@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
-from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator, task_decorator_factory
-from attrs import fields
+from airflow.sdk.bases.decorator import DecoratedOperator, _TaskDecorator
 
-from delta_orch.airflow.checked import CheckedOperator
-from delta_orch.airflow.expansion import ensure_instances
 from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
-from delta_orch.airflow.step_operator import UserFunction
+from delta_orch.airflow.mapped_tasks import ensure_mapped
+from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.errors import InvalidRequestError
@@ -102,28 +100,22 @@ class _MappedDecorator(_TaskDecorator):  # type: ignore[misc]
     """As Airflow's; what it is mapped over is looked at when the DAG is parsed."""
 
     def _expand(self, expand_input: ExpandInput, *, strict: bool) -> XComArg:
-        found = super()._expand(expand_input, strict=strict)
-        ensure_instances(str(self.kwargs.get("task_id", self.function.__name__)), self.kwargs, expand_input.value)
-        return found
+        ensure_mapped(self.operator_class, self.kwargs, expand_input.value)
+        return super()._expand(expand_input, strict=strict)
 
 
 def _decorator(
-    kind: type[CheckedOperator], function: UserFunction | None, given: dict[str, OperatorArgument]
+    kind: type[DeltaStepOperator], function: UserFunction | None, given: dict[str, OperatorArgument]
 ) -> TaskDecorator:
-    """Mapped tasks are made of these arguments when they run; here they are known already."""
     if wrong := {"op_args", "op_kwargs"} & given.keys():
         raise InvalidRequestError(
             f"The decorator has {min(wrong)}", remedy="Give a function's arguments where the task is called"
         )
-    # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
-    given.setdefault("multiple_outputs", False)
-    kind.ensure_known(given)
-    made = task_decorator_factory(python_callable=function, decorated_operator_class=kind, **given)
 
-    def checked(decorator: _TaskDecorator) -> _MappedDecorator:
-        names = [field.name for field in fields(type(decorator)) if field.init]
-        return _MappedDecorator(**{name: getattr(decorator, name) for name in names})
+    def decorate(function: UserFunction) -> _MappedDecorator:
+        # The XCom describes the commit, so an annotation like `-> dict` on the function must not split it up.
+        is_split = given.get("multiple_outputs", False)
+        kwargs = {name: value for name, value in given.items() if name != "multiple_outputs"}
+        return _MappedDecorator(function=function, operator_class=kind, multiple_outputs=is_split, kwargs=kwargs)
 
-    if function is not None:
-        return checked(made)
-    return lambda python_callable: checked(made(python_callable))
+    return decorate if function is None else decorate(function)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from delta_orch.airflow.locations import is_same_table, is_template, location_text
 from delta_orch.airflow.run_context import TaskRun, UnitName
 from delta_orch.errors import InvalidRequestError
+from delta_orch.log.files.commit_reader import user_metadata_of
 from delta_orch.log.files.txn import is_unit_name
 from delta_orch.verbs.unit_records import REPLACING
 
@@ -20,13 +22,13 @@ if TYPE_CHECKING:
     from delta_orch.pipeline.row_guards import RowGuard
     from delta_orch.verbs.unit_records import RecordedUnit
 
-_AHEAD = (None, "removed", "up_for_retry", "skipped")
-"""States of a task instance that begins again: it was cleared, it is retried, or it was cleared and then skipped. Its
-next attempt replaces the rows that it wrote before."""
+_CLEARED = (None, "removed", "skipped")
+"""States of a task instance that was cleared, and maybe skipped then. Its next attempt replaces the rows that it wrote
+before. (A retry does not: it may find its commit, and change nothing.)"""
 
 
 @dataclass(frozen=True)
-class Neighbors:
+class OtherTasks:
     """The other tasks of a DAG, as one of them that is running sees them.
 
     Attributes:
@@ -57,13 +59,19 @@ class Neighbors:
         """The tasks that this task waits for."""
         return frozenset(self.context["ti"].task.get_flat_relative_ids(upstream=True))
 
-    def begins_again(self, task_id: str) -> bool:
-        """Whether a task of this run is still to come."""
-        about = {"dag_id": self.run.dag_id, "task_ids": [task_id], "run_ids": [self.run.run_id]}
-        states = self.context["ti"].get_task_states(**about).get(self.run.run_id, {})
-        return not states or any(state in _AHEAD for state in states.values())
+    def begins_again(self, task_id: str, logical_date: datetime | None = None) -> bool:
+        """Whether a task was cleared, and has not begun since.
 
-    def take(self, table_uri: object, own: str | None = None) -> bool:
+        Args:
+            task_id: With its task groups. Of a mapped one, an instance will do.
+            logical_date: Of the run; this one by default.
+        """
+        which = {"run_ids": [self.run.run_id]} if logical_date is None else {"logical_dates": [logical_date]}
+        of_runs = self.context["ti"].get_task_states(dag_id=self.run.dag_id, task_ids=[task_id], **which)
+        states = [state for of_run in of_runs.values() for state in of_run.values()]
+        return not states or any(state in _CLEARED for state in states)
+
+    def is_read_later(self, table_uri: object, own: str | None = None) -> bool:
         """Whether a later task takes the XCom of a task, or reads its table in order to write another one.
 
         Args:
@@ -97,7 +105,7 @@ class Neighbors:
             is_whole = _has_units(self._tasks[name]) and arguments.get("exactly_once") and _is_whole(arguments)
             if not is_whole or not any(is_same_table(arguments.get("table_uri"), each) for each in locations):
                 continue
-            if arguments.get("stage") or not self.take(table_uri, name):
+            if arguments.get("stage") or not self.is_read_later(table_uri, name):
                 writers.append(self.run.writer_of(name, arguments.get("writer")))
         return writers
 
@@ -150,13 +158,12 @@ def _texts(value: object) -> Iterator[str]:
 
 
 def row_guard(
-    tasks: Neighbors,
+    tasks: OtherTasks,
     table: DeltaTable,
     writer: str,
     *,
     replaces: bool,
     whole: bool,
-    is_insisting: Callable[[], bool] = lambda: False,
 ) -> RowGuard:
     """Whose rows a write of a task leaves in the table.
 
@@ -166,7 +173,6 @@ def row_guard(
         writer: Who writes.
         replaces: It puts rows in the place of others; a delete only takes them away, whoever wrote them.
         whole: It replaces every row: its runs have an order of their own.
-        is_insisting: Whether the user has cleared the task after it was refused.
     """
     from delta_orch.pipeline.row_guards import RowGuard
 
@@ -178,7 +184,11 @@ def row_guard(
         unit = UnitName.of(name)
         if unit is None or unit.dag != own.dag:
             return replaces and is_unit_name(name)
-        return unit.part == own.part or (unit.writer == own.writer and not whole and _is_newer(unit, own))
+        if unit.part == own.part:
+            return True
+        date = None if whole or unit.writer != own.writer else unit.logical_date
+        # A newer data interval has its logical date in this one, or behind it.
+        return date is not None and run.data_interval is not None and date >= run.data_interval[0]
 
     def refusal(recorded: RecordedUnit) -> InvalidRequestError | None:
         unit = UnitName.of(recorded.name)
@@ -186,17 +196,12 @@ def row_guard(
             return _of_another(run, table, recorded, own.dag)
         if unit.part == own.part:
             return _beside(tasks, unit, own)
-        return None if is_insisting() else _newer(run, unit)
+        return _newer(tasks, unit, recorded)
 
     return RowGuard(lambda _: True, concerns, refusal)
 
 
-def _is_newer(unit: UnitName, own: UnitName) -> bool:
-    dates = unit.logical_date, own.logical_date
-    return dates[0] is not None and dates[1] is not None and dates[0] > dates[1]
-
-
-def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestError | None:
+def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestError | None:
     """(a) Rows that another task of the run wrote leave only by a task that waits for it, or if it begins again."""
     run = tasks.run
     if unit.writer == own.writer:
@@ -218,14 +223,25 @@ def _beside(tasks: Neighbors, unit: UnitName, own: UnitName) -> InvalidRequestEr
     )
 
 
-def _newer(run: TaskRun, unit: UnitName) -> InvalidRequestError:
-    """(b) Rows of a newer run of the task stay."""
+def _newer(tasks: OtherTasks, unit: UnitName, recorded: RecordedUnit) -> InvalidRequestError | None:
+    """(b) Rows that a run of a newer data interval wrote leave only if that run of the task begins again, too."""
+    run = tasks.run
+    if unit.logical_date is None or run.logical_date is None:
+        return None
+    metadata = user_metadata_of(recorded.commit_info)
+    interval, own = metadata.get("data_interval"), run.data_interval
+    if isinstance(interval, list) and own is not None:
+        is_newer = datetime.fromisoformat(interval[1]) > own[1]
+    else:
+        is_newer = unit.logical_date > run.logical_date
+    if not is_newer or tasks.begins_again(run.task_id, unit.logical_date):
+        return None
     return InvalidRequestError(
-        f"Task {run.task_id} would replace rows that its run of {unit.part} has written",
-        cause="This run is older: had the runs come in their order, the newer one would have replaced its rows",
-        remedy="Clear this task once more to write all the same, then clear it in each newer run, oldest first. "
-        "Or mark it as a success, to leave the newer rows",
-        unit=f"{unit.writer}:{unit.part}",
+        f"Task {run.task_id} would replace rows of its newer run {metadata.get('run_id', unit.part)}",
+        cause="That run does not write them again. Runs whose rows overlap replace each other's in their order",
+        remedy="Clear this task together with the newer runs ('future'), with max_active_runs=1 in the DAG. "
+        "Or mark this task as a success: the newer rows stay",
+        unit=recorded.name,
     )
 
 

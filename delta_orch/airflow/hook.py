@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeAlias
 
-from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.connection import ConnectionSettings, read_settings
 from delta_orch.airflow.locations import absolute_location, location_text
 from delta_orch.airflow.provider import CONNECTION_TYPE, INTEGRATION
@@ -57,7 +56,7 @@ def pinned_versions(versions: Mapping[str, int]) -> Iterator[None]:
             _pinned.pop(uri, None)
 
 
-class DeltaHook(CheckedArguments, BaseHook):  # type: ignore[misc]
+class DeltaHook(BaseHook):  # type: ignore[misc]
     """Opens Delta tables.
 
     The connection's `extra` holds the storage options: plainly (`{"region": "…"}`), in an object `storage_options`,
@@ -234,10 +233,10 @@ def version_of(reference: TableReference) -> tuple[int | None, str | None]:
     Raises:
         InvalidRequestError: It names no table, or no version.
     """
-    said = reference if isinstance(reference, Mapping) else {"table_uri": ""}
-    version, staged = said.get("version"), said.get("staged")
+    pinned = reference if isinstance(reference, Mapping) else {"table_uri": ""}
+    version, staged = pinned.get("version"), pinned.get("staged")
     if (
-        not isinstance(said.get("table_uri"), str)
+        not isinstance(pinned.get("table_uri"), str)
         or not (version is None or isinstance(version, int))
         or isinstance(version, bool)
         or (version is not None and version < 0)

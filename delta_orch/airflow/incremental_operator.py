@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
+from delta_orch.airflow.arguments import ensure_choice
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
@@ -78,14 +78,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     """
 
     template_fields: Sequence[str] = (*DeltaStepOperator.template_fields, "source", "consumer", "full_refresh")
-    choices = MappingProxyType(
-        {
-            **DeltaStepOperator.choices,
-            "write": WRITES,
-            "bootstrap": ("snapshot", "changes", "error"),
-            "on_recreated": ("error", "bootstrap"),
-        }
-    )
 
     def __init__(
         self,
@@ -121,11 +113,10 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.on_recreated = on_recreated
         self.consumer = consumer
         self.full_refresh = full_refresh
-        if self.schema_mode not in (None, "merge"):
-            raise self.refusal(
-                f"has schema_mode={self.schema_mode!r}; possible is merge",
-                cause="An incremental step never replaces all rows",
-            )
+        ensure_choice("write", write, (None, *WRITES))
+        ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
+        ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
+        ensure_choice("schema_mode", self.schema_mode, (None, "merge"))
         if write == "append" and on_recreated == "bootstrap":
             raise self.refusal(
                 "has write='append' and on_recreated='bootstrap'",
@@ -134,7 +125,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             )
         if max_versions is not None and max_versions < 1:
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
-        self.ensure_text("consumer", consumer)
         self.ensure_mode(write)
         if not is_template(full_refresh):
             self._refreshes({})
@@ -149,7 +139,6 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.reads_from(*(source.values() if isinstance(source, Mapping) else [source]))
         if any(is_same_table(self.table_uri, one) for one in sources):
             raise self.refusal("has one table as source and target")
-        self.ensure_takes_one(python_callable)
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         readers = self._readers(table)
@@ -162,8 +151,10 @@ class DeltaIncrementalOperator(DeltaStepOperator):
 
             def rows(batches: Mapping[str, ChangeBatch]) -> object:
                 for batch in batches.values():
-                    start = "(snapshot)" if batch.starting_version is None else batch.starting_version
-                    self.log.info("Processing versions %s to %s of %s", start, batch.ending_version, batch.source.uri)
+                    start = (
+                        "the snapshot" if batch.starting_version is None else f"versions {batch.starting_version} to"
+                    )
+                    self.log.info("Processing %s %s of %s", start, batch.ending_version, batch.source.uri)
                 argument = dict(batches) if isinstance(self.source, dict) else batches[""]
                 return self.call_user_function(context, session(), argument)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from delta_orch.airflow.arguments import ensure_list, ensure_predicate, ensure_switches
 from delta_orch.airflow.locations import checked_location, is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 from delta_orch.errors import InvalidRequestError
@@ -56,13 +57,12 @@ class DeltaOptimizeOperator(DeltaTableOperator):
     ) -> None:
         super().__init__(**kwargs)
         self.where = where
-        self.ensure_text("where", where)
         self.target_size = target_size
         self.zorder_by = zorder_by
         self.full = full
-        if zorder_by is not None and not is_template(zorder_by) and not zorder_by:
-            raise self.refusal(f"has zorder_by={zorder_by!r}, which is not a list of columns")
-        self.ensure_columns("zorder_by", zorder_by)
+        ensure_predicate(where)
+        ensure_list("zorder_by", zorder_by)
+        ensure_switches(full=full)
         if full and (where is not None or zorder_by is not None):
             raise self.refusal("has full, which is for clustered tables, and where or zorder_by, which are for others")
         if target_size is not None and not is_template(target_size):
@@ -107,6 +107,8 @@ class DeltaVacuumOperator(DeltaTableOperator):
         self.retention_hours = retention_hours
         self.dry_run = dry_run
         self.enforce_retention = enforce_retention
+        ensure_switches(dry_run=dry_run, enforce_retention=enforce_retention)
+        ensure_list("respect_consumers", respect_consumers or None)
         self.respect_consumers = [checked_location(consumer) for consumer in respect_consumers]
         if retention_hours is not None and not is_template(retention_hours):
             _parse_hours(retention_hours)

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from airflow.sdk import TaskGroup
 
+from delta_orch.airflow.arguments import ensure_switches
 from delta_orch.airflow.check_operator import DeltaCheckOperator
 from delta_orch.airflow.hook import DEFAULT_CONN_ID
 from delta_orch.airflow.row_operators import DeltaMergeOperator
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.write_operator import DeltaWriteOperator
-from delta_orch.arguments import checked
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class DeltaPublishOperator(DeltaTableOperator):
         super().__init__(**kwargs)
         self.staged = staged
         self.if_unchanged = if_unchanged
-        self.ensure_text("staged", staged)
+        ensure_switches(if_unchanged=if_unchanged)
         if isinstance(staged, Mapping) and not {"table_uri", "staged"} <= staged.keys():
             raise self.refusal("has in staged what is not the XCom of a task with stage=True")
 
@@ -72,7 +72,6 @@ class DeltaPublishOperator(DeltaTableOperator):
         return {**xcom, "operation_metrics": dict(result.operation_metrics)}
 
 
-@checked
 def delta_write_audit_publish(
     group_id: str,
     *,

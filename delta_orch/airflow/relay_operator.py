@@ -50,7 +50,6 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
             )
         self.column = column
         self.reads_from(kwargs.get("table_uri"))
-        self.ensure_text("column", column)
         if not self.outlets or not all(isinstance(outlet, Asset) for outlet in self.outlets):
             raise self.refusal("relays partitions to its outlets, which must be assets")
 
@@ -70,15 +69,15 @@ class DeltaPartitionRelayOperator(DeltaTableOperator):
         for events in (context.get("triggering_asset_events") or {}).values():
             for event in events:
                 extra = event.extra or {}
-                told = extra.get("payload", extra)
-                if not isinstance(told, Mapping) or told.get("table_uri") != table.uri:
+                report = extra.get("payload", extra)
+                if not isinstance(report, Mapping) or report.get("table_uri") != table.uri:
                     continue
-                if isinstance(told.get("ending_version"), int):
-                    yield int(told["starting_version"]), int(told["ending_version"]), str(told["table_id"])
-                elif isinstance(told.get("version"), int) and told.get("outcome", CHANGED[0]) in CHANGED:
+                if isinstance(report.get("ending_version"), int):
+                    yield int(report["starting_version"]), int(report["ending_version"]), str(report["table_id"])
+                elif isinstance(report.get("version"), int) and report.get("outcome", CHANGED[0]) in CHANGED:
                     # The event of an operator of this package.
-                    first = told.get("starting_version", told["version"])
-                    yield int(first), int(told["version"]), str(told.get("table_id", ""))
+                    first = report.get("starting_version", report["version"])
+                    yield int(first), int(report["version"]), str(report.get("table_id", ""))
 
     def _keys_between(self, table: DeltaTable, first: int, last: int, table_id: str) -> set[str]:
         from delta_orch.pipeline.tail import TailCursor, poll

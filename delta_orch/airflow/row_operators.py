@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from inspect import signature
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, cast
 
-from delta_orch.airflow.checked import ensure_predicate
-from delta_orch.airflow.guards import Neighbors, row_guard
-from delta_orch.airflow.locations import is_output, is_template
+from delta_orch.airflow.arguments import ensure_choice, ensure_predicate, ensure_switches
+from delta_orch.airflow.guards import OtherTasks, row_guard
+from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.write_operator import DeltaWriteOperator
 from delta_orch.errors import InvalidRequestError
-from delta_orch.expressions.nodes import Expression
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -24,10 +21,6 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable
     from delta_orch.log.write.commit_options import CommitOptions, CommitResult
-    from delta_orch.verbs.merge.clauses import Merge
-
-_LATER = {"set": {"x": "1"}, "values": {"x": "1"}, "condition": "true", "except_columns": ()}
-"""In place of the output of a task, when the DAG is parsed."""
 
 
 class DeltaMergeOperator(DeltaWriteOperator):
@@ -77,15 +70,10 @@ class DeltaMergeOperator(DeltaWriteOperator):
         self.clauses = clauses
         self.source_alias = source_alias
         self.target_alias = target_alias
-        self.ensure_text("on", on)
-        if on is None and clauses:
-            raise self.refusal("has clauses, which only on uses")
-        if on is not None and not clauses:
-            raise self.refusal("has on, but no clauses")
+        ensure_predicate(on)
+        if (on is None) == bool(clauses):
+            raise self.refusal("takes on and clauses together")
         self._ensure_clauses()
-        self._ensure_aliases()
-        if self.schema_mode == "overwrite":
-            raise self.refusal("has schema_mode='overwrite', which a merge does not have")
         for name in ("partition_by", "properties", "unit_column", "replace_where"):
             if on is not None and getattr(self, name) is not None:
                 raise self.refusal(f"has {name}, which a merge by clauses does not use")
@@ -98,7 +86,7 @@ class DeltaMergeOperator(DeltaWriteOperator):
             step = replace(step, options={**step.options, "stage": True})
         if step.attempt is not None and any("delete" in name for clause in self.clauses for name in clause):
             writer = step.attempt.units[0].writer
-            guard = row_guard(Neighbors(context, run), table, writer, replaces=False, whole=False)
+            guard = row_guard(OtherTasks(context, run), table, writer, replaces=False, whole=False)
             step = replace(step, guard=guard)
         with self.lazy_session(run) as session:
 
@@ -126,47 +114,17 @@ class DeltaMergeOperator(DeltaWriteOperator):
         return result
 
     def _ensure_clauses(self) -> None:
-        """Refuse clauses that no merge has, or that it would never come to."""
-        if not self.clauses:
-            return
-        from delta_orch.expressions.parse import parse_row_value
-        from delta_orch.verbs.merge.clauses import Merge, ensure_reachable
+        """Check that the clauses are some of a merge. What they say is checked when they run."""
+        from delta_orch.verbs.merge.clauses import Merge
 
-        merge: Any = Merge(cast("Any", ensure_reachable), cast("Any", ensure_reachable))
-        for clause in self.clauses:
-            name, given = self._parts(clause, Merge)
-            arguments: dict[str, Any] = {key: _LATER[key] if is_output(one) else one for key, one in given.items()}
-            getattr(merge, name)(**arguments)
-            self.ensure_text(f"a condition in {name}", arguments.get("condition"))
-            ensure_predicate(arguments.get("condition"))
-            for value in (arguments.get("set") or arguments.get("values") or {}).values():
-                if not isinstance(value, str | Expression | list | tuple | dict) and not is_output(value):
-                    raise self.refusal(f"has in {name} the value {value!r:.60}", remedy="Write it as text in Spark SQL")
-                if isinstance(value, str) and not is_template(value):
-                    parse_row_value(value)
-        merge.execute()
-
-    def _parts(self, clause: object, kind: type[Merge]) -> tuple[str, Mapping[str, object]]:
-        if not isinstance(clause, Mapping) or len(clause) != 1:
-            raise self.refusal('has a clause that is not {"when_…": {…}}')
-        ((name, arguments),) = clause.items()
-        possible = {clause: signature(verb) for clause, verb in vars(kind).items() if clause.startswith("when_")}
-        if name not in possible:
-            raise self.refusal(f"has a clause {name!r}; possible are {', '.join(possible)}")
-        try:
-            possible[name].bind(None, **arguments)
-        except TypeError:
-            known = ", ".join(sorted({*possible[name].parameters} - {"self"}))
-            raise self.refusal(f"has a clause {name} whose arguments are not {known}") from None
-        return name, arguments
-
-    def _ensure_aliases(self) -> None:
-        for name in ("source_alias", "target_alias"):
-            self.ensure_text(name, getattr(self, name))
-        if self.source_alias.lower() == self.target_alias.lower():
-            raise self.refusal(f"calls source and table {self.source_alias!r}; give each a name of its own")
-        if self.on is None and (self.source_alias, self.target_alias) != ("source", "target"):
-            raise self.refusal("has an alias, which only on uses")
+        for clause in self.clauses if not is_template(self.clauses) else ():
+            names = list(clause) if isinstance(clause, Mapping) else []
+            possible = [name for name in vars(Merge) if name.startswith("when_")]
+            if len(names) != 1 or names[0] not in possible:
+                raise self.refusal(
+                    f"has the clause {clause!r:.100}",
+                    remedy=f'Write {{"when_…": {{…}}}}; possible are {", ".join(possible)}',
+                )
 
 
 class DeltaUpdateOperator(DeltaUnitOperator):
@@ -181,7 +139,6 @@ class DeltaUpdateOperator(DeltaUnitOperator):
 
     template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "set", "where")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
-    choices = MappingProxyType({**DeltaUnitOperator.choices, "engine": ENGINES})
 
     def __init__(
         self,
@@ -195,16 +152,10 @@ class DeltaUpdateOperator(DeltaUnitOperator):
         self.set = set
         self.where = where
         self.engine = engine
-        self.ensure_text("where", where)
-        if not is_template(set):
-            from delta_orch.expressions.parse import parse_row_value
-
-            if not set:
-                raise self.refusal("sets nothing")
-            for column, value in set.items():
-                if not isinstance(value, str) or not value.strip():
-                    raise self.refusal(f"sets {column!r} to {value!r:.60}", remedy="Write the value in Spark SQL")
-                parse_row_value(value)
+        ensure_predicate(where)
+        ensure_choice("engine", engine, ENGINES)
+        if not set:
+            raise self.refusal("sets nothing")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         step = self.unit_step(context, run, table, "update")
@@ -226,7 +177,6 @@ class DeltaDeleteOperator(DeltaUnitOperator):
 
     template_fields: Sequence[str] = (*DeltaUnitOperator.template_fields, "where")
     template_fields_renderers = {"where": "sql"}  # noqa: RUF012 (Airflow's own spelling of a class attribute)
-    choices = MappingProxyType({**DeltaUnitOperator.choices, "engine": ENGINES})
 
     def __init__(
         self,
@@ -240,15 +190,17 @@ class DeltaDeleteOperator(DeltaUnitOperator):
         self.where = where
         self.all_rows = all_rows
         self.engine = engine
-        self.ensure_text("where", where)
-        if (where is None) != all_rows or (isinstance(where, str) and not where.strip()):
+        ensure_switches(all_rows=all_rows)
+        ensure_predicate(where)
+        ensure_choice("engine", engine, ENGINES)
+        if (where is None) != all_rows:
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         step = replace(self.unit_step(context, run, table, "delete"), where=self.where)
         if step.attempt is not None:
             writer = step.attempt.units[0].writer
-            guard = row_guard(Neighbors(context, run), table, writer, replaces=False, whole=self.all_rows)
+            guard = row_guard(OtherTasks(context, run), table, writer, replaces=False, whole=self.all_rows)
             step = replace(step, guard=guard)
         return self.xcom_and_log(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
 

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, NoReturn
 
 from airflow.sdk import BaseSensorOperator, PokeReturnValue
 
-from delta_orch.airflow.checked import CheckedOperator
+from delta_orch.airflow.arguments import RenderedArguments, ensure_switches
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.locations import checked_location
+from delta_orch.airflow.mapped_tasks import MappedArguments
 from delta_orch.airflow.table_operator import OperatorArgument, XCom, airflow_failures
 from delta_orch.airflow.triggers import FOUND, TIMED_OUT, WatchTrigger, ensure_interval
 from delta_orch.airflow.versions import (
@@ -21,7 +22,7 @@ from delta_orch.airflow.versions import (
     AirflowSkipException,
     conf,
 )
-from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.errors import DeltaError
 from delta_orch.pipeline.conditions import LOOKS_UNTIL_VERIFIED
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 SEEN_VERSION_KEY = "delta_orch_seen_version"
 
 
-class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
+class DeltaSensor(MappedArguments, RenderedArguments, BaseSensorOperator):  # type: ignore[misc]
     """Base of the sensors. Subclasses say what they wait for, by `watch`, and how a trigger does, by `trigger`.
 
     A poke that finds no new version costs one metadata request, never a listing. A table that does not exist yet is
@@ -61,13 +62,12 @@ class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(**kwargs)
-        if isinstance(delta_conn_id, str) and not delta_conn_id.strip():
-            raise InvalidRequestError("delta_conn_id names no connection", remedy="Pass its id")
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
         self.deferrable = (
             conf.getboolean("operators", "default_deferrable", fallback=False) if deferrable is None else deferrable
         )
+        ensure_switches(deferrable=self.deferrable)
         if self.deferrable:
             ensure_interval(self.poke_interval)
         self._watch: tuple[Watch, str] | None = None
@@ -84,15 +84,15 @@ class DeltaSensor(CheckedOperator, BaseSensorOperator):  # type: ignore[misc]
         if not self.deferrable:
             return super().execute(context)
         try:
-            found = self.poke(context)
+            poked = self.poke(context)
         except AirflowFailException as error:
             # As Airflow does for the pokes it makes itself.
             if self.soft_fail or self.never_fail:
                 raise AirflowSkipException("Skipping due to soft_fail or never_fail.") from error
             raise
-        if not found:
+        if not poked:
             self._defer()
-        return found.xcom_value
+        return poked.xcom_value
 
     def poke(self, context: Context) -> PokeReturnValue:
         with airflow_failures():

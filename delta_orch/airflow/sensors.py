@@ -7,6 +7,7 @@ from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from delta_orch.airflow.arguments import ensure_predicate
 from delta_orch.airflow.locations import is_template, location_text
 from delta_orch.airflow.sensor_base import DeltaSensor
 from delta_orch.airflow.table_operator import OperatorArgument
@@ -148,6 +149,7 @@ class DeltaRowSensor(DeltaConditionSensor):
         super().__init__(**kwargs)
         self.where = where
         self.min_rows = min_rows
+        ensure_predicate(where)
         self._check(where, min_rows)
 
     def condition(self) -> Condition:

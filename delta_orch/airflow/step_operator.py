@@ -7,9 +7,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import cache
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
+from delta_orch.airflow.arguments import ensure_choice, ensure_list, ensure_properties, ensure_switches
 from delta_orch.airflow.locations import is_output
 from delta_orch.airflow.spark_session import connection_conf, task_spark_session
 from delta_orch.airflow.table_operator import OperatorArgument
@@ -44,9 +44,6 @@ class DeltaStepOperator(DeltaUnitOperator):
         "spark_conn_id",
     )
     template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
-    choices: Mapping[str, Sequence[object]] = MappingProxyType(
-        {**DeltaUnitOperator.choices, "engine": ENGINES, "schema_mode": SCHEMA_MODES}
-    )
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
     merge_keys: Sequence[str] | None = None
     sequence_by: str | None = None
@@ -79,35 +76,28 @@ class DeltaStepOperator(DeltaUnitOperator):
         self.engine = engine
         self.spark_conf = spark_conf
         self.spark_conn_id = spark_conn_id
-        if python_callable is not None and not _is_plain(python_callable):
-            raise self.refusal(f"has a python_callable that is not a plain function: {python_callable!r}")
         if not (is_output(op_args) or is_output(op_kwargs)):
             self._ensure_taken(python_callable)
-        for name in ("spark_conf", "spark_conn_id"):
-            if getattr(self, name) is not None and engine == "local":
-                raise self.refusal(f"has {name}, which the local engine does not use")
+        ensure_choice("engine", engine, ENGINES)
+        ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
+        ensure_list("partition_by", partition_by)
+        ensure_properties(properties)
         if spark_conn_id is not None and {"spark.master", "spark.remote"} & set(spark_conf or ()):
             raise self.refusal("has spark_conn_id, and a master or server in spark_conf")
-        for name in ("spark_conn_id", "unit_column"):
-            self.ensure_text(name, getattr(self, name))
         if unit_column is not None and not self.exactly_once:
             raise self.refusal("has unit_column, which exactly_once=False does not fill")
-        self.ensure_columns("partition_by", partition_by)
 
     def ensure_mode(self, write: str | None) -> None:
         """Refuse arguments that other modes use."""
         is_scd2 = write == "scd2"
-        self.ensure_columns("merge_keys", self.merge_keys)
-        for name in ("sequence_by", "delete_marker"):
-            self.ensure_text(name, getattr(self, name))
+        ensure_list("merge_keys", self.merge_keys)
+        ensure_switches(full_snapshot=self.full_snapshot)
         if (write in ("merge", "scd2")) != bool(self.merge_keys):
             raise self.refusal("takes a list of columns as merge_keys with write='merge' or 'scd2', and only then")
         if is_scd2 != (self.sequence_by is not None):
             raise self.refusal("takes sequence_by with write='scd2', and only then")
         if not is_scd2 and (self.delete_marker is not None or self.full_snapshot):
             raise self.refusal("has delete_marker or full_snapshot, which only write='scd2' uses")
-        if is_scd2 and self.schema_mode is not None:
-            raise self.refusal("has write='scd2' and schema_mode: versions have the columns of the table")
         if self.unit_column is not None and write is not None and write not in UNIT_COLUMN_MODES:
             raise self.refusal(
                 f"has unit_column, which write={write!r} does not fill",
@@ -151,24 +141,15 @@ class DeltaStepOperator(DeltaUnitOperator):
         offered = {} if spark is None else {"spark": spark}
         positional = (*args, *self.op_args)
         named = determine_kwargs(self.python_callable, positional, {**context, **offered, **self.op_kwargs})
-        found = self.python_callable(*positional, **named)
+        rows = self.python_callable(*positional, **named)
         self.ensure_alive()
-        return found
+        return rows
 
     def _ensure_taken(self, function: UserFunction | None) -> None:
         """Refuse arguments that the function has no parameters for: it would go on without them."""
+        if function is None:
+            return
         try:
-            if function is not None:
-                inspect.signature(function).bind_partial(*self.op_args, **self.op_kwargs)
+            inspect.signature(function).bind_partial(*self.op_args, **self.op_kwargs)
         except TypeError as error:
             raise self.refusal(f"has op_args or op_kwargs that its function does not take: {error}") from None
-        except ValueError:
-            return  # One of Python's own that does not say what it takes.
-
-
-def _is_plain(function: UserFunction) -> bool:
-    try:
-        inspect.signature(function)
-    except ValueError:
-        return False  # One of Python's own that does not say what it takes.
-    return not inspect.iscoroutinefunction(function)

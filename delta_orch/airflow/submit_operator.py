@@ -5,17 +5,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.checked import ensure_choice
-from delta_orch.airflow.guards import Neighbors, row_guard
+from delta_orch.airflow.arguments import ensure_choice, ensure_list
+from delta_orch.airflow.guards import OtherTasks, row_guard
 from delta_orch.airflow.spark_session import master_of
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.versions import AirflowException, BaseHook
-from delta_orch.airflow.write_operator import is_insisting
 from delta_orch.pipeline.submitted import (
     SubmittedRun,
     carry_out,
@@ -69,7 +66,6 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
         "spark_conf",
         "env_vars",
     )
-    choices = MappingProxyType({**DeltaUnitOperator.choices, "write": WRITES})
 
     def __init__(
         self,
@@ -90,8 +86,8 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
         self.env_vars = env_vars
         self.write = write
         self._process: subprocess.Popen[str] | None = None
-        for name in ("application", "spark_conn_id"):
-            self.ensure_text(name, getattr(self, name))
+        ensure_choice("write", write, WRITES)
+        ensure_list("application_args", application_args or None, may_repeat=True)
         if not self.exactly_once:
             raise self.refusal(
                 "has exactly_once=False",
@@ -104,10 +100,7 @@ class DeltaSparkSubmitOperator(DeltaUnitOperator):
         if self.write.startswith("overwrite") and step.attempt is not None:
             # The script decides which rows it replaces.
             writer = step.attempt.units[0].writer
-            is_insisted_on = partial(is_insisting, run, step)
-            guard = row_guard(
-                Neighbors(context, run), table, writer, replaces=True, whole=False, is_insisting=is_insisted_on
-            )
+            guard = row_guard(OtherTasks(context, run), table, writer, replaces=True, whole=False)
             step = replace(step, guard=guard)
         return self.xcom_and_log(carry_out(step, lambda options: self._submit(SubmittedRun.of(table.uri, options))))
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import inspect
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import get_ident
 from types import MappingProxyType
@@ -15,11 +14,12 @@ from urllib.parse import quote
 from airflow.sdk import Asset, AssetAlias, BaseOperator, BaseOperatorLink
 from airflow.sdk.definitions.asset import AssetRef
 
-from delta_orch.airflow.assets import create_asset, outlet_for, told_asset
-from delta_orch.airflow.checked import CheckedOperator, ensure_names
-from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook, version_of
+from delta_orch.airflow.arguments import RenderedArguments, ensure_switches
+from delta_orch.airflow.assets import create_asset, declared_asset, outlet_for
+from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.airflow.lineage import Outcome, lineage_of
-from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.locations import checked_location
+from delta_orch.airflow.mapped_tasks import MappedArguments
 from delta_orch.airflow.run_context import TaskRun
 from delta_orch.airflow.spark_session import interrupt_spark
 from delta_orch.airflow.versions import AirflowException, AirflowFailException, AirflowTaskTimeout
@@ -47,21 +47,21 @@ first of several commits, others' may lie between), `operation_metrics`, and det
 CHANGED = ("written", "replaced", "recovered")
 """Outcomes of tasks whose rows are in the table."""
 
-_LOGGED = ("table_uri", "version", "outcome", "rows_replaced", "fenced_by", "staged", "operation_metrics")
+_IN_EACH_LINE = ("table_uri", "version", "table_id", "outcome")
 
 
 def xcom_of(report: StepReport, **details: object) -> XCom:
     """The report of a step. `operation_metrics` only where there is a commit of the task."""
-    found: XCom = {"table_uri": report.table.uri, "version": report.version, "outcome": report.outcome}
+    xcom: XCom = {"table_uri": report.table.uri, "version": report.version, "outcome": report.outcome}
     if report.rows_replaced is not None:
-        found["rows_replaced"] = report.rows_replaced
+        xcom["rows_replaced"] = report.rows_replaced
     if report.fenced_by is not None:
-        found["fenced_by"] = report.fenced_by
+        xcom["fenced_by"] = report.fenced_by
     if report.has_written and report.commit is not None and report.commit.staged is not None:
-        found |= {"version": None, "staged": report.commit.staged}
+        xcom |= {"version": None, "staged": report.commit.staged}
     if report.outcome in CHANGED and (report.commit is not None or report.recovered is not None):
-        found["operation_metrics"] = report.metrics
-    return {**found, **details}
+        xcom["operation_metrics"] = report.metrics
+    return {**xcom, **details}
 
 
 class DeltaTableLink(BaseOperatorLink):  # type: ignore[misc]
@@ -101,12 +101,12 @@ def airflow_failures() -> Iterator[None]:
         raise AirflowFailException(f"{error.code}: {error}") from error
 
 
-class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
+class DeltaTableOperator(MappedArguments, RenderedArguments, BaseOperator):  # type: ignore[misc]
     """Base of the operators that work on one table; subclasses implement `execute_on_table`.
 
     Retryable errors (`DeltaError.retryable`) are raised unchanged, so the task's retries apply. Other DeltaErrors fail
     the task at once. The XCom and the extra of each outlet's asset event hold `table_uri`, `version`, `table_id` and
-    `skipped`, and the event `rows` and `partitions` where they are known. A task whose work is done already succeeds
+    `outcome`, and the event `rows` and `partitions` where they are known. A task whose work is done already succeeds
     and is not skipped, so the tasks after it run. But it emits no asset event.
 
     If `outlets` or `inlets` are not given, the operator fills them in. It takes assets that were given as locations.
@@ -126,6 +126,8 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
     ui_color = "#d4ecf7"
     writes = True
     """Whether the task changes rows of the table."""
+    has_units = False
+    """Whether the task writes units of work, and logs what became of them."""
 
     _fills_outlets = False
     _fills_inlets = False
@@ -144,12 +146,11 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
         emit_when_unchanged: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
-        ensure_names(kwargs)
         super().__init__(**kwargs)
+        ensure_switches(emit_when_unchanged=emit_when_unchanged)
         self.table_uri = checked_location(table_uri)
         self.delta_conn_id = delta_conn_id
         self.emit_when_unchanged = emit_when_unchanged
-        self.ensure_text("delta_conn_id", delta_conn_id)
         watched = isinstance(table_uri, Asset) and bool(table_uri.watchers)
         self._fills_outlets = self.writes and not watched and kwargs.get("outlets") is None
         self._fills_inlets = kwargs.get("inlets") is None
@@ -169,34 +170,6 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
     ) -> InvalidRequestError:
         """The error for arguments that do not go together."""
         return InvalidRequestError(f"Task {self.task_id} {what}", cause=cause, remedy=remedy, task_id=self.task_id)
-
-    def ensure_text(self, name: str, value: object) -> None:
-        """Refuse an empty text; None says nothing."""
-        if isinstance(value, str) and not value.strip():
-            raise self.refusal(f"has {name}={value!r}, which is not text")
-
-    def ensure_columns(self, name: str, columns: Sequence[str] | None) -> None:
-        """Refuse names of columns that are blank, or told twice."""
-        if columns is None or is_template(columns):
-            return
-        known = [column.lower() for column in columns]
-        if len(set(known)) < len(known) or not all(column.strip() for column in known):
-            raise self.refusal(f"has {name}={columns!r}, which are not columns, each once")
-
-    def ensure_takes_one(self, function: Callable[..., object] | None) -> None:
-        """Refuse a function that cannot be handed what the task has for it."""
-        kinds = [] if function is None else [one.kind for one in inspect.signature(function).parameters.values()]
-        if function is not None and not {0, 1, 2} & {int(kind) for kind in kinds}:
-            raise self.refusal("has a python_callable that takes no argument")
-
-    def ensure_reference(self, reference: object) -> None:
-        """Refuse what names neither a table nor a version of one."""
-        if reference is None or is_template(reference):
-            return
-        if isinstance(reference, Mapping):
-            version_of(reference)
-            reference = reference["table_uri"]
-        checked_location(reference)
 
     @property
     def hook(self) -> DeltaHook:
@@ -218,8 +191,10 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
         finally:
             self._executing_in = None
         self.outcome = Outcome(table, xcom)
-        said = {name: value for name, value in xcom.items() if name in _LOGGED}
-        self.log.info("delta_orch %s", json.dumps({"task_id": self.task_id, "run_id": run.run_id, **said}, default=str))
+        if not self.has_units:
+            details = {name: value for name, value in xcom.items() if name not in _IN_EACH_LINE}
+            outcome, version = str(xcom["outcome"]).capitalize(), xcom["version"]
+            self.log.info("%s: version %s of %s %s", outcome, version, table.uri, json.dumps(details, default=str))
         return xcom
 
     def _emit(self, context: Context, xcom: XCom, table: DeltaTable) -> None:
@@ -229,7 +204,7 @@ class DeltaTableOperator(CheckedOperator, BaseOperator):  # type: ignore[misc]
             task.outlets = []
             return
         if self._fills_outlets:
-            task.outlets = [ref for ref in [told_asset(context, table.uri)] if ref is not None]
+            task.outlets = [ref for ref in [declared_asset(context, table.uri)] if ref is not None]
         attach_to_outlets(context, task.outlets, xcom, table)
 
     def on_kill(self) -> None:

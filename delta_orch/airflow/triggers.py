@@ -6,12 +6,11 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakValueDictionary
 
 from airflow.triggers.base import BaseTrigger, TriggerEvent
 
-from delta_orch.airflow.checked import CheckedArguments
 from delta_orch.airflow.hook import DEFAULT_CONN_ID, DeltaHook
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.pipeline.conditions import ConditionWatch, VersionWatch, WatchGoal, condition_from_json
@@ -69,13 +68,13 @@ _SHARED: WeakValueDictionary[tuple[int, str, str], SharedTable] = WeakValueDicti
 
 def _shared_table(delta_conn_id: str, table_uri: str) -> SharedTable:
     key = (id(asyncio.get_running_loop()), delta_conn_id, table_uri)
-    found = _SHARED.get(key)
-    if found is None:
-        found = _SHARED[key] = SharedTable()
-    return found
+    shared = _SHARED.get(key)
+    if shared is None:
+        shared = _SHARED[key] = SharedTable()
+    return shared
 
 
-class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
+class WatchTrigger(BaseTrigger):  # type: ignore[misc]
     """Base of the triggers that wait for something in one table; subclasses say what, by `watch`.
 
     A poll that finds nothing new costs one metadata request, made in a worker thread so that the triggerer's event
@@ -86,6 +85,13 @@ class WatchTrigger(CheckedArguments, BaseTrigger):  # type: ignore[misc]
 
     The event is `{"status": "found", table_uri, version, timestamp_ms, …}`, where the table cannot be read
     `{"status": "failed", code, message, retryable}`, and at the end `{"status": "timed out"}`.
+
+    Args:
+        table_uri: As for the sensor, already rendered.
+        delta_conn_id: The connection with the storage options.
+        seen_version: A version that was looked at already.
+        poll_interval_s: Seconds between polls.
+        end_time_ms: When to give up, in milliseconds since the epoch; None for never.
     """
 
     arguments: tuple[str, ...] = ("table_uri", "delta_conn_id", "seen_version", "poll_interval_s", "end_time_ms")
@@ -165,12 +171,9 @@ class DeltaVersionTrigger(WatchTrigger):
 
     Args:
         table_uri: As for the sensor, already rendered.
-        delta_conn_id: The connection with the storage options.
         after_version: See `WatchGoal`.
         after_timestamp_ms: See `WatchGoal`.
-        seen_version: Where the sensor's own look at the table ended; see `VersionWatch`.
-        poll_interval_s: Seconds between polls.
-        end_time_ms: When to give up, in milliseconds since the epoch; None for never.
+        **kwargs: See `WatchTrigger`.
     """
 
     arguments = (*WatchTrigger.arguments, "after_version", "after_timestamp_ms")
@@ -181,11 +184,9 @@ class DeltaVersionTrigger(WatchTrigger):
         delta_conn_id: str = DEFAULT_CONN_ID,
         after_version: int | None = None,
         after_timestamp_ms: int | None = None,
-        seen_version: int | None = None,
-        poll_interval_s: float = 60.0,
-        end_time_ms: int | None = None,
+        **kwargs: Any,
     ) -> None:
-        super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s, end_time_ms)
+        super().__init__(table_uri, delta_conn_id, **kwargs)
         self.after_version = after_version
         self.after_timestamp_ms = after_timestamp_ms
         if (after_version is None) == (after_timestamp_ms is None):
@@ -201,24 +202,15 @@ class DeltaConditionTrigger(WatchTrigger):
     Args:
         table_uri: As for the sensor, already rendered.
         condition: `Condition.as_json()`.
-        delta_conn_id: The connection with the storage options.
-        seen_version: A version known not to fulfill it.
-        poll_interval_s: Seconds between polls.
-        end_time_ms: When to give up, in milliseconds since the epoch; None for never.
+        **kwargs: See `WatchTrigger`.
     """
 
     arguments = (*WatchTrigger.arguments, "condition")
 
     def __init__(
-        self,
-        table_uri: str,
-        condition: Mapping[str, object],
-        delta_conn_id: str = DEFAULT_CONN_ID,
-        seen_version: int | None = None,
-        poll_interval_s: float = 60.0,
-        end_time_ms: int | None = None,
+        self, table_uri: str, condition: Mapping[str, object], delta_conn_id: str = DEFAULT_CONN_ID, **kwargs: Any
     ) -> None:
-        super().__init__(table_uri, delta_conn_id, seen_version, poll_interval_s, end_time_ms)
+        super().__init__(table_uri, delta_conn_id, **kwargs)
         self.condition = condition
         condition_from_json(condition)
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.expansion import mapped_arguments, unnamed_instance
+from delta_orch.airflow.arguments import ensure_choice, ensure_switches
 from delta_orch.airflow.locations import is_template
+from delta_orch.airflow.mapped_tasks import mapped_arguments, unnamed_instance
 from delta_orch.airflow.run_context import TaskRun, mapped_name
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
 from delta_orch.pipeline.step import Mode, Step
@@ -42,7 +42,6 @@ class DeltaUnitOperator(DeltaTableOperator):
     """
 
     template_fields: Sequence[str] = (*DeltaTableOperator.template_fields, "identity", "writer")
-    choices: Mapping[str, Sequence[object]] = MappingProxyType({"on_redo": ON_REDO})
     has_units = True
 
     def __init__(
@@ -59,13 +58,10 @@ class DeltaUnitOperator(DeltaTableOperator):
         self.writer = writer
         self.on_redo = on_redo
         self.exactly_once = exactly_once
-        self.ensure_text("identity", identity)
-        if not exactly_once:
-            for name, value in (("identity", identity), ("writer", writer)):
-                if value is not None:
-                    raise self.refusal(f"has {name}, which exactly_once=False does not use")
-            if on_redo != "replace":
-                raise self.refusal("has on_redo, which exactly_once=False does not use")
+        ensure_switches(exactly_once=exactly_once)
+        ensure_choice("on_redo", on_redo, ON_REDO)
+        if not exactly_once and (identity, writer, on_redo) != (None, None, "replace"):
+            raise self.refusal("has exactly_once=False, which uses no identity, writer or on_redo")
         if writer is not None and not is_template(writer):
             self._ensure_writer(writer)
 

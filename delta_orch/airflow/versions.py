@@ -113,5 +113,5 @@ def asset_extra(context: Context, reference: object) -> dict[str, Any]:
     Raises:
         AirflowRuntimeError: There is no such asset.
     """
-    found = context["outlet_events"]._resolve_asset_ref(reference)
-    return found[1] if RELEASE >= (3, 1) else {}
+    resolved = context["outlet_events"]._resolve_asset_ref(reference)
+    return resolved[1] if RELEASE >= (3, 1) else {}

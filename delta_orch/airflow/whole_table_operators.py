@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
+from delta_orch.airflow.arguments import ensure_properties, ensure_switches
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
@@ -80,6 +81,7 @@ class DeltaRestoreOperator(_VersionOperator):
     def __init__(self, *, ignore_missing_files: bool = False, **kwargs: OperatorArgument) -> None:
         super().__init__(**kwargs)
         self.ignore_missing_files = ignore_missing_files
+        ensure_switches(ignore_missing_files=ignore_missing_files)
         if self.version is None and self.timestamp is None:
             raise self.refusal("has neither a version nor a timestamp to restore")
 
@@ -123,6 +125,8 @@ class DeltaCloneOperator(_VersionOperator):
         self.shallow = shallow
         self.replace = replace
         self.properties = properties
+        ensure_switches(shallow=shallow, replace=replace)
+        ensure_properties(properties)
         if is_same_table(self.source, self.table_uri):
             raise self.refusal("has one table as source and target")
 
@@ -167,8 +171,7 @@ class DeltaUndoOperator(DeltaTableOperator):
         self.unit = unit
         self.run = run
         self.dry_run = dry_run
-        for name in ("unit", "run"):
-            self.ensure_text(name, getattr(self, name))
+        ensure_switches(dry_run=dry_run)
         if (unit is None) == (run is None):
             raise self.refusal("takes unit or run", remedy="Give exactly one of them")
 

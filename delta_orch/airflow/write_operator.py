@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from types import MappingProxyType
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.guards import Neighbors, row_guard
+from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
+from delta_orch.airflow.guards import OtherTasks, row_guard
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
 from delta_orch.airflow.step_operator import DeltaStepOperator
@@ -91,7 +90,6 @@ class DeltaWriteOperator(DeltaStepOperator):
         "replace_where": "sql",
     }
     template_ext: Sequence[str] = (".sql",)
-    choices = MappingProxyType({**DeltaStepOperator.choices, "write": WRITES})
 
     def __init__(
         self,
@@ -119,13 +117,10 @@ class DeltaWriteOperator(DeltaStepOperator):
         self.stage = stage
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
-        for name in ("sql", "replace_where"):
-            self.ensure_text(name, getattr(self, name))
-        if tables is not None and sql is None:
-            raise self.refusal("has tables, which only sql uses")
-        for name, table in tables.items() if isinstance(tables, Mapping) else ():
-            self.ensure_text("a name in tables", name)
-            self.ensure_reference(table)
+        ensure_choice("write", write, WRITES)
+        ensure_switches(stage=stage)
+        ensure_predicate(replace_where)
+        ensure_locations({"tables": tables})
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
         self.ensure_mode(write)
         if write != "overwrite" and replace_where is not None:
@@ -140,14 +135,14 @@ class DeltaWriteOperator(DeltaStepOperator):
         return self.write == "overwrite" and self.replace_where is None
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        tasks = Neighbors(context, run)
+        tasks = OtherTasks(context, run)
         step = self.guarded(tasks, self.step(context, run, table, cast("Mode", self.write)))
         if self.stage:
             step = replace(step, options={**step.options, "stage": True})
         with self.lazy_session(run) as session, pinned_versions(tasks.versions_written()):
             return self.xcom_and_log(step.run(lambda: self.rows(context, session())))
 
-    def guarded(self, tasks: Neighbors, step: Step) -> Step:
+    def guarded(self, tasks: OtherTasks, step: Step) -> Step:
         """The step, which loses no rows of others, and no newer ones."""
         if step.mode.startswith("overwrite"):
             step = replace(step, where=self.replace_where)
@@ -160,9 +155,8 @@ class DeltaWriteOperator(DeltaStepOperator):
             step = replace(step, behind=tuple(interval_order(tasks.run, step.table, one) for one in writers))
         if not step.mode.startswith("overwrite"):
             return step
-        is_insisted_on = partial(is_insisting, tasks.run, step)
-        guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole, is_insisting=is_insisted_on)
-        if self._is_whole and (self.stage or not tasks.take(self.table_uri)):
+        guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole)
+        if self._is_whole and (self.stage or not tasks.is_read_later(self.table_uri)):
             step = replace(step, fences=(interval_order(tasks.run, step.table, writer),))
         return replace(step, guard=guard)
 
@@ -190,19 +184,6 @@ class DeltaWriteOperator(DeltaStepOperator):
         from delta_orch.engines.select import spark_engine
 
         return LocalEngine() if spark is None else spark_engine(spark)
-
-
-def is_insisting(run: TaskRun, step: Step) -> bool:
-    """Whether the user has cleared the task once more, after an attempt that did not commit."""
-    before = snapshot_or_none(step.table)
-    name = "" if step.attempt is None else step.attempt.units[0].name
-    tries: object = 0
-    if before is not None and (order := recorded_order(before, name)) is not None:
-        commit = find_txn_commit(step.table, name, order)
-        tries = None if commit is None else user_metadata_of(commit.commit_info).get("try_number")
-    if not isinstance(tries, int) or tries >= run.try_number:
-        tries = 0  # Of a run that was deleted, and created again.
-    return run.tries_before_clear > tries
 
 
 def interval_order(run: TaskRun, table: DeltaTable, writer: str) -> TxnId:

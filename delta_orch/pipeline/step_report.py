@@ -54,13 +54,18 @@ class StepReport:
 
     def sentence(self) -> str:
         """What happened, in one line."""
+        place = f"version {self.version} of {self.table.uri}"
+        if self.version is None and self.has_written:
+            place = f"staged for {self.table.uri}, and not published yet"
         if self.outcome == "written":
-            return f"Written: version {self.version} of {self.table.uri}"
+            return f"Written: {place}"
+        if self.outcome == "replaced" and self.rows_replaced == 0:
+            return f"Done again: {place}"
         if self.outcome == "replaced":
             rows = "the rows" if self.rows_replaced is None else f"{self.rows_replaced:,} rows"
-            return f"Replaced {rows} that an earlier attempt wrote: version {self.version} of {self.table.uri}"
+            return f"Replaced {rows} that an earlier attempt wrote: {place}"
         if self.outcome == "recovered":
-            return f"Recovered: {self.reason}, version {self.version} of {self.table.uri}"
+            return f"Recovered: {self.reason}, {place}"
         if self.outcome == "fenced":
             return f"Fenced: {self.reason}, and {self.table.uri} stays as it is"
         return f"Nothing new: {self.reason or 'there was nothing to do'}"

@@ -9,7 +9,7 @@ import atexit
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -94,6 +94,18 @@ class Runs:
             assert chosen, f"no task instance of {task_ids}"
             clear_task_instances(chosen, session, dag_run_state=DagRunState.RUNNING)
         return self._resume(dag, dag_run)
+
+    def clear_runs(self, dag: Any, dag_runs: Sequence[Any], task_id: str) -> None:
+        """Clear a task in several runs at once, as the UI does with 'future', and let them go on in their order."""
+        from airflow.models.taskinstance import clear_task_instances  # noqa: TID251 (what the UI calls)
+        from airflow.utils.session import create_session
+        from airflow.utils.state import DagRunState
+
+        with create_session() as session:
+            found = [session.merge(run).get_task_instance(task_id, session=session) for run in dag_runs]
+            clear_task_instances(found, session, dag_run_state=DagRunState.RUNNING)
+        for run in dag_runs:
+            self._resume(dag, run)
 
     def xcom(self, dag_run: Any, task_id: str, map_index: int = -1, key: str = "return_value") -> Any:
         from airflow.models.xcom import XComModel  # noqa: TID251 (reading results, not part of the package)

@@ -234,13 +234,14 @@ def carry_out(api: Api, way: str, fate: str, table: DeltaTable) -> str:
 
 
 def clear_on_the_way(api: Api, fate: str, dag: str, run_id: str, task: str, table: DeltaTable) -> None:
-    if fate == "cleared_alive":
-        # It has committed, and does not end.
-        api.until(lambda: content(table), f"first attempt of {dag}")
-        api.clear(dag, run_id, task)
-    if fate == "cleared_at_end":
-        # It has committed, and ends in a moment.
-        api.until(lambda: content(table), f"first attempt of {dag}", 0.05)
+    if fate in ("cleared_alive", "cleared_at_end"):
+        # It has committed, and does not end, or ends in a moment. Airflow may also have given it up before it began.
+        looks = itertools.count(1)
+        api.until(
+            lambda: content(table) or (next(looks) % 50 == 0 and api.state_of(dag, run_id, task) == "failed"),
+            f"first attempt of {dag}",
+            0.05,
+        )
         api.clear(dag, run_id, task)
     if fate == "cleared_inside":
         # The run goes on, and is left as it is.

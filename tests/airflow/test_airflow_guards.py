@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
-from airflow.sdk import DAG, task
+from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaDeleteOperator, DeltaHook, DeltaMergeOperator, DeltaWriteOperator
@@ -131,13 +131,13 @@ def test_mapped_instances_do_not_replace_each_others_rows(runs: Runs, tmp_path: 
     assert sorted(runs.state(run, "load", index) for index in (0, 1)) == ["failed", "success"]
 
 
-def rolling(uri: Path, source: list[str]) -> DAG:
+def rolling(name: str, uri: Path, source: list[str], **schedule: Any) -> DAG:
     """Each run replaces the last three days."""
 
     def window(ds: str) -> pa.Table:
         return rows(*[f"{day} {source[0]}" for day in (f"2024-01-{n:02}" for n in range(1, 9)) if day <= ds][-3:])
 
-    with DAG("rolling", **DAILY) as dag:
+    with DAG(name, **{**DAILY, **schedule}) as dag:
         DeltaWriteOperator(
             task_id="load", table_uri=uri, write="overwrite", python_callable=window,
             replace_where="v >= '{{ macros.ds_add(ds, -2) }}'",
@@ -147,24 +147,57 @@ def rolling(uri: Path, source: list[str]) -> DAG:
 
 def test_a_rolling_window_of_an_older_run_replaces_no_rows_of_a_newer_one(runs: Runs, tmp_path: Path) -> None:
     uri, source = tmp_path / "t", ["old"]
-    dag = rolling(uri, source)
+    dag = rolling("rolling", uri, source)
     done = [runs.run(dag, day) for day in (DAYS[0], DAYS[1], DAYS[2], DAYS[4])]
     late = runs.run(dag, DAYS[3])
     there = [f"2024-01-0{day} old" for day in range(1, 6)]
     assert (runs.state(late, "load"), content(uri)) == ("failed", there)
+    # Only those of a run that begins again, too. As the error says: together with the newer runs.
     source[0] = "new"
-    # As the error says: clear it once more, then each newer run.
     runs.clear(dag, late, "load")
-    runs.clear(dag, done[-1], "load")
+    assert (runs.state(late, "load"), content(uri)) == ("failed", there)
+    runs.clear_runs(dag, [late, done[-1]], "load")
     assert content(uri) == [there[0], *(f"2024-01-0{day} new" for day in range(2, 6))]
-    # A run that has written before is refused once, too.
+    # So is a run that has written before.
     runs.clear(dag, done[2], "load")
     assert runs.state(done[2], "load") == "failed"
-    runs.clear(dag, done[2], "load")
-    assert runs.state(done[2], "load") == "success"
-    for run in (late, done[-1]):
-        runs.clear(dag, run, "load")
+    runs.clear_runs(dag, [done[2], late, done[-1]], "load")
+    assert [runs.state(run, "load") for run in (done[2], late, done[-1])] == ["success"] * 3
     assert content(uri) == [f"2024-01-0{day} new" for day in range(1, 6)]
+
+
+def test_a_manual_run_does_not_keep_the_run_of_the_same_interval_out(runs: Runs, tmp_path: Path) -> None:
+    """Its logical date is the moment when it was triggered, and its data interval the last one of the schedule."""
+    uri, source = tmp_path / "t", ["manual"]
+    dag = rolling("rolling_manual", uri, source, schedule=CronDataIntervalTimetable("@daily", timezone="UTC"))
+    runs.run(dag, DAYS[2].replace(hour=15))
+    source[0] = "scheduled"
+    run = runs.run(dag, DAYS[2])
+    assert (runs.state(run, "load"), content(uri)) == ("success", [f"2024-01-0{day} scheduled" for day in (1, 2, 3)])
+
+
+def test_rows_of_a_task_that_is_retried_stay(runs: Runs, tmp_path: Path) -> None:
+    """Its retry finds its commit, and writes nothing: the rows would be lost."""
+
+    def die_once(context: Any, result: Any) -> None:
+        if context["ti"].try_number == 1:
+            raise RuntimeError("killed after the commit")
+
+    uri = tmp_path / "t"
+    with DAG("retried_beside", **DAILY) as dag:
+        DeltaWriteOperator(
+            task_id="fill", table_uri=uri, python_callable=lambda: rows("a"), retries=1, post_execute=die_once,
+            retry_delay=timedelta(seconds=3),
+        )  # fmt: skip
+
+        @task
+        def gate() -> None: ...
+
+        gate() >> DeltaDeleteOperator(task_id="empty", table_uri=uri, where="v = 'a'")
+    DeltaTable(uri).create(rows().schema)
+    run = runs.run(dag, DAYS[0])
+    assert [runs.state(run, name) for name in ("fill", "empty")] == ["success", "failed"]
+    assert (content(uri), runs.xcom(run, "fill")["outcome"]) == (["a"], "recovered")
 
 
 def test_a_copy_of_a_dag_does_not_replace_the_rows_of_the_first(runs: Runs, tmp_path: Path) -> None:

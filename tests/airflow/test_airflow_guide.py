@@ -15,6 +15,7 @@ from delta_orch.airflow.incremental_operator import WRITES as INCREMENTAL_WRITES
 from delta_orch.airflow.sensor_base import DeltaSensor
 from delta_orch.airflow.step_operator import DeltaStepOperator
 from delta_orch.airflow.table_operator import DeltaTableOperator
+from delta_orch.airflow.triggers import WatchTrigger
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.write_operator import WRITES
 from delta_orch.delta_table import DeltaTable
@@ -65,6 +66,8 @@ def own_parameters(entry: Any) -> set[str]:
     names = set(inspect.signature(entry.__init__).parameters)
     if "python_callable" not in names and entry.__name__.endswith(("CloneOperator", "RestoreOperator")):
         names |= {"version", "timestamp"}
+    if issubclass(entry, WatchTrigger):
+        names |= set(inspect.signature(WatchTrigger.__init__).parameters)
     return names - {"self", "kwargs"}
 
 

@@ -223,9 +223,7 @@ def test_spark_submit_itself(
     ("arguments", "said"),
     [
         ({"application_args": "7"}, "application_args"),
-        ({"idempotency": "off"}, "idempotency"),
         ({"exactly_once": False}, "exactly_once"),
-        ({"adds": True}, "adds"),
     ],
 )
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(arguments: dict[str, Any], said: str) -> None:

@@ -5,16 +5,13 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pytest
-from airflow.sdk import DAG
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import (
@@ -27,53 +24,8 @@ from delta_orch.airflow import (
     DeltaUpdateOperator,
     DeltaWriteOperator,
 )
-from delta_orch.airflow.versions import AirflowFailException
-from delta_orch.errors import DeltaError, InvalidRequestError
-from tests.airflow.unit_model import Airflow
-
-DAYS = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 9)]
-
-
-class Events(dict[Any, Any]):
-    def __missing__(self, key: Any) -> Any:
-        return SimpleNamespace(extra={}, add=lambda *_, **__: None)
-
-    def _resolve_asset_ref(self, reference: Any) -> tuple[Any, dict[str, Any]]:
-        return reference, {}
-
-
-class Instance:
-    """A task instance: each `run` is an attempt of an operator, as the DAG has it then."""
-
-    def __init__(self, clock: list[int], day: datetime = DAYS[0]) -> None:
-        self.counts = Airflow(clock, day, retries=0)
-        self.counts.create()
-
-    def run(self, make: Callable[[], Any], **params: Any) -> Any:
-        with DAG("d", schedule="@daily", start_date=DAYS[0]) as dag:
-            operator = make()
-        context: Any = self.counts.context()
-        context["ti"].task, context["ti"].task_id = operator, operator.task_id
-        context["ti"].xcom_pull, context["ti"].get_task_states = (lambda **_: []), (lambda **_: {})
-        context |= {"dag": dag, "params": params, "outlet_events": Events()}
-        return operator.execute(context)
-
-    def clear(self, make: Callable[[], Any], **params: Any) -> Any:
-        self.counts.clear(resets_run=True)
-        return self.run(make, **params)
-
-    def retry(self, make: Callable[[], Any]) -> Any:
-        self.counts.begin()
-        return self.run(make)
-
-    def refused(self, make: Callable[[], Any], *, is_clear: bool = True) -> str:
-        """What the message of the refused attempt says."""
-        with pytest.raises(AirflowFailException) as caught:
-            (self.clear if is_clear else self.run)(make)
-        error = caught.value.__cause__
-        assert isinstance(error, DeltaError) and error.remedy is not None
-        assert str(caught.value).splitlines()[-1].rstrip(".") == error.remedy.rstrip(".")
-        return str(caught.value)
+from delta_orch.errors import InvalidRequestError
+from tests.airflow.instance import DAYS, Instance
 
 
 @pytest.fixture

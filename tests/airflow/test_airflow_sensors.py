@@ -184,7 +184,6 @@ def test_soft_fail_skips_what_cannot_be_read(runs: Runs, tmp_path: Path, mode: s
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", min_rows="many"),
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", where=" "),
         lambda: DeltaRowSensor(task_id="w", table_uri="/t", deferrable="yes"),
-        lambda: DeltaRowSensor(task_id="w", table_uri="/t", delta_conn_id=""),
         lambda: DeltaPartitionSensor(task_id="w", table_uri="/t", partitions={"a": []}),
         lambda: DeltaTableVersionSensor(task_id="w", table_uri="/t", after_version=cast("Any", 1.5)),
         lambda: DeltaTxnSensor(task_id="w", table_uri="/t", app_id=""),
@@ -196,12 +195,6 @@ def test_soft_fail_skips_what_cannot_be_read(runs: Runs, tmp_path: Path, mode: s
 def test_wrong_arguments_are_refused_when_the_dag_is_parsed(make: Callable[[], object]) -> None:
     with pytest.raises(InvalidRequestError):
         make()
-
-
-def test_a_text_in_place_of_partitions_is_not_told_to_be_a_list() -> None:
-    with pytest.raises(InvalidRequestError, match="partitions must be Mapping") as error:
-        DeltaPartitionSensor(task_id="w", table_uri="/t", partitions=cast("Any", "day=1"))
-    assert error.value.remedy is None
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,166 @@
+"""Arguments of operators: mistakes that would be silently wrong are refused when the DAG is parsed, and so is what
+templates render to when the task runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from delta_orch.airflow.connection import secret_settings
+from delta_orch.airflow.locations import checked_location, is_template
+from delta_orch.airflow.versions import mask_secret
+from delta_orch.errors import DeltaError, InvalidRequestError
+from delta_orch.redaction import kept
+
+_LOCATED = ("table_uri", "source", "target", "tables", "reference", "staged", "respect_consumers")
+"""Arguments that name tables."""
+_LISTS = ("merge_keys", "zorder_by")
+"""Templated arguments that are lists of columns."""
+
+
+def ensure_switches(**switches: object) -> None:
+    """Raises InvalidRequestError: One is neither True nor False. Python takes the text "no" for true."""
+    for name, value in switches.items():
+        if not isinstance(value, bool):
+            raise InvalidRequestError(f"{name} must be True or False, not {value!r:.60}", argument=name)
+
+
+def ensure_choice(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raises InvalidRequestError: A value is not among the allowed ones."""
+    if value not in allowed:
+        raise InvalidRequestError(
+            f"{name}={value!r:.60} is not possible",
+            cause=f"Possible are {', '.join(str(choice) for choice in allowed if choice is not None)}",
+            remedy="Choose one",
+            argument=name,
+        )
+
+
+def ensure_list(name: str, values: object, *, may_repeat: bool = False) -> None:
+    """Check a list of columns, or of tables. None and templates pass.
+
+    Raises:
+        InvalidRequestError: It is a single text, which Python takes for a list of characters; or it is empty, or
+            repeats itself.
+    """
+    if values is None or is_template(values):
+        return
+    texts = [str(value).strip().lower() for value in values] if isinstance(values, list | tuple) else []
+    if not texts or not all(texts) or (len(set(texts)) < len(texts) and not may_repeat):
+        raise InvalidRequestError(
+            f"{name} must be a list without repetitions, not {values!r:.100}",
+            remedy=f"Write {name}=[{values!r}]" if isinstance(values, str) else None,
+            argument=name,
+        )
+
+
+def ensure_predicate(text: str | None) -> None:
+    """Raises InvalidExpressionError: It is not a predicate in Spark SQL. Templates pass."""
+    if text is not None and not is_template(text):
+        from delta_orch.expressions.parse import parse_expression
+
+        parse_expression(text)
+
+
+def ensure_properties(properties: Mapping[str, str] | None) -> None:
+    """Raises InvalidPropertyError: No table takes such a property. Templates pass."""
+    if properties is not None and not is_template(properties):
+        if not isinstance(properties, Mapping):
+            raise InvalidRequestError("properties must be a mapping of names to texts", argument="properties")
+        from delta_orch.protocol.table_properties import ensure_settable, property_texts
+
+        ensure_settable(property_texts(properties), on_new_table=True)
+
+
+def ensure_locations(arguments: Mapping[str, object]) -> None:
+    """Check the tables that arguments name. Templates pass.
+
+    Raises:
+        InvalidRequestError: One cannot be a table's location, or it carries a login, which Airflow would keep and show.
+    """
+    for name in _LOCATED:
+        value = arguments.get(name)
+        # The reference of a staged write is not a location.
+        for location in () if name == "staged" and isinstance(value, str) else _locations(value):
+            checked_location(location)
+
+
+def _locations(value: object) -> Iterator[str]:
+    """The locations in an argument: one, several by name, or references with their `table_uri`."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _locations(value["table_uri"] if "table_uri" in value else [*value.values()])
+    elif isinstance(value, list | tuple):
+        for part in value:
+            yield from _locations(part)
+
+
+class RenderedArguments:
+    """Mixed into operators: what their templates render to is checked before the task runs."""
+
+    template_fields: Sequence[str] = ()
+
+    # Airflow's hook for operators: mapped tasks pass only here, before what was rendered is kept.
+    def _do_render_template_fields(self, *args: object, **kwargs: object) -> None:
+        try:
+            before = {name: getattr(self, name, None) for name in self.template_fields}
+            super()._do_render_template_fields(*args, **kwargs)  # type: ignore[misc]
+            self._mask_secrets()
+            self._ensure_rendered(before)
+            return
+        except DeltaError as error:
+            refused = error
+        # Without the frames below: a log that shows their variables, as in Airflow 3.0, would show what was rendered.
+        raise refused.with_traceback(None) from None
+
+    def _mask_secrets(self) -> None:
+        """Tell Airflow's masker the secrets among settings and options: it knows fewer names of them."""
+        settings = [getattr(self, name, None) for name in ("spark_conf", "env_vars", "properties")]
+        options = _secret_options(getattr(self, "application_args", None) or ())
+        for secret in [text for values in settings for text in secret_settings(values)] + list(options):
+            mask_secret(secret)
+
+    def _ensure_rendered(self, before: Mapping[str, object]) -> None:
+        rendered: dict[str, Any] = {name: getattr(self, name, None) for name in before}
+        for name in ("table_uri", "source"):
+            value = rendered.get(name)
+            if isinstance(value, Mapping) and {"table_uri", "version"} <= value.keys():
+                raise InvalidRequestError(
+                    f"{name} is the XCom of a task, which pins a version, and not a location",
+                    remedy=f"Write {name}=\"{{{{ ti.xcom_pull('…')['table_uri'] }}}}\"",
+                    argument=name,
+                )
+        ensure_locations(rendered)
+        for name in rendered.keys() - {"op_args", "op_kwargs"}:
+            value = rendered[name]
+            if _is_lost(before[name], value) or (isinstance(value, str) and not value.strip()):
+                raise InvalidRequestError(
+                    f"Task {getattr(self, 'task_id', '')} has an empty {name}",
+                    cause="Its template has no value in this run: the task that it refers to was skipped, or returned "
+                    "nothing. Left out, an argument may stand for every row, or for the newest version",
+                    remedy="Leave the argument out, or let the template have a value in each run",
+                    argument=name,
+                )
+        for name in _LISTS:
+            ensure_list(name, rendered.get(name))
+
+
+def _is_lost(before: object, rendered: object) -> bool:
+    """Whether a template anywhere in a value has become None."""
+    if isinstance(before, Mapping) and isinstance(rendered, Mapping):
+        return any(_is_lost(part, rendered.get(key, part)) for key, part in before.items())
+    if isinstance(before, list | tuple) and isinstance(rendered, list | tuple):
+        return any(map(_is_lost, before, rendered))
+    return rendered is None and is_template(before)
+
+
+def _secret_options(arguments: Sequence[object]) -> Iterator[str]:
+    """The secrets among the arguments of a program: `--password=value`, `--password value`."""
+    for option, following in pairwise([*map(str, arguments), ""]):
+        name, equals, value = option.partition("=")
+        value = value if equals else following
+        setting = f"{name.replace('.', '_')}={value}"
+        if name.startswith("-") and value and kept(setting) != setting:
+            yield value
