@@ -19,6 +19,29 @@ _LISTS = ("merge_keys", "zorder_by")
 """Templated arguments that are lists of columns."""
 
 
+OLD_NAMES = {
+    "mode": "write",
+    "partition_overwrite_mode": "write='overwrite_partitions'",
+    "keys": "merge_keys",
+    "table_properties": "properties",
+    "checks": "audit",
+    "idempotency": "on_redo='keep' for what 'partition' was, and exactly_once=False for what 'off' was",
+    "adds": "write='append' or write='overwrite'",
+}
+"""Old name of an argument → what takes its place."""
+
+
+def ensure_names(arguments: Mapping[str, object]) -> None:
+    """Raises InvalidRequestError: An argument has its old name."""
+    for name in OLD_NAMES.keys() & arguments.keys():
+        raise InvalidRequestError(
+            f"A task has the argument {name}",
+            cause="It has another name now",
+            remedy=f"Write {OLD_NAMES[name]}",
+            argument=name,
+        )
+
+
 def ensure_switches(**switches: object) -> None:
     """Raises InvalidRequestError: One is neither True nor False. Python takes the text "no" for true."""
     for name, value in switches.items():

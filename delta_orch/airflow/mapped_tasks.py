@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from airflow.sdk import BaseSensorOperator
 from airflow.sdk.definitions.mappedoperator import OperatorPartial
 
-from delta_orch.airflow.arguments import ensure_locations
+from delta_orch.airflow.arguments import ensure_locations, ensure_names
 from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.run_context import mapped_name
 from delta_orch.errors import InvalidRequestError
@@ -47,11 +48,14 @@ def ensure_mapped(kind: type, common: Mapping[str, Any], over: object) -> None:
         over: What the task is mapped over.
 
     Raises:
-        InvalidRequestError: A location is wrong or carries a login. Or the operator writes units, and two instances
-            have the same arguments, or one has arguments that are not JSON values, so that nothing names it.
+        InvalidRequestError: An argument has its old name. A location is wrong or carries a login. Or the operator
+            writes units, and two instances have the same arguments, or one has arguments that are not JSON values, so
+            that nothing names it.
     """
     listed = list(_listed(over))
     for arguments in (common, *listed):
+        if not issubclass(kind, BaseSensorOperator):  # A sensor's mode is Airflow's.
+            ensure_names(arguments)
         ensure_locations(arguments)
     is_named = any(arguments.get("identity") is not None for arguments in (common, *listed))
     is_named |= isinstance(over, Mapping) and "identity" in over

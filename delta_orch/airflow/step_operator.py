@@ -82,6 +82,9 @@ class DeltaStepOperator(DeltaUnitOperator):
         ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
         ensure_list("partition_by", partition_by)
         ensure_properties(properties)
+        for name in ("spark_conf", "spark_conn_id"):
+            if getattr(self, name) is not None and engine == "local":
+                raise self.refusal(f"has {name}, which the local engine does not use")
         if spark_conn_id is not None and {"spark.master", "spark.remote"} & set(spark_conf or ()):
             raise self.refusal("has spark_conn_id, and a master or server in spark_conf")
         if unit_column is not None and not self.exactly_once:
@@ -98,6 +101,8 @@ class DeltaStepOperator(DeltaUnitOperator):
             raise self.refusal("takes sequence_by with write='scd2', and only then")
         if not is_scd2 and (self.delete_marker is not None or self.full_snapshot):
             raise self.refusal("has delete_marker or full_snapshot, which only write='scd2' uses")
+        if is_scd2 and self.schema_mode is not None:
+            raise self.refusal("has write='scd2' and schema_mode: versions have the columns of the table")
         if self.unit_column is not None and write is not None and write not in UNIT_COLUMN_MODES:
             raise self.refusal(
                 f"has unit_column, which write={write!r} does not fill",

@@ -27,7 +27,8 @@ class _WithoutSecrets:
 
     def __call__(self, *arguments: Any, **named: Any) -> logging.LogRecord:
         record = self._make(*arguments, **named)
-        if record.name.partition(".")[0] not in _LIBRARIES:
+        # `logging.makeLogRecord` makes a record without a name first.
+        if (record.name or "").partition(".")[0] not in _LIBRARIES:
             return record
         message = record.getMessage()
         if (shown := without_secrets(message)) != message:

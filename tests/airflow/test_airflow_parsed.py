@@ -32,6 +32,14 @@ CHECK: dict[str, Any] = {"table_uri": "/t", "min_rows": 1}
 TABLE: dict[str, Any] = {"table_uri": "/t"}
 GROUP: dict[str, Any] = {**WRITE, "group_id": "g"}
 REFUSED: list[Any] = [
+    ("DeltaWriteOperator", {**WRITE, "mode": "append"}, "(?s)another name now.*Write write"),
+    ("DeltaWriteOperator", {**WRITE, "keys": ["id"]}, "Write merge_keys"),
+    ("DeltaWriteOperator", {**WRITE, "idempotency": "off"}, "on_redo='keep' for what 'partition' was"),
+    (
+        "DeltaWriteOperator",
+        {**WRITE, "write": "scd2", "merge_keys": ["id"], "sequence_by": "t", "schema_mode": "merge"},
+        "versions have the columns of the table",
+    ),
     # Spark SQL that cannot be read.
     ("DeltaWriteOperator", {**WRITE, "write": "overwrite", "replace_where": "id >"}, "id >"),
     ("DeltaDeleteOperator", {**TABLE, "where": "id = = 1"}, "id = = 1"),
@@ -55,7 +63,7 @@ REFUSED: list[Any] = [
     ),
     # Names, and tables.
     ("DeltaWriteOperator", {**WRITE, "partition_by": ["a", "A"]}, "must be a list"),
-    ("DeltaWriteOperator", {**WRITE, "partition_by": "day"}, "must be a list.*Write partition_by=\\['day'\\]"),
+    ("DeltaWriteOperator", {**WRITE, "partition_by": "day"}, "(?s)must be a list.*Write partition_by=\\['day'\\]"),
     ("DeltaMergeOperator", {**WRITE, "merge_keys": "id"}, "must be a list"),
     ("DeltaVacuumOperator", {**TABLE, "respect_consumers": "/a"}, "must be a list"),
     ("DeltaMergeOperator", {**WRITE, "merge_keys": ["id", "id"]}, "must be a list"),

@@ -144,7 +144,7 @@ def test_importing_operators_loads_no_engine() -> None:
     assert done.stdout.strip().splitlines()[-1] == "[]"
 
 
-@pytest.mark.parametrize(("found", "said"), [("2.11.2", "2.11.2 is installed"), (None, "3.0 or newer. Run")])
+@pytest.mark.parametrize(("found", "said"), [("2.11.2", "2.11.2 is installed"), (None, "3.0 or newer.\nRun")])
 def test_an_older_airflow_is_named_as_the_problem(
     monkeypatch: pytest.MonkeyPatch, found: str | None, said: str
 ) -> None:

@@ -187,14 +187,6 @@ def replace_by_files(table: DeltaTable, **options: Any) -> Any:
     return table.add_files(["day=a/other.parquet"], replace_where="day = 'a'", **options)
 
 
-def undo(table: DeltaTable, **options: Any) -> Any:
-    return table.undo(unit="job", **options)
-
-
-def remove_domain(table: DeltaTable, **options: Any) -> Any:
-    return table.remove_domain_metadata("x", **options)
-
-
 def clone_over(table: DeltaTable, **options: Any) -> Any:
     source = new_table()
     source.append(rows("cloned", ("a", 1)), partition_by=["day"])
@@ -211,8 +203,6 @@ WHOLE_VERBS: dict[str, Verb] = {
     "create_or_replace, rows": replace_table_by_rows,
     "add_files, day a": add_files,
     "add_files, replace day a": replace_by_files,
-    "undo": undo,
-    "remove domain x": remove_domain,
 }
 """What concerns the table as a whole, beside what it may meet."""
 
@@ -277,11 +267,9 @@ def base_files(vectors: bool = False) -> dict[str, bytes]:
 def whole_files() -> dict[str, bytes]:
     """A table with deleted rows that `purge` finds, and a file beside it that `add_files` takes."""
     table = new_table()
-    properties = {"delta.enableDeletionVectors": "true", "delta.feature.domainMetadata": "supported"}
-    table.append(BASE, partition_by=["day"], properties=properties)
-    table.append(BASE, txn=TxnId("job", 1, is_unit=True))
+    table.append(BASE, partition_by=["day"], properties={"delta.enableDeletionVectors": "true"})
+    table.append(BASE)
     table.delete("id = 12")
-    table.set_domain_metadata("x", "{}")
     other = io.BytesIO()
     pq.write_table(rows("other", ("a", 7)).drop_columns(["day"]), other)
     found = {file.path: table.store.read_bytes(file.path) for file in table.store.list_recursive()}

@@ -25,6 +25,8 @@ FAULTS_ELSEWHERE: dict[str, str] = {}
 """Methods that the fault matrix leaves out, and why."""
 
 NO_PAIR = {
+    "remove_domain_metadata": "it writes the same action as set_domain_metadata, whose pairs are there",
+    "undo": "a unit that another operation has changed is refused, which test_pipeline_units holds",
     "convert": "it makes version 0, as create does, whose pairs are there",
     "repair": "the other operations cannot read a table that it has something to repair in",
 }
