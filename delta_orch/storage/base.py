@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import errno
 import io
+import logging
 import os
 import stat
 from abc import ABC, abstractmethod
@@ -13,14 +14,13 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from delta_orch.errors import CorruptLogError, FileMissingInStoreError, StorageError
-from delta_orch.logger import Logger
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY
 
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class FileMeta(NamedTuple):

@@ -6,6 +6,7 @@ that merges them.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 
 import pyarrow as pa
@@ -17,7 +18,6 @@ from delta_orch.log.files.partition_columns import file_partition_keys
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, Committed
-from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 
@@ -114,7 +114,7 @@ def compaction_metrics(adds: pa.Table, removed: pa.Table) -> dict[str, int]:
     return metrics
 
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 # The reference implementation's defaults. Only its session settings can change them.
 MIN_FILES = 50

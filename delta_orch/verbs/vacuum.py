@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import posixpath
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -26,7 +27,6 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, CommitOptions
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import bool_array, int64_array, one_chunk, string_array
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
 from delta_orch.storage.base import FileMeta, LogStore, is_full
@@ -35,7 +35,7 @@ from delta_orch.storage.store_clock import present_ms
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
 from delta_orch.writing.target import existing_target
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _HOUR_MS = 60 * 60 * 1000
 # Ten thousand years: beyond that, times do not fit the log's integers any more.

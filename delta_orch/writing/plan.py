@@ -15,6 +15,7 @@ What fails in between leaves at most files that no commit names, which vacuum re
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -38,7 +39,6 @@ from delta_orch.log.write.commit_checks import PHYSICAL_NAMES
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult, EveryRow, resolve_txns
 from delta_orch.log.write.staging import Metrics
 from delta_orch.log.write.transaction import Transaction
-from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import string_array
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import STRING, StructType
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.writing.selection import Selection
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _MAX_RUNS = 20
 _LONGEST_PAUSE_S = 0.02
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -14,7 +15,6 @@ from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.to_sql import print_duckdb, quote_duckdb_identifier
 from delta_orch.expressions.tree import columns_of, is_opaque
-from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import children_of, int64_range, schema_to_arrow
 from delta_orch.protocol.types import STRING, StructType
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
     from duckdb import DuckDBPyRelation as Relation
 
-_LOG = Logger(__name__)
+_LOG = logging.getLogger(__name__)
 _ROWS = "scanned"
 
 

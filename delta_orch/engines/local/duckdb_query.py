@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from contextvars import ContextVar
@@ -21,14 +22,13 @@ from delta_orch.engines.local.scan import scan_relation
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError, InvalidExpressionError, StorageError, TableError
 from delta_orch.expressions.to_sql import quote_duckdb_identifier
-from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import schema_to_arrow
 from delta_orch.protocol.types import BINARY, STRING, DataType, DecimalType, PrimitiveType, StructField, StructType
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection as Connection
 
-_LOG = Logger(__name__)
+_LOG = logging.getLogger(__name__)
 _idle: ContextVar[list[Connection] | None] = ContextVar("databases without a query", default=None)
 BATCH_ROWS = 131_072
 _WIDE_ROWS = 2_048

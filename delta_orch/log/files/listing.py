@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from delta_orch.logger import Logger
 from delta_orch.protocol.paths import LOG_DIRECTORY, LogFileKind, LogPath, parse_log_path
 from delta_orch.storage.base import FileMeta, LogStore
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _DIGITS = 20
 
 

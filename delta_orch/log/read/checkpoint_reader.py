@@ -6,6 +6,7 @@ that may refer to sidecars, under a UUID name or the classic one) look the same 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -31,7 +32,6 @@ from delta_orch.log.files.commit_reader import LogActions, LogFile, parse_log_fi
 from delta_orch.log.files.listing import CheckpointFiles
 from delta_orch.log.read.checkpoint_footer import CheckpointFooter, checkpoint_footer
 from delta_orch.log.read.segment import read_last_checkpoint
-from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import PROBE_LEAF, is_below
 from delta_orch.protocol.actions import DomainMetadata, JsonValue, Metadata, Protocol, Sidecar
 from delta_orch.protocol.arrow_building import plain, valid_runs
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from delta_orch.log.files.recorded_txns import RecordedTxns
     from delta_orch.log.read.skipping.file_statistics import ColumnBounds
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 # Threads cost more than they save below.
 _QUICK_ROWS = 256 * 1024
 _FEW_ROWS = 16 * 1024

@@ -7,6 +7,7 @@ is held against that: at once what is no file, and the files when somebody asks 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -17,7 +18,6 @@ from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.files.listing import CompactionFile
 from delta_orch.log.read.checksum_file import comparable_metadata, comparable_protocol, read_version_checksum
 from delta_orch.log.read.reconcile import names_a_file_twice, reconcile_files
-from delta_orch.logger import Logger
 from delta_orch.protocol.actions import DomainMetadata, Metadata, Protocol
 from delta_orch.protocol.version_checksum import VersionChecksum
 from delta_orch.storage.base import LogStore
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.reconcile import TailFiles
     from delta_orch.log.read.replay import Tail
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, eq=False)

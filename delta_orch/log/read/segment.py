@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -16,14 +17,13 @@ from delta_orch.errors import (
     VersionNotFoundError,
 )
 from delta_orch.log.files.listing import CheckpointFiles, CompactionFile, LogListing, list_log
-from delta_orch.logger import Logger
 from delta_orch.protocol.last_checkpoint import LastCheckpoint, parse_last_checkpoint
 from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, commit_path
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.storage.patience import waiting_at_most
 
 _HINT_S = 2.0
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 
 class LogSegment(NamedTuple):

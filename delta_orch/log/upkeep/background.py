@@ -8,14 +8,13 @@ leaves no visible part of itself, and is due again some versions later.
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
 from collections.abc import Callable
 
-from delta_orch.logger import Logger
-
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 Job = Callable[[], object]
 

@@ -8,6 +8,7 @@ are.
 
 from __future__ import annotations
 
+import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -38,7 +39,6 @@ from delta_orch.log.upkeep.checkpoint_columns import (
 )
 from delta_orch.log.upkeep.checkpoint_pointer import ensure_version_present, point_at
 from delta_orch.log.upkeep.sidecar_reuse import SIDECAR_ROWS, KnownSidecar, ReusePlan, plan_reuse
-from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Action, CheckpointMetadata, DomainMetadata, JsonValue, Sidecar
 from delta_orch.protocol.last_checkpoint import LastCheckpoint
@@ -52,7 +52,7 @@ from delta_orch.storage.base import FileMeta, LogStore
 
 CheckpointPolicy = Literal["classic", "v2"]
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 # As many as are decoded at a time: larger ones took longer to write, and more memory.
 _ROW_GROUP_ROWS = 64 * 1024
 _FEW_ROWS = 20_000

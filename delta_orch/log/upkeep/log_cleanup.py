@@ -9,6 +9,7 @@ Only whole days count, so that all who clean up the same day agree.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Iterable, Sequence
@@ -22,7 +23,6 @@ from delta_orch.log.read.log_check import ensure_checkpoint_agrees, ensure_compl
 from delta_orch.log.read.segment import oldest_version
 from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_writer import write_classic_copy_of
-from delta_orch.logger import Logger
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.base import FileMeta, LogStore
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _DAY_MS = 24 * 60 * 60 * 1000
 _SAFE_DAYS = 1
 """So long at least, a file that nothing refers to may still be in the making."""

@@ -19,6 +19,7 @@ What is rarely due is imported when it is: most tasks append once, in a process 
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 from collections.abc import Callable
@@ -33,7 +34,6 @@ from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
 from delta_orch.log.upkeep.checkpoint_pointer import is_version_present
 from delta_orch.log.upkeep.checksum_writer import StateCounter, compute_checksum, derive_checksum, write_checksum
 from delta_orch.log.write.commit_options import Committed
-from delta_orch.logger import Logger
 from delta_orch.protocol.actions import Action
 from delta_orch.protocol.paths import checksum_path, compaction_path
 from delta_orch.protocol.table_properties import TableProperties
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.table_log import TableLog
     from delta_orch.storage.base import FileMeta, LogStore
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 _MAX_REMEMBERED = 1000
 _FEW_FILES = 100_000
 # Of the checkpoints a caller waits for: where the store is near a tenth of a second, else some megabytes to and fro.

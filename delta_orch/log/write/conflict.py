@@ -7,6 +7,7 @@ looked at through the transaction's own eyes (`ReadSet.look`). What cannot be pr
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -40,7 +41,6 @@ from delta_orch.log.write.intent import (
     outside_settled,
 )
 from delta_orch.log.write.staged_actions import StagedActions, keys_of, paths_of
-from delta_orch.logger import Logger
 from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
 from delta_orch.protocol.paths import canonical_paths
 from delta_orch.table.configuration import TableConfiguration, concerns_writers
@@ -48,7 +48,7 @@ from delta_orch.table.configuration import TableConfiguration, concerns_writers
 if TYPE_CHECKING:
     from pyroaring import BitMap64
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 MOST_FILES_LOOKED_AT = 64
 MOST_BYTES_LOOKED_AT = 64 * 1024 * 1024

@@ -7,6 +7,7 @@ the version after those. Every lost attempt is another writer's success, so the 
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,7 +43,6 @@ from delta_orch.log.write.commit_options import (
 )
 from delta_orch.log.write.staged_actions import StagedActions, paths_of
 from delta_orch.log.write.staging import Provenance, Staging
-from delta_orch.logger import Logger
 from delta_orch.protocol.actions import Txn
 from delta_orch.protocol.paths import LOG_DIRECTORY, commit_path
 from delta_orch.storage.patience import Patience
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from delta_orch.log.write.intent import Intent
     from delta_orch.storage.base import FileMeta, StagedFile
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 DEFAULT_MAX_ATTEMPTS = 1000
 _LAST_VERSION = (1 << 63) - 1

@@ -9,6 +9,7 @@ or leaves them unknown. A file is then read although it need not be, and never s
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -18,7 +19,6 @@ import pyarrow.types as pt
 
 import delta_orch.arrow_compute as pc
 from delta_orch.log.files.file_columns import parse_object
-from delta_orch.logger import Logger
 from delta_orch.protocol.action_json import STATS_PARSED
 from delta_orch.protocol.actions import JsonValue
 from delta_orch.protocol.arrow_building import (
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from delta_orch.log.read.checkpoint_decoding import Mask
     from delta_orch.log.read.checkpoint_reader import RowGroup
 
-_LOGGER = Logger(__name__)
+_LOGGER = logging.getLogger(__name__)
 
 _ZONE = r"(Z|[+-]\d{2}:?\d{2})$"
 _EXACT_TYPES = {
