@@ -118,3 +118,12 @@ def test_the_page_of_spark_names_every_option() -> None:
     section = (ROOT / "docs/spark.md").read_text().partition("| option |")[2].partition("```sql")[0]
     for name in {*options._NAMES, *options._OTHER_NAMES} - {"path", "readChangeData"}:
         assert f"`{name}`" in section, name
+
+
+def test_each_word_of_the_glossary_names_its_file() -> None:
+    lines = [line for line in (ROOT / "docs/glossary.md").read_text().splitlines() if line.startswith("| ")]
+    words = [line for line in lines if not line.startswith("| word")]
+    assert len(words) > 25
+    for line in words:
+        (place,) = re.findall(r"\| `([a-z_/]+(?:\.py)?)` \|$", line)
+        assert (ROOT / "delta_orch" / place).exists(), line
