@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -12,11 +12,12 @@ from delta_orch.change_feed.change_feed import ChangeFeed
 from delta_orch.dagster.reexecution import ensure_whole
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError
+from delta_orch.expressions.nodes import Expression
 from delta_orch.log.read.history import HistoryEntry
 from delta_orch.log.read.time_travel import Timestamp
 
 if TYPE_CHECKING:
-    pass
+    import pyarrow.compute as pc
 
 
 class DeltaTableResource(dg.ConfigurableResource[Any]):
@@ -59,9 +60,31 @@ class DeltaTableResource(dg.ConfigurableResource[Any]):
         """A version of the table. See `DeltaTable.snapshot`."""
         return self.table().snapshot(version=version, timestamp=timestamp)
 
-    def changes(self, **arguments: Any) -> ChangeFeed:
-        """The rows that a range of versions changed. It takes the arguments of `DeltaTable.changes`."""
-        return self.table().changes(**arguments)
+    def changes(
+        self,
+        *,
+        starting_version: int | None = None,
+        ending_version: int | None = None,
+        starting_timestamp: Timestamp | None = None,
+        ending_timestamp: Timestamp | None = None,
+        allow_out_of_range: bool = False,
+        require_change_data_feed: bool | None = None,
+        schema_version: int | None = None,
+        columns: Sequence[str] | None = None,
+        where: str | Expression | pc.Expression | None = None,
+    ) -> ChangeFeed:
+        """The rows that a range of versions changed. See `DeltaTable.changes`."""
+        return self.table().changes(
+            starting_version=starting_version,
+            ending_version=ending_version,
+            starting_timestamp=starting_timestamp,
+            ending_timestamp=ending_timestamp,
+            allow_out_of_range=allow_out_of_range,
+            require_change_data_feed=require_change_data_feed,
+            schema_version=schema_version,
+            columns=columns,
+            where=where,
+        )
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
         """The table's commits, newest first."""
