@@ -78,4 +78,4 @@ def test_a_property_of_any_value(tmp_path: Path, name: str) -> None:
             try:
                 act(table)
             except DeltaError as e:
-                assert 0 < len(str(e)) < 2000 and "\n" not in str(e)
+                assert 0 < len(str(e)) < 2000 and "\n\n" not in str(e)

@@ -74,7 +74,7 @@ class Column:
     ("call", "message"),
     [
         (lambda t: t.delete(Column()), r"not a value of type Column\.\nWrite it as text in Spark SQL"),
-        (lambda t: t.update({"id": Column()}), "A Column cannot be a constant .* or text in Spark SQL"),
+        (lambda t: t.update({"id": Column()}), "(?s)A Column cannot be a constant .* or text in Spark SQL"),
         (lambda t: t.alter().add_constraint("c", Column()), r"not a value of type Column\.\nWrite it as text"),
         (lambda t: t.snapshot().scan([Column(), "id"]), "Sequence.str. or nothing, not a list of Column and str"),
         (lambda t: t.alter().add_column("n", Column()), "data_type must be DataType or pa.DataType or str"),

@@ -394,7 +394,7 @@ def test_a_touched_partition_may_have_another_type(
         assert write.process(IncrementalReader(source, target), step).has_written
         return
     # Months that are called days: the next day would replace all of its month.
-    with pytest.raises(InvalidRequestError, match=r"day = 2013-01\. "):
+    with pytest.raises(InvalidRequestError, match=r"day = 2013-01\.\n"):
         write.process(IncrementalReader(source, target), step)
 
 
