@@ -30,7 +30,11 @@ class _WithoutSecrets:
         # `logging.makeLogRecord` makes a record without a name first.
         if (record.name or "").partition(".")[0] not in _LIBRARIES:
             return record
-        message = record.getMessage()
+        try:
+            message = record.getMessage()
+        except Exception as e:  # noqa: BLE001 (a log call with wrong arguments must not end the request it tells of)
+            record.msg, record.args = f"A message of {record.name} cannot be written: {type(e).__name__}", ()
+            return record
         if (shown := without_secrets(message)) != message:
             record.msg, record.args = shown, ()
         if record.exc_info:

@@ -445,6 +445,17 @@ def test_an_option_that_does_not_fit_is_not_repeated(uri: str, options: dict[str
     assert SECRET not in shown
 
 
+def test_a_log_call_with_wrong_arguments_ends_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    DeltaTable("s3://bucket/t", {"key": "k", "secret": "Q7wJalrXUtnFEMI0", "endpoint_url": "http://127.0.0.1:1"})
+    with caplog.at_level(logging.DEBUG, "botocore"):
+        few: tuple[object, ...] = ("Q7wJalrXUtnFEMI0",)
+        logging.getLogger("botocore.somewhere").debug("%d of %d", *few)
+        # `logging` makes a record without a name first.
+        record = logging.makeLogRecord({"name": "botocore", "msg": "x"})
+    assert record.getMessage() == "x"
+    assert caplog.messages == ["A message of botocore.somewhere cannot be written: TypeError"]
+
+
 def test_a_signed_address_is_in_no_log(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     delta_orch.configure(retry_seconds=0)
