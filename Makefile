@@ -17,7 +17,7 @@ setup: ## Create .venv and install the package with all it needs
 demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to break it
 	@$(BIN)/python -m tests.demo
 
-test: setup ## Run the tests, in under 15 minutes
+test: setup ## Run the tests, in about 20 minutes on two cores
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
 test-quick: setup ## Before each commit: the quick tests without Spark and orchestrators, in under 3 minutes

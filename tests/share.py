@@ -1,5 +1,5 @@
-"""How much a run of the tests does. `make test` takes under 15 minutes, `make test-slow` has the slow tests too, and
-`make test-all` runs everything.
+"""How much a run of the tests does. `make test` takes about 20 minutes on two cores, `make test-slow` has the slow
+tests too, and `make test-all` runs everything.
 
 `@pytest.mark.slow` is for a test that takes seconds, and whose rule a quicker test holds in another way. It runs where
 its file is named, too. The other two runs leave out a part of what is large.

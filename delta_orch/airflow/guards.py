@@ -224,7 +224,7 @@ def _beside(tasks: OtherTasks, unit: UnitName, own: UnitName) -> InvalidRequestE
 
 
 def _newer(tasks: OtherTasks, unit: UnitName, recorded: RecordedUnit) -> InvalidRequestError | None:
-    """(b) Rows that a run of a newer data interval wrote leave only if that run of the task begins again, too."""
+    """(b) Rows of a newer run stay, unless that run of the task was cleared, too."""
     run = tasks.run
     if unit.logical_date is None or run.logical_date is None:
         return None
