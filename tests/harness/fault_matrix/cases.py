@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-import os
+import multiprocessing
 import signal
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from delta_orch.errors import CommitOutcomeUnknownError, DeltaError, StorageErro
 from delta_orch.storage.base import FileMeta, StagedFile
 from delta_orch.testing import open_table
 from tests.harness.fault_matrix.tables import Files, Template, described, forget, new_uri, put_files, take_files
-from tests.harness.fault_matrix.verbs import Verb
+from tests.harness.fault_matrix.verbs import VERBS, Verb
 from tests.harness.fault_store import FaultStore, Instead, StoreCall
 
 CHANGING = frozenset({"put_if_absent", "stage", "put", "delete", "data_create", "data_write", "data_close"})
@@ -330,19 +330,30 @@ def _read_sound_state(uri: str, verb: Verb) -> Any:
 # Death
 
 
+_PROCESSES = multiprocessing.get_context("forkserver")
+"""Not forked from here: a thread of this process may hold a lock of Arrow's memory, and no child gets it back."""
+_PROCESSES.set_forkserver_preload([__name__])
+
+
 def _run_until_killed(case: Case, uri: str, template: Template) -> None:
-    child = os.fork()
-    if child == 0:
-        try:
-            signal.alarm(_CHILD_S)
-            table, store = _table_before(uri, case.verb, template)
-            store.instead((case.method, case.nth), _kill_before if case.fault is Fault.KILL_BEFORE else _kill_after)
-            case.verb.act(table)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    if not os.WIFSIGNALED(status) or os.WTERMSIG(status) != signal.SIGKILL:
+    is_before = case.fault is Fault.KILL_BEFORE
+    arguments = (case.verb.name, (case.method, case.nth), _kill_before if is_before else _kill_after, uri, template)
+    child = _PROCESSES.Process(target=_act_until_killed, args=arguments)
+    child.start()
+    child.join(_CHILD_S)
+    status = child.exitcode
+    child.kill()
+    child.join()
+    if status != -signal.SIGKILL:
         raise MatrixFailure(f"the process was not killed, but ended with status {status}")
+
+
+def _act_until_killed(name: str, call: tuple[str, int], instead: Instead, uri: str, template: Template) -> None:
+    # By its name: what a verb does is no importable function.
+    (verb,) = (verb for verb in VERBS if verb.name == name)
+    table, store = _table_before(uri, verb, template)
+    store.instead(call, instead)
+    verb.act(table)
 
 
 def _kill_before(call: StoreCall, act: Callable[[], Any]) -> Any:
