@@ -12,7 +12,7 @@ from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.step_operator import ENGINES
 from delta_orch.airflow.table_operator import OperatorArgument, XCom
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
-from delta_orch.airflow.write_operator import DeltaWriteOperator
+from delta_orch.airflow.write_operator import DeltaWriteOperator, after_overwrites
 from delta_orch.errors import InvalidRequestError
 
 if TYPE_CHECKING:
@@ -81,12 +81,13 @@ class DeltaMergeOperator(DeltaWriteOperator):
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
         if self.on is None:
             return super().execute_on_table(context, run, table)
-        step = self.unit_step(context, run, table, "merge_clauses")
+        tasks = OtherTasks(context, run)
+        step = after_overwrites(tasks, self.unit_step(context, run, table, "merge_clauses"), self.table_uri)
         if self.stage:
             step = replace(step, options={**step.options, "stage": True})
         if step.attempt is not None and any("delete" in name for clause in self.clauses for name in clause):
             writer = step.attempt.units[0].writer
-            guard = row_guard(OtherTasks(context, run), table, writer, replaces=False, whole=False)
+            guard = row_guard(tasks, table, writer, replaces=False, whole=False)
             step = replace(step, guard=guard)
         with self.lazy_session(run) as session:
 
@@ -158,7 +159,7 @@ class DeltaUpdateOperator(DeltaUnitOperator):
             raise self.refusal("sets nothing")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
-        step = self.unit_step(context, run, table, "update")
+        step = after_overwrites(OtherTasks(context, run), self.unit_step(context, run, table, "update"), self.table_uri)
         where: Any = self.where
         return self.xcom_and_log(
             step.commit(lambda options: table.update(self.set, where, engine=cast("Any", self.engine), **options))
@@ -197,10 +198,13 @@ class DeltaDeleteOperator(DeltaUnitOperator):
             raise self.refusal("takes a predicate in where, or all_rows=True, exactly one of them")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        tasks = OtherTasks(context, run)
         step = replace(self.unit_step(context, run, table, "delete"), where=self.where)
+        if not self.all_rows:
+            step = after_overwrites(tasks, step, self.table_uri)
         if step.attempt is not None:
             writer = step.attempt.units[0].writer
-            guard = row_guard(OtherTasks(context, run), table, writer, replaces=False, whole=self.all_rows)
+            guard = row_guard(tasks, table, writer, replaces=False, whole=self.all_rows)
             step = replace(step, guard=guard)
         return self.xcom_and_log(step.commit(lambda options: table.delete(self.where, engine=self._engine, **options)))
 

@@ -150,9 +150,7 @@ class DeltaWriteOperator(DeltaStepOperator):
             return step
         writer = step.attempt.units[0].writer
         if not self._is_whole:
-            # Rows of an older interval do not belong into a table that a newer run has replaced.
-            writers = tasks.ordered_before(self.table_uri)
-            step = replace(step, behind=tuple(interval_order(tasks.run, step.table, one) for one in writers))
+            step = after_overwrites(tasks, step, self.table_uri)
         if not step.mode.startswith("overwrite"):
             return step
         guard = row_guard(tasks, step.table, writer, replaces=True, whole=self._is_whole)
@@ -184,6 +182,15 @@ class DeltaWriteOperator(DeltaStepOperator):
         from delta_orch.engines.select import spark_engine
 
         return LocalEngine() if spark is None else spark_engine(spark)
+
+
+def after_overwrites(tasks: OtherTasks, step: Step, table_uri: object) -> Step:
+    """A step that changes nothing in a table that a newer run has replaced: it has the order of the overwrites that it
+    waits for."""
+    if step.attempt is None:
+        return step
+    writers = tasks.ordered_before(table_uri)
+    return replace(step, fences=tuple(interval_order(tasks.run, step.table, one) for one in writers))
 
 
 def interval_order(run: TaskRun, table: DeltaTable, writer: str) -> TxnId:

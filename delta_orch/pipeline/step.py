@@ -73,7 +73,6 @@ class Step:
         unit_column: A text column that the step fills with the unit of each row, in `append` and the overwriting modes.
             Rows then tell their unit, whatever compactions, updates and other clients have done to the files.
         fences: Further transactions that keep the whole write out, such as the order of overwrites by data interval.
-        behind: As `fences`, for a write that the commit does not record among them.
         where: Selects rows: `overwrite` replaces them, `error` and `ignore` look for them. None selects all.
         creates_only: `error` and `ignore` look for a table instead of rows.
         within: Where every new row must lie: predicates of which no two are true for a row. `merge` moves no row from
@@ -99,7 +98,6 @@ class Step:
     on_redo: OnRedo = "replace"
     unit_column: str | None = None
     fences: tuple[TxnId, ...] = ()
-    behind: tuple[TxnId, ...] = ()
     where: str | Expression | None = None
     creates_only: bool = False
     within: tuple[Expression, ...] = ()
@@ -201,9 +199,8 @@ class Step:
             self._ensure_told_by_rows()
         walk = None if before is None else LogWalk(self.table.log, before.version)
         names = [unit.name for unit in self.attempt.units]
-        fences = (*self.fences, *self.behind)
-        orders = {} if before is None else before.txn_versions([*names, *(txn.app_id for txn in fences)])
-        for txn in fences:
+        orders = {} if before is None else before.txn_versions([*names, *(txn.app_id for txn in self.fences)])
+        for txn in self.fences:
             order = _live(orders.get(txn.app_id))
             if before is not None and walk is not None and order is not None and txn.is_recorded_by(order):
                 return Work((), over=self._fenced(before, RecordedUnit(txn.app_id, order, walk)))

@@ -11,7 +11,13 @@ import pytest
 from airflow.sdk import DAG, CronDataIntervalTimetable, task
 
 from delta_orch import DeltaTable
-from delta_orch.airflow import DeltaDeleteOperator, DeltaHook, DeltaMergeOperator, DeltaWriteOperator
+from delta_orch.airflow import (
+    DeltaDeleteOperator,
+    DeltaHook,
+    DeltaMergeOperator,
+    DeltaUpdateOperator,
+    DeltaWriteOperator,
+)
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -120,6 +126,48 @@ def test_a_task_behind_a_fenced_overwrite_is_fenced_with_it(runs: Runs, tmp_path
     assert runs.xcom(late, "one")["fenced_by"] == newer.run_id
     runs.clear(dag, newer, "one")
     assert (content(uri), runs.xcom(newer, "one")["outcome"]) == (there, "replaced")
+
+
+def test_rows_of_a_newer_table_are_not_changed_behind_a_fenced_overwrite(runs: Runs, tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    with DAG("changes_behind_overwrite", **DAILY) as dag:
+        whole = DeltaWriteOperator(
+            task_id="whole", table_uri=uri, write="overwrite", python_callable=lambda ds: rows(ds, "kept", "gone")
+        )
+        update = DeltaUpdateOperator(task_id="update", table_uri=uri, set={"v": "v || ' updated'"}, where="v = 'kept'")
+        delete = DeltaDeleteOperator(task_id="delete", table_uri=uri, where="v = 'gone'")
+        merge = DeltaMergeOperator(
+            task_id="merge",
+            table_uri=uri,
+            python_callable=lambda ds: rows(ds),
+            on="target.v = source.v",
+            clauses=[{"when_matched_update": {"set": {"v": "target.v || ' merged'"}}}],
+        )
+        whole >> update >> delete >> merge
+    runs.run(dag, DAYS[5])
+    assert content(uri) == ["2024-01-06 merged", "kept updated"]
+    late = runs.run(dag, DAYS[4])
+    assert content(uri) == ["2024-01-06 merged", "kept updated"]
+    assert [runs.xcom(late, name)["outcome"] for name in dag.task_ids] == ["fenced"] * 4
+
+
+def test_a_newer_table_that_comes_while_a_task_writes_takes_none_of_its_rows(runs: Runs, tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    newer: list[Any] = []
+    with DAG("overtaken", **DAILY) as dag:
+        whole = DeltaWriteOperator(
+            task_id="whole", table_uri=uri, write="overwrite", python_callable=lambda ds: rows(f"{ds} whole")
+        )
+
+        def more(ds: str) -> pa.Table:
+            if ds == "2024-01-05" and not newer:
+                newer.append(runs.run(dag, DAYS[5]))
+            return rows(f"{ds} more")
+
+        whole >> DeltaWriteOperator(task_id="more", table_uri=uri, python_callable=more)
+    late = runs.run(dag, DAYS[4])
+    assert content(uri) == ["2024-01-06 more", "2024-01-06 whole"]
+    assert (runs.xcom(late, "more")["outcome"], runs.xcom(late, "more")["fenced_by"]) == ("fenced", newer[0].run_id)
 
 
 def test_mapped_instances_do_not_replace_each_others_rows(runs: Runs, tmp_path: Path) -> None:

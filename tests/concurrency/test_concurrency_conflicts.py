@@ -432,6 +432,19 @@ def test_the_same_or_a_later_version_makes_it_a_skip(table: DeltaTable, version:
     assert read_anew(table).version == 1
 
 
+@pytest.mark.parametrize(("other", "outcome"), [(2, "both"), (3, "skipped"), (1, "conflict")])
+def test_ordered_identifiers_stand_beside_the_same_version_only(table: DeltaTable, other: int, outcome: str) -> None:
+    snapshot = create_table(table, "1")
+    late = begin_stage(table, snapshot, append("1"), txn=[TxnId("order", 2, ordered=True)])
+    begin_stage(table, snapshot, append("1"), txn=[TxnId("order", other, ordered=True)]).commit()
+    if outcome == "conflict":
+        with pytest.raises(ConcurrentTransactionError):
+            late.commit()
+    else:
+        assert late.commit().skipped == (outcome == "skipped")
+    assert read_anew(table).version == (2 if outcome == "both" else 1)
+
+
 def test_a_skip_comes_before_a_conflict(table: DeltaTable) -> None:
     """Two runs of one step replace the same partition: the second has nothing to do, and no reason to fail."""
     snapshot = create_table(table, "1")

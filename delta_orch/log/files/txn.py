@@ -23,8 +23,8 @@ class TxnId:
     `skipped` and adds nothing. With a `scope`, a predicate over partition columns, it guards only the rows inside:
     a commit may carry many of them, and those that are stale leave their partitions out of it while the others commit.
 
-    With `ordered`, the same version may be committed again, and only a later one keeps it out: what is recorded says
-    how far the table has come in time, not who wrote it.
+    With `ordered`, the same version may be committed again, even at the same time, and only a later one keeps it out:
+    what is recorded says how far the table has come in time, not who wrote it.
 
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.

@@ -303,7 +303,8 @@ def _ensure_same_table(intent: Intent, winner: Commit, before: TableConfiguratio
 
 
 def _ensure_other_identifiers(intent: Intent, winner: Commit) -> None:
-    shared = sorted({txn.app_id for txn in winner.txns} & intent.app_ids)
+    ids = intent.app_ids
+    shared = sorted({txn.app_id for txn in winner.txns if ids.get(txn.app_id, txn.version) != txn.version})
     if shared:
         cause = f"It recorded a transaction of the same application id, {shared[0]!r}"
         raise conflict_error(ConcurrentTransactionError, winner, cause, app_ids=shared)

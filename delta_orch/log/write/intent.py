@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -34,7 +34,8 @@ class Intent(NamedTuple):
         changes_data: False if it only rearranges rows.
         changes_metadata: Whether it replaces the table's metadata.
         begins_to_track_rows: Whether it enables row tracking, for which every file must have row ids.
-        app_ids: Application ids of the transaction identifiers it records.
+        app_ids: Application id of each transaction identifier that it records → the version that another commit may
+            record as well (`TxnId.ordered`), None where no other may.
         domains: Domains whose metadata it sets.
         isolation_level: One of `ISOLATION_LEVELS`.
         settled_scopes: Predicates over partition columns; what happens inside them no longer concerns the transaction
@@ -50,7 +51,7 @@ class Intent(NamedTuple):
     changes_data: bool
     changes_metadata: bool
     begins_to_track_rows: bool
-    app_ids: frozenset[str]
+    app_ids: Mapping[str, int | None]
     domains: frozenset[str]
     isolation_level: str
     settled_scopes: Sequence[Expression]

@@ -488,7 +488,8 @@ class Staging:
             changes_data=self._staged.changes_data,
             changes_metadata=self._staged.metadata is not None,
             begins_to_track_rows=begins_to_track_rows(self._before, result),
-            app_ids=frozenset(txn.app_id for txn in txns) | self._taken_back.keys(),
+            app_ids=dict.fromkeys(self._taken_back)
+            | {txn.app_id: txn.version if txn.ordered else None for txn in txns},
             domains=frozenset(self._staged.domain_metadata),
             isolation_level=isolation_level or result.properties.isolation_level,
             settled_scopes=tuple(txn.scope for txn in skipped if txn.scope is not None),
