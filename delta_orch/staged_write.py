@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from delta_orch.arguments import checked
 from delta_orch.errors import (
@@ -22,11 +22,11 @@ from delta_orch.log.write.held_commit import HeldCommit, ResumedTransaction, loa
 from delta_orch.protocol.paths import STAGED_DIRECTORY, commit_path
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
-from delta_orch.table_snapshot import TableSnapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from delta_orch.delta_table import TableSnapshot
     from delta_orch.log.files.commit_reader import Commit
     from delta_orch.log.files.txn import TxnId
     from delta_orch.log.read.snapshot import Snapshot
@@ -114,11 +114,13 @@ class StagedWrite:
         # There is no such file: a write from this snapshot looks for it, and finds another one or none.
         file = FileMeta(name, len(preview.content), held.staged_ms)
         actions = parse_log_files([LogFile(name, preview.version, preview.content)])
-        store = self._log.store
         if base is None:
-            return TableSnapshot(store, LogSegment(preview.version, None, (), file), None, Tail().fold(actions))
-        segment = base.segment._replace(version=preview.version, version_file=file)
-        return TableSnapshot(store, segment, base.checkpoint, base.tail.fold(actions), base)
+            segment, checkpoint, tail = LogSegment(preview.version, None, (), file), None, Tail()
+        else:
+            segment = base.segment._replace(version=preview.version, version_file=file)
+            checkpoint, tail = base.checkpoint, base.tail
+        snapshot = self._log.snapshot_class(self._log.store, segment, checkpoint, tail.fold(actions), base)
+        return cast("TableSnapshot", snapshot)
 
     def publish(self, *, if_unchanged: bool = False, look: Callable[[Commit], None] | None = None) -> CommitResult:
         """Commit it. However often, and by however many processes: it is committed once, and each is told the version.

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.engines.base import (
     ComputedColumn,
     Engine,
@@ -32,7 +33,6 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.protocol.arrow_building import python_rows, schema_to_arrow
 from delta_orch.protocol.types import BOOLEAN, INTEGER, VARIANT, MapType, StructField, StructType, types_of
-from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind
 from delta_orch.verbs.merge.run import MergeRequest, merge
 from delta_orch.verbs.merge.sides import settled

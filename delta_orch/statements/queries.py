@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from delta_orch.delta_table import DeltaTable
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
@@ -14,7 +14,6 @@ from delta_orch.statements.cursor import Cursor, TableName
 from delta_orch.statements.session import Session, unsupported
 from delta_orch.storage.external_paths import is_one_table
 from delta_orch.table.column_definitions import ensure_none_stated
-from delta_orch.table_snapshot import TableSnapshot
 
 _AFTER_FROM = {"WHERE", "GROUP", "HAVING", "ORDER", "LIMIT", "OFFSET", "UNION", "ON", "SELECT", "EXCEPT", "INTERSECT",
                "WINDOW", "QUALIFY"}  # fmt: skip

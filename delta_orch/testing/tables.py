@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import InvalidRequestError, TableExistsError
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.table_snapshot import after_commit
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -56,5 +55,5 @@ def open_table(store: LogStore) -> DeltaTable:
     """
     # The URI given here is replaced with the store: a test's own store may have a scheme nobody else knows.
     table = DeltaTable("memory://replaced")
-    table.store, table.log = store, TableLog(store, TableSnapshot, after_commit)
+    table.store, table.log = store, TableLog(store, TableSnapshot, table.log.observer)
     return table

@@ -12,8 +12,8 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.scan.scan import Scan
-from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.alter.builder import Alteration
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")

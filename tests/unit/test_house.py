@@ -19,6 +19,8 @@ MODULES = {
     for path in sorted((ROOT / "delta_orch").rglob("*.py"))
 }
 MOST_LINES = 900
+WHOLE_CLASSES = {"delta_orch.delta_table": 1_100}
+"""Files that hold all of a class that users know, most of it documentation."""
 PUBLIC_PACKAGES = ("delta_orch", "delta_orch.airflow", "delta_orch.dagster", "delta_orch.testing")
 """What users import from packages."""
 PUBLIC_MODULES = ("delta_orch.delta_table", "delta_orch.variant")
@@ -69,7 +71,9 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
 
 def test_no_module_is_long() -> None:
     lengths = {module: len(path.read_text().splitlines()) for module, path in MODULES.items()}
-    assert {module: length for module, length in lengths.items() if length > MOST_LINES} == {}
+    assert {
+        module: length for module, length in lengths.items() if length > WHOLE_CLASSES.get(module, MOST_LINES)
+    } == {}
 
 
 def test_private_names_are_not_imported_from_other_packages() -> None:

@@ -53,7 +53,7 @@ class TableLog:
         self, store: LogStore, snapshot_class: type[Snapshot] = Snapshot, observer: CommitObserver | None = None
     ) -> None:
         self.store = store
-        self._snapshot_class = snapshot_class
+        self.snapshot_class = snapshot_class
         self.observer = observer
 
     def exists(self) -> bool:
@@ -103,7 +103,7 @@ class TableLog:
 
     def _load(self, segment: LogSegment, checkpoint: Checkpoint | None) -> Snapshot:
         tail = replay_segment(self.store, segment, checkpoint)
-        return self._snapshot_class(self.store, segment, checkpoint, tail)
+        return self.snapshot_class(self.store, segment, checkpoint, tail)
 
     def newest(self, known: Snapshot | None = None) -> Snapshot:
         """The newest version; only commits after `known` are read, if that belongs to the table at the location. The
@@ -139,16 +139,14 @@ class TableLog:
         segment = snapshot.segment._replace(
             version=version, commits=(*snapshot.segment.commits, *commits), version_file=commits[-1]
         )
-        return self._snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
+        return self.snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
 
     def _rebase(self, version: int, protocol: Protocol, metadata: Metadata) -> Snapshot:
         """A version from its newest checkpoint, which need not be read for what the commits have told."""
         segment = segments.resolve_segment(self.store, version)
         checkpoint = self._checkpoint_of(segment)
         tail = replay_segment(self.store, segment, checkpoint)
-        return self._snapshot_class(
-            self.store, segment, checkpoint, replace(tail, protocol=protocol, metadata=metadata)
-        )
+        return self.snapshot_class(self.store, segment, checkpoint, replace(tail, protocol=protocol, metadata=metadata))
 
     def _checkpoint_of(self, segment: LogSegment) -> Checkpoint | None:
         if segment.checkpoint is None:

@@ -9,11 +9,10 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from delta_orch import TxnId
-from delta_orch.delta_table import DeltaTable
+from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import StorageError
 from delta_orch.protocol.schema import serialize_schema
 from delta_orch.storage.base import os_errors
-from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.verbs.clone import clone
 from delta_orch.verbs.convert import convert
 from tests.harness.fault_matrix.tables import UNIT, described, rows, take_files

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from delta_orch import DeltaTable
+from delta_orch.delta_table import TableSnapshot
 from delta_orch.errors import (
     DeltaError,
     InvalidRequestError,
@@ -22,7 +23,6 @@ from delta_orch.errors import (
 )
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.memory import FILES, MemoryFile
-from delta_orch.table_snapshot import TableSnapshot
 from delta_orch.testing import open_table
 
 Row = tuple[str, int, str]
