@@ -76,6 +76,9 @@ class Dimension:
         self.format: str | None = None
         if self.kind == "time":
             self.window = rng.choice(WINDOWS)
+            if self.window == "hourly" and self.zone == "Australia/Lord_Howe":
+                # Clocks change by half an hour there, and Dagster does not find its own last key.
+                self.zone = "Asia/Kolkata"
             self.partitions_def, self.keys = self._time()
             self.type = rng.choice(["timestamp", "timestamp_ntz", "date", "string", "int", "long"])
             if self.type in ("string", "int", "long") and rng.random() < 0.5:

@@ -306,12 +306,15 @@ def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
     assert graph.get(first).automation_condition is not None
     # "Materialize all" leaves the upkeep out.
     instance = dg.DagsterInstance.ephemeral()
-    assert defs.resolve_implicit_global_asset_job_def().execute_in_process(instance=instance).success
+    jobs = [
+        dg.define_asset_job("all", selection=dg.AssetSelection.all()),
+        dg.define_asset_job("upkeep", selection=dg.AssetSelection.assets(*upkeep)),
+    ]
+    with_jobs = dg.Definitions.merge(defs, dg.Definitions(jobs=jobs))
+    assert with_jobs.resolve_job_def("all").execute_in_process(instance=instance).success
     table = DeltaTable(tmp_path / "silver_table")
     assert table.snapshot().segment.checkpoint is None
-    job = dg.define_asset_job("upkeep", selection=dg.AssetSelection.assets(*upkeep))
-    upkeep_job = dg.Definitions.merge(defs, dg.Definitions(jobs=[job])).resolve_job_def("upkeep")
-    assert upkeep_job.execute_in_process(instance=instance).success
+    assert with_jobs.resolve_job_def("upkeep").execute_in_process(instance=instance).success
     table = DeltaTable(table.uri)
     assert table.snapshot().segment.checkpoint is not None
     readers = {name: len(found.read_by) for name, found in tables_of(plain).items()}

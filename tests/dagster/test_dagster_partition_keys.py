@@ -152,16 +152,14 @@ def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None
         lake.run(events(weekly), partition="2013-01-06")
         assert [row["day"] for row in lake.rows("events")] == [date(2013, 1, 6)]
         return
-    # A table that others have made tells by its values.
-    lake.table("events").alter().unset_properties(f"{WINDOWS}day").commit()
-    assert "is not a partition of the asset" in str(lake.fails(events(weekly), partition="2013-01-06"))
-    assert len(lake.rows("events")) == 2
-    lake.table("events").delete("day = '2013-01-08'")
-    # Rows that stand for no time are those of others.
-    lake.table("events").append(pa.table({"day": ["unknown"], "n": [0]}))
+    assert "holds other partitions" in str(lake.fails(events(weekly), partition="2013-01-06"))
+    # As the error says.
+    lake.table("events").delete("day < '2014'")
+    windows = lake.table("events").snapshot().metadata.configuration[f"{WINDOWS}day"]
+    assert windows == "0 0 * * *; %Y-%m-%d"
+    lake.table("events").alter().set_properties({f"{WINDOWS}day": "0 0 * * 0; %Y-%m-%d"}).commit()
     assert lake.run(events(weekly), partition="2013-01-06").success
     hourly = dg.HourlyPartitionsDefinition("2013-01-06-00:00", end_date="2013-01-07-00:00")
-    # The first write has told it again.
     assert "holds other partitions" in str(lake.fails(events(hourly), partition="2013-01-06-03:00"))
 
 
@@ -239,61 +237,6 @@ def test_texts_are_written_in_another_format(tmp_path: Path, old: dict[str, Any]
     else:
         lake.run(asset, partition=key)
     assert lake.rows("events") == before
-
-
-def _multi(**dimensions: str) -> dg.MultiPartitionsDefinition:
-    keys = dg.StaticPartitionsDefinition(["1", "2"])
-    return dg.MultiPartitionsDefinition(dict.fromkeys(dimensions, keys))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("old", "new"),
-    [
-        (("%Y-%m-%d", "UTC"), ("%Y%m%d", "UTC")),
-        (("%Y-%m-%d", "UTC"), ("%Y-%m-%d", "America/New_York")),
-        ({"a": "c", "b": "r"}, {"z": "c", "b": "r"}),
-    ],
-)
-def test_a_partition_that_is_written_once_stays_what_it_was(tmp_path: Path, old: Any, new: Any) -> None:
-    """Another format, another order of the dimensions: the rows would be added again under another key. Another zone:
-    the key counts as written, and other rows are meant."""
-    lake = Lake(tmp_path, on_redo="keep")
-
-    def events(definition: Any) -> tuple[Any, Any]:
-        if isinstance(definition, dict):
-            made: Any = _multi(**definition)
-            key: Any = dg.MultiPartitionKey(dict(zip(definition, "12", strict=True)))
-        else:
-            made = dg.DailyPartitionsDefinition(datetime(2013, 1, 1), fmt=definition[0], timezone=definition[1])
-            key = date(2013, 1, 2).strftime(definition[0])
-
-        @dg.asset(
-            partitions_def=made,
-            metadata={
-                "partition_expr": definition if isinstance(definition, dict) else "at",
-                "write": "append",
-                "partition_by": [],
-            },
-        )
-        def events(context: dg.AssetExecutionContext) -> pa.Table:
-            if isinstance(definition, dict):
-                return pa.table({"c": ["1"], "r": ["2"]})
-            return pa.table({"at": pa.array([context.partition_time_window.start], pa.timestamp("us", "UTC"))})
-
-        return events, key
-
-    asset, key = events(old)
-    for _ in range(2):
-        lake.run(asset, partition=key)
-    asset, key = events(new)
-    assert "holds other partitions" in str(lake.fails(asset, partition=key))
-    assert len(lake.rows("events")) == 1
-    # Of a table that tells of the schedule alone, nobody knows.
-    told = lake.table("events").snapshot().metadata.configuration
-    named = {name: said.split("; ")[0] for name, said in told.items() if name.startswith(WINDOWS)}
-    lake.table("events").alter().set_properties(named).commit()
-    assert lake.run(asset, partition=key).success
 
 
 def test_the_windows_of_a_table_from_before_it_had_partitions(tmp_path: Path) -> None:
