@@ -176,7 +176,7 @@ class IncrementalStep(Step):
             # All that is there came from the table that was there before the source was recreated.
             if self.mode == "overwrite_changed" and not batch.is_recreated:
                 where = batch.partition_predicate()
-                if where is None and self.table.exists():
+                if where is None:
                     raise InvalidRequestError(
                         f"{self.name} replaces the partitions that changed, which needs a partitioned source",
                         remedy="Write by append or merge, or by overwrite, which replaces all rows",
