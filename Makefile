@@ -2,11 +2,10 @@
 SHELL := /bin/bash
 BIN := .venv/bin
 BUILD := build
-# Two processes, each a file at a time, in the order of tests/share.py
+# Two processes, each a file at a time, in the order of tests/conftest.py
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
-QUICK := tests/unit tests/protocol tests/conformance tests/verbs
 
-.PHONY: help setup demo test test-quick test-slow test-all check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
+.PHONY: help setup demo test test-quick test-long check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -18,16 +17,13 @@ demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to 
 	@$(BIN)/python -m tests.demo
 
 test: setup ## Run the tests, in about 20 minutes on two cores
-	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO) -m "not long")
 
 test-quick: setup ## Before each commit: the quick tests without Spark and orchestrators, in under 3 minutes
-	@$(BIN)/python -m pytest $(TWO) -m "not spark" $(QUICK)
+	@$(BIN)/python -m pytest $(TWO) -m quick
 
-test-slow: setup ## Run the slow tests, too
-	@DELTA_ORCH_TESTS=slow $(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
-
-test-all: setup ## Run every case of the tests; of large families the other two run a share
-	@DELTA_ORCH_TESTS=all $(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
+test-long: setup ## Run all tests, the long ones too, in about an hour
+	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO))
 
 check: setup ## Lint, types and layers
 	$(BIN)/ruff check .

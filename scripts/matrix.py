@@ -139,7 +139,7 @@ def run(cell: Cell, arguments: Sequence[str]) -> str:
     python = python_of(cell.python)
     if python is None:
         return f"skipped: there is no Python {cell.python}"
-    environment = {"DELTA_ORCH_TESTS": "slow", **os.environ, "PYTHONPATH": str(ROOT)}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     if cell.java:
         java = java_of(cell.java)
         if java is None:

@@ -6,22 +6,33 @@ import os
 import shutil
 import socket
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import settings
 
-from tests.share import HAS_SLOW, IS_ALL, ONE_OF, place, sample
-
-# How long an example takes says something about the machine and its load, not about the code. A share has the same
-# examples in every run; `make test-all` looks for new ones.
-settings.register_profile("delta_orch", deadline=None, derandomize=not IS_ALL)
+# How long an example takes says something about the machine and its load, not about the code. Each run has the same
+# examples; `--hypothesis-profile=search` looks for new ones.
+settings.register_profile("search", deadline=None)
+settings.register_profile("delta_orch", deadline=None, derandomize=True)
 settings.load_profile("delta_orch")
 
+_HERE = Path(__file__).resolve().parent
+_QUICK = ("unit", "protocol", "conformance", "verbs")
+"""Folders whose tests are `quick`, except those with Spark and long ones."""
+
+_LONGEST = (
+    "property/test_local_expressions_spark_differential.py",
+    "conformance/test_conformance_golden.py",
+    "property/test_property_spark_reading.py",
+    "spark/test_spark_format_writes.py",
+)
+"""The files that take longest. They come first, and files without Spark last: two processes end together then."""
+
 # Processes that tests start find the harness, `tests.harness`, as this one does.
-_ROOT = str(Path(__file__).resolve().parent.parent)
+_ROOT = str(_HERE.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # What is set for other work must not reach the tests: another Spark, a cloud, an Airflow or Dagster that runs here.
@@ -38,17 +49,19 @@ os.environ.setdefault("DELTA_ORCH_RETRY_SECONDS", "2")
 _JAVA_OPTIONS = "-Duser.timezone=America/Los_Angeles -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 """The JVM's own zone is not UTC, so that what depends on it by mistake is seen."""
 
-_QUICK = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
 """To compile queries over a few rows costs much of their time, and to compile their expressions a quarter of it. What
 Spark cannot interpret takes the fixture `compiled`."""
 
-# For every JVM that tests start, in processes of their own as well. `make test-all` has Spark as users have it.
+# For every JVM that tests start, in processes of their own as well. With `JDK_JAVA_OPTIONS= make test-long`, Spark
+# compiles its queries, as it does for users.
 _ARCHIVE = Path(sys.prefix) / "spark.jsa"  # See scripts/spark_archive.py.
 if "JDK_JAVA_OPTIONS" not in os.environ:
     os.environ["JDK_JAVA_OPTIONS"] = " ".join(
         [
             *(["-Xlog:disable", f"-XX:SharedArchiveFile={_ARCHIVE}"] if _ARCHIVE.exists() else []),
-            *([] if IS_ALL else ["-XX:TieredStopAtLevel=1", *(f"-D{name}={value}" for name, value in _QUICK.items())]),
+            "-XX:TieredStopAtLevel=1",
+            *(f"-D{name}={value}" for name, value in _INTERPRETED.items()),
         ]
     )
 
@@ -57,34 +70,20 @@ if Path("/dev/shm").is_dir():
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", "/dev/shm")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Put long files first, and leave out what larger runs have. What is named runs: slow tests by their file too."""
-    on_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
-    items.sort(key=lambda item: place(item.path.as_posix(), is_on_spark=item.path in on_spark))
-    if not HAS_SLOW and not any(".py" in argument for argument in config.args):
-        _leave_out(config, items, [item for item in items if item.get_closest_marker("slow") is not None])
-    if any("[" in argument for argument in config.args):
-        return
-    families: dict[str, list[pytest.Item]] = {}
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the quick tests, and put long files first."""
     for item in items:
-        if item.get_closest_marker("sampled") is not None:
-            families.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    kept = {item for family in families.values() for item in _share(family)}
-    _leave_out(config, items, [item for family in families.values() for item in family if item not in kept])
+        is_in_process = item.path.relative_to(_HERE).parts[0] in _QUICK and item.get_closest_marker("spark") is None
+        if is_in_process and item.get_closest_marker("long") is None:
+            item.add_marker(pytest.mark.quick)
+    on_spark = {item.path for item in items if item.get_closest_marker("spark") is not None}
 
+    def turn(item: pytest.Item) -> int:
+        name = item.path.relative_to(_HERE).as_posix()
+        return _LONGEST.index(name) if name in _LONGEST else len(_LONGEST) + (item.path not in on_spark)
 
-def _leave_out(config: pytest.Config, items: list[pytest.Item], left_out: list[pytest.Item]) -> None:
-    config.hook.pytest_deselected(items=left_out)
-    gone = set(left_out)
-    items[:] = [item for item in items if item not in gone]
-
-
-def _share(family: list[pytest.Item]) -> Sequence[pytest.Item]:
-    marker = family[0].get_closest_marker("sampled")
-    assert marker is not None
-    kinds = marker.kwargs.get("kinds", lambda **values: [(name, id(value)) for name, value in values.items()])
-    one_of = marker.args[0] if marker.args else ONE_OF
-    return sample(family, one_of, lambda item: kinds(**item.callspec.params))  # type: ignore[attr-defined]
+    items.sort(key=turn)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -63,7 +63,7 @@ def _kept(text: str) -> str:
     return found.stdout.decode(errors="replace")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_connections_secrets_stay_in_it(
     runs: Any,
     s3: Emulator,

@@ -58,7 +58,7 @@ def written(ds: str, ti: Any) -> pa.Table:
     return rows(f"{ds} try {ti.try_number}")
 
 
-SLOW = pytest.mark.slow
+SLOW = pytest.mark.long
 WAYS = [
     pytest.param(APPEND, id="append"),
     pytest.param({**APPEND, "unit_column": "load_id"}, id="column", marks=SLOW),
@@ -93,7 +93,7 @@ def test_doing_it_again_replaces(runs: Runs, tmp_path: Path, how: dict[str, Any]
     assert content(tmp_path / "t") == ["2024-01-05 try 1", *others]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_crash_after_a_clear_is_recovered(runs: Runs, tmp_path: Path) -> None:
     def die_in_second(context: Any, result: Any) -> None:
         if context["ti"].try_number == 2:
@@ -107,7 +107,7 @@ def test_a_crash_after_a_clear_is_recovered(runs: Runs, tmp_path: Path) -> None:
     assert runs.xcom(run, "load")["outcome"] == "recovered"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_clear_of_an_attempt_that_airflow_took_for_failed_replaces_its_rows(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("failed_then_cleared", tmp_path / "t", written, **APPEND, retries=0, post_execute=die_once)
     run = runs.run(dag, DAY_5)
@@ -116,7 +116,7 @@ def test_a_clear_of_an_attempt_that_airflow_took_for_failed_replaces_its_rows(ru
     assert content(tmp_path / "t") == ["2024-01-05 try 2"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_late_run_never_replaces_the_table_of_a_newer_one(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("late_whole", tmp_path / "t", written, **WHOLE)
     newer = runs.run(dag, DAY_6)
@@ -128,7 +128,7 @@ def test_a_late_run_never_replaces_the_table_of_a_newer_one(runs: Runs, tmp_path
     assert content(tmp_path / "t") == ["2024-01-06 try 2"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_of_the_schedule_that_is_cleared_after_a_manual_run_writes(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("after_manual", tmp_path / "t", lambda ti: rows(f"try {ti.try_number} of {ti.run_id[:9]}"), **WHOLE)
     run = runs.run(dag, DAY_5)
@@ -152,7 +152,7 @@ def test_on_redo(runs: Runs, tmp_path: Path) -> None:
     }  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_redo_without_rows_is_refused_until_the_unit_is_undone(runs: Runs, tmp_path: Path) -> None:
     source = ["a"]
     dag = dag_of("drained", tmp_path / "t", lambda: rows(*source), **APPEND)
@@ -169,7 +169,7 @@ def test_a_redo_without_rows_is_refused_until_the_unit_is_undone(runs: Runs, tmp
     assert (runs.state(run, "load"), content(tmp_path / "t")) == ("success", [])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_updates_are_recovered_and_not_done_again(runs: Runs, tmp_path: Path) -> None:
     DeltaTable(tmp_path / "t").append(pa.table({"n": [1]}))
     with DAG("updates", schedule="@daily", start_date=START) as dag:
@@ -182,7 +182,7 @@ def test_updates_are_recovered_and_not_done_again(runs: Runs, tmp_path: Path) ->
     assert DeltaTable(tmp_path / "t").snapshot().scan().to_arrow()["n"].to_pylist() == [2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [DeltaMergeOperator, DeltaDeleteOperator])
 def test_merges_by_keys_and_deletes_are_done_again(runs: Runs, tmp_path: Path, kind: Any) -> None:
     uri = tmp_path / "t"
@@ -201,7 +201,7 @@ def test_merges_by_keys_and_deletes_are_done_again(runs: Runs, tmp_path: Path, k
     assert (content(uri), runs.xcom(run, "change")["outcome"]) == (expected, "replaced")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_list_of_a_mapped_append_grows_and_is_cleared(runs: Runs, tmp_path: Path) -> None:
     items = ["b", "c"]
 
@@ -224,7 +224,7 @@ def test_the_list_of_a_mapped_append_grows_and_is_cleared(runs: Runs, tmp_path: 
     assert len(units) == 3 and 'mapped_append.load[{"op_kwargs"%3A{"item"%3A"a"}}]:2024' in units[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mapped_instances_of_one_unit_are_refused(runs: Runs, tmp_path: Path) -> None:
     with DAG("one_unit", schedule="@daily", start_date=START) as dag:
 

@@ -23,7 +23,7 @@ from delta_orch.airflow import (
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 DAYS = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 9)]
 DAILY: dict[str, Any] = {"schedule": "@daily", "start_date": DAYS[0]}

@@ -111,7 +111,7 @@ def test_overwrites(runs: Any, tmp_path: Path) -> None:
     assert rows(tmp_path / "prices") == [{"day": "2026-01-03", "price": 3}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_incremental_tasks(runs: Any, tmp_path: Path) -> None:
     dag = load(GUIDE, "Incremental tasks", tmp_path)
     assert str(runs.run(dag, JANUARY_2).state) == "success"
@@ -122,7 +122,7 @@ def test_incremental_tasks(runs: Any, tmp_path: Path) -> None:
     assert totals == [("2026-01-02", 7), ("2026-01-03", 7)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_write_audit_publish(runs: Any, tmp_path: Path) -> None:
     assert str(runs.run(load(GUIDE, "Write, audit, publish", tmp_path), JANUARY_2).state) == "success"
     assert rows(tmp_path / "audited") == [{"day": "2026-01-02", "amount": 3}]
@@ -133,7 +133,7 @@ def test_waiting_for_tables(tmp_path: Path) -> None:
     assert sorted(dag.task_ids) == ["dagster", "day"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_moved_tasks_run(runs: Any, tmp_path: Path) -> None:
     code = (DOCS / "airflow_migration.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
     assert '"/data/lake"' in code

@@ -194,7 +194,7 @@ def test_test_connection_does_not_say_yes_to_a_root_that_is_not_there(connection
     assert not DeltaHook("lake").test_connection()[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_test_connection_does_not_wait_for_a_store_as_tasks_do(connection: Define) -> None:
     pytest.importorskip("s3fs", reason="s3fs is not installed")
     with socket.socket() as nobody:  # It is bound, and does not listen.
@@ -252,7 +252,7 @@ def test_a_reference_is_of_one_table(runs: Runs, tmp_path: Path) -> None:
     assert DeltaTable(tmp_path / "copy").snapshot().scan().to_arrow().to_pydict() == {"n": [1]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_connections_of_a_secrets_backend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """A file of connections, as a secrets backend finds them: the hook asks Airflow, not the environment."""
     about = {"conn_type": "delta", "extra": {"table_root": str(tmp_path), "secret_storage_options": {"key": "hidden"}}}

@@ -67,7 +67,7 @@ def double_of(tmp_path: Path, name: str, function: Any, **arguments: Any) -> DAG
     return dag
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_first_run_takes_the_snapshot_then_only_what_changed(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     function = Doubled()
     dag = double_of(tmp_path, "increments", function)
@@ -219,7 +219,7 @@ def test_the_target_follows_the_columns_of_its_source(runs, source: DeltaTable, 
         double_of(tmp_path, "replacing", print, schema_mode="overwrite")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_changes_are_merged_by_keys(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     def newest(batch: ChangeBatch) -> pa.Table:
         return batch.scan().to_arrow()
@@ -232,7 +232,7 @@ def test_changes_are_merged_by_keys(runs, source: DeltaTable, tmp_path: Path) ->
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("b", 3)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     other = DeltaTable(tmp_path / "other")
     other.append(readings("x", 9))
@@ -260,7 +260,7 @@ def test_several_sources_move_their_cursors_together(runs, source: DeltaTable, t
     assert rows(tmp_path / "target") == [("a", 1), ("a", 2), ("x", 9), ("y", 8)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: DeltaTable, tmp_path: Path) -> None:
     """`max_versions` bounds a batch, not what a run does: it ended after the first batch, green, without the rest."""
     other = DeltaTable(tmp_path / "other")
@@ -295,7 +295,7 @@ def test_several_sources_are_read_to_their_ends_in_one_run(runs: Any, source: De
     assert runs.xcom(runs.run(dag, day_of(2)), "silver")["outcome"] == "nothing new"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("named", [False, True])
 def test_tasks_that_share_a_cursor_are_refused(runs: Any, source: DeltaTable, tmp_path: Path, *, named: bool) -> None:
     """Each would get what the other has not read: a green run without half of the rows."""
@@ -359,7 +359,7 @@ def test_mapped_consumers_of_one_partition_do_not_replace_each_other(  # type: i
     assert rows(tmp_path / "target") == ([("a", 1), ("a", 2)] if states[0] == "success" else [("a", 7)])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_event_tells_of_all_commits_of_a_task(runs, source: DeltaTable, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     """Also of those of an attempt that died."""
     from tests.airflow.conftest import asset_events

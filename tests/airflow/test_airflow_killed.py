@@ -111,7 +111,7 @@ def die_once(context: Any, result: Any) -> None:
         raise RuntimeError("killed after the commit")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Path) -> None:
     with DAG("submits", schedule=None) as dag:
         DeltaSparkSubmitOperator(
@@ -138,7 +138,7 @@ def test_a_submitted_script_commits_once(runs: Runs, tmp_path: Path, submit: Pat
     assert runs.xcom(run, "job")["outcome"] == "replaced"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("submit")
 def test_a_submitted_overwrite_leaves_the_rows_of_a_task_behind_it(runs: Runs, tmp_path: Path) -> None:
     """The script stages its write, and the task looks at it before it publishes it."""
@@ -161,7 +161,7 @@ def test_a_submitted_overwrite_leaves_the_rows_of_a_task_behind_it(runs: Runs, t
     assert runs.xcom(run, "job")["outcome"] == "replaced"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("submit")
 @pytest.mark.parametrize(
     "text",
@@ -201,7 +201,7 @@ def test_killing_the_task_ends_the_script(runs: Runs, tmp_path: Path) -> None:
         os.kill(int((tmp_path / "pid").read_text()), 0)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_submit_itself(
     runs: Runs, tmp_path: Path, connection: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch

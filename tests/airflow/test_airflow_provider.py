@@ -132,7 +132,7 @@ def test_public_names_resolve() -> None:
         _ = delta_orch.airflow.nothing
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_importing_operators_loads_no_engine() -> None:
     """DAG files are parsed again and again; they must stay cheap."""
     code = (

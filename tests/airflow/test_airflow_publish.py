@@ -65,7 +65,7 @@ def test_what_passes_is_published_and_told(runs: Runs, tmp_path: Path, mode: dic
     assert [event.extra["version"] for event in asset_events(name)] == [1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_cleared_after_its_publication_was_never_acknowledged(runs: Runs, tmp_path: Path) -> None:
     """The commit is there, and Airflow does not know: the whole group, cleared, replaces its rows."""
     dag = dag_of("unheard", tmp_path / "t", lambda: rows(7))
@@ -87,7 +87,7 @@ def test_a_group_cleared_after_its_publication_was_never_acknowledged(runs: Runs
     assert (str(run.state), content(tmp_path / "t")) == ("success", [7])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_fails_is_seen_by_nobody_and_written_anew_after_clearing(runs: Runs, tmp_path: Path) -> None:
     DeltaTable(tmp_path / "t").append(rows(5))
     given = [rows(-1), rows(9)]
@@ -102,7 +102,7 @@ def test_what_fails_is_seen_by_nobody_and_written_anew_after_clearing(runs: Runs
     assert content(tmp_path / "t") == [5, 9]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_publishing_again_is_one_commit(runs: Runs, tmp_path: Path) -> None:
     dag = dag_of("republished", tmp_path / "t", lambda: rows(1))
     for task in dag.tasks:
@@ -190,7 +190,7 @@ def test_wrong_checks_are_refused_when_the_dag_is_parsed(checks: Any) -> None:
         delta_write_audit_publish("wap", table_uri="/t", audit=checks, python_callable=rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("if_unchanged", [None, False])
 def test_an_audit_of_the_whole_table_holds_for_the_version_that_is_published(
     runs: Runs, tmp_path: Path, *, if_unchanged: bool | None

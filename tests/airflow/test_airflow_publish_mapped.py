@@ -53,7 +53,7 @@ def die(context: Any, result: Any) -> None:
         raise RuntimeError("killed after the commit")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("make", [mapped_group, mapped_tasks])
 def test_one_that_died_unacknowledged_is_not_repeated(runs: Runs, tmp_path: Path, make: Any) -> None:
     dag = make(tmp_path / "t")

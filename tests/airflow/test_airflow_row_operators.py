@@ -101,7 +101,7 @@ def test_a_predicate_that_renders_to_nothing_deletes_nothing(runs: Runs, table: 
     assert len(content(tmp_path / "t")) == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [
@@ -137,7 +137,7 @@ def test_merge_is_done_once(runs: Runs, table: DeltaTable, tmp_path: Path, argum
     assert (report["version"], report["outcome"], calls) == (1, "recovered", [1])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("stage", [False, True])
 def test_an_upsert_creates_its_table_once(runs: Runs, tmp_path: Path, stage: bool) -> None:
     calls: list[int] = []
@@ -187,7 +187,7 @@ def test_an_upsert_makes_no_rows_of_one_key_twice(runs: Runs, tmp_path: Path, st
     assert not DeltaTable(tmp_path / "t").exists() or content(tmp_path / "t") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mapped_upserts_share_a_file_and_create_their_table(runs: Runs, tmp_path: Path) -> None:
     def source(number: int) -> pa.Table:
         return rows((number, f"n{number}"))
@@ -202,7 +202,7 @@ def test_mapped_upserts_share_a_file_and_create_their_table(runs: Runs, tmp_path
     assert content(tmp_path / "t") == [(1, "n1"), (2, "n2"), (3, "n3")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_restore_and_clone_are_done_once(runs: Runs, table: DeltaTable, tmp_path: Path) -> None:
     table.append(rows((9, "wrong")))
     with DAG("restore_clone", schedule=None) as dag:

@@ -147,7 +147,7 @@ def test_every_argument_that_takes_a_location_or_settings_is_tried() -> None:
     assert operators - same == tried
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @settings(
     max_examples=3,
     deadline=None,
@@ -199,7 +199,7 @@ CONNECTIONS: Mapping[str, Callable[[str], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("form", CONNECTIONS)
 def test_what_a_connection_holds_is_kept_nowhere(
     runs: Runs, tmp_path: Path, connection: Callable[[str, str], None], capfd: pytest.CaptureFixture[str], form: str

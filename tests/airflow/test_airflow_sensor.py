@@ -79,7 +79,7 @@ def test_finds_what_is_there_already(runs: Runs, tmp_path: Path, mode: str) -> N
     assert xcom["timestamp_ms"] == DeltaTable(str(tmp_path / "t")).snapshot().timestamp_ms
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("goal", ["version", "timestamp"])
 def test_waits_for_the_commit(

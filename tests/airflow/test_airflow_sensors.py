@@ -62,7 +62,7 @@ SENSORS: dict[str, tuple[type[Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("kind", SENSORS)
 def test_waits_for_its_condition(
@@ -109,7 +109,7 @@ def outage() -> StorageError:
     return error
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("soft_fail", [False, True])
 def test_what_never_comes_true_ends_at_the_timeout(runs: Runs, tmp_path: Path, soft_fail: bool) -> None:
     """`dag.test()` runs triggers inline and knows no time-out of deferrals."""
@@ -133,7 +133,7 @@ def test_what_never_comes_true_ends_at_the_timeout(runs: Runs, tmp_path: Path, s
     assert len(states) == 18
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_an_outage_is_ridden_out(runs: Runs, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
     DeltaTable(tmp_path / "t").append(rows("a", 1))
@@ -145,7 +145,7 @@ def test_an_outage_is_ridden_out(runs: Runs, tmp_path: Path, mode: str, monkeypa
 
 
 # `dag.test()` runs triggers without their timeout, which a triggerer keeps.
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["poke", "reschedule"])
 def test_an_outage_lasts_no_longer_than_the_timeout(
     runs: Runs, tmp_path: Path, mode: str, monkeypatch: pytest.MonkeyPatch

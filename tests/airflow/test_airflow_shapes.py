@@ -69,7 +69,7 @@ def test_mapped_task_groups_and_expand_kwargs(runs: Runs, tmp_path: Path) -> Non
         assert content(tmp_path / "w") == ["k", "l"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_branches_skips_and_trigger_rules(runs: Runs, tmp_path: Path) -> None:
     with DAG("shape_branch", **DAILY) as dag:
 
@@ -94,7 +94,7 @@ def test_branches_skips_and_trigger_rules(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "t") == ["joined", "left"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_manual_runs_without_a_date(runs: Runs, tmp_path: Path) -> None:
     with DAG("shape_manual", schedule=None) as dag:
         DeltaWriteOperator(task_id="append", table_uri=tmp_path / "a", python_callable=lambda run_id: rows(run_id))
@@ -114,7 +114,7 @@ def test_manual_runs_without_a_date(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "s") == ["2024-01-05"] * 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_odd_names_and_macros(runs: Runs, tmp_path: Path) -> None:
     def place(name: str) -> str:
         return f"{tmp_path}/{name}"
@@ -133,7 +133,7 @@ def test_odd_names_and_macros(runs: Runs, tmp_path: Path) -> None:
     assert unit == "airflow:odd%2Edag-name.g-1.a.b-c:2024-01-05T00:00:00+00:00"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mapped_merges_deletes_and_checks(runs: Runs, tmp_path: Path) -> None:
     uri = tmp_path / "t"
     DeltaTable(uri).append(rows("a", "b", "c"))
@@ -151,7 +151,7 @@ def test_mapped_merges_deletes_and_checks(runs: Runs, tmp_path: Path) -> None:
     assert (str(run.state), content(uri)) == ("success", ["a", "d"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_group_that_audits_in_a_branch_that_is_not_taken(runs: Runs, tmp_path: Path) -> None:
     with DAG("shape_wap", **DAILY) as dag:
 
@@ -169,7 +169,7 @@ def test_a_group_that_audits_in_a_branch_that_is_not_taken(runs: Runs, tmp_path:
     assert content(tmp_path / "t") == ["2024-01-06"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_days_that_depend_on_the_past(runs: Runs, tmp_path: Path) -> None:
     def next_day(ds: str, ti: Any) -> pa.Table:
         if ds == "2024-01-06" and ti.try_number == 1:
@@ -184,7 +184,7 @@ def test_days_that_depend_on_the_past(runs: Runs, tmp_path: Path) -> None:
     assert content(tmp_path / "t") == ["2024-01-05", "2024-01-06"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_argument_whose_template_renders_to_nothing_is_refused(runs: Runs, tmp_path: Path) -> None:
     """Left out, it would stand for the whole table, every row or the newest version."""
     table = DeltaTable(tmp_path / "t")

@@ -156,7 +156,7 @@ SCRIPT = textwrap.dedent(
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(600)
 def test_sessions_of_tasks(tmp_path: Path) -> None:
     pytest.importorskip("pyspark", reason="pyspark is not installed")

@@ -12,7 +12,7 @@ def test_a_short_story(way: str) -> None:
     tell(0, way, 8)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", range(1, 31))
 def test_stories(way: str, seed: int) -> None:

@@ -235,7 +235,7 @@ def test_templates(runs, tmp_path: Path, connection) -> None:  # type: ignore[no
     assert rows(tmp_path / "flights_20240102") == [("2024-01-02", 2)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "convert",
     [lambda t: t, lambda t: t.to_reader(), lambda t: t.to_pandas(), pl.from_arrow],
@@ -284,7 +284,7 @@ def test_sql_over_tables_on_the_local_engine(runs, tmp_path: Path) -> None:  # t
     assert rows(tmp_path / "t") == [("a", 2)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_mode_error_creates_once_and_survives_its_own_retry(runs, tmp_path: Path) -> None:  # type: ignore[no-untyped-def]
     def dag_of(name: str) -> DAG:
         with DAG(name, schedule=None) as dag:

@@ -20,6 +20,7 @@ from tests.concurrency.conflict_matrix import (
     run,
     whole_outcomes,
 )
+from tests.families import family
 
 STARTING_ANEW = ("set owner", "set delta.appendOnly", "add column", "add feature", "drop columnMapping")
 
@@ -37,16 +38,14 @@ def cells(first: str, table: int) -> dict[str, str]:
     raise AssertionError(f"docs/transactions.md has no row {first!r}")
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("first", OPERATIONS)
+@family("first", OPERATIONS, every=2)
 def test_what_the_document_says_is_what_happens(first: str) -> None:
     """On every isolation level, and the table is as after a serial order."""
     found = {second: conflict_matrix.cell(by_level) for _, second, by_level in outcomes(first)}
     assert found == cells(first, 0)
 
 
-@pytest.mark.sampled(6)
-@pytest.mark.parametrize("phase", [name for name, phase in PHASES.items() if phase.after_loss])
+@family("phase", [name for name, phase in PHASES.items() if phase.after_loss], every=4)
 @pytest.mark.parametrize("first", ["replace id < 10", "optimize"])
 def test_the_moment_makes_no_difference(first: str, phase: str) -> None:
     expected = cells(first, 0)

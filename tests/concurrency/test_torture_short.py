@@ -14,28 +14,27 @@ from tests.harness.torture.model import replay
 from tests.harness.torture.plan import Step
 from tests.harness.torture.run import TortureFailure, TortureReport, judge, read_new, run_torture
 from tests.harness.torture.worker import WorkerOptions
-from tests.share import IS_ALL
 
 ROWS = pa.table({"day": ["a"], "id": pa.array([-1], pa.int64()), "op": ["nobody's"]})
 
 
 def test_on_a_disk(tmp_path: Path) -> None:
-    report = run_torture(str(tmp_path / "table"), tmp_path / "notes", seconds=12 if IS_ALL else 6, seed=1)
+    report = run_torture(str(tmp_path / "table"), tmp_path / "notes", seconds=6, seed=1)
     assert report.kills > 0
     assert report.acknowledged > 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_on_s3(tmp_path: Path) -> None:
     try:
         with s3_emulator() as store:
             report = run_torture(
                 store.table_uri("torture"),
                 tmp_path / "notes",
-                seconds=15 if IS_ALL else 8,
+                seconds=8,
                 processes=4,
                 seed=2,
-                kill_seconds=4 if IS_ALL else 2,
+                kill_seconds=2,
                 storage_options=store.storage_options,
             )
     except EmulatorMissingError as e:

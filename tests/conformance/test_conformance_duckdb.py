@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.local.duckdb_input import duckdb_relation, native_input
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.local.relation import LocalRelation
 from delta_orch.engines.scan_plan import ScanPlan
 from delta_orch.errors import DeltaError
+from tests.families import family
 from tests.harness.conformance.cases import conformance_cases
 from tests.harness.golden import GoldenCase, check_case
 
@@ -31,8 +30,7 @@ class DuckdbEngine(LocalEngine):
         )
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+@family("case", CASES, ids=lambda case: case.name, every=5)
 def test_through_duckdb(case: GoldenCase, tmp_path: Path) -> None:
     check_case(case, tmp_path, DuckdbEngine())
 

@@ -62,7 +62,7 @@ def test_a_table_that_is_not_there_fails(checked: Checked) -> None:
     assert "no table" in description
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_nulls_keys_and_columns(checked: Checked) -> None:
     checked.table.append(ROWS)
     assert checked.run(checks.row_count, min_rows=5, max_rows=5)[0]

@@ -191,7 +191,7 @@ def test_what_the_builders_refuse_components_refuse(component: Any, given: dict[
         assert said in refusal(sandbox)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("has_consumer", [True, False])
 def test_maintenance_keeps_what_consumers_have_to_read(tmp_path: Path, has_consumer: bool) -> None:
     source, reader = DeltaTable(tmp_path / "events"), DeltaTable(tmp_path / "daily")
@@ -215,7 +215,7 @@ def test_maintenance_keeps_what_consumers_have_to_read(tmp_path: Path, has_consu
     assert len(list((tmp_path / "events").glob("*.parquet"))) == (2 if has_consumer else 1)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("component", COMPONENTS)
 def test_a_variable_that_is_not_set_is_refused(component: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Dagster renders it as None, and a table would be in the folder of that name."""

@@ -14,6 +14,7 @@ import pytest
 
 from delta_orch import DeltaTable, configure
 from delta_orch.dagster import DeltaLakeIOManager, DeltaTableResource
+from tests.families import family
 from tests.harness.emulators import Emulator, EmulatorMissingError, s3_emulator
 from tests.stores.test_stores_redaction import LOCATIONS
 
@@ -29,7 +30,7 @@ def s3() -> Iterator[Emulator]:
         pytest.skip(str(e))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_secrets_stay_in_the_environment(
     s3: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -81,8 +82,7 @@ def test_secrets_stay_in_the_environment(
         assert mark.encode() not in kept
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("location", LOCATIONS)
+@family("location", LOCATIONS, every=5)
 def test_a_secret_in_a_location_is_in_no_event(
     location: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:

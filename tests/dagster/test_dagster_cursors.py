@@ -63,7 +63,7 @@ def test_nor_do_an_asset_and_one_of_several(tmp_path: Path) -> None:
     assert isinstance(lake.fails(copying(lake, "one", "target"), several), InvalidRequestError)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("before", "after"),
     [("one", {"one": "one", "two": "two"}), ({"one": "one"}, {"renamed": "one"}), ({"a": "one", "b": "two"}, "one")],
@@ -120,7 +120,7 @@ def test_a_table_that_moves_keeps_its_cursor_or_is_refused(tmp_path: Path) -> No
     assert len(lake.rows("after")) == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("write", ["overwrite_partitions", "overwrite_changed", "overwrite"])
 def test_a_recreated_source_leaves_nothing_behind(tmp_path: Path, write: Write) -> None:
     lake = Lake(tmp_path)

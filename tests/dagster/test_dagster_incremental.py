@@ -102,7 +102,7 @@ def test_nothing_new_commits_nothing_and_computes_nothing(tmp_path: Path) -> Non
     assert not pipeline.materialized
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_commit_that_nobody_was_told_of_is_told_by_the_next_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -715,7 +715,7 @@ def test_a_step_that_another_worker_overtook_runs_again(tmp_path: Path) -> None:
 # What a batch offers is exact for what is made of it
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("write", "partition_by", "is_exact"),
     [
@@ -789,7 +789,7 @@ def test_a_recreated_source_leaves_no_row_of_the_old_one(tmp_path: Path) -> None
         Pipeline(tmp_path, write="append", on_recreated="bootstrap")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "arguments",
     [

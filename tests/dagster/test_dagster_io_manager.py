@@ -24,6 +24,7 @@ from delta_orch.errors import (
     TableNotFoundError,
 )
 from tests.dagster.lake import Lake, metadata_of
+from tests.families import family
 
 DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
 HOURS = dg.HourlyPartitionsDefinition("2013-01-01-00:00", end_date="2013-01-02-00:00")
@@ -162,7 +163,7 @@ def _tables() -> list[Any]:
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("make", _tables())
 def test_values(lake: Lake, make: Callable[[], Any]) -> None:
     @dg.asset
@@ -372,7 +373,7 @@ def test_hourly_partitions_on_a_timestamp_ntz_column(lake: Lake) -> None:
     assert [row["at"].hour for row in lake.rows("events")] == [0, 0, 1, 1]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data_type", "value"),
     [
@@ -523,7 +524,7 @@ def test_partitions_without_partition_expr_are_refused(lake: Lake) -> None:
     assert not lake.table("events").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["overwrite", "append", "ignore"])
 def test_a_run_that_names_no_partition_of_a_partitioned_asset_is_refused(tmp_path: Path, mode: str) -> None:
     lake = Lake(tmp_path, write=mode)
@@ -708,7 +709,7 @@ def test_mode_ignore(tmp_path: Path) -> None:
     assert metadata_of(second, "numbers")["delta/outcome"] == "nothing new"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("settings", [{}, {"exactly_once": False}, {"on_redo": "keep"}])
 def test_mode_ignore_takes_one_partition_at_a_time(tmp_path: Path, settings: dict[str, Any]) -> None:
     """It would leave out partitions that have no data, because of one that has."""
@@ -720,8 +721,7 @@ def test_mode_ignore_takes_one_partition_at_a_time(tmp_path: Path, settings: dic
     assert [(row["day"], row["run"]) for row in lake.rows("events")] == [("2013-01-02", first.run_id)]
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("key", sorted({*DEFINED_KEYS} - {*WRITTEN_KEYS, "schema", "table", "unit", "properties"}))
+@family("key", sorted({*DEFINED_KEYS} - {*WRITTEN_KEYS, "schema", "table", "unit", "properties"}), every=5)
 @pytest.mark.parametrize("how", ["output", "result", "context"])
 def test_what_only_a_definition_can_say_is_no_output_metadata(lake: Lake, key: str, how: str) -> None:
     metadata = {key: {"n": "n > 5"} if key == "audit" else "n"}
@@ -918,7 +918,7 @@ def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     assert deltalake.DeltaTable(str(place)).to_pyarrow_table().num_rows == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "value", "rows"),
     [("write", "append", 2), ("on_redo", "keep", 1), ("engine", "local", 1), ("write", "overwrite_partitions", 1)],

@@ -208,7 +208,7 @@ def grow_old(table: DeltaTable, days: int) -> None:
         os.utime(file, (seconds + number, seconds + number))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_log_is_cleaned_up_behind_its_consumers(tmp_path: Path) -> None:
     source, target = (DeltaTableResource(table_uri=str(tmp_path / name)) for name in ("bronze", "silver"))
 
@@ -254,7 +254,7 @@ def test_the_log_of_a_table_that_keeps_its_history_is_left_alone(tmp_path: Path)
     assert DeltaTable(table.uri).snapshot(version=0).scan().to_arrow()["n"].to_pylist() == [0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_one_line_covers_a_code_location(tmp_path: Path) -> None:
     @dg.asset(key=["bronze", "flights"])
     def flights() -> pa.Table:

@@ -153,7 +153,7 @@ def test_none_of_the_tables_loses_rows_of_days_that_are_not_touched(tmp_path: Pa
     assert sorted(late.snapshot().scan(["amount"]).to_arrow()["amount"].to_pylist()) == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("write", ["overwrite_partitions", "overwrite_changed", "overwrite"])
 def test_one_table_is_appended_to_and_another_is_replaced(tmp_path: Path, write: Any) -> None:
     """Each method of the batch is exact for one of them alone. The error says what the function reads instead."""

@@ -82,8 +82,7 @@ class Chain:
 
 
 # `sequence_by` belongs to the definition, so that an output alone cannot ask for scd2.
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(("mode", "setter"), [pair for pair in product(MODES, SETTERS) if pair != ("scd2", "run")])
 def test_an_op_gets_the_rows_that_were_returned_or_is_refused(tmp_path: Path, mode: str, setter: str) -> None:
     chain = Chain(tmp_path, mode, setter)
@@ -102,7 +101,7 @@ def test_an_op_gets_the_rows_that_were_returned_or_is_refused(tmp_path: Path, mo
         assert chain.got == chain.given[:1] * (1 if setter == "run" else 3)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", [pa.Table, pa.RecordBatchReader, pd.DataFrame, pl.DataFrame, pl.LazyFrame])
 @pytest.mark.parametrize("properties", [{}, {"delta.enableChangeDataFeed": "true"}, {"delta.checkpointInterval": "1"}])
 def test_an_op_that_appends_hands_over_its_rows_alone(tmp_path: Path, kind: Any, properties: dict[str, str]) -> None:
@@ -112,7 +111,7 @@ def test_an_op_that_appends_hands_over_its_rows_alone(tmp_path: Path, kind: Any,
     assert chain.got == chain.given == [[0, 1], [0, 2], [0, 3]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["append", "merge", "overwrite"])
 def test_a_snapshot_is_the_whole_table_as_the_op_left_it(tmp_path: Path, mode: str) -> None:
     chain = Chain(tmp_path, mode, "output", DeltaSnapshot)
@@ -121,7 +120,7 @@ def test_a_snapshot_is_the_whole_table_as_the_op_left_it(tmp_path: Path, mode: s
     assert chain.got == [[0, 1], {"append": [0, 0, 1, 2], "merge": [0, 1, 2], "overwrite": [0, 2]}[mode]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("on_redo", ["replace", "keep", "add"])
 def test_what_was_appended_is_found_again_from_failure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on_redo: str
@@ -145,7 +144,7 @@ def test_what_was_appended_is_found_again_from_failure(
         assert seen.read_text().split() == [first.run_id, between.run_id, failed.run_id]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("job", "fault", "refused", "seen"),
     [

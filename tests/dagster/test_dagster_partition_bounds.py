@@ -56,8 +56,7 @@ def found(lake: Lake) -> list[tuple[Any, int, str]]:
     return sorted(((row["day"], row["id"], row["text"]) for row in lake.rows("events")), key=repr)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("mode", "layout", "exactly_once"),
     [
@@ -115,7 +114,7 @@ def test_a_months_run_appends_its_days(tmp_path: Path) -> None:
     assert lake.rows("events") == [{"Day": date(2013, 1, 31)}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("properties", "layout"), [*((PLAIN, layout) for layout in LAYOUTS), (VECTORS, []), (FEED, ["region"])]
 )
@@ -137,7 +136,7 @@ def test_a_merge_moves_no_row_out_of_another_partition(
     assert found(lake) == [(ONE, 1, "A"), (ONE, 3, "c"), (TWO, 2, "B"), (TWO, 4, "d")]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_with_the_partition_among_its_keys_a_merge_sees_one_partition(tmp_path: Path, layout: list[str]) -> None:
     lake = Lake(tmp_path, write="merge", merge_keys=["day", "id"])

@@ -72,8 +72,7 @@ CASES = [*product(CADENCES, ZONES), ("*/30 * * * *", "America/New_York"), ("*/30
 CASES.remove(("0 0 * * 0", "America/Havana"))
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(("cadence", "zone"), CASES)
 def test_keys_and_values(cadence: str, zone: str) -> None:
     accepted = 0
@@ -128,7 +127,7 @@ def test_outside(value: Any, where: str) -> None:
     assert keys_of_value(days, "c", data_type_from_json("string"), value).where == where
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["string", "date"])
 def test_the_windows_of_a_definition_change(tmp_path: Path, column: str) -> None:
     """Texts would keep the rows of the old windows beside the new ones; dates lie in windows of any length."""
@@ -171,7 +170,7 @@ PARTITIONS = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("old", "new"), [(old, new) for old, new in product(PARTITIONS, repeat=2) if old != new])
 def test_keys_that_are_spelled_alike(tmp_path: Path, old: str, new: str) -> None:
     """A week, a month and a day begin with the same text: the table tells which of them it holds."""
@@ -198,7 +197,7 @@ def test_keys_that_are_spelled_alike(tmp_path: Path, old: str, new: str) -> None
     assert [row["day"] for row in lake.rows("events")] == [after_key]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("old", "new"),
     [

@@ -109,7 +109,7 @@ def marked(batch: list[Row]) -> pa.Table:
     return rows(*batch).append_column("is gone", pa.array([value == "y" or None for *_, value in batch], pa.bool_()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(BATCHES, st.booleans())
 @settings(max_examples=5, deadline=None)
 def test_keys_end_as_in_a_plain_model(batches: list[list[Row]], is_full: bool) -> None:
@@ -138,7 +138,7 @@ def nested(batch: pa.Table) -> pa.Table:
     return pa.concat_tables([other, other])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(BATCHES)
 @settings(max_examples=5, deadline=None)
 def test_values_may_be_lists_and_structs(batches: list[list[Row]]) -> None:
@@ -167,7 +167,7 @@ def test_maps_do_not_compare(tmp_path: Path, inside: str) -> None:
     assert not table.exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
     for name, data in (("local", lambda table: table), ("spark", spark.createDataFrame)):
@@ -194,8 +194,7 @@ def test_spark_keeps_the_same_versions(tmp_path: Path, spark: Any) -> None:
 NAMES = ["n", "known", "prior_from", "b", "c", "p", "h", "l", "q", "batch", "history", "steps", "d", "ends", "open"]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("first", range(0, len(NAMES), 3))
 def test_columns_may_have_any_name(tmp_path: Path, first: int) -> None:
     names = NAMES[first : first + 3]
@@ -219,7 +218,7 @@ def test_a_reader_is_read_once(tmp_path: Path) -> None:
     assert versions(table) == [(1, "x", 1, 2, False), (1, "y", 2, None, True)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_new", [True, False])
 def test_two_writers_of_one_key_do_not_both_open_a_version(tmp_path: Path, is_new: bool) -> None:
     table = DeltaTable(tmp_path / "t")
@@ -253,8 +252,7 @@ def test_assets_keep_versions_once(tmp_path: Path) -> None:
     assert isinstance(lake.fails(people), SchemaMismatchError)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("is_of_manager", [True, False])
 @pytest.mark.parametrize("deletes", [{}, {"full_snapshot": True}, {"delete_marker": "gone"}])
 def test_the_next_asset_loads_all_versions(tmp_path: Path, is_of_manager: bool, deletes: dict[str, Any]) -> None:
@@ -278,7 +276,7 @@ def test_the_next_asset_loads_all_versions(tmp_path: Path, is_of_manager: bool, 
     assert sorted(loaded[1]["is_current"].to_pylist()) == [False, True]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_incremental_asset_moves_its_cursor_though_nothing_changes(tmp_path: Path) -> None:
     source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
 
@@ -364,7 +362,7 @@ DAYS = dg.DailyPartitionsDefinition("2013-01-01", end_date="2013-01-06")
 KEYS = DAYS.get_partition_keys()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("is_full", [True, False])
 def test_each_day_is_a_batch(tmp_path: Path, is_full: bool) -> None:
     """Days in order, one that comes late, one again, and several at once. What a day leaves out has ended."""
@@ -423,7 +421,7 @@ def test_each_day_is_a_batch(tmp_path: Path, is_full: bool) -> None:
 SCHEMA = pa.schema({"id": pa.int64(), "day": pa.string(), "v": pa.string()})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_regions_have_their_own_histories(tmp_path: Path) -> None:
     """Partitions by a key: a snapshot of one ends keys of this one alone, in whatever order they come."""
     lake, now = Lake(tmp_path), [("x", 1, {1: "a", 2: "a"}), ("y", 5, {1: "a"}), ("x", 3, {2: "b"}), ("y", 6, {3: "c"})]

@@ -56,7 +56,7 @@ def test_the_output_may_say_so_and_only_what_there_is() -> None:
         parse_settings({"schema_mode": "replace"}, {}, "append")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["append", "overwrite", "merge", "scd2"])
 @pytest.mark.parametrize(
     "other", [{"n": [2], "v": [1.5], "at": [2]}, {"n": [2], "v": [2], "at": [2], "w": ["x"]}], ids=["double", "column"]

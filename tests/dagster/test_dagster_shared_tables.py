@@ -90,8 +90,7 @@ def _found(lake: Lake) -> list[tuple[str, int]]:
     return sorted((row["who"], row["n"]) for row in lake.rows("s", "t"))
 
 
-@pytest.mark.slow
-@pytest.mark.sampled(6)
+@pytest.mark.long
 @pytest.mark.parametrize("first", KINDS, ids="-".join)
 @pytest.mark.parametrize("second", KINDS, ids="-".join)
 def test_no_writer_of_a_table_loses_the_rows_of_another(

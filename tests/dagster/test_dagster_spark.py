@@ -109,7 +109,7 @@ def test_the_spark_engine_takes_arrow_and_gives_spark(spark: SparkSession, tmp_p
     assert DeltaTable(tmp_path / "doubled").snapshot().scan().to_arrow().num_rows == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_incremental_spark_asset(spark: SparkSession, tmp_path: Path) -> None:
     bronze, silver = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
     bronze.append(spark.createDataFrame([("a", 1), ("b", 2)], "day string, n int"), partition_by=["day"])

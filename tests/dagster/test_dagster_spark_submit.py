@@ -86,7 +86,7 @@ def work(tmp_path: Path) -> Work:
     return Work(tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_commit_is_reported(work: Work) -> None:
     result = work("appends")
     assert result.success
@@ -106,7 +106,7 @@ def test_the_commit_is_reported(work: Work) -> None:
     assert work.num_rows() == 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_program_that_fails_after_its_commit_replaces_its_rows_when_it_runs_again(tmp_path: Path) -> None:
     work = Work(tmp_path, retry_policy=dg.RetryPolicy(max_retries=1))
     result = work("dies")
@@ -117,7 +117,7 @@ def test_a_program_that_fails_after_its_commit_replaces_its_rows_when_it_runs_ag
     assert event.materialization.metadata["delta/outcome"].value == "replaced"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("how", ["nothing", "forgets"])
 def test_a_program_without_the_commit_fails_the_step(work: Work, how: str) -> None:
     result = work(how)
@@ -125,7 +125,7 @@ def test_a_program_without_the_commit_fails_the_step(work: Work, how: str) -> No
     assert "has not committed" in str(result.get_step_failure_events()[0].step_failure_data.error)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_partition_and_metadata_of_the_program(tmp_path: Path) -> None:
     days = dg.StaticPartitionsDefinition(["a b", "c"])
     work = Work(tmp_path, partitions_def=days, backfill_policy=dg.BackfillPolicy.single_run())

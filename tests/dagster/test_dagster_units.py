@@ -131,8 +131,8 @@ def outcomes(result: Any, node: str = "bronze__flights") -> list[str]:
     ("job", "name", "place"),
     [
         (flights_job, "flights_job", ("bronze", "flights")),
-        pytest.param(readings_job, "readings_job", ("readings",), marks=pytest.mark.slow),
-        pytest.param(added_job, "added_job", ("added",), marks=pytest.mark.slow),
+        pytest.param(readings_job, "readings_job", ("readings",), marks=pytest.mark.long),
+        pytest.param(added_job, "added_job", ("added",), marks=pytest.mark.long),
     ],
 )
 def test_a_process_killed_after_its_commit_is_recovered(
@@ -155,7 +155,7 @@ def test_a_process_killed_after_its_commit_is_recovered(
     assert (outcomes(done, node), jobs.runs(*place)) == (["replaced"], [done.run_id])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_step_whose_process_is_killed_is_retried_by_its_run_and_recovered(jobs: Jobs) -> None:
     result = jobs.run(killed_once_job, fault="kill", raise_on_error=True)
     assert result.success
@@ -197,8 +197,8 @@ def test_a_failure_before_the_commit_leaves_nothing_to_replace(jobs: Jobs) -> No
     ("job", "place", "tags"),
     [
         (added_job, ("added",), FIRST),
-        pytest.param(readings_job, ("readings",), {}, marks=pytest.mark.slow),
-        pytest.param(flights_job, ("bronze", "flights"), FIRST, marks=pytest.mark.slow),
+        pytest.param(readings_job, ("readings",), {}, marks=pytest.mark.long),
+        pytest.param(flights_job, ("bronze", "flights"), FIRST, marks=pytest.mark.long),
     ],
 )
 def test_all_steps_of_a_green_run_are_done_again(
@@ -214,7 +214,7 @@ def test_all_steps_of_a_green_run_are_done_again(
     assert jobs.runs(*place) == sorted([other.run_id, again.run_id])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_steps_of_a_green_job_of_ops_are_done_again(jobs: Jobs) -> None:
     green = jobs.run(appended_job)
     again = jobs.again(green, appended_job, everything=True)
@@ -372,7 +372,7 @@ def test_an_incremental_run_done_again_reads_the_same_versions(jobs: Jobs) -> No
     assert jobs.run(followed_job).asset_materializations_for_node("followed") == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_incremental_run_killed_after_its_commit_goes_on_from_its_cursor(jobs: Jobs) -> None:
     source = DeltaTable(jobs.root / "source")
     source.append(pa.table({"v": [1]}))
@@ -382,7 +382,7 @@ def test_an_incremental_run_killed_after_its_commit_goes_on_from_its_cursor(jobs
     assert values(jobs, "one") == [(1, lost.run_id)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_after_one_output_has_failed_both_are_of_one_generation(jobs: Jobs) -> None:
     source = DeltaTable(jobs.root / "source")
     source.append(pa.table({"v": [1]}))
@@ -397,7 +397,7 @@ def test_after_one_output_has_failed_both_are_of_one_generation(jobs: Jobs) -> N
 # Several partitions in one run
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_late_range_leaves_out_the_day_that_is_newer(tmp_path: Path) -> None:
     lake, inner = Lake(tmp_path), list[str]()
 
@@ -514,7 +514,7 @@ class Race:
         return self.results[0], newer
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("write", ["overwrite", "append"])
 def test_a_zombie_that_ends_after_a_newer_run_is_fenced_off(tmp_path: Path, write: str) -> None:
     race = Race(tmp_path, {"partition_expr": "day", "write": write})
@@ -645,7 +645,7 @@ def test_a_context_without_a_run_has_no_attempt() -> None:
         read_run(dg.build_output_context(asset_key=["x"]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_first_writers_of_different_days_at_once(tmp_path: Path) -> None:
     barrier = threading.Barrier(4)
 

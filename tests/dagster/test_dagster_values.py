@@ -306,7 +306,7 @@ def test_categories_of_polars_are_texts(lake: Lake) -> None:
 # An asset that reads itself
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("annotation", [pa.Table, pl.DataFrame, pa.Table | None], ids=str)
 def test_an_asset_that_depends_on_its_last_partition(lake: Lake, annotation: Any) -> None:
     seen: list[Any] = []
@@ -438,7 +438,7 @@ def writer(*key: str, **arguments: Any) -> dg.AssetsDefinition:
     return cast(dg.AssetsDefinition, dg.asset(key=list(key), **arguments)(write))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("one", "other"),
     [
@@ -498,7 +498,7 @@ def op_job(lake: Lake, **out: Any) -> dg.JobDefinition:
     return etl
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("exactly_once", [True, False])
 @pytest.mark.parametrize("key", [("etl", "load", "result"), ("a",)])
 def test_an_op_and_an_asset_share_no_table(tmp_path: Path, key: tuple[str, ...], exactly_once: bool) -> None:
@@ -539,7 +539,7 @@ def test_the_output_of_an_op_is_a_whole(tmp_path: Path) -> None:
     assert seen == [[1, 2], [3]]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_assets_of_other_jobs_and_managers_share_no_table(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     lake.run(writer("a", "t"))
@@ -668,7 +668,7 @@ def test_an_input_does_not_say_where_its_rows_are(lake: Lake, key: str) -> None:
     assert "metadata of the upstream" in str(lake.fails(reads, dg.AssetSpec("t")))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("key", ["schem", "Schema", "partitionexpr", "partition_fromat"])
 def test_a_slip_in_what_says_where_rows_are_is_not_read_over(lake: Lake, key: str) -> None:
     lake.run(writer("t"))

@@ -18,13 +18,11 @@ from tests.demo.readers import DELTALAKE, LOG_REPLAY
 from tests.demo.results import Results
 from tests.demo.source import Landing, Source
 from tests.demo.verification import Verifier
-from tests.share import IS_ALL
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(900)]
 
 DAYS = 14
-# A process takes as long as a test file. `make test-all` has as many as users have.
-PROCESSES = "4" if IS_ALL else "2"
+PROCESSES = "2"
 
 
 @pytest.fixture(scope="module")

@@ -274,7 +274,7 @@ def fill():
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk(tmp_path: Path) -> None:
     said = in_own_filesystem(
         tmp_path / "disk",
@@ -338,7 +338,7 @@ def test_the_next_commit_has_the_name_of_what_is_no_file(root: Path, make: Calla
     assert DeltaTable(root).append(ROWS).version == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_read_only_directory(tmp_path: Path) -> None:
     said = in_own_filesystem(
         tmp_path / "disk",
@@ -361,7 +361,7 @@ def test_a_read_only_directory(tmp_path: Path) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk_under_spark(tmp_path: Path) -> None:
     if shutil.which("java") is None:
         pytest.skip("no Java runtime: Spark cannot start")

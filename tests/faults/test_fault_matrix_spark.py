@@ -55,7 +55,7 @@ def changing_calls(store: FaultStore) -> list[StoreCall]:
     return [call for call in store.calls if call.method in CHANGING]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("verb", VERBS, ids=lambda verb: verb.name)
 def test_nothing_is_lost_doubled_or_half_there(verb: Verb, tmp_path: Path, spark: Any) -> None:
     template = make_templates()[verb.template]

@@ -142,7 +142,7 @@ def test_too_many_row_groups_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
         DeltaTable(table.uri).snapshot().scan().to_arrow()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_few_bytes_that_mark_billions_of_rows_are_refused() -> None:
     every = DeletionVector(BitMap64(range(1 << 40)))
     with pytest.raises(CorruptDeletionVectorError, match="marks"):

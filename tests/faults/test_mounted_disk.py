@@ -16,6 +16,7 @@ import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.errors import DeltaError, StorageError
 from delta_orch.storage import local, local_sync
+from tests.families import family
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64())})
 CALLS = ("open", "scandir", "link")
@@ -60,8 +61,7 @@ def away() -> Iterator[Callable[..., AwayOs]]:
     delta_orch.configure(retry_seconds=None)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("code", PASSING)
+@family("code", PASSING, every=3)
 @pytest.mark.parametrize("name", CALLS)
 def test_it_is_ridden_out(tmp_path: Path, away: Callable[..., AwayOs], name: str, code: int) -> None:
     DeltaTable(tmp_path / "t").append(ROWS)

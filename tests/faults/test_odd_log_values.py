@@ -13,6 +13,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import CorruptLogError, DeltaError, ProtocolViolationError
+from tests.families import family
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "p": ["a", "b", "c"]})
 ODD: list[Any] = [
@@ -38,8 +39,7 @@ ACTS: dict[str, Callable[[DeltaTable], Any]] = {
 }
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("field", [f"{action}.{name}" for action in FIELDS for name in FIELDS[action].split()])
+@family("field", [f"{action}.{name}" for action in FIELDS for name in FIELDS[action].split()], every=5)
 def test_a_field_of_any_type(tmp_path: Path, field: str) -> None:
     action, name = field.split(".")
     root = tmp_path / "t"

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.errors import DeltaError
 from delta_orch.protocol.table_properties import TableProperties
+from tests.families import family
 
 NAMES = [
     *(f.metadata["key"] for f in fields(TableProperties) if f.metadata),
@@ -59,8 +59,7 @@ ACTS: list[Callable[[DeltaTable], Any]] = [
 ]
 
 
-@pytest.mark.sampled(12)
-@pytest.mark.parametrize("name", NAMES)
+@family("name", NAMES, every=12)
 def test_a_property_of_any_value(tmp_path: Path, name: str) -> None:
     healthy, tried = tmp_path / "healthy", tmp_path / "tried"
     DeltaTable(healthy).create(SCHEMA, properties={"delta.enableDeletionVectors": "true"})

@@ -79,7 +79,7 @@ WAYS: dict[str, Attempted] = {
 
 QUICK = [("append", "after"), ("overwrite_partitions", "before")]
 CASES = [
-    pytest.param(way, when, marks=() if (way, when) in QUICK else pytest.mark.slow)
+    pytest.param(way, when, marks=() if (way, when) in QUICK else pytest.mark.long)
     for way in WAYS
     for when in ("before", "after")
 ]

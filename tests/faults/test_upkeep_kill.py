@@ -24,6 +24,7 @@ from delta_orch.protocol.paths import checksum_path
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 from delta_orch.testing import open_table
+from tests.families import family
 from tests.harness.fault_store import FaultStore
 from tests.harness.kill_points import KillingOs
 from tests.harness.results import Snapshot
@@ -113,8 +114,7 @@ def ensure_readable_and_again(store: LogStore, upkeep: Upkeep, before: Any) -> N
     assert append_days(table, read_anew(table), "9").version == before[0] + 1
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
+@family("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name, every=5)
 def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
     counting = FaultStore(new_table())
     before = described(open_table(counting).snapshot())
@@ -131,8 +131,7 @@ def test_killed_at_every_call_of_the_store(upkeep: Upkeep, new_table: Callable[[
             ensure_readable_and_again(store, upkeep, before)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("upkeep", UPKEEP, ids=lambda upkeep: upkeep.name)
 def test_killed_at_every_system_call(upkeep: Upkeep, new_table: Callable[[], LogStore]) -> None:
     counting = KillingOs(None, "before")

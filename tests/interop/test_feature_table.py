@@ -15,6 +15,7 @@ import pytest
 
 from delta_orch import DeltaTable
 from delta_orch.table.registry import FEATURES, find_feature, supported_features
+from tests.families import family
 from tests.harness.feature_tables import MAKE
 from tests.harness.row_multiset import ensure_same_rows
 from tests.interop.reference_client import Reference, ReferenceError
@@ -87,8 +88,7 @@ def _plain(table: pa.Table) -> pa.Table:
     return table.cast(pa.schema([f.with_type(plain.get(str(f.type), f.type)) for f in table.schema]))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", MAKE)
+@family("name", MAKE, every=5)
 def test_deltalake(name: str, path: Path, tmp_path: Path) -> None:
     pytest.importorskip("deltalake", reason="deltalake is not installed")
     table, columns = written(path, name)
@@ -104,8 +104,7 @@ def test_deltalake(name: str, path: Path, tmp_path: Path) -> None:
     ensure_as_told(CELLS[name][4], table, columns, read)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", MAKE)
+@family("name", MAKE, every=5)
 def test_duckdb(name: str, path: Path, duckdb_delta: Any) -> None:
     table, columns = written(path, name)
 

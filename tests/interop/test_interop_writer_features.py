@@ -13,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from delta_orch import DeltaTable
+from tests.families import family
 from tests.harness.row_deletion import delete_rows
 
 deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
@@ -138,8 +139,7 @@ def through_deltalake(path: Path, output: Path) -> list[tuple[str, int]]:
     return sorted(zip(read["day"].to_pylist(), read["id"].to_pylist(), strict=True))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("checkpointed", [False, True], ids=["commits", "checkpoint"])
+@family("checkpointed", [False, True], ids=["commits", "checkpoint"], every=2)
 def test_both_referees_read_the_same_rows(
     written: DeltaTable, tmp_path: Path, duckdb_delta: Any, checkpointed: bool
 ) -> None:

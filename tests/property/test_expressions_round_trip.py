@@ -28,7 +28,6 @@ from delta_orch.protocol.types import (
     DecimalType,
 )
 from tests.property.expression_samples import SCHEMA
-from tests.share import examples
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 CONSTANTS: dict[DataType, st.SearchStrategy[Any]] = {
@@ -97,14 +96,14 @@ PREDICATES = st.recursive(
 )
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 @given(PREDICATES)
 def test_printed_and_read_again(predicate: Expression) -> None:
     resolved = resolve_expression(predicate, SCHEMA)
     assert resolve_expression(parse_expression(to_spark_sql(resolved)), SCHEMA) == resolved
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 @given(TEXTS)
 @example("\\")
 @example("'")

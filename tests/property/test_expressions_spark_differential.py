@@ -91,8 +91,7 @@ def check(spark: Any, rows: pa.Table, texts: Sequence[str]) -> None:
         assert resolve_expression(expression, SCHEMA) == expression
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["b", "i", "l", "f", "x", "d5", "d38", "S", "bin", "bo", "day", "ts", "n"])
 def test_comparisons_with_every_constant(spark: Any, frame: Any, rows: pa.Table, column: str) -> None:
     operators = [o for o in OPERATORS if o not in ("==", "<>")]

@@ -11,7 +11,7 @@ from delta_orch.errors import DeltaError
 from tests.harness.fuzz.arguments import Table, calls, functions, run_many
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_wrong_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Some values are locations.
     monkeypatch.chdir(tmp_path)
@@ -20,7 +20,7 @@ def test_wrong_arguments(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not failures
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_every_public_function_is_called() -> None:
     called = {(call.place, call.method) for call in calls(Table())}
     for expected in (

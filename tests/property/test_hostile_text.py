@@ -29,7 +29,7 @@ def is_plain(shown: str) -> bool:
     return all(c.isprintable() or c == "\n" for c in shown) and not re.search(f"^{FORGED}", shown, re.MULTILINE)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(TEXTS, TEXTS, TEXTS)
 def test_a_message_is_one_line(problem: str, cause: str, remedy: str) -> None:
     error = DeltaError(problem, cause=cause, remedy=remedy)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from delta_orch.engines.conform import conform_batch, conform_column
 from delta_orch.engines.file_lookup import NamePositions
 from delta_orch.errors import SchemaMismatchError
-from tests.share import examples
 
 LEAVES = [
     (pa.int32(), pa.int64(), st.integers(-(2**31), 2**31 - 1)),
@@ -54,7 +53,7 @@ def arrays(draw: st.DrawFn) -> tuple[pa.Array, pa.DataType]:
     return array.slice(start, draw(st.integers(0, len(array) - start))), target
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(arrays())
 def test_values_survive(case: tuple[pa.Array, pa.DataType]) -> None:
     array, target = case

@@ -19,6 +19,7 @@ from delta_orch.engines.local.sql_operators import OPERATIONS
 from delta_orch.errors import InvalidExpressionError, UnsupportedExpressionError
 from delta_orch.expressions.parse import parse_row_value
 from delta_orch.protocol.schema import parse_schema, serialize_schema
+from tests.families import family
 from tests.property.expression_samples import SCHEMA, sample_table
 
 pytestmark = pytest.mark.spark
@@ -304,9 +305,10 @@ def test_every_rule_has_its_expressions() -> None:
     assert {name for name in named if not re.search(rf"\b{name}\(", texts)} == set()
 
 
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize(
-    ("table", "texts"), [("v", CONVERSIONS), *(("t", _ALL[start : start + 60]) for start in range(0, len(_ALL), 60))]
+@family(
+    ("table", "texts"),
+    [("v", CONVERSIONS), *(("t", _ALL[start : start + 60]) for start in range(0, len(_ALL), 60))],
+    every=2,
 )
 def test_scalar(spark: Any, relations: dict[str, Any], table: str, texts: list[str]) -> None:
     query = f"SELECT {', '.join(f'{text} AS c{i}' for i, text in enumerate(texts))} FROM {table}"

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import ConflictError
 from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader, partitions_as_predicate
-from tests.share import examples
 
 DAYS = ("a", "b", "c", None)
 STEPS = st.one_of(
@@ -105,7 +104,7 @@ def reader(source: DeltaTable, target: DeltaTable, bootstrap: str) -> Incrementa
     return IncrementalReader(DeltaTable(source.uri), DeltaTable(target.uri), bootstrap=bootstrap)  # type: ignore[arg-type]
 
 
-@settings(max_examples=examples(25), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=3, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, max_size=14), st.booleans(), st.sampled_from(["snapshot", "changes"]))
 def test_the_target_ends_as_the_source(story: list[tuple[str, object]], by_changes: bool, bootstrap: str) -> None:
     with tempfile.TemporaryDirectory() as folder:
@@ -118,7 +117,7 @@ VALUES = st.tuples(
 )
 
 
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(st.sets(VALUES, min_size=1, max_size=6), st.data())
 def test_a_predicate_of_partitions_is_exact(values: set[tuple[str | None, date | None]], data: st.DataObject) -> None:
     chosen = data.draw(st.sets(st.sampled_from(sorted(values, key=repr))))

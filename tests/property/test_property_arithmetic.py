@@ -16,7 +16,6 @@ from delta_orch.expressions.nodes import Cast, Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.protocol.arrow_building import schema_from_arrow, type_to_arrow
 from delta_orch.protocol.types import BYTE, DOUBLE, INTEGER, LONG
-from tests.share import examples
 
 NUMBERS = pa.struct([("b", pa.int8()), ("s", pa.int16()), ("i", pa.int32()), ("l", pa.int64()), ("d", pa.float64())])
 ROWS = pa.schema([*NUMBERS, pa.field("in", NUMBERS), pa.field("f", pa.float32()), pa.field("t", pa.string())])
@@ -59,9 +58,9 @@ def _or_refusal(expression: Expression, batch: pa.RecordBatch, *, in_arrow: bool
     return repr(conform_column(values, type_to_arrow(kind), lossless=True, path="c").to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @given(st.tuples(TREES, st.sampled_from("+-*"), TREES).map(" ".join), MADE, st.sampled_from([None, LONG, DOUBLE]))
-@settings(max_examples=examples(800), deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_arrow_computes_what_duckdb_does(text: str, rows: list[dict[str, object]], target: object) -> None:
     expression: Expression = parse_expression(text)
     if target in (LONG, DOUBLE):

@@ -18,7 +18,6 @@ from delta_orch import DeltaTable
 from delta_orch.expressions.from_arrow import translate_arrow_expression
 from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.protocol.arrow_building import schema_from_arrow
-from tests.share import examples
 
 SCHEMA = pa.schema(
     [
@@ -123,7 +122,7 @@ def answers(expression: pc.Expression) -> list[bool | None]:
     return got
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(EXPRESSIONS)
 def test_a_translation_answers_as_the_expression(expression: pc.Expression) -> None:
     translation = translate_arrow_expression(expression, TABLE_SCHEMA)
@@ -175,7 +174,7 @@ def test_pruned_scans_and_data_sets_return_what_arrow_filters(tmp_path_factory: 
     plain = ds.dataset(dataset.files, schema=dataset.schema, filesystem=dataset.filesystem)
     opened: set[int] = set()
 
-    @settings(max_examples=examples(60), deadline=None)
+    @settings(max_examples=7, deadline=None)
     @given(EXPRESSIONS)
     def check(expression: pc.Expression) -> None:
         def numbers(rows: Any, **options: Any) -> list[int]:

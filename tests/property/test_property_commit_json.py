@@ -14,7 +14,6 @@ from delta_orch.log.files.commit_json import json_parameters, serialize_adds, se
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.protocol.action_json import serialize_action
 from delta_orch.protocol.actions import Add, DeletionVectorDescriptor, Remove
-from tests.share import examples
 
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 TEXT_OR_NONE = st.none() | TEXT
@@ -77,7 +76,7 @@ def lines(data: bytes) -> list[Any]:
     return [orjson.loads(line) for line in data.split(b"\n")[:-1]]
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 @given(st.lists(ADDS, max_size=5), st.integers(0, 5))
 def test_adds(adds: list[Add], start: int) -> None:
     # A slice of a table keeps its parent's buffers: offsets must be honoured everywhere.
@@ -87,7 +86,7 @@ def test_adds(adds: list[Add], start: int) -> None:
     assert serialize_adds(pa.concat_tables([table] * 9)) == serialize_adds(table) * 9
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(st.lists(ADDS, max_size=5), st.booleans())
 def test_removes(adds: list[Add], data_change: bool) -> None:
     written = lines(serialize_removes(as_table(adds), deletion_timestamp_ms=17, data_change=data_change))
@@ -109,7 +108,7 @@ def test_removes(adds: list[Add], data_change: bool) -> None:
     assert written == [orjson.loads(serialize_action(remove)) for remove in expected]
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(ADDS, min_size=2, max_size=4))
 def test_columns_that_may_be_missing_count_as_null(adds: list[Add]) -> None:
     table = as_table(adds).select(["path", "partition_values", "size", "modification_time"])

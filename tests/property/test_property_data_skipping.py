@@ -44,7 +44,6 @@ from delta_orch.protocol.types import (
     StructField,
     StructType,
 )
-from tests.share import examples
 
 EPOCH = datetime(2020, 1, 1, tzinfo=UTC)
 LONG_TEXT = "x" * 31
@@ -260,7 +259,7 @@ def _table(files: list[Any]) -> pa.Table:
     )
 
 
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=50, deadline=None)
 @given(st.lists(FILES, max_size=5), ALL_PREDICATES, st.sampled_from([0, 64]))
 def test_no_file_with_a_matching_row_is_skipped(files: list[Any], where: Expression, few: int) -> None:
     with patch.object(file_statistics, "_FEW_FILES", few):
@@ -276,7 +275,7 @@ def test_no_file_with_a_matching_row_is_skipped(files: list[Any], where: Express
         assert may or not every
 
 
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 @given(st.lists(FILES, max_size=5), PARTITION_PREDICATES)
 def test_partition_values_decide_exactly(files: list[Any], where: Expression) -> None:
     match = match_files(_table(files), where, SCHEMA, PARTITION_COLUMNS)
@@ -285,7 +284,7 @@ def test_partition_values_decide_exactly(files: list[Any], where: Expression) ->
     assert match.all_match.to_pylist() == expected
 
 
-@settings(max_examples=examples(50), deadline=None)
+@settings(max_examples=6, deadline=None)
 @given(st.lists(FILES, min_size=1, max_size=5), PARTITION_PREDICATES)
 def test_files_without_partition_values_may_hold_anything(files: list[Any], where: Expression) -> None:
     table = _table(files)

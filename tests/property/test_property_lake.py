@@ -18,7 +18,7 @@ def test_tables_are_as_the_model_says(tmp_path: Path, seed: int) -> None:
     assert sum(text.isdigit() for text in told) > 4
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_tables_written_on_spark_are_as_the_model_says(spark: Any, tmp_path: Path) -> None:
     from delta_orch.engines.spark.engine import SparkEngine

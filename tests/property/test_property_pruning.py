@@ -27,7 +27,6 @@ from tests.property.test_property_data_skipping import (
     _evaluate,
     _statistics,
 )
-from tests.share import examples
 
 _NAMES = itertools.count()
 PROTOCOL = Protocol(3, 7, ("timestampNtz",), ("timestampNtz", "appendOnly", "invariants"))
@@ -57,7 +56,7 @@ def _table(files: list[Any], in_checkpoint: int, *, as_json: bool, as_struct: bo
     return log
 
 
-@settings(max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(FILES, min_size=1, max_size=5), st.integers(0, 5), ALL_PREDICATES, st.booleans(), st.booleans())
 def test_no_file_with_a_matching_row_is_pruned(
     files: list[Any], in_checkpoint: int, where: Expression, as_json: bool, as_struct: bool

@@ -27,7 +27,6 @@ from tests.harness.log_builder import LogBuilder
 from tests.harness.log_model import LogModel, one_spelling
 from tests.harness.results import Snapshot
 from tests.harness.table_builder import read_anew
-from tests.share import examples
 
 _NAMES = itertools.count()
 
@@ -238,7 +237,7 @@ def _remove_row(r: Remove) -> dict[str, Any]:
     return {**{name: getattr(r, name) for name in names}, **_vector_row(r)}
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(HISTORIES, st.booleans(), st.booleans())
 def test_replay_equals_the_model_and_advance_equals_fresh(
     history: list[tuple[list[Action], str | None]], use_between: bool, clean_up: bool
@@ -263,7 +262,7 @@ def test_replay_equals_the_model_and_advance_equals_fresh(
     assert _described(fresh) == _described(advanced) == _expected(builder.model(), version)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(HISTORIES)
 def test_every_version_can_be_loaded(history: list[tuple[list[Action], str | None]]) -> None:
     builder = LogBuilder(MemoryStore(f"versions-{next(_NAMES)}"))
@@ -277,7 +276,7 @@ def test_every_version_can_be_loaded(history: list[tuple[list[Action], str | Non
         assert _described(table.snapshot(version)) == _expected(builder.model(version), version)
 
 
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(CROWDED_HISTORIES, COMPACTIONS, st.booleans())
 def test_any_mix_of_checkpoints_and_compactions_says_what_the_commits_say(
     history: list[tuple[list[Action], str | None]], compactions: list[tuple[int, int, str]], clean_up: bool

@@ -98,7 +98,7 @@ def _texts(rows: pa.Table) -> list[str]:
     return sorted(map(repr, rows.to_pylist()))  # NaN is not equal to itself
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", list(ColumnMappingMode), ids=str)
 def test_no_row_is_lost_with_a_row_group(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: ColumnMappingMode

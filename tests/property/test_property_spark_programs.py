@@ -10,7 +10,7 @@ import pytest
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("which", "seed"), [("spark", 1), ("spark_connect", 2)])
 def test_programs_over_tables_and_over_plain_rows(
     request: pytest.FixtureRequest, tmp_path: Path, which: str, seed: int

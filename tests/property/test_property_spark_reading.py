@@ -37,11 +37,11 @@ from delta_orch.protocol.types import (
     StructType,
 )
 from delta_orch.table.column_mapping import assign_column_mapping, physical_name
+from tests.families import family
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 from tests.property.expression_samples import random_predicates
 from tests.property.random_tables import random_table
-from tests.share import examples
 
 pytestmark = pytest.mark.spark
 
@@ -66,7 +66,7 @@ class KeptFiles:
         monkeypatch.setattr(PushedFilters, "kept", counted)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [200])
 def test_a_users_filter_gives_what_the_scans_predicate_gives(
     session: Any, tmp_path: Path, seed: int, monkeypatch: pytest.MonkeyPatch
@@ -76,7 +76,7 @@ def test_a_users_filter_gives_what_the_scans_predicate_gives(
     kept = KeptFiles(monkeypatch)
     frame = snapshot.scan().to_relation(engine)
     compared = 0
-    for number, text in enumerate(random_predicates(seed, examples(12, least=6))):
+    for number, text in enumerate(random_predicates(seed, 6)):
         predicate = f"({text}) AND id >= {5 * number}" if number % 2 else text
         try:
             expected = snapshot.scan(["id"], predicate).to_arrow()
@@ -234,7 +234,7 @@ def check_widened(session: Any, root: Path, seed: int) -> None:
     engine, snapshot = spark_engine(session), widened_table(root, seed).snapshot()
     frame = snapshot.scan(row_tracking=True).to_relation(engine)
     ensure_same_rows(engine.to_arrow(frame), snapshot.scan(row_tracking=True).to_arrow())
-    for text in draw.sample(PREDICATES, examples(5, least=2)):
+    for text in draw.sample(PREDICATES, 2):
         predicate = text.format(i=draw.choice([0, 3, 5, 2**31 - 1]), small=draw.randrange(4))
         scan = snapshot.scan(draw.choice([None, ["i", "st", "p"], ["st.f"]]), predicate, row_tracking=True)
         expected = scan.to_arrow()
@@ -250,7 +250,6 @@ def check_widened(session: Any, root: Path, seed: int) -> None:
     ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(2))
+@family("seed", range(2), every=2)
 def test_widened_types_and_tracked_rows(session: Any, tmp_path: Path, seed: int) -> None:
     check_widened(session, tmp_path / "t", seed)

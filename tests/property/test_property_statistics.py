@@ -20,7 +20,6 @@ from delta_orch.engines.base import Engine, WriteSpec
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.storage.open import open_store
-from tests.share import examples
 
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 TEXT = st.one_of(
@@ -113,7 +112,7 @@ def at(tree: Any, path: tuple[str, ...]) -> Any:
 
 
 @settings(
-    max_examples=examples(40),
+    max_examples=5,
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

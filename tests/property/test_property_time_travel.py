@@ -16,7 +16,6 @@ from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.memory import FILES, MemoryStore
 from delta_orch.testing import open_table
 from tests.harness.log_builder import LogBuilder
-from tests.share import examples
 
 _NAMES = itertools.count()
 SCHEMA = '{"type":"struct","fields":[]}'
@@ -63,7 +62,7 @@ def _at(ms: int) -> datetime:
     return datetime.fromtimestamp(0, UTC) + timedelta(milliseconds=ms)
 
 
-@settings(max_examples=examples(80), deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(st.data())
 def test_times_and_versions(data: st.DataObject) -> None:
     file_times = data.draw(st.lists(st.integers(0, 40), min_size=1, max_size=9))

@@ -17,7 +17,6 @@ from delta_orch import DeltaTable
 from delta_orch.table.row_tracking import parse_high_water_mark
 from tests.harness.row_deletion import marked_rows, replace_vectors, write_vectors
 from tests.harness.table_builder import begin
-from tests.share import examples
 
 PROPERTIES = {
     "delta.enableDeletionVectors": "true",
@@ -150,5 +149,5 @@ class TrackedRows(RuleBasedStateMachine):
         assert fresh.fsck(check_files=True).ok
 
 
-TrackedRows.TestCase.settings = settings(max_examples=examples(12), stateful_step_count=14, deadline=None)
+TrackedRows.TestCase.settings = settings(max_examples=3, stateful_step_count=14, deadline=None)
 TestTrackedRows = TrackedRows.TestCase

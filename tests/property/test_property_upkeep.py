@@ -34,7 +34,6 @@ from delta_orch.storage.memory import FILES, MemoryStore
 from delta_orch.verbs.log_files import compact_log
 from tests.harness.log_builder import LogBuilder
 from tests.harness.log_model import LogModel, one_spelling
-from tests.share import examples
 
 _NAMES = itertools.count()
 _DAY_MS = 86_400_000
@@ -171,9 +170,9 @@ def _expected(model: LogModel) -> dict[str, Any]:
     }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("parsed", [False, True], ids=["json statistics", "parsed statistics too"])
-@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=5, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(HISTORIES)
 def test_upkeep_changes_nothing(parsed: bool, history: list[tuple[list[Action], str | None, bool]]) -> None:
     store = MemoryStore(f"upkeep-{next(_NAMES)}")

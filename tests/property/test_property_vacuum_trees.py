@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from delta_orch import DeltaTable
 from delta_orch.protocol.paths import encode_path
 from tests.handmade import HandmadeTable
-from tests.share import examples
 
 NAMES = st.sampled_from(
     [
@@ -128,7 +127,7 @@ class Tree:
         return found
 
 
-@settings(max_examples=examples(60), deadline=None)
+@settings(max_examples=7, deadline=None)
 @given(steps=STEPS)
 def test_vacuum_deletes_its_own_garbage_only(steps: list[tuple[str, str, int, int]]) -> None:
     with tempfile.TemporaryDirectory() as base:

@@ -16,7 +16,6 @@ from delta_orch import DeltaTable, TxnId
 from delta_orch.expressions.nodes import Expression
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.log.write.commit_options import CommitResult
-from tests.share import examples
 
 DAYS = ("a", "b", "c%/d", None)
 Row = tuple[str | None, int]
@@ -184,5 +183,5 @@ def files(table: DeltaTable) -> set[tuple[str, int]]:
     return set(zip(listed.column("path").to_pylist(), listed.column("size").to_pylist(), strict=True))
 
 
-Verbs.TestCase.settings = settings(max_examples=examples(30), stateful_step_count=25, deadline=None)
+Verbs.TestCase.settings = settings(max_examples=3, stateful_step_count=25, deadline=None)
 TestVerbs = Verbs.TestCase

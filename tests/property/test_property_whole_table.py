@@ -13,7 +13,6 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from delta_orch.errors import ConstraintViolationError, InvalidRequestError
 from tests.property.whole_table import MORE, WholeTable, pairs
-from tests.share import examples
 
 RENAMED = "umbenannt"
 DROPPABLE = [
@@ -139,6 +138,6 @@ class WholeDefinition(WholeTable):
 
 
 WholeDefinition.TestCase.settings = settings(
-    max_examples=examples(10) * int(os.environ.get("DELTA_ORCH_EXAMPLES", "1")), stateful_step_count=20, deadline=None
+    max_examples=3 * int(os.environ.get("DELTA_ORCH_EXAMPLES", "1")), stateful_step_count=20, deadline=None
 )
 TestWholeTable = WholeDefinition.TestCase

@@ -51,7 +51,7 @@ def comparable(value: Any) -> Any:
     return value
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_generated_columns(spark: Any, table: pa.Table, tmp_path: Path) -> None:
     engine = SparkEngine(spark)
     source = engine.relation(table)

@@ -25,6 +25,7 @@ from delta_orch.expressions.to_arrow import arrow_predicate
 from delta_orch.expressions.tree import is_opaque
 from delta_orch.log.read.skipping.data_skipping import match_files
 from delta_orch.storage.open import open_store
+from tests.families import family
 from tests.property.expression_samples import SCHEMA, constants_of, random_predicates, sample_table
 
 PARTITIONINGS: list[tuple[str, ...]] = [(), ("day",), ("bo", "S"), ("ts", "d5"), ("x", "b"), ("n", "f", "bin")]
@@ -49,8 +50,7 @@ def answered(rows: pa.Table, part: int) -> Iterator[tuple[str, Expression, list[
             yield text, where, arrow_predicate(where, SCHEMA)(rows).to_pylist()
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("partition_by", PARTITIONINGS, ids=["-".join(p) or "none" for p in PARTITIONINGS])
+@family("partition_by", PARTITIONINGS, ids=["-".join(p) or "none" for p in PARTITIONINGS], every=5)
 def test_planning_agrees_with_rows(tmp_path: Path, partition_by: tuple[str, ...]) -> None:
     store = open_store(tmp_path)
     # Binary values that are not UTF-8 cannot be partition values.
@@ -77,7 +77,7 @@ def test_planning_agrees_with_rows(tmp_path: Path, partition_by: tuple[str, ...]
     assert whole > 0 or not partition_by
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("by_others", [False, True], ids=["ours", "pyarrow's"])
 def test_a_data_set_of_a_condition_has_the_rows_of_a_scan(tmp_path: Path, by_others: bool) -> None:
     """The bounds that pyarrow itself writes into files leave out NaN."""

@@ -20,7 +20,6 @@ from delta_orch.protocol.variant.reconstruct import reconstruct_variant
 from delta_orch.protocol.variant.variant import Variant
 from delta_orch.variant import variant_to_json, variant_to_python
 from tests.property.variant_samples import NAMES
-from tests.share import examples
 
 spark_types = pytest.importorskip("pyspark.sql.types", reason="pyspark is not installed")
 VariantVal = spark_types.VariantVal
@@ -44,7 +43,7 @@ KNOWN = st.recursive(
 
 
 @given(KNOWN)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 def test_pyspark_reads_what_we_encode(value: Any) -> None:
     variant = encode_variant(value)
     theirs = VariantVal(variant.value, variant.metadata)
@@ -63,7 +62,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS)
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 def test_we_read_what_pyspark_parses(document: Any) -> None:
     text = json.dumps(document)
     theirs = VariantVal.parseJson(text)
@@ -160,7 +159,7 @@ SPARK_SHREDDING = (
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("schema", [SPARK_SHREDDING, "id string, unused int", "nested struct<list array<int>>"])
 def test_we_read_what_spark_shreds(spark: Any, tmp_path: Path, schema: Any) -> None:

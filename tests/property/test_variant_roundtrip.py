@@ -33,20 +33,19 @@ from tests.property.variant_samples import (
     tree_of,
     variant_of,
 )
-from tests.share import examples
 
 COLUMNS = st.lists(st.none() | COLUMN_TREES, max_size=8)
 
 
 @given(TREES)
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_values_survive_encoding_with_their_types(tree: Any) -> None:
     assert tree_of(variant_of(tree)) == comparable(tree)
     assert tree_of(encode_variant(tree)) == comparable(tree)
 
 
 @given(TREES)
-@settings(max_examples=examples(200), deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_decoded_values_encode_to_the_same_values(tree: Any) -> None:
     value = variant_of(tree).to_python()
     again = encode_variant(value)
@@ -64,14 +63,14 @@ def test_decoded_values_encode_to_the_same_values(tree: Any) -> None:
         max_leaves=15,
     )
 )
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 def test_json_survives(document: Any) -> None:
     text = json.dumps(document)
     assert json.loads(parse_json(text).to_json()) == document
 
 
 @given(COLUMNS, SHAPES, st.booleans())
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_shredded_columns_are_reconstructed(trees: Any, group: Group, common_names: bool) -> None:
     column = shredded_array(trees, group, common_names)
     variants = reconstruct_variant(column)
@@ -97,7 +96,7 @@ PATHS = st.lists(st.sampled_from(["a", "b", "é", "zz", "unused", 0, 1]), max_si
 
 
 @given(COLUMNS, SHAPES, PATHS)
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_extracted_variants_are_what_stands_at_the_path(trees: Any, group: Group, path: Any) -> None:
     expected = [MISSING if tree is None else at(tree, path) for tree in trees]
     wanted = [None if tree is MISSING else comparable(tree) for tree in expected]
@@ -123,7 +122,7 @@ TARGETS = {
 
 
 @given(st.lists(st.none() | SCALARS | COLUMN_TREES, max_size=8), SHAPES, st.sampled_from(list(TARGETS)), PATHS)
-@settings(max_examples=examples(600), deadline=None)
+@settings(max_examples=75, deadline=None)
 def test_extracted_primitives_are_what_stands_at_the_path(trees: Any, group: Group, target: Any, path: Any) -> None:
     found = [MISSING if tree is None else at(tree, path) for tree in trees]
     exact = pa.types.is_int64(target) or pa.types.is_string(target) or pa.types.is_timestamp(target)
@@ -154,7 +153,7 @@ def plain(values: Any) -> Any:
 
 
 @given(COLUMNS, SHAPES)
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=18, deadline=None)
 def test_json_and_python_columns(trees: Any, group: Group) -> None:
     column = shredded_array(trees, group, True)
     marker = object()
@@ -197,7 +196,7 @@ def survive(metadata: bytes, value: bytes) -> None:
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 def test_random_bytes(metadata: bytes, value: bytes) -> None:
     survive(metadata, value)
 
@@ -206,13 +205,13 @@ VALID_METADATA = st.sampled_from([b"\x01\x00\x00", variant_of({"a": [], "b": [],
 
 
 @given(VALID_METADATA, st.binary(max_size=80))
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=62, deadline=None)
 def test_random_values(metadata: bytes, value: bytes) -> None:
     survive(metadata, value)
 
 
 @given(TREES, st.data())
-@settings(max_examples=examples(500), deadline=None)
+@settings(max_examples=62, deadline=None)
 def test_damaged_variants(tree: Any, data: Any) -> None:
     variant = variant_of(tree)
     parts = [bytearray(variant.metadata), bytearray(variant.value)]
@@ -232,7 +231,7 @@ def test_damaged_variants(tree: Any, data: Any) -> None:
 
 
 @given(TREES, st.data())
-@settings(max_examples=examples(400), deadline=None)
+@settings(max_examples=50, deadline=None)
 def test_columns_and_single_values_agree_on_damage(tree: Any, data: Any) -> None:
     """The two decoders, one value at a time and column-wise, take the same bytes for valid, and for the same value."""
     variant = variant_of(tree)
@@ -253,7 +252,7 @@ def test_columns_and_single_values_agree_on_damage(tree: Any, data: Any) -> None
 
 
 @given(COLUMNS, SHAPES, st.data())
-@settings(max_examples=examples(300), deadline=None)
+@settings(max_examples=37, deadline=None)
 def test_damaged_shredded_columns(trees: Any, group: Group, data: Any) -> None:
     """Bytes of any buffer of values or metadata are changed; the typed columns stay what a Parquet reader checked."""
     column = shredded_array(trees, group, True)

@@ -13,7 +13,6 @@ from delta_orch.protocol.variant.shred import SHREDDED, ShreddingPlan, plan_shre
 from delta_orch.protocol.variant.shredding import TypedObject, parse_variant_type
 from delta_orch.variant import variant_to_json, variants_to_arrow
 from tests.property.variant_samples import COLUMN_TREES, NAMES, SCALARS, variant_of
-from tests.share import examples
 
 KINDS = list(SHREDDED)
 OBJECTS = st.dictionaries(NAMES, SCALARS | COLUMN_TREES, max_size=5)
@@ -53,7 +52,7 @@ def ensure_valid(shredded: pa.StructArray, plan: ShreddingPlan) -> None:
             assert field["value"] is None or field["typed_value"] is None
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(COLUMNS)
 def test_as_the_sample_says(trees: list[Any]) -> None:
     column = column_of(trees)
@@ -62,7 +61,7 @@ def test_as_the_sample_says(trees: list[Any]) -> None:
         ensure_survives(column, plan)
 
 
-@settings(max_examples=examples(150), deadline=None)
+@settings(max_examples=18, deadline=None)
 @given(COLUMNS, PLANS)
 def test_as_any_other_sample_would_have_said(trees: list[Any], plan: ShreddingPlan) -> None:
     ensure_survives(column_of(trees), plan)

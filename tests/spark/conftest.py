@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
-from zlib import crc32
 
 import pytest
 
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.engines.spark.portable import PortableHost
-from tests.share import IS_ALL
 from tests.spark.spark_files import Files
 
 HERE = Path(__file__).parent
@@ -39,28 +37,7 @@ _SINCE_4_1 = {
 """Tests of what Spark 4.0 has not, with what it does instead. They fail there, and must say so when they do not."""
 
 
-_ON_EVERY_SESSION = ("test_spark_requests.py", "test_spark_reading_traps.py", "test_spark_sessions.py")
-"""Modules about what each kind of session does in a way of its own."""
-
-
-def _is_of_another(item: pytest.Item) -> bool:
-    """Whether a share leaves this case to another test, or another session.
-
-    It has each test on the JVM's path. Half of the tests it has on the portable one, too, which is the same code over
-    Connect and in a classic session: a fourth in either.
-    """
-    engine = item.callspec.params.get("engine") if isinstance(item, pytest.Function) and "[" in item.name else None
-    if engine not in ("connect", "portable") or item.get_closest_marker("sampled") is not None:
-        return False
-    chosen = ("connect", "portable", None, None)[crc32(item.nodeid.replace(engine, "", 1).encode()) % 4]
-    return engine != chosen and item.path.parent == HERE and item.path.name not in _ON_EVERY_SESSION
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not IS_ALL and not any("[" in argument for argument in config.args):
-        left_out = [item for item in items if _is_of_another(item)]
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in set(left_out)]
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     try:
         from pyspark import __version__ as version
     except ImportError:
@@ -79,8 +56,15 @@ def portable_engine(spark: Any) -> SparkEngine:
     return engine
 
 
-@pytest.fixture(params=["classic", "connect", "portable"])
+@pytest.fixture(
+    params=[
+        "classic",
+        pytest.param("connect", marks=pytest.mark.long),
+        pytest.param("portable", marks=pytest.mark.long),
+    ]
+)
 def engine(request: pytest.FixtureRequest) -> SparkEngine:
+    """`make test` has each test on the classic session, and those that are marked `on_every_session` on all."""
     if request.param == "portable":
         answer: SparkEngine = request.getfixturevalue("portable_engine")
         return answer

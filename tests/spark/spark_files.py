@@ -17,6 +17,7 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 
 SPARK_RELEASE = tuple(map(int, version("pyspark").split(".")[:2]))
+on_every_session = pytest.mark.parametrize("engine", ["classic", "connect", "portable"], indirect=True)
 needs_streams = pytest.mark.skipif(SPARK_RELEASE < (4, 2), reason="Python sources of streams need Spark 4.2")
 
 

@@ -73,8 +73,7 @@ def ensure_same(engine: SparkEngine, scan: Scan) -> None:
     ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("name", FILTERS)
 def test_spark_keeps_what_arrow_keeps(engine: SparkEngine, table: DeltaTable, name: str) -> None:
     scan = table.snapshot().scan(where=FILTERS[name])
@@ -110,7 +109,7 @@ def test_the_columns_an_expression_needs() -> None:
     assert names(FILTERS["constant"]) == ["id"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_releases_of_spark_without_arrow_functions(
     engine: SparkEngine, table: DeltaTable, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -128,7 +127,7 @@ def test_columns_by_position_cannot_travel(engine: SparkEngine, table: DeltaTabl
     assert "match_like" in raised.value.context["expression"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_over_deletion_vectors_and_row_tracking(engine: SparkEngine, tmp_path: Path) -> None:
     from tests.handmade import inline_vector
 

@@ -12,6 +12,7 @@ import pytest
 from delta_orch import DeltaTable
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.protocol.types import INTEGER, LONG, STRING, DataType, StructField, StructType
+from tests.families import family
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
 
@@ -102,8 +103,7 @@ _TABLES: dict[str, tuple[Callable[[HandmadeTable], None], dict[str, Any], int]] 
 }
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("name", list(_TABLES))
+@family("name", list(_TABLES), every=5)
 def test_spark_reads_the_changes_the_local_engine_reads(engine: SparkEngine, tmp_path: Path, name: str) -> None:
     make, asked, num_rows = _TABLES[name]
     made = HandmadeTable(tmp_path / "t")

@@ -14,7 +14,7 @@ from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.protocol.arrow_building import schema_from_arrow
 from delta_orch.protocol.types import INTEGER, LONG, STRING, ArrayType, MapType, StructField, StructType
-from tests.spark.spark_files import Files, rows_of
+from tests.spark.spark_files import Files, on_every_session, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -31,7 +31,7 @@ def table(*rows: tuple[Any, ...]) -> pa.Table:
     return pa.table({n: pa.array([r[i] for r in rows], kinds[i]) for i, n in enumerate(names)})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_check_on_any_column_runs_even_where_no_other_use_of_it_is_made(engine: SparkEngine, files: Files) -> None:
     rows = table((1, "a", "d1"), (2, "b", "d2"))
     for text in ("id < 2", "name = 'a'", "day = 'd1'", "length(name) + id < 3"):
@@ -48,7 +48,7 @@ def test_null_counts_as_violated(engine: SparkEngine, files: Files) -> None:
     assert caught.value.context["row"]["id"] is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_holds_is_written(engine: SparkEngine, files: Files) -> None:
     rows = table((1, "a", "d1"), (2, "it's \\ \"", "d1"))
     checks = (check("day = 'd1'"), check("id BETWEEN 1 AND 2", name="range"), check("name <> '{}\\''", name="odd"))
@@ -56,6 +56,7 @@ def test_what_holds_is_written(engine: SparkEngine, files: Files) -> None:
     assert rows_of(engine.to_arrow(files.scan(engine, adds, schema, ("day",))), "id") == rows.to_pylist()
 
 
+@on_every_session
 def test_the_check_that_failed_is_named_among_many(engine: SparkEngine, files: Files) -> None:
     checks = tuple(check(f"id <> {i}", name=f"not {i}") for i in range(12))
     with pytest.raises(ConstraintViolationError) as caught:
@@ -109,8 +110,7 @@ ARROW = pa.schema(
 )
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("change", "column"),
     [
@@ -141,7 +141,7 @@ def test_not_null_counts_only_in_arrays_and_maps_that_are_there(engine: SparkEng
     assert rows_of(result, "id") == rows.to_pylist()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_violation_leaves_nothing_that_could_be_committed(engine: SparkEngine, files: Files) -> None:
     before = engine.host.session.conf.get("spark.sql.session.timeZone")
     with pytest.raises(ConstraintViolationError):

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1900)]
+pytestmark = [pytest.mark.spark, pytest.mark.long, pytest.mark.timeout(1900)]
 
 HERE = Path(__file__).parent
 IS_LONG = os.environ.get("DELTA_ORCH_CLUSTER") == "long"

@@ -24,15 +24,13 @@ pytestmark = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled(10, kinds=lambda case: FEATURES & set(case.features))
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_on_connect(case: GoldenCase, tmp_path: Path, spark_connect: Any) -> None:
     check_case(case, tmp_path, SparkEngine(spark_connect))
 
 
-@pytest.mark.slow
-@pytest.mark.sampled(10, kinds=lambda case: FEATURES & set(case.features))
+@pytest.mark.long
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_on_the_portable_path(case: GoldenCase, tmp_path: Path, spark: Any) -> None:
     engine = SparkEngine(spark)

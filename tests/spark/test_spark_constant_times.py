@@ -33,7 +33,7 @@ MOVES = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_they_are_those_of_spark(spark: Any) -> None:
     texts = [move.format(start) for move in MOVES for start in STARTS]
     known = {text: found for text in texts if (found := constant_of(syntax_of(Opaque(text, ())))) is not None}
@@ -77,7 +77,7 @@ def test_a_partition_of_some_days_ago_is_named_by_them(tmp_path: Path) -> None:
     assert table.snapshot().num_files == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12", "UTC"])
 @pytest.mark.parametrize("kind", ["classic", "connect", "portable"])
 def test_a_users_filter_has_the_day_of_the_session(
@@ -101,8 +101,7 @@ def test_a_users_filter_has_the_day_of_the_session(
         session.conf.set("spark.sql.session.timeZone", before)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("zone", ["Pacific/Kiritimati", "Etc/GMT+12"])
 @pytest.mark.parametrize(
     "where",

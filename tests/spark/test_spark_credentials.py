@@ -41,7 +41,7 @@ def event_log(spark: Any, tmp_path: Path) -> Iterator[Path]:
     listener.stop()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_streams
 def test_the_event_log_and_checkpoints_hold_no_credentials(
     spark: Any, tmp_path: Path, event_log: Path, monkeypatch: pytest.MonkeyPatch
@@ -72,7 +72,7 @@ def test_the_event_log_and_checkpoints_hold_no_credentials(
     assert not [path for path, text in zip(written, texts, strict=True) if b"hush" in text]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_connect_tells_of_queries_holds_no_credentials(
     spark: Any, spark_connect: Any, tmp_path: Path, event_log: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

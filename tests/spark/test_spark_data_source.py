@@ -52,7 +52,7 @@ def flights(start: int, stop: int) -> pa.Table:
 MAP = pa.map_(pa.string(), pa.int64())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_spark_sends_to_workers_needs_no_package_to_be_unpickled(spark: Any, table: DeltaTable) -> None:
     # Only then a worker that lacks it can say so.
     from pyspark import cloudpickle
@@ -93,7 +93,7 @@ def test_all_rows_and_types(session: Any, table: DeltaTable) -> None:
     assert frame.groupBy("day").count().count() == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_partitions_are_the_scans_tasks(session: Any, table: DeltaTable) -> None:
     assert {len(table.snapshot().scan().tasks(size)) for size in (1, 1 << 30)} == {9, 1}
     for size, count in ((1, 9), (1 << 30, 1)):
@@ -101,7 +101,7 @@ def test_partitions_are_the_scans_tasks(session: Any, table: DeltaTable) -> None
         assert frame.selectExpr("spark_partition_id() AS p").distinct().count() == count
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_versions_and_timestamps(session: Any, table: DeltaTable) -> None:
     assert [read(session, table, versionAsOf=v).count() for v in (0, 1, 3)] == [0, 10, 30]
     assert read(session, table, version=2).count() == 20
@@ -117,7 +117,7 @@ def test_versions_and_timestamps(session: Any, table: DeltaTable) -> None:
         session.read.format("delta_orch").option("versionAsOf", 1).load(f"{table.uri}@v2").count()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_frame_stays_at_its_version(session: Any, table: DeltaTable) -> None:
     frame, pinned = read(session, table), read(session, table, versionAsOf=3)
     table.append(flights(30, 40))
@@ -127,7 +127,7 @@ def test_a_frame_stays_at_its_version(session: Any, table: DeltaTable) -> None:
     assert read(session, table).count() == 40
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_columns_where_and_schema(session: Any, table: DeltaTable) -> None:
     scan = table.snapshot().scan(["delay", "id"], "id > 12 AND flag")
     frame = read(session, table, columns="delay, id", where="id > 12 AND flag")
@@ -140,7 +140,7 @@ def test_columns_where_and_schema(session: Any, table: DeltaTable) -> None:
     ensure_same_rows(collected(session, some), table.snapshot().scan(["price", "id"]).to_arrow())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_change_feed(session: Any, table: DeltaTable) -> None:
     frame = read(session, table, readChangeFeed=True, startingVersion=2)
     wanted = table.changes(starting_version=2).to_arrow()
@@ -150,7 +150,7 @@ def test_change_feed(session: Any, table: DeltaTable) -> None:
     assert read(session, table, readChangeFeed="true", startingVersion=9, allowOutOfRange="true").count() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_deletion_vectors_row_tracking_and_variants(session: Any, tmp_path: Path) -> None:
     made = HandmadeTable(tmp_path / "table")
     made.create(
@@ -176,7 +176,7 @@ def test_deletion_vectors_row_tracking_and_variants(session: Any, tmp_path: Path
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_view_by_sql(session: Any, table: DeltaTable) -> None:
     session.sql(f"CREATE OR REPLACE TEMPORARY VIEW ours USING delta_orch OPTIONS (path '{table.uri}', versionAsOf '2')")
     try:
@@ -185,7 +185,7 @@ def test_a_view_by_sql(session: Any, table: DeltaTable) -> None:
         session.catalog.dropTempView("ours")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("options", "text"),
     [
@@ -215,7 +215,7 @@ def test_what_does_not_fit_is_said_at_once(spark: Any, table: DeltaTable, option
     assert "secret" not in str(raised.value)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_schema_that_is_not_the_tables(spark: Any, table: DeltaTable) -> None:
     for schema, text in (("id STRING", "of type string"), ("nope BIGINT", "no column nope")):
         with pytest.raises(Exception, match=text):
@@ -227,7 +227,7 @@ def test_no_table(spark: Any, tmp_path: Path) -> None:
         spark.read.format("delta_orch").load(str(tmp_path))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(SPARK_RELEASE < (4, 1), reason="Spark 4.0 refuses a name that it has found")
 def test_a_session_registers_what_it_has_found(spark: Any, table: DeltaTable) -> None:
     session = spark.newSession()
@@ -235,7 +235,7 @@ def test_a_session_registers_what_it_has_found(spark: Any, table: DeltaTable) ->
     assert read(session, table).count() == table.snapshot().scan().count()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_char_is_read_and_compared_filled_up(session: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path)
     table.create([column("id", "int"), column("c", "char(3)")])

@@ -28,7 +28,7 @@ from delta_orch.errors import (
 from delta_orch.expressions.nodes import Column, Opaque
 from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
-from tests.spark.spark_files import Files
+from tests.spark.spark_files import Files, on_every_session
 
 pytestmark = pytest.mark.spark
 
@@ -38,7 +38,7 @@ def written(engine: SparkEngine, files: Files) -> tuple[pa.Table, Any, Path]:
     return adds, schema, files.root / decode_path(adds["path"][0].as_py())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_missing_data_file(engine: SparkEngine, files: Files) -> None:
     adds, schema, path = written(engine, files)
     # On Connect the files are looked for when the scan is made, on classic when it runs.
@@ -52,7 +52,7 @@ def test_a_missing_data_file(engine: SparkEngine, files: Files) -> None:
         assert type(pickle.loads(pickle.dumps(caught.value))) is MissingFileError
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_file_that_vanishes_between_scan_and_read(engine: SparkEngine, files: Files) -> None:
     adds, schema, path = written(engine, files)
     rows = files.scan(engine, adds, schema, ("p",))
@@ -78,8 +78,7 @@ def test_files_spark_takes_for_hidden_are_read_or_refused_but_never_lost(engine:
                 files.scan(engine, table, schema, ("p",))
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("content", [b"P", b"PAR1 no parquet", b"x" * 5000])
 def test_a_data_file_that_is_no_parquet(engine: SparkEngine, files: Files, content: bytes) -> None:
     adds, schema, path = written(engine, files)
@@ -108,7 +107,7 @@ def test_a_data_file_whose_values_are_in_no_dictionary(engine: SparkEngine, file
         engine.to_arrow(files.scan(engine, adds, schema))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("size", [None, 0, -1, 1, 2**53 + 1, 2**63 - 1])
 def test_a_log_that_does_not_know_the_size(engine: SparkEngine, files: Files, size: int | None) -> None:
     adds, schema, path = written(engine, files)
@@ -164,7 +163,7 @@ def test_a_column_whose_type_in_the_file_is_another(engine: SparkEngine, files: 
         engine.to_arrow(files.scan(engine, adds, schema, ("p",)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "kind"),
     [
@@ -199,6 +198,7 @@ def test_a_query_that_does_not_fit(engine: SparkEngine) -> None:
         engine.to_arrow(engine.sql("SELECT * FROM another", {"source": rows}))
 
 
+@on_every_session
 def test_the_users_own_failures_stay_theirs(engine: SparkEngine, files: Files) -> None:
     from pyspark.errors import PySparkException
 
@@ -243,7 +243,7 @@ def test_types_delta_does_not_have(engine: SparkEngine) -> None:
         engine.schema(rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_full_disk(engine: SparkEngine, files: Files, spark: Any) -> None:
     """The JVM may write no file above 256 KiB: what a full disk is to it, without filling one."""
     pid = spark._jvm.java.lang.ProcessHandle.current().pid()

@@ -27,7 +27,7 @@ ROWS = """SELECT id AS i, id * 10000 AS l, id * 1.25D AS x, CAST(id AS DECIMAL(1
     named_struct('c', id) AS a_b, id AS `end`, 'w' AS `we``ird` FROM range(0, 4)"""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_printed_means_what_was_written(spark: Any) -> None:
     rows = spark.sql(ROWS)
     written = [text for text in ALLOWED if not text.startswith("(i, s)")]  # Spark asks for the same names.
@@ -89,7 +89,7 @@ def test_every_allowed_function_is_one_of_spark(spark: Any) -> None:
 PLACES = ["generated", "given", "default", "invariant", "constraint"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 def test_a_write_of_hostile_metadata_starts_nothing(spark: Any, tmp_path: Path, place: str) -> None:
     for number, text in enumerate([text for text in dict.fromkeys(hostile()) if "\ud800" not in text][::8]):

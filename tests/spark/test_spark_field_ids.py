@@ -73,7 +73,7 @@ def test_local(table: DeltaTable) -> None:
     assert rows.to_pylist() == expected("a") + expected("b")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("session", ["spark", "spark_connect"])
 def test_spark(table: DeltaTable, session: str, request: pytest.FixtureRequest) -> None:
     frame = table.snapshot().scan().to_spark(request.getfixturevalue(session))

@@ -55,7 +55,7 @@ def test_each_query_reads_the_newest_version(spark: Any, table: DeltaTable) -> N
     assert (ids(frame), [r.p for r in frame.collect()], ids(pinned)) == ([7], ["z"], [1, 2, 3])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_view_follows_and_refresh_is_obeyed(spark: Any, view: DeltaTable) -> None:
     def rows(text: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in spark.sql(text).collect()]
@@ -74,7 +74,7 @@ def test_a_view_follows_and_refresh_is_obeyed(spark: Any, view: DeltaTable) -> N
     spark.sql(f"UNCACHE TABLE {VIEW}")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_query_reads_one_version_while_others_commit(spark: Any, view: DeltaTable) -> None:
     """Each side of a join, and each subquery, is optimized by itself."""
     from delta_orch.engines.spark.replanned import FollowedScan
@@ -114,7 +114,7 @@ def test_filters_reach_the_newest_scan(spark: Any, view: DeltaTable) -> None:
     assert spark.sql(f"SELECT id FROM {VIEW} WHERE id < 2").collect() == [(1,)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_columns_that_change(spark: Any, view: DeltaTable) -> None:
     frame = view.snapshot().scan(columns=["id"]).to_spark(spark, follow=True)
     view.append(pa.table({"id": [4], "p": ["b"], "extra": ["x"]}), schema_mode="merge")
@@ -131,7 +131,7 @@ def test_columns_that_change(spark: Any, view: DeltaTable) -> None:
         view.append(frame)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["spark", "spark_connect"])
 def test_files_that_vacuum_took_are_named(request: Any, kind: str, table: DeltaTable) -> None:
     session = request.getfixturevalue(kind)
@@ -151,7 +151,7 @@ def test_files_that_vacuum_took_are_named(request: Any, kind: str, table: DeltaT
     assert explained(raised.value) is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_verb_reads_one_version_of_what_it_follows(spark: Any, view: DeltaTable, tmp_path: Path) -> None:
     frame = spark.sql(f"SELECT id, p FROM {VIEW}")
     view.append(pa.table({"id": [4], "p": ["b"]}))
@@ -181,7 +181,7 @@ def test_where_it_cannot_follow(spark: Any, spark_connect: Any, table: DeltaTabl
         spark.catalog.dropGlobalTempView("followed_everywhere")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_streams
 def test_each_batch_of_a_stream_joins_the_newest_version(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
     source, joined = DeltaTable(tmp_path / "source"), DeltaTable(tmp_path / "joined")

@@ -67,7 +67,7 @@ def test_batch_writes(spark: Any, table: DeltaTable) -> None:
     assert ids(table) == [0, 1, 5, 6, 7, 8]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_tasks_of_a_write_tell_one_moment(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
     session = spark
     table.create([column("id", "bigint"), column("at", "timestamp", default="current_timestamp()")])
@@ -90,7 +90,7 @@ def test_all_tasks_of_a_write_tell_one_moment(spark: Any, table: DeltaTable, tmp
         assert len({moments()[key] for key in range(20, 24)}) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("kind", ["spark", "spark_connect"])
 def test_the_session_says_which_partitions_an_overwrite_replaces(
     request: pytest.FixtureRequest, table: DeltaTable, kind: str
@@ -131,7 +131,7 @@ def test_a_thread_of_ones_own(spark: Any, table: DeltaTable) -> None:
     assert ids(table) == [2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_the_format_does_not_write(spark: Any, table: DeltaTable) -> None:
     rows = spark.range(3)
     table.append(rows)
@@ -167,7 +167,7 @@ def run(stream: Any, table: DeltaTable, checkpoint: Path, *, fails: str | None =
         query.awaitTermination()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_streams
 def test_a_stream_from_a_table_into_a_table(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
     source, checkpoint = DeltaTable(tmp_path / "source"), tmp_path / "checkpoint"
@@ -197,7 +197,7 @@ def test_a_stream_from_a_table_into_a_table(spark: Any, table: DeltaTable, tmp_p
     run(stream(), table, checkpoint, fails="deletes rows that the stream may have read|changes rows")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_streams
 def test_for_each_batch_and_a_complete_result(spark: Any, table: DeltaTable, tmp_path: Path) -> None:
     source = DeltaTable(tmp_path / "source")

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.families import family
 from tests.harness.fuzz.cases import CaseMaker
 from tests.harness.fuzz.corpus import load_corpus, write_table
 from tests.harness.fuzz.own_tables import NUM_OWN_TABLES
@@ -15,7 +16,7 @@ from tests.harness.fuzz.table_case import FuzzFinding, Reading, ensure_engines_a
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_case_fails_on_spark(spark: Any) -> None:
     maker = CaseMaker(20_240_603, kind="table", spark=spark)
     outcomes = [maker.run(number).outcomes for number in range(12)]
@@ -23,8 +24,7 @@ def test_no_case_fails_on_spark(spark: Any) -> None:
     assert sum(outcome.total() - outcome["ok"] for outcome in outcomes) > 10
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("number", range(NUM_OWN_TABLES))
+@family("number", range(NUM_OWN_TABLES), every=5)
 def test_healthy_tables_have_the_same_rows_on_both_engines(spark: Any, tmp_path: Path, number: int) -> None:
     seed = load_corpus()[number]
     write_table(seed.files, tmp_path)

@@ -105,7 +105,7 @@ def test_what_hadoop_is_told(uri: str, options: dict[str, str], hadoop: dict[str
     assert open_store(uri, options).hadoop_options() == hadoop
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_is_copied_gets_its_size_from_the_store(s3: Emulator) -> None:
     """Spark passes over row groups behind the size that it is told: a copy would lose their rows."""
     table = DeltaTable(s3.table_uri(str(uuid.uuid4())), s3.storage_options)

@@ -53,7 +53,7 @@ def generated(seed: int, count: int) -> list[str]:
     return [*(f"{segment}{i}" for i, segment in enumerate(SEGMENTS)), *names]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("absolute", [False, True])
 def test_generated_paths_are_the_same_files(engine: SparkEngine, tmp_path: Path, absolute: bool) -> None:
     table = made(tmp_path / "a table", generated(7, 9), absolute=absolute).open()
@@ -62,7 +62,7 @@ def test_generated_paths_are_the_same_files(engine: SparkEngine, tmp_path: Path,
         ensure_same_rows(engine.to_arrow(scan.to_relation(engine)), scan.to_arrow())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_names_that_spark_hides(engine: SparkEngine, tmp_path: Path) -> None:
     for number, name in enumerate(HIDDEN):
         scan = made(tmp_path / f"t{number}", ["seen", name]).open().snapshot().scan()
@@ -73,7 +73,7 @@ def test_names_that_spark_hides(engine: SparkEngine, tmp_path: Path) -> None:
                 scan.to_relation(engine)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_verbs_and_feed_of_such_a_table(spark: Any, tmp_path: Path) -> None:
     names = ["time=03:06:40Z/a b.parquet", "p=1:2/50%.parquet", "#?/[x]:*.parquet", "a:b.parquet", "ü{1}\\.parquet"]
     table = made(tmp_path / "t", names).open()
@@ -94,7 +94,7 @@ def test_verbs_and_feed_of_such_a_table(spark: Any, tmp_path: Path) -> None:
     assert table.snapshot().scan().to_arrow().num_rows == scan.to_arrow().num_rows
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_connect_frame_lists_only_what_its_filters_leave(spark_connect: Any, tmp_path: Path) -> None:
     from pyspark.sql.connect import functions as f
 

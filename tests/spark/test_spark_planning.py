@@ -34,7 +34,7 @@ def table_with_vectors(root: Path, *, stats: bool = True) -> DeltaTable:
 COUNTS = [(None, 38), ("p = 'a'", 20), ("p = 'b'", 8), ("p IS NULL", 10), ("p <> 'a'", 8), ("upper(p) = 'B'", 8)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_counts_open_no_file(spark: Any, tmp_path: Path) -> None:
     table = table_with_vectors(tmp_path / "t")
     frames = []
@@ -54,7 +54,7 @@ def test_counts_open_no_file(spark: Any, tmp_path: Path) -> None:
     spark.catalog.dropTempView("counted_by_the_log")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_counts_that_the_log_does_not_know_read_the_rows(spark: Any, tmp_path: Path) -> None:
     table = table_with_vectors(tmp_path / "t")
     frame = table.snapshot().scan().to_spark(spark)
@@ -101,7 +101,7 @@ def told(add: Any, stats: dict[str, Any]) -> Any:
     return add
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_extremes_open_no_file(spark: Any, tmp_path: Path) -> None:
     _, table = bounded_table(tmp_path / "t")
     frame = table.snapshot().scan().to_spark(spark)
@@ -126,7 +126,7 @@ def test_extremes_open_no_file(spark: Any, tmp_path: Path) -> None:
     spark.catalog.dropTempView("bounded")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_extremes_that_the_log_does_not_know_read_the_rows(spark: Any, tmp_path: Path) -> None:
     made, table = bounded_table(tmp_path / "t")
 
@@ -156,7 +156,7 @@ def test_extremes_that_the_log_does_not_know_read_the_rows(spark: Any, tmp_path:
         made.commit(made.remove(f"g{number}.parquet", **more))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_limit_takes_the_first_files(spark: Any, tmp_path: Path) -> None:
     _, table = bounded_table(tmp_path / "t")
     frame = table.snapshot().scan().to_spark(spark)
@@ -226,7 +226,7 @@ def host_engine(spark: Any) -> Any:
     return SparkEngine(spark)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("has_vectors", [False, True])
 def test_a_large_table_lists_the_files_that_a_query_needs(
     spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_vectors: bool

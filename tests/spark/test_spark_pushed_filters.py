@@ -203,8 +203,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(("text", "count"), CASES, ids=[text for text, _ in CASES])
 def test_a_users_filter_leaves_out_files(spark: Any, table: DeltaTable, text: str, count: int) -> None:
     scan = table.snapshot().scan()
@@ -214,7 +213,7 @@ def test_a_users_filter_leaves_out_files(spark: Any, table: DeltaTable, text: st
     assert num_files == count
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_filter_reaches_another_query(spark: Any, table: DeltaTable) -> None:
     frame = table.snapshot().scan(["id"]).to_spark(spark)
     low, high = frame.where("id < 5"), frame.where("id > 55")
@@ -225,7 +224,7 @@ def test_no_filter_reaches_another_query(spark: Any, table: DeltaTable) -> None:
     ensure_same_rows(both, table.snapshot().scan(["id"], "id < 5 OR id > 55").to_arrow())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_sql_over_a_view_leaves_out_files(spark: Any, table: DeltaTable) -> None:
     table.snapshot().scan().to_spark(spark).createOrReplaceTempView("pushed")
     try:
@@ -239,7 +238,7 @@ def test_sql_over_a_view_leaves_out_files(spark: Any, table: DeltaTable) -> None
         spark.catalog.dropTempView("pushed")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_scans_own_predicate_and_a_users(spark: Any, table: DeltaTable) -> None:
     frame = table.snapshot().scan(["id"], "id < 30").to_spark(spark)
     assert run(frame)[1] == 3
@@ -268,7 +267,7 @@ def test_a_log_that_is_gone_meanwhile_costs_nothing_but_time(
     assert "its log can no longer be read" in caplog.text
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_from_several_threads(spark: Any, table: DeltaTable) -> None:
     frame = table.snapshot().scan(["id"]).to_spark(spark)
 

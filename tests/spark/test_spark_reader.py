@@ -71,7 +71,7 @@ def parser(spark: Any) -> Any:
     return spark._jsparkSession.sessionState().sqlParser()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_operators_bind_as_in_spark(parser: Any) -> None:
     compared = 0
     others: list[tuple[object, ...]] = []

@@ -31,6 +31,7 @@ from delta_orch.protocol.types import (
 )
 from tests.handmade import HandmadeTable, inline_vector
 from tests.harness.row_multiset import ensure_same_rows
+from tests.spark.spark_files import on_every_session
 
 pytestmark = pytest.mark.spark
 
@@ -72,7 +73,7 @@ def nested_table(root: Path, mode: str) -> DeltaTable:
     return made.open()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("pushdown", ["false", "true"])
 def test_trap_1_a_filter_pushed_into_a_python_source_leaks_into_the_next_query(
     spark: Any, tmp_path: Path, pushdown: str
@@ -85,6 +86,7 @@ def test_trap_1_a_filter_pushed_into_a_python_source_leaks_into_the_next_query(
         assert frame.where("id < 10").union(frame.where("id >= 95")).count() == 15
 
 
+@on_every_session
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_trap_2_matching_by_field_id_gives_nulls_in_pruned_structs(
     engine: SparkEngine, tmp_path: Path, mode: str
@@ -95,7 +97,7 @@ def test_trap_2_matching_by_field_id_gives_nulls_in_pruned_structs(
         assert sorted((r.x for r in rows.collect()), key=str) == [0, 1, 2, 4, 5, None]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trap_4_a_file_whose_path_is_spelled_otherwise_loses_or_regains_rows(
     engine: SparkEngine, tmp_path: Path
 ) -> None:
@@ -117,6 +119,7 @@ def test_trap_4_a_file_whose_path_is_spelled_otherwise_loses_or_regains_rows(
     ensure_same_rows(found, scan.to_arrow())
 
 
+@on_every_session
 def test_trap_5_zones_and_old_days_are_taken_from_the_session(engine: SparkEngine, tmp_path: Path) -> None:
     made = HandmadeTable(tmp_path / "table")
     schema = StructType((StructField("zoned", TIMESTAMP), StructField("local", TIMESTAMP_NTZ)))
@@ -154,8 +157,7 @@ def stamped_columns(unit: str) -> pa.Schema:
     )
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 def test_timestamps_in_nanoseconds_have_no_reader(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
     """Files of nanoseconds beside others of microseconds and of INT96."""
@@ -217,7 +219,7 @@ def test_files_that_delta_writers_name_are_not_asked_for_their_timestamps(
         made.open().snapshot().scan().to_relation(classic)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trap_6_the_sessions_zone_decides_what_a_predicate_means(engine: SparkEngine, tmp_path: Path) -> None:
     made = HandmadeTable(tmp_path / "table")
     made.create(StructType((StructField("at", TIMESTAMP), StructField("id", LONG))))
@@ -238,8 +240,7 @@ def test_trap_6_the_sessions_zone_decides_what_a_predicate_means(engine: SparkEn
         assert engine.to_arrow(snapshot.scan(where=where).to_relation(engine)).num_rows == 1, where
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("where", ["x > 5", "NOT (x <= 5)", "st.y >= 5", "x = double('NaN')", "x != 1", "x < 1"])
 def test_trap_7_bounds_in_footers_leave_nan_out(engine: SparkEngine, tmp_path: Path, where: str) -> None:
     made = HandmadeTable(tmp_path / "table")
@@ -281,7 +282,7 @@ def test_trap_10_a_bitmap_travels_with_each_row(classic: SparkEngine, tmp_path: 
     assert rows.count() == 700
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trap_12_a_table_hands_a_python_source_no_options(spark: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "table")
     table.append(pa.table({"id": range(3)}))
@@ -295,7 +296,7 @@ def test_trap_12_a_table_hands_a_python_source_no_options(spark: Any, tmp_path: 
         spark.sql("DROP TABLE ours")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_trap_13_connect_has_no_jvm(spark_connect: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "table")
     table.append(pa.table({"id": range(3)}))
@@ -304,6 +305,7 @@ def test_trap_13_connect_has_no_jvm(spark_connect: Any, tmp_path: Path) -> None:
     assert scan.to_spark(spark_connect).count() == 2
 
 
+@on_every_session
 def test_trap_15_values_do_not_pass_through_pandas(
     engine: SparkEngine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -321,7 +323,7 @@ def test_trap_15_values_do_not_pass_through_pandas(
     assert sorted(found["id"].to_pylist(), key=str) == [big, None]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("which", ["spark", "spark_connect"])
 @pytest.mark.parametrize("legacy", ["false", "true"])
 def test_trap_16_a_struct_without_any_wanted_field_in_a_file_is_null(
@@ -345,7 +347,7 @@ def test_trap_16_a_struct_without_any_wanted_field_in_a_file_is_null(
         assert frame.where("st.a = 1").select("id", "st.a").collect() == [(1, 1)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("name", "is_free"),
     [("delta_orch_vector_file", True), ("delta_orch_vector_words", True), ("r", True), ("v", True)]
@@ -367,7 +369,7 @@ def test_columns_called_like_those_of_a_scan(engine: SparkEngine, tmp_path: Path
         ids()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("beyond", [70, 1 << 25, 1 << 60])
 def test_a_vector_that_marks_rows_beyond_the_file_marks_no_other(
     engine: SparkEngine, tmp_path: Path, beyond: int

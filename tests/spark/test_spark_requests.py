@@ -25,7 +25,7 @@ from tests.unit.test_engines_requests import (  # noqa: F401
     test_windows,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.long]
 
 
 def test_what_is_refused(engine: SparkEngine) -> None:
@@ -56,7 +56,7 @@ def test_a_limit(engine: SparkEngine) -> None:
     assert engine.to_arrow(engine.relation(TARGET), limit=2).num_rows == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_text_means_utc_or_is_refused(engine: SparkEngine) -> None:
     session = engine.host.session
     rows = engine.relation(pa.table({"at": pa.array([0], pa.timestamp("us", "UTC"))}))

@@ -20,7 +20,7 @@ from tests.spark.spark_files import Files, rows_of
 pytestmark = pytest.mark.spark
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_each_plan_becomes_one_file_in_order(engine: SparkEngine, files: Files) -> None:
     parts, rows = [], []
     for i in range(6):
@@ -63,7 +63,7 @@ def test_a_missing_file_is_named(engine: SparkEngine, files: Files) -> None:
         engine.rewrite([ScanPlan(files.store, schema, (), adds)], WriteSpec(files.store, schema, ()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("module", ["pyarrow", "delta_orch"])
 def test_bare_workers_leave_it_to_spark(
     engine: SparkEngine, files: Files, monkeypatch: pytest.MonkeyPatch, module: str
@@ -78,7 +78,7 @@ def test_bare_workers_leave_it_to_spark(
     assert [row["id"] for row in rows_of(engine.to_arrow(files.scan(engine, result, plan.schema)), "id")] == [0, 1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_variants_are_rewritten_by_spark(classic: SparkEngine, files: Files, spark: Any) -> None:
     parts = []
     for i in range(3):

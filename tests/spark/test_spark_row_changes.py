@@ -12,6 +12,7 @@ from delta_orch import DeltaTable
 from delta_orch.engines.row_sets import RowSet
 from delta_orch.engines.spark.engine import SparkEngine
 from delta_orch.errors import ConstraintViolationError, InvalidExpressionError, SchemaMismatchError
+from tests.families import family
 from tests.harness.changed_rows import CHANGES, PLAIN_NAMES, PREDICATES, SCHEMA, Model
 
 pytestmark = pytest.mark.spark
@@ -34,11 +35,11 @@ EVERYTHING = MARKED | {"delta.columnMapping.mode": "name", "delta.enableRowTrack
 
 
 # Every kind of session, and every kind of table; each pair of them takes half a minute.
-@pytest.mark.sampled
-@pytest.mark.parametrize(
+@family(
     ("engine", "properties", "partition_by"),
     [("classic", EVERYTHING, ["part"]), ("connect", MARKED, None), ("portable", {}, ["part"])],
     indirect=["engine"],
+    every=3,
 )
 def test_statements_do_what_plain_python_does(
     engine: SparkEngine, tmp_path: Path, properties: dict[str, str], partition_by: list[str] | None
@@ -56,8 +57,7 @@ def test_statements_do_what_plain_python_does(
     model.delete(PREDICATES[0])
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(
     "old",
     [
@@ -113,8 +113,7 @@ NESTED_VALUES = {
 }  # fmt: skip
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("keys", "problem"),
     [
@@ -140,8 +139,7 @@ def test_new_rows_of_an_upsert_have_keys_of_their_own(
     assert table.version() == 0
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("column", NESTED_VALUES)
 def test_nested_values_are_cast_alike_by_both_engines(engine: SparkEngine, tmp_path: Path, column: str) -> None:
     """Part by part under ANSI, structs by the names of their fields, as the reference casts them."""

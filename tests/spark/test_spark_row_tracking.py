@@ -98,7 +98,7 @@ def test_ids_and_versions_of_every_row(engine: SparkEngine, made: HandmadeTable)
     assert found(engine, by_day) == {i: v for i, v in EXPECTED.items() if i < 1000}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_columns_and_predicates_of_row_tracking(engine: SparkEngine, made: HandmadeTable) -> None:
     snapshot = made.open().snapshot()
     one = snapshot.scan(["row_id", "id"], "row_id = 5003", row_tracking=True)
@@ -112,7 +112,7 @@ def test_columns_and_predicates_of_row_tracking(engine: SparkEngine, made: Handm
     assert frame.count() == frame.selectExpr("count(DISTINCT row_id) AS n").collect()[0].n == len(EXPECTED)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_under_column_mapping(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
     """A column's physical name may be `row_id`, and its logical one another."""
@@ -146,7 +146,7 @@ def test_under_column_mapping(engine: SparkEngine, tmp_path: Path, mode: str) ->
     assert scan.to_arrow().sort_by("id") == engine.to_arrow(scan.to_relation(engine)).sort_by("id")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_row_without_an_id_raises(engine: SparkEngine, tmp_path: Path) -> None:
     made = made_table(tmp_path / "table")
     stored = {"_row-id-1": pa.array([7, 8], pa.int64())}

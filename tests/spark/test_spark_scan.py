@@ -23,8 +23,9 @@ from delta_orch.protocol.paths import encode_path
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.open import open_store
 from tests.bounded import tries
+from tests.families import family
 from tests.harness.table_builder import file_table
-from tests.spark.spark_files import Files, rows_of
+from tests.spark.spark_files import Files, on_every_session, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -68,6 +69,7 @@ def days(files: Files) -> tuple[pa.Table, StructType]:
     return adds(*found), schema
 
 
+@on_every_session
 def test_rows_come_in_schema_order_with_types_of_the_log(
     engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]
 ) -> None:
@@ -81,7 +83,7 @@ def test_rows_come_in_schema_order_with_types_of_the_log(
     assert by_day == {dt.date(2013, 1, 1), dt.date(2013, 1, 2), None}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_reader_streams_the_same_rows(engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]) -> None:
     table, schema = days
     rows = files.scan(engine, table, schema, ("day",))
@@ -90,7 +92,7 @@ def test_reader_streams_the_same_rows(engine: SparkEngine, files: Files, days: t
     assert rows_of(reader.read_all(), "id") == rows_of(engine.to_arrow(rows), "id")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_without_columns_are_as_many(engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]) -> None:
     adds, schema = days
     everything, nothing = (files.scan(engine, adds, schema, ("day",), columns=names) for names in (None, ()))
@@ -109,8 +111,7 @@ def test_columns_are_selected_in_the_order_asked_for_and_by_folded_case(
         files.scan(engine, table, schema, ("day",), columns=("nope",))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
+@family(
     ("text", "count"),
     [
         ("day = '2013-01-01'", 10),
@@ -122,6 +123,7 @@ def test_columns_are_selected_in_the_order_asked_for_and_by_folded_case(
         ("name LIKE 'n1%'", 10),
         ("id < 0", 0),
     ],
+    every=5,
 )
 def test_where_keeps_rows_for_which_it_is_true(
     engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType], text: str, count: int
@@ -131,8 +133,7 @@ def test_where_keeps_rows_for_which_it_is_true(
     assert engine.to_arrow(rows).num_rows == count
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("text", "count"),
     [
@@ -186,7 +187,7 @@ def test_a_cached_scan_is_not_another_snapshots_rows(
         first.unpersist()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_metadata_columns_work_and_the_modification_time_is_the_logs(
     engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]
 ) -> None:
@@ -203,8 +204,7 @@ def test_no_files_give_no_rows(engine: SparkEngine, files: Files, days: tuple[pa
     assert result.num_rows == 0
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
+@family(
     ("name", "log_path"),
     [
         ("a b.parquet", None),
@@ -216,6 +216,7 @@ def test_no_files_give_no_rows(engine: SparkEngine, files: Files, days: tuple[pa
         ("plain space.parquet", "plain space.parquet"),
         ("raw-ü.parquet", "raw-ü.parquet"),
     ],
+    every=5,
 )
 def test_paths_with_special_characters(engine: SparkEngine, files: Files, name: str, log_path: str | None) -> None:
     size = put(files.root, name, pa.table({"id": [1, 2]}))
@@ -274,8 +275,7 @@ PARTITION_CASES: list[tuple[pa.DataType, list[Any]]] = [
 ]
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(("kind", "values"), PARTITION_CASES, ids=[str(k) for k, _ in PARTITION_CASES])
+@family(("kind", "values"), PARTITION_CASES, ids=[str(k) for k, _ in PARTITION_CASES], every=5)
 def test_partition_values_of_every_type(
     engine: SparkEngine, files: Files, kind: pa.DataType, values: list[Any]
 ) -> None:
@@ -301,6 +301,7 @@ def test_several_partition_columns_with_absent_and_repeated_values(engine: Spark
     assert rows_of(result, "id") == expected
 
 
+@on_every_session
 def test_columns_a_file_lacks_are_null_and_widened_types_are_read(engine: SparkEngine, files: Files) -> None:
     old = put(files.root, "old.parquet", pa.table({"id": pa.array([1], pa.int32())}))
     new = put(files.root, "new.parquet", pa.table({"id": pa.array([2**40]), "later": ["x"]}))
@@ -333,7 +334,7 @@ def test_names_with_dots_blanks_and_backticks(engine: SparkEngine, files: Files)
     ]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_where_on_timestamps_does_not_depend_on_the_sessions_time_zone(
     classic: SparkEngine, files: Files, spark: Any
 ) -> None:
@@ -358,6 +359,7 @@ def engine_value(engine: SparkEngine, rows: Any) -> Any:
     return column[0].as_py()
 
 
+@on_every_session
 def test_nested_columns_and_maps(engine: SparkEngine, files: Files) -> None:
     kind = pa.schema(
         [
@@ -384,7 +386,7 @@ def test_nested_columns_and_maps(engine: SparkEngine, files: Files) -> None:
     assert rows.select("st.y.z").where("z = 'a'").count() == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_union_and_sql(engine: SparkEngine, files: Files, days: tuple[pa.Table, StructType]) -> None:
     table, schema = days
     rows = files.scan(engine, table, schema, ("day",))
@@ -400,7 +402,7 @@ def test_union_and_sql(engine: SparkEngine, files: Files, days: tuple[pa.Table, 
     assert rows_of(engine.to_arrow(with_clause)) == [{"m": 29}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("compiled")
 def test_sql_leaves_no_view_and_shadows_the_users(engine: SparkEngine) -> None:
     session = engine.host.session
@@ -418,7 +420,7 @@ def test_a_store_out_of_sparks_reach_is_refused(engine: SparkEngine) -> None:
         engine.scan(plan)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_many_files_are_one_call(classic: SparkEngine, files: Files) -> None:
     n = 20_000
     names = [f"part-{i:05d}.parquet" for i in range(n)]

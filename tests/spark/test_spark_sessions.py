@@ -30,7 +30,7 @@ def test_the_host_is_chosen_by_what_the_session_can_do_and_kept(spark: Any, spar
         assert SparkEngine(session).name == "spark"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_session_is_not_kept_alive(spark: Any, tmp_path: Path) -> None:
     session = spark.newSession()
     files = Files(tmp_path / "t")
@@ -42,7 +42,7 @@ def test_a_session_is_not_kept_alive(spark: Any, tmp_path: Path) -> None:
     assert gone() is None
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_settings_changed_later_take_effect(classic: SparkEngine, files: Files, spark: Any) -> None:
     rows = spark.range(0, 100, 1, 4)
     adds, _ = files.write(classic, rows)
@@ -68,7 +68,7 @@ def test_the_active_session_stays_the_users(classic: SparkEngine, files: Files, 
     assert rows._jdf.sparkSession().equals(spark._jsparkSession)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_temporary_views_and_functions_of_the_user_reach_a_write(engine: SparkEngine, files: Files) -> None:
     session = engine.host.session
     session.range(3).createOrReplaceTempView("mine")
@@ -79,7 +79,7 @@ def test_temporary_views_and_functions_of_the_user_reach_a_write(engine: SparkEn
         session.catalog.dropTempView("mine")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_python_functions_and_cached_rows_reach_a_write(classic: SparkEngine, files: Files, spark: Any) -> None:
     from pyspark.sql.functions import udf
 
@@ -93,7 +93,7 @@ def test_python_functions_and_cached_rows_reach_a_write(classic: SparkEngine, fi
         cached.unpersist()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_write_is_work_of_the_users_session(spark: Any, spark_connect: Any, tmp_path: Path) -> None:
     from pyspark.sql import functions as classic_functions
     from pyspark.sql.connect import functions as connect_functions
@@ -123,7 +123,7 @@ def test_a_write_is_work_of_the_users_session(spark: Any, spark_connect: Any, tm
         assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == list(range(9))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("by", ["interruptAll", "group", "tag", "connect"])
 def test_what_the_user_stops_is_not_committed(spark: Any, spark_connect: Any, tmp_path: Path, by: str) -> None:
     from pyspark.sql.connect.functions import udf as connect_udf

@@ -47,7 +47,7 @@ def unlike(engine: SparkEngine) -> Iterator[SparkEngine]:
     conf.set("spark.sql.session.timeZone", "UTC")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_statements_mean_the_same_whatever_the_settings_are(unlike: SparkEngine, tmp_path: Path) -> None:
     session, table = unlike.host.session, DeltaTable(tmp_path / "t")
     # The user's own frames mean what his settings say.
@@ -77,7 +77,7 @@ def test_statements_mean_the_same_whatever_the_settings_are(unlike: SparkEngine,
     assert {key: session.conf.get(key) for key in UNLIKE} == UNLIKE
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_legacy_settings_are_of_the_users_frames_alone(unlike: SparkEngine, tmp_path: Path) -> None:
     session, table = unlike.host.session, DeltaTable(tmp_path / "t")
     table.create([column("id", "bigint"), column("c", "char(3)"), column("r", "string")])
@@ -89,7 +89,7 @@ def test_legacy_settings_are_of_the_users_frames_alone(unlike: SparkEngine, tmp_
     assert found == [{"id": 0, "r": "decimal(2,0)2"}, {"id": 1, "r": "double9"}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_frame_is_not_planned_under_the_settings_of_another_verb(spark_connect: Any) -> None:
     """A Connect session has one set of settings for all threads."""
     engine = SparkEngine(spark_connect)
@@ -128,7 +128,7 @@ def test_rows_are_kept_only_where_settings_differ(spark_connect: Any) -> None:
         spark_connect.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_files_may_spell_columns_otherwise(unlike: SparkEngine, tmp_path: Path) -> None:
     for number, (name, inner) in enumerate([("id", "a"), ("ID", "A")]):
         pq.write_table(pa.table({name: [number], "st": [{inner: 5}]}), tmp_path / f"{number}.parquet")

@@ -75,14 +75,14 @@ def rows_of(table: pa.Table) -> list[str]:
     return sorted(repr(list(row.items())) for row in table.to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_statements_leave_the_rows_of_the_local_engine(classic: SparkEngine, tmp_path: Path) -> None:
     expected = answers(tmp_path / "local", "local")
     for one, other in zip(answers(tmp_path / "spark", classic), expected, strict=True):
         assert one == other
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("query", "expected"),
     [

@@ -22,7 +22,7 @@ from delta_orch.protocol.paths import decode_path
 from delta_orch.protocol.types import LONG, STRING, StructField, StructType
 from tests.harness.row_multiset import ensure_same_rows
 from tests.harness.table_builder import FILE_SCHEMA
-from tests.spark.spark_files import Files, rows_of
+from tests.spark.spark_files import Files, on_every_session, rows_of
 
 pytestmark = pytest.mark.spark
 
@@ -62,7 +62,7 @@ def all_types() -> pa.Table:
     return pa.Table.from_pylist([full, modern, {"id": 3}], schema=schema)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_values_of_every_type_survive_before_1582_too(engine: SparkEngine, files: Files) -> None:
     table = all_types()
     adds, schema = files.write(engine, table)
@@ -71,6 +71,7 @@ def test_values_of_every_type_survive_before_1582_too(engine: SparkEngine, files
     assert rows_of(result, "id") == rows_of(table.cast(schema_to_arrow(schema)), "id")
 
 
+@on_every_session
 def test_files_are_what_other_readers_expect(engine: SparkEngine, files: Files) -> None:
     adds, _ = files.write(engine, all_types())
     assert adds.num_rows == 1
@@ -192,8 +193,7 @@ PARTITION_VALUES: list[tuple[pa.DataType, list[Any], list[str | None]]] = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(("kind", "values", "texts"), PARTITION_VALUES, ids=[str(k) for k, _, _ in PARTITION_VALUES])
 def test_partition_values_are_the_protocols(
     engine: SparkEngine, files: Files, kind: pa.DataType, values: list[Any], texts: list[str | None]
@@ -231,7 +231,7 @@ def test_one_file_a_partition_however_many_tasks_hold_its_rows(engine: SparkEngi
     assert sum(json.loads(s)["numRecords"] for s in adds["stats"].to_pylist()) == 1000
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_target_file_size_splits_and_merges(engine: SparkEngine, files: Files) -> None:
     rows = engine.host.session.range(0, 200_000, 1, 8).selectExpr("id", "uuid() AS u")
     small, _ = files.write(engine, rows, target_file_size_bytes=100 << 20)
@@ -240,7 +240,7 @@ def test_target_file_size_splits_and_merges(engine: SparkEngine, files: Files) -
     assert large.num_rows > 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_no_rows_give_no_files(engine: SparkEngine, files: Files) -> None:
     adds, _ = files.write(engine, pa.table({"id": pa.array([], pa.int64())}))
     assert adds.schema == FILE_SCHEMA
@@ -322,7 +322,7 @@ def test_unknown_codec_and_streaming_values_are_refused(engine: SparkEngine, fil
         engine.relation(stream)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_values_of_python_libraries(engine: SparkEngine, files: Files) -> None:
     pandas = pytest.importorskip("pandas")
     polars = pytest.importorskip("polars")
@@ -347,7 +347,7 @@ def test_values_of_python_libraries(engine: SparkEngine, files: Files) -> None:
         engine.relation([1, 2])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_arrow_values_do_not_depend_on_the_sessions_time_zone(engine: SparkEngine, files: Files) -> None:
     session = engine.host.session
     table = pa.table(
@@ -382,7 +382,7 @@ def test_a_users_expressions_keep_the_users_time_zone(engine: SparkEngine, files
     assert (result["local"], result["zone"]) == ("2020-01-01 00:30:00", "Asia/Tokyo")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_users_settings_are_untouched_and_not_relied_on(engine: SparkEngine, files: Files) -> None:
     session = engine.host.session
     hostile = {
@@ -414,7 +414,7 @@ def test_the_users_settings_are_untouched_and_not_relied_on(engine: SparkEngine,
         session.conf.set("spark.sql.session.timeZone", "UTC")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_settings_return_after_a_failed_write(engine: SparkEngine, files: Files) -> None:
     session = engine.host.session
     pinned = {**ANALYSIS_SETTINGS, **write_settings(1)}
@@ -424,7 +424,7 @@ def test_settings_return_after_a_failed_write(engine: SparkEngine, files: Files)
     assert {key: session.conf.get(key, None) for key in pinned} == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_concurrent_writes_in_one_session(engine: SparkEngine, files: Files) -> None:
     def write(n: int) -> pa.Table:
         rows = engine.host.session.range(100).selectExpr("id", f"{n} AS p")
@@ -461,12 +461,13 @@ def test_a_full_or_closed_directory_is_a_storage_error(engine: SparkEngine, file
     assert files.root.read_text() == "a file stands here"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_partition_value_too_long_for_a_name_is_a_storage_error(engine: SparkEngine, files: Files) -> None:
     with pytest.raises(StorageError, match="too long"):
         files.write(engine, pa.table({"p": ["x" * 300], "id": [1]}), partition_by=("p",))
 
 
+@on_every_session
 def test_write_reads_the_files_it_replaces(engine: SparkEngine, files: Files) -> None:
     adds, schema = files.write(engine, pa.table({"id": [1, 2]}))
     again = engine.write(files.scan(engine, adds, schema), WriteSpec(files.store, schema, ()))

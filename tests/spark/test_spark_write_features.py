@@ -44,7 +44,7 @@ def mapped(name: str, number: int, data_type: Any, **metadata: Any) -> StructFie
     return StructField(name, data_type, True, {FIELD_ID: number, PHYSICAL_NAME: f"col-{number}", **metadata})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("nested_ids", [False, True], ids=["native", "in tasks"])
 def test_names_ids_and_partition_values(engine: SparkEngine, files: Files, nested_ids: bool) -> None:
     ids = {"parquet.field.nested.ids": {"items.element": 50}} if nested_ids else {}
@@ -84,7 +84,7 @@ FILLED = StructType(
 )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_absent_columns_are_filled(engine: SparkEngine, files: Files) -> None:
     # The time zone of the JVM is not UTC, and the day is that of UTC all the same.
     at = pa.array([0, 86_399_999_999, None], pa.timestamp("us", "UTC"))
@@ -110,7 +110,7 @@ def test_absent_columns_are_filled(engine: SparkEngine, files: Files) -> None:
     assert all(key <= 10 and (key - 10) % 3 == 0 for key in keys)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_identity_values_run_out(engine: SparkEngine, files: Files) -> None:
     schema = StructType((StructField("key", LONG), StructField("n", LONG)))
     for first, step in ((2**63 - 2, 1), (-(2**63) + 1, -1), (-(2**63), -1)):
@@ -148,7 +148,7 @@ def test_extra_columns_change_types_and_kept_partitions(engine: SparkEngine, fil
     assert not any("_row-id" in stats or "_change_type" in stats for stats in adds["stats"].to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.usefixtures("compiled")
 @pytest.mark.parametrize("shred", [False, True], ids=["plain", "shredded"])
 def test_variants(engine: SparkEngine, files: Files, shred: bool) -> None:
@@ -161,7 +161,7 @@ def test_variants(engine: SparkEngine, files: Files, shred: bool) -> None:
     assert all(r["id"] == r["a"] for r in engine.to_arrow(read).to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["none", "name"])
 def test_structs_of_metadata_and_value_become_variants(engine: SparkEngine, tmp_path: Path, mode: str) -> None:
     table = DeltaTable(tmp_path / "table")

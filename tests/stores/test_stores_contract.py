@@ -77,7 +77,7 @@ def test_content_that_comes_in_pieces_is_created_once(store: LogStore, pieces: i
     assert store.read_bytes("_delta_log/2") == piece * pieces
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_many_threads_one_creates(shared_store: LogStore) -> None:
     for number in range(8):
         winners = _race(partial(_try_numbered, shared_store, f"{LOG}/{number}.json"))
@@ -113,7 +113,7 @@ def _try_create(store: LogStore, path: str, data: bytes) -> bool:
     return True
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_of_many_processes_one_creates_and_no_reader_sees_a_prefix(process_store: LogStore) -> None:
     store = process_store
     store.put(f"{LOG}/_last_checkpoint", b"")  # connected before the fork: no child may use that connection
@@ -368,7 +368,7 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_forked_child_ends_like_any_process(emulator_named: Callable[[str], Emulator]) -> None:
     """Finalizers of the libraries' connections run in it, without the threads they were made by."""
     emulators = [emulator_named(name) for name in ("s3", "gcs", "azure")]

@@ -12,6 +12,7 @@ import pytest
 import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.errors import DeltaError
+from tests.families import family
 from tests.harness.emulators import Emulator
 from tests.harness.fault_proxy import Fault, FaultProxy
 
@@ -30,7 +31,7 @@ def _ids(table: DeltaTable) -> list[int]:
     return sorted(table.snapshot().scan().to_arrow()["id"].to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLOUDS)
 def test_slow_and_throttling_stores_cost_time_alone(emulator_named: Callable[[str], Emulator], name: str) -> None:
     emulator = emulator_named(name)
@@ -45,8 +46,7 @@ def test_slow_and_throttling_stores_cost_time_alone(emulator_named: Callable[[st
             assert _ids(DeltaTable(table.uri, there.storage_options)) == list(range(number + 1))
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("fault", [Fault.OTHER_BYTES, Fault.SHORT, Fault.OTHER_ETAG], ids=lambda f: f.name.lower())
+@family("fault", [Fault.OTHER_BYTES, Fault.SHORT, Fault.OTHER_ETAG], ids=lambda f: f.name.lower(), every=3)
 @pytest.mark.parametrize("name", CLOUDS)
 def test_a_wrong_answer_is_no_other_rows(emulator_named: Callable[[str], Emulator], name: str, fault: Fault) -> None:
     delta_orch.configure(retry_seconds=0)

@@ -115,7 +115,7 @@ def _options(emulator: Emulator) -> dict[str, str]:
     return options
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_secret_stays_where_it_is_put(emulator: Emulator, everything_logged: Callable[[], str]) -> None:
     marks: tuple[str, ...] = MARKS
     if emulator.name == "azure":  # Azurite checks the key
@@ -141,7 +141,7 @@ def test_nothing_is_hidden_that_the_libraries_need(s3: Emulator, everything_logg
     assert "x-amz-security-token:***" in everything_logged()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lost_connections_and_missing_credentials_say_nothing(
     s3: Emulator, everything_logged: Callable[[], str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

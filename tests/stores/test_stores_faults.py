@@ -24,6 +24,7 @@ from delta_orch.errors import (
 )
 from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
+from tests.families import family
 from tests.harness.emulators import Emulator
 from tests.harness.fault_proxy import Fault, FaultProxy
 
@@ -84,8 +85,7 @@ def _fault_at_creation(proxy: FaultProxy, name: str, fault: Fault, version: int 
         proxy.at("PUT", "*.json*" if version is None else f"*{version:020}.json*", fault)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
+@family(("name", "fault"), CASES, ids=IDS, every=5)
 def test_the_creation_of_a_commit_tells_what_is_known_of_it(proxies: Proxied, name: str, fault: Fault) -> None:
     proxy, emulator = proxies(name)
     store = _open(emulator)
@@ -106,8 +106,7 @@ def test_the_creation_of_a_commit_tells_what_is_known_of_it(proxies: Proxied, na
         assert store.read_bytes(path) == b"mine"
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
 def test_another_file_is_created_whatever_becomes_of_the_answer(proxies: Proxied, name: str, fault: Fault) -> None:
     proxy, emulator = proxies(name)
@@ -121,8 +120,7 @@ def test_another_file_is_created_whatever_becomes_of_the_answer(proxies: Proxied
         store.put_if_absent(path, b"other")
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(("name", "fault"), CASES, ids=IDS)
 def test_a_commit_happens_once_whatever_becomes_of_its_answer(proxies: Proxied, name: str, fault: Fault) -> None:
     proxy, emulator = proxies(name)
@@ -135,7 +133,7 @@ def test_a_commit_happens_once_whatever_becomes_of_its_answer(proxies: Proxied, 
     assert [h.version for h in table.history()] == [2, 1, 0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CREATED)
 def test_a_put_that_arrives_late_changes_nothing(proxies: Proxied, name: str) -> None:
     proxy, emulator = proxies(name)
@@ -148,7 +146,7 @@ def test_a_put_that_arrives_late_changes_nothing(proxies: Proxied, name: str) ->
     assert sorted(table.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_store_that_falls_silent_leaves_the_outcome_unknown(proxies: Proxied) -> None:
     proxy, emulator = proxies("s3")
     options = {**emulator.storage_options, "config_kwargs": '{"retries": {"total_max_attempts": 1}}'}
@@ -179,7 +177,7 @@ def test_an_old_listing_costs_a_retry_and_nothing_else(proxies: Proxied, name: s
     assert sorted(fresh.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["s3", "gcs"])
 def test_a_page_of_a_listing_that_is_refused_is_asked_for_again(proxies: Proxied, name: str) -> None:
     proxy, emulator = proxies(name)
@@ -193,7 +191,7 @@ def test_a_page_of_a_listing_that_is_refused_is_asked_for_again(proxies: Proxied
         assert [f.path for f in store.list_from("_delta_log")] == [f"_delta_log/{n}.json" for n in range(5)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CREATED)
 def test_what_is_never_sent_is_certain(emulator_named: Callable[[str], Emulator], name: str) -> None:
     emulator = emulator_named(name)
@@ -210,7 +208,7 @@ def test_what_is_never_sent_is_certain(emulator_named: Callable[[str], Emulator]
         assert type(raised.value) is StorageError
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CREATED)
 @pytest.mark.parametrize("fault", [Fault.HANG_BEFORE, Fault.HANG_AFTER], ids=lambda f: f.name.lower())
 def test_a_writer_killed_while_it_waits_for_the_answer(proxies: Proxied, name: str, fault: Fault) -> None:

@@ -356,7 +356,7 @@ def test_a_commit_keeps_no_secret_of_its_caller(tmp_path: Path, text: str) -> No
 PATTERNS = ("_USER", "_QUERY", "_NAMED", "_TOKEN", "_LOGIN", "_TOLD", "_SET", "_QUOTED", "_COMPARED", "_NAME_OF_SECRET")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", PATTERNS)
 @settings(max_examples=50, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
@@ -368,7 +368,7 @@ def test_a_text_without_its_words_matches_no_pattern(name: str, data: st.DataObj
     assert re.search(pattern, text) is None or redaction._may_hold(text)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_redaction_takes_no_longer_for_hostile_text() -> None:
     for text in (
         "token",

@@ -42,7 +42,7 @@ def slow_table(emulator: Emulator) -> Iterator[tuple[FaultProxy, Callable[[], De
         yield proxy, reopened
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLOUDS)
 def test_files_are_sent_and_read_side_by_side(emulator_named: Callable[[str], Emulator], name: str) -> None:
     with slow_table(emulator_named(name)) as (proxy, reopened):
@@ -71,7 +71,7 @@ def test_files_are_sent_and_read_side_by_side(emulator_named: Callable[[str], Em
         assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == [0, *range(FILES)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_commits_are_read_side_by_side(s3: Emulator) -> None:
     with slow_table(s3) as (proxy, reopened):
         table = DeltaTable(reopened().uri, s3.storage_options)
@@ -87,7 +87,7 @@ def test_commits_are_read_side_by_side(s3: Emulator) -> None:
         assert proxy.count("HEAD") == 0, "a listing tells the times of commits"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_batch_reads_no_more_commits_than_it_may_have(s3: Emulator) -> None:
     with slow_table(s3) as (proxy, reopened):
         source = DeltaTable(reopened().uri, s3.storage_options)
@@ -104,7 +104,7 @@ def test_a_batch_reads_no_more_commits_than_it_may_have(s3: Emulator) -> None:
         assert [proxy.count("GET", f"*{version:020}.json*") for version in range(2, 10)] == [0] * 8
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_what_a_refused_write_has_begun_is_not_sent(emulator: Emulator, monkeypatch: pytest.MonkeyPatch) -> None:
     with slow_table(emulator) as (proxy, reopened):
         reopened().create(ROWS.schema, partition_by=["p"], properties={"delta.constraints.few": f"id < {FILES - 1}"})

@@ -84,8 +84,7 @@ def proxies(emulator_named: Callable[[str], Emulator]) -> Iterator[Callable[[str
 Proxied = Callable[[str], tuple[FaultProxy, LogStore]]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", CLOUDS)
 def test_an_error_tells_whether_trying_again_can_help(proxies: Proxied, patience: Any, name: str, call: str) -> None:
@@ -99,8 +98,7 @@ def test_an_error_tells_whether_trying_again_can_help(proxies: Proxied, patience
         assert caught.value.retryable == (fault in PASSING), (fault, caught.value)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.parametrize("name", CLOUDS)
 def test_what_passes_is_waited_for(proxies: Proxied, patience: Any, name: str, call: str) -> None:
@@ -151,7 +149,7 @@ def test_a_missing_bucket_stays_missing(emulator_named: Callable[[str], Emulator
     assert time.monotonic() - started < 50
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", CLOUDS)
 def test_a_commit_survives_a_store_that_fails_for_a_moment(
     emulator_named: Callable[[str], Emulator], patience: Any, name: str
@@ -185,8 +183,7 @@ def test_an_unknown_outcome_is_retryable_where_running_again_is_safe(proxies: Pr
     assert sorted(table.snapshot().scan().to_arrow().column("id").to_pylist()) == [1, 2]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("code", "expected"),
     [

@@ -31,7 +31,7 @@ def _ids(table: DeltaTable, **version: Any) -> list[int]:
     return sorted(table.snapshot(**version).scan(["id"]).to_arrow().column("id").to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_life_of_a_table(emulator: Emulator) -> None:
     table = _table(emulator)
     assert not table.exists()

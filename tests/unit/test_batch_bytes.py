@@ -202,7 +202,7 @@ def test_statistics_of_dictionaries_are_those_of_their_rows(tmp_path: Path) -> N
 # More than 2 GiB, for real.
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_than_two_gibibytes_in_one_chunk_and_a_slice_of_it(tmp_path: Path) -> None:
     text, count = "x" * 131_000, 17_000
     data = pa.py_buffer(text.encode() * count)

@@ -28,7 +28,6 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.open import open_store
 from tests.harness.conformance.cases import GOLDEN, needs_golden
 from tests.harness.fault_store import FaultStore
-from tests.share import examples
 
 # One has a vector that is damaged on purpose, one names its vectors by absolute paths of another machine.
 NOT_READABLE = {"krs-cdf-table-with-dv", "spark-table-with-dv-special-char"}
@@ -96,7 +95,7 @@ def test_a_file_that_cannot_be_written_is_said(store: LogStore) -> None:
         write_deletion_vectors(faulty, [vector(1)], inline_bytes=0)
 
 
-@settings(max_examples=examples(40), deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(
     st.lists(st.sets(st.integers(0, 1 << 40), min_size=1, max_size=60), max_size=6), st.sampled_from([0, INLINE_BYTES])
 )

@@ -169,7 +169,7 @@ PLACES = ["generated", "default", "invariant", "bare invariant", "constraint"]
 FEW = [text for text in HOSTILE if "\ud800" not in text][::6]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("place", PLACES)
 def test_a_write_refuses_and_a_read_does_not(tmp_path: Path, place: str) -> None:
     for number, text in enumerate(FEW):

@@ -38,6 +38,7 @@ from delta_orch.expressions.parse import mentions_of, parse_expression
 from delta_orch.expressions.resolve import resolve_expression
 from delta_orch.protocol.types import LONG, STRING
 from tests.bounded import tries
+from tests.families import family
 
 ROWS = 1000
 SIZES = (30, 1_000, 10_000)
@@ -138,8 +139,7 @@ CASES = [
 ]
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize(("shape", "size"), CASES)
 def test_any_size_works_or_is_refused_by_name(table: DeltaTable, shape: Shape, size: int) -> None:
     where = shape(size)
@@ -151,8 +151,7 @@ def test_any_size_works_or_is_refused_by_name(table: DeltaTable, shape: Shape, s
             assert len(str(e)) < 2000
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
+@family(
     ("where", "expected"),
     [
         (" OR ".join(f"a = {i}" for i in range(500, 60_000)), 500),
@@ -165,7 +164,7 @@ def test_any_size_works_or_is_refused_by_name(table: DeltaTable, shape: Shape, s
         (In(Column(("f",)), tuple(Literal(i / 2) for i in range(500, 50_000))), 500),
         (left_deep(9000), 1),
     ],
-)  # fmt: skip
+ every=5)  # fmt: skip
 def test_long_predicates_find_their_rows(table: DeltaTable, where: str | Expression, expected: int) -> None:
     assert count(table, where) == expected
 
@@ -232,7 +231,7 @@ REFUSED = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_is_too_large_is_refused_in_a_second(table: DeltaTable, name: str) -> None:
     for one in tries(1):
@@ -296,7 +295,7 @@ def test_small_trees_still_compare_and_print_as_before() -> None:
     assert In(Column(("a",)), (Literal(1),)) != In(Column(("a",)), (Literal(2),))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("quote", ["", "'"])
 def test_a_million_values_are_no_million_nodes(table: DeltaTable, quote: str) -> None:
     column = "s" if quote else "a"
@@ -309,8 +308,7 @@ def test_a_million_values_are_no_million_nodes(table: DeltaTable, quote: str) ->
 MILLION = range(500, 1_000_500)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
+@family(
     "where",
     [
         f"a IN ({', '.join(map(str, MILLION))})",
@@ -318,6 +316,7 @@ MILLION = range(500, 1_000_500)
         pc.field("a").isin(pa.array(MILLION)),
     ],
     ids=["numbers", "strings", "isin"],
+    every=3,
 )
 def test_a_list_of_a_million_values_is_a_set(table: DeltaTable, where: object) -> None:
     for one in tries(2):

@@ -410,7 +410,7 @@ def test_a_file_where_a_directory_is_needed(tmp_path: Path, store: LogStore) -> 
         write(store, pa.table({"p": [1], "id": [1]}), ("p",))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("num_rows", [100, 3_000_000])
 def test_a_file_that_cannot_grow(tmp_path: Path, num_rows: int) -> None:
     # In a process of its own: the limit holds for all of it. What the kernel answers is like a full disk.
@@ -438,7 +438,7 @@ def test_a_file_that_cannot_grow(tmp_path: Path, num_rows: int) -> None:
     assert "Exception ignored" not in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux's peak memory of one process")
 def test_memory_stays_bounded(tmp_path: Path) -> None:
     # 1.6 GB of rows through a process that holds a few row groups. `ru_maxrss` would not do: on Linux it begins at the
@@ -500,7 +500,7 @@ def test_no_descriptor_is_left_open(store: LogStore) -> None:
     assert len(list(Path("/proc/self/fd").iterdir())) <= before + 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("store", ["memory", "local"])
 @pytest.mark.parametrize("count", [1, 50_000])
 def test_one_file_is_written_where_the_interpreter_is_about_to_end(tmp_path: Path, store: str, count: int) -> None:

@@ -27,6 +27,7 @@ from delta_orch.protocol.actions import Add, DeletionVectorDescriptor, DomainMet
 from delta_orch.protocol.paths import SIDECAR_DIRECTORY, checkpoint_path
 from delta_orch.storage.memory import MemoryStore
 from delta_orch.testing import open_table
+from tests.families import family
 from tests.harness.fault_store import FaultStore
 from tests.harness.log_builder import LogBuilder
 
@@ -354,9 +355,8 @@ def _read_everything(builder: LogBuilder) -> None:
     _ = snapshot.txns, snapshot.domain_metadata, snapshot.files(), snapshot.tombstones()
 
 
-@pytest.mark.sampled(5)
 @pytest.mark.parametrize("damage", ["gone", "another case", "twice", "another type", "nested", "a list"])
-@pytest.mark.parametrize("place", _PLACES)
+@family("place", _PLACES, every=5)
 def test_a_checkpoint_without_what_an_action_is_known_by(place: str, damage: str) -> None:
     kind = "v2" if place.startswith(("sidecar", "checkpointMetadata")) else "classic"
     builder = _builder()
@@ -365,10 +365,9 @@ def test_a_checkpoint_without_what_an_action_is_known_by(place: str, damage: str
         _read_everything(builder)
 
 
-@pytest.mark.sampled(4)
 @pytest.mark.parametrize("options", [{}, {"write_statistics": False}])
 @pytest.mark.parametrize("kind", _KINDS)
-@pytest.mark.parametrize(
+@family(
     ("place", "damage"),
     [
         ("add.path", "gone"), ("add.path", "null"), ("add.path", "another type"), ("add.path", "another case"),
@@ -377,7 +376,7 @@ def test_a_checkpoint_without_what_an_action_is_known_by(place: str, damage: str
         ("remove", "gone"),
         ("add.deletionVector.storageType", "null"), ("add.deletionVector.pathOrInlineDv", "null"),
     ],
-)  # fmt: skip
+ every=4)  # fmt: skip
 def test_vacuum_deletes_no_file_that_a_damaged_checkpoint_hides(
     kind: str, place: str, damage: str, options: dict[str, Any]
 ) -> None:

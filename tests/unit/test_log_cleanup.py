@@ -405,7 +405,7 @@ def test_a_table_that_must_not_be_written_is_not_cleaned_up(table: DeltaTable) -
 # Interrupted, and in company
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_interrupted_anywhere_the_table_reads_and_the_next_cleanup_goes_on(
     tmp_path: Path, small_sidecars: None
 ) -> None:

@@ -16,6 +16,7 @@ from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.errors import InvalidExpressionError
 from delta_orch.expressions.parse import parse_row_value
 from tests.bounded import tries
+from tests.families import family
 
 DAY, MOMENT = date(1999, 12, 25), datetime(1999, 12, 25, tzinfo=UTC)
 TEXTS = ["a", "x,y", "", " ", "\\", "ä", "a'b", "A", "\x1f", "long " * 9]
@@ -69,9 +70,8 @@ def answers(table: DeltaTable, tests: list[str]) -> pa.Table:
     return engine.to_arrow(rows).sort_by("row")
 
 
-@pytest.mark.sampled
 @pytest.mark.parametrize("null", ["", ", NULL"])
-@pytest.mark.parametrize("column", LISTS)
+@family("column", list(LISTS), every=5)
 def test_a_long_list_means_what_its_parts_mean(table: DeltaTable, column: str, null: str) -> None:
     values = LISTS[column]
     whole = f"({column} IN ({', '.join(values)}{null}))"
@@ -96,7 +96,7 @@ def test_a_computed_value_fails_only_where_it_is_asked_for(table: DeltaTable, ch
             table.snapshot().scan(where=f"{child} IN ({listed})").to_arrow()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["id", "text", "money", "day"])
 @pytest.mark.parametrize("place", PLACES[:4])
 def test_two_hundred_thousand_values_take_seconds(table: DeltaTable, column: str, place: str) -> None:
@@ -112,7 +112,7 @@ def test_two_hundred_thousand_values_take_seconds(table: DeltaTable, column: str
             assert table.snapshot().scan(where=where).count() >= 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_verbs_take_long_lists(tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     table.append(pa.table({"id": range(1000), "s": ["a"] * 1000}))

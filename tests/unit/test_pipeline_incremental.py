@@ -25,6 +25,7 @@ from delta_orch.pipeline.incremental_step import IncrementalStep as Step
 from delta_orch.pipeline.step import Mode
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.table.schema_evolution import SchemaMode
+from tests.families import family
 
 
 def rows(*days: int | None, value: int = 1) -> pa.Table:
@@ -529,8 +530,7 @@ def test_what_a_restore_undoes_is_read_again(source: DeltaTable, target: DeltaTa
     assert (values(target), target.version()) == (everything, 7)
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize("seed", range(12))
+@family("seed", range(12), every=5)
 def test_a_union_of_several_sources_by_partitions(tmp_path: Path, seed: int) -> None:
     """Whichever sources have news, the target holds the rows of all of them."""
     choose = random.Random(seed)

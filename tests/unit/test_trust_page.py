@@ -68,7 +68,7 @@ else:
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("end", "taken"),
     [("closes", None), ("is killed", None), ("closes", "by all"), ("closes", "by a link"), ("closes", "by a file")],

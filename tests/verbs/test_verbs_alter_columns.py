@@ -100,7 +100,7 @@ def test_column_mapping_is_enabled_on_an_existing_table(rows: EngineRows, filled
     assert rows.pylist(filled) == [{"id": 1, "s": {"x": 1, "y": "a"}, "day": "d"}]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_renaming_dropping_and_adding_keep_names_and_ids(rows: EngineRows, filled: DeltaTable) -> None:
     filled.alter().set_properties(MAPPED).rename_column("id", "Order Id").rename_column("s.x", "ex").commit()
     filled.alter().rename_column("day", "tag").drop_columns("s.y").commit()

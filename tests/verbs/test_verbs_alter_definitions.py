@@ -186,7 +186,7 @@ def test_declared_lengths_are_kept(rows: EngineRows, table: DeltaTable) -> None:
 NESTED_LENGTHS = "struct<Code:char(2),l:array<struct<n:varchar(3)>>,m:map<varchar(2),array<char(1)>>>"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("value", "path", "text"),
     [

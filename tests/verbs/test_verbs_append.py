@@ -91,7 +91,7 @@ def test_schema_mismatch_changes_nothing(rows: Any, table: DeltaTable, data: pa.
     assert sorted(f.path for f in table.store.list_recursive()) == before
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_null_fills_what_the_data_lacks_and_may_be_null(rows: Any, table: DeltaTable) -> None:
     inner = pa.struct([("x", pa.int64()), ("y", pa.string())])
     fields = [pa.field("id", pa.int64(), nullable=False), pa.field("note", pa.string()), pa.field("s", inner)]
@@ -192,7 +192,7 @@ def test_a_txn_that_follows_another_version_does_not_consume_the_data(table: Del
     assert table.append(days(("a", 2)), txn=TxnId("cursor", 9, follows=4)).version == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_scoped_txns_leave_out_what_is_recorded(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     def key(day: str, version: int) -> TxnId:
         return TxnId(f"job:{day}", version, parse_expression(f"day = '{day}'"))

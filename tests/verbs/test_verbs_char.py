@@ -47,7 +47,7 @@ CASES = [
 ]  # fmt: skip
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("where", "ids"), CASES)
 def test_a_char_is_filled_up_wherever_it_is_compared(tmp_path: Path, where: str, ids: list[int]) -> None:
     table = made(tmp_path / "t", VECTORS)
@@ -58,7 +58,7 @@ def test_a_char_is_filled_up_wherever_it_is_compared(tmp_path: Path, where: str,
     assert sorted(table.snapshot().scan().to_arrow()["id"].to_pylist()) == sorted({1, 2, 3, 4} - {*ids})
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_char_is_compared_alike_by_both_engines(tmp_path: Path, rows: EngineRows) -> None:
     table = made(tmp_path / "t")
     for where, ids in CASES:
@@ -91,7 +91,7 @@ def test_a_declared_length_grows_or_goes(tmp_path: Path) -> None:
         table.append(pa.Table.from_pylist([{**row, "s": {"a": "", "l": ["long"]}}], schema))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_char_is_read_filled_up_at_any_depth(tmp_path: Path, rows: EngineRows) -> None:
     table = DeltaTable(tmp_path)
     table.create([column("p", "char(2)"), column("s", DEEP), column("n", "int")], partition_by=["p"])
@@ -126,7 +126,7 @@ def test_a_char_is_read_filled_up_at_any_depth(tmp_path: Path, rows: EngineRows)
     assert sorted(str(row["a"]) for row in read(["s.a"])) == ["None", "ä "]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_merges_find_the_rows_of_a_char_key(tmp_path: Path, rows: EngineRows) -> None:
     table = made(tmp_path / "t")
     table.delete("id = 3")

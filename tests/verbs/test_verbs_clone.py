@@ -97,7 +97,7 @@ def test_other_clients_read_a_deep_clone(tmp_path: Path, days: Days) -> None:
     assert sorted(read["id"].to_pylist()) == [1, 2]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_both_engines_read_and_rewrite_a_shallow_clone(rows: Any, tmp_path: Path, days: Days) -> None:
     source = DeltaTable(tmp_path / "so urce%41")
     source.append(days((ODD, 1), (ODD, 2), ("b", 3)), partition_by=["day"], properties=MARKABLE)

@@ -182,7 +182,7 @@ def test_tables_of_other_writers_are_appended_to(rows: Any, tmp_path: Path, name
 NESTED_IDS = "parquet.field.nested.ids"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_elements_keys_and_values_have_ids_where_the_schema_gives_them(rows: Any, tmp_path: Path) -> None:
     """PROTOCOL, "Writer Requirements for IcebergCompatV2"."""
     schema = StructType(

@@ -47,7 +47,7 @@ def kinds(result: Any) -> list[str]:
 # Dry runs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dry_runs_leave_no_file_and_show_the_actions(rows: Any, table: DeltaTable, days: Any, tmp_path: Path) -> None:
     data = rows.data(days(("a", 1), ("b", 2), ("b", 3)))
     first = table.append(data, partition_by=["day"], dry_run=True)
@@ -166,7 +166,7 @@ def test_expired_identifiers_are_forgotten(table: DeltaTable, days: Any) -> None
     assert not DeltaTable(table.uri).append(days(("a", 1)), txn=("app", 1)).skipped
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("inserts", [False, True])
 @pytest.mark.parametrize(("verb", "left"), [("delete", [1, 3]), ("by_source_delete", [1, 2]), ("update", [1, 2, 3])])
 def test_a_merge_leaves_out_the_partitions_that_are_recorded(
@@ -191,7 +191,7 @@ def test_a_merge_leaves_out_the_partitions_that_are_recorded(
     assert sorted(i for found in ids(table).values() for i in found) == left + [9] * inserts
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("verb", ["update", "merge"])
 def test_no_row_moves_into_a_partition_that_is_recorded(
     rows: Any, table: DeltaTable, days: Any, ids: Any, verb: str
@@ -223,7 +223,7 @@ def test_no_row_moves_into_a_partition_that_is_recorded(
     assert ids(table) == {"a": [1], "b": [2, 3]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_row_that_matches_in_a_recorded_partition_is_not_inserted_again(
     rows: Any, table: DeltaTable, days: Any, ids: Any
 ) -> None:

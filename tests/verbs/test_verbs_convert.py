@@ -42,7 +42,7 @@ def read(table: DeltaTable, **scan: Any) -> list[dict[str, Any]]:
     return sorted(found, key=lambda row: str(row.get("id")))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_plain_files_in_directories(tmp_path: Path, rows: Any) -> None:
     put(tmp_path, "a b%41.parquet", ids(1, 2))
     put(tmp_path, "deep/er/ü#.parquet", ids(3, 4))

@@ -56,7 +56,7 @@ def content(table: DeltaTable) -> list[str]:
 RANGES = [f"{column} BETWEEN {low} AND {low + 50}" for column in ("x", "y") for low in (0, 230, 410, 600, 900)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [["x", "y"], ["text", "day", "money"], ["s.a"]])
 def test_zorder_keeps_rows_and_ids_and_leaves_out_files(rows: Any, table: DeltaTable, columns: list[str]) -> None:
     properties = {"delta.enableRowTracking": "true", "delta.enableDeletionVectors": "true"}
@@ -84,7 +84,7 @@ def test_zorder_keeps_rows_and_ids_and_leaves_out_files(rows: Any, table: DeltaT
         assert files_read(table, "s.a = 500") <= 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_zorder_in_partitions(rows: Any, table: DeltaTable) -> None:
     data = points(300).append_column("p", pa.array(["a", "b c", None] * 100))
     table.append(rows.data(data), partition_by=["p"])
@@ -97,7 +97,7 @@ def test_zorder_in_partitions(rows: Any, table: DeltaTable) -> None:
     assert content(table) == before and table.snapshot().num_files == 3
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [["x"], ["x", "y"], ["text", "day", "money", "y"]])
 def test_a_clustered_table_is_clustered_once(rows: Any, table: DeltaTable, columns: list[str]) -> None:
     table.append(rows.data(points()), cluster_by=columns)
@@ -132,7 +132,7 @@ def test_a_clustered_table_is_clustered_once(rows: Any, table: DeltaTable, colum
 CLUSTERS = {"delta_orch.clusterOnWrite": "true", "delta.targetFileSize": "20kb"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("columns", [["x"], ["x", "y"]])
 def test_writes_may_cluster(rows: Any, table: DeltaTable, columns: list[str]) -> None:
     data = points()
@@ -149,7 +149,7 @@ def test_writes_may_cluster(rows: Any, table: DeltaTable, columns: list[str]) ->
     assert content(table) == sorted(map(repr, data.slice(0, 7).to_pylist()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.spark
 def test_writes_cluster_over_connect(table: DeltaTable, spark_connect: Any) -> None:
     data = points()
@@ -162,7 +162,7 @@ def test_writes_cluster_over_connect(table: DeltaTable, spark_connect: Any) -> N
     assert content(table) == sorted(map(repr, data.slice(0, 7).to_pylist()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_writes_cluster_by_what_their_rows_have(rows: Any, table: DeltaTable) -> None:
     # `bucket` is filled in by the table, after the order.
     table.append(rows.data(pa.table({"id": [1], "v": [2], "bucket": [0]})), properties=CLUSTERS)
@@ -195,7 +195,7 @@ def test_refused(table: DeltaTable) -> None:
     assert clustered.version() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_empty_tables_and_dry_runs(rows: Any, table: DeltaTable) -> None:
     table.create(points(0).schema)
     assert table.optimize(zorder_by=["x", "y"], engine=rows.engine).skipped
@@ -207,7 +207,7 @@ def test_empty_tables_and_dry_runs(rows: Any, table: DeltaTable) -> None:
     assert len(content(table)) == 101
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_more_rows_than_memory(table: DeltaTable, monkeypatch: pytest.MonkeyPatch) -> None:
     table.append(points())
     before = content(table)

@@ -275,7 +275,7 @@ def test_a_violation_shows_the_columns_of_the_table(tmp_path: Path) -> None:
     assert violation.value.context["row"] == {"n": 15, "id": 1}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_lists_and_dicts_are_constants(rows: Any, tmp_path: Path) -> None:
     table = DeltaTable(tmp_path / "t")
     inner = pa.struct([("it's", pa.string()), ("l", pa.list_(pa.int64()))])
@@ -423,7 +423,7 @@ def test_the_scope_of_a_transaction_does_not_move(tmp_path: Path) -> None:
     assert table.version() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("properties", [{}, VECTORS | FEED])
 def test_rules_of_the_table(tmp_path: Path, properties: dict[str, str]) -> None:
     table = DeltaTable(tmp_path / "t")

@@ -45,7 +45,7 @@ def names_in_files(table: DeltaTable) -> set[str]:
     return {name for path in paths for name in pq.read_schema(root / path).names}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_columns_get_their_names_back(rows: Any, table: DeltaTable, mode: str) -> None:
     properties = {"delta.columnMapping.mode": mode, "delta.enableRowTracking": "true"}

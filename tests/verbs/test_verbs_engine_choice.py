@@ -25,7 +25,7 @@ def test_values_choose_the_local_engine(days: Any) -> None:
             select_engine(days(), choice)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_spark_needs_a_session() -> None:
     code = (
         "import pyarrow as pa\n"

@@ -72,7 +72,7 @@ def test_a_detour_that_stays_inside_is_none(rows: Any, made: HandmadeTable) -> N
     assert rows.read(named(made, "d/../inside.parquet")).num_rows == 2
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("spelling", ["{path}", "file:{path}", "file://{path}"])
 def test_the_own_store_is_read_unless_the_user_says_otherwise(
     rows: Any, made: HandmadeTable, tmp_path: Path, spelling: str

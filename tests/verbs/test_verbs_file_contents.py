@@ -85,7 +85,7 @@ def test_variants_are_written_plain(rows: Any, make: Any) -> None:
     assert sum(nulls) == 1
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_variants_are_shredded_where_the_table_says_so(rows: Any, make: Any) -> None:
     table = make(
         *VARIANTS,
@@ -203,7 +203,7 @@ def test_a_void_inside_an_array_or_map_is_refused(rows: Any, make: Any, nested: 
     assert table.version() == 0
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "given",
     [

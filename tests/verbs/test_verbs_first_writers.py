@@ -40,7 +40,7 @@ def properties(mode: str | None) -> dict[str, str]:
     return {} if mode is None else {"delta.columnMapping.mode": mode}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", MODES)
 def test_the_second_first_append_joins(rows: Any, table: DeltaTable, beaten: Any, mode: str | None) -> None:
     given: dict[str, Any] = {"properties": properties(mode), "partition_by": ["d"]}

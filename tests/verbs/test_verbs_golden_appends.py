@@ -57,7 +57,7 @@ def test_their_constraints_hold(tmp_path: Path) -> None:
         table.append(rows.set_column(rows.column_names.index(column), column, nothing))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_their_generated_columns_are_computed_and_verified(rows: Any, tmp_path: Path) -> None:
     table = copy_of("spark-dbr_8_1_generated_columns", tmp_path)
     table.append(rows.data(pa.table({"c1": pa.array([1, None], pa.int32())})))

@@ -60,7 +60,7 @@ def parquet_ids(table: DeltaTable) -> dict[Any, int] | dict[tuple[str], int]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_v2_gives_ids_to_what_is_nested_in_schema_and_files(rows: EngineRows, table: DeltaTable) -> None:
     table.create(NESTED, properties=V2)
     snapshot = table.snapshot()

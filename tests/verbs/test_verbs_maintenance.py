@@ -58,7 +58,7 @@ def small_files(rows: Any, table: DeltaTable, days: Any) -> DeltaTable:
     return table
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_optimize_merges_small_files(rows: Any, small_files: DeltaTable, ids: Any) -> None:
     before, (c_file,) = ids(small_files), partition_files(small_files, "c")
     sizes = small_files.snapshot().size_bytes
@@ -82,7 +82,7 @@ def partition_files(table: DeltaTable, day: str) -> list[str]:
     return [f["path"] for f in files if dict(f["partition_values"])["day"] == day]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_optimize_again_does_nothing(rows: Any, small_files: DeltaTable) -> None:
     small_files.optimize(engine=rows.engine)
     version = small_files.version()
@@ -91,7 +91,7 @@ def test_optimize_again_does_nothing(rows: Any, small_files: DeltaTable) -> None
     assert small_files.version() == version
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_optimize_where(rows: Any, small_files: DeltaTable) -> None:
     before = set(partition_files(small_files, "a"))
     small_files.optimize("day = 'b'", engine=rows.engine)
@@ -102,7 +102,7 @@ def test_optimize_where(rows: Any, small_files: DeltaTable) -> None:
             small_files.optimize(where)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_optimize_honours_the_target_size(rows: Any, small_files: DeltaTable) -> None:
     largest = max(small_files.snapshot().files(["size"]).column("size").to_pylist())
     small_files.optimize(target_file_size_bytes=largest * 2 + 1, engine=rows.engine)
@@ -113,7 +113,7 @@ def test_optimize_honours_the_target_size(rows: Any, small_files: DeltaTable) ->
             small_files.optimize(target_file_size_bytes=size)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_optimize_yields_to_appends(rows: Any, small_files: DeltaTable, days: Any, ids: Any) -> None:
     stale = DeltaTable(small_files.uri)
     stale.snapshot()
@@ -123,7 +123,7 @@ def test_optimize_yields_to_appends(rows: Any, small_files: DeltaTable, days: An
     assert ids(small_files)["a"] == [0, 3, 5, 6, 7, 8, 99]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_optimize_conflicts_with_a_delete_of_its_files(small_files: DeltaTable, rows: Any, days: Any, ids: Any) -> None:
     engine = AppendsWhileRewriting(small_files, rows.data(days(("a", 99))), replace_where="day = 'a'")
     with pytest.raises(ConflictError):
@@ -168,7 +168,7 @@ def test_pack_bins() -> None:
     assert bins([0, 0], [6, 6], 10) == []
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_vacuum_deletes_what_nothing_needs(rows: Any, small_files: DeltaTable, ids: Any) -> None:
     small_files.optimize(engine=rows.engine)
     orphan = Path(small_files.store.resolve("day=a/part-orphan.parquet"))
@@ -378,7 +378,7 @@ def test_vacuum_while_others_append(table: DeltaTable, days: Any) -> None:
     assert sorted(table.snapshot().scan(["id"]).to_arrow().column("id").to_pylist()) == [2, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_checkpoint(rows: Any, small_files: DeltaTable, ids: Any) -> None:
     before = ids(small_files)
     version = small_files.checkpoint()

@@ -493,7 +493,7 @@ def test_what_schema_evolution_takes_from_the_source(tmp_path: Path) -> None:
     assert str(table.snapshot().schema.find("st").data_type) == "struct<a:long,b:long,c:long,z:long>"  # type: ignore[union-attr]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("feed", ["true", "false"])
 def test_the_latest_changes_bring_a_copy_up_to_date(table: DeltaTable, tmp_path: Path, feed: str) -> None:
     origin = DeltaTable(tmp_path / "origin")
@@ -529,7 +529,7 @@ def test_what_another_writer_changed_since_a_snapshot_is_a_conflict(table: Delta
     assert content(table) == upserted((2, "theirs"), (3, "x"))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     "name",
     [

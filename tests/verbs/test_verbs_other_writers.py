@@ -13,7 +13,7 @@ from delta_orch.protocol.types import INTEGER, STRING, StructField, StructType
 from tests.handmade import HandmadeTable
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("listed", "key", "name"), [("P", "p", "p"), ("p", "P", "p"), ("P", "P", "p"), ("p", "p", "P")], ids="".join
 )

@@ -60,7 +60,7 @@ def test_replace_where_replaces_whole_partitions_without_reading_them(
     assert table.history()[0].operation_parameters["predicate"] == "day = 'b'"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_replace_where_rewrites_files_that_match_in_part(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     table.append(rows.data(days(("a", 1), ("a", 2), ("a", 3))))
     table.append(rows.data(days(("a", 100))))
@@ -158,7 +158,7 @@ def test_dynamic_compares_values_not_spellings(table: DeltaTable) -> None:
     assert sorted(again.snapshot().scan(["id"]).to_arrow().column("id").to_pylist()) == [2, 3]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_dynamic_takes_zeros_of_both_signs_for_one(rows: Any, table: DeltaTable) -> None:
     # They lie in two partitions, and are equal in every predicate.
     table.append(rows.data(pa.table({"part": [0.0, -0.0, 1.0], "id": [1, 2, 3]})), partition_by=["part"])
@@ -199,7 +199,7 @@ def test_overwrite_from_the_table_itself(rows: Any, table: DeltaTable, days: Any
     assert ids(table) == {"a": [1]}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_range_overwrite_leaves_out_newer_partitions(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     def key(day: str, version: int) -> TxnId:
         return TxnId(f"job:{day}", version, parse_expression(f"day = '{day}'"))
@@ -287,7 +287,7 @@ def changes_of(rows: Any, table: DeltaTable, version: int) -> list[tuple[Any, ..
     return sorted((r["_change_type"], r["day"], r["id"]) for r in read.to_pylist())
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("partition_by", [["day"], []], ids=["partitioned", "flat"])
 def test_partial_rewrite_with_a_change_feed_tells_its_changes(
     rows: Any, table: DeltaTable, days: Any, ids: Any, partition_by: list[str]
@@ -319,7 +319,7 @@ def test_partial_rewrite_with_a_change_feed_tells_its_changes(
     assert not any("cdc" in line for line in commit_lines(table, whole.version))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_write_that_changes_nothing_commits_nothing(rows: Any, table: DeltaTable, days: Any, ids: Any) -> None:
     """As with Delta on Spark (tests/interop/test_reference_row_features.py). What is recorded is a change."""
     none = days(("a", 1)).slice(0, 0)
@@ -345,7 +345,7 @@ def test_a_write_that_changes_nothing_commits_nothing(rows: Any, table: DeltaTab
     assert table.overwrite(rows.data(wider)).skipped
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_write_of_nothing_looks_for_what_others_changed(rows: Any, table: DeltaTable, days: Any) -> None:
     table.append(rows.data(days(("a", 1))), partition_by=["day"])
     before = table.snapshot()

@@ -16,7 +16,7 @@ from tests.harness.row_deletion import delete_rows
 MARKABLE = {"delta.enableDeletionVectors": "true", "delta.enableRowTracking": "true"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_deleted_rows_leave_the_files(rows: Any, table: DeltaTable, days: Any, tmp_path: Path) -> None:
     table.append(rows.data(days(("a", 1), ("a", 2), ("b", 3), ("b", 4))), partition_by=["day"], properties=MARKABLE)
     delete_rows(table, 0)
@@ -53,7 +53,7 @@ def ids_in(path: Path) -> list[int]:
     return read
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["name", "id"])
 def test_dropped_columns_leave_the_files(rows: Any, table: DeltaTable, tmp_path: Path, mode: str) -> None:
     data = pa.table({"id": [1, 2], "gone": ["x", "y"], "s": [{"a": 1, "b": 2}, None]})

@@ -43,8 +43,7 @@ def assert_sound(table: DeltaTable, found: Tracked) -> None:
     assert max(row_id for row_id, _ in found.values()) <= mark_of(table)
 
 
-@pytest.mark.slow
-@pytest.mark.sampled
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["none", "name", "id"])
 def test_ids_stay_with_rows_through_rewrites(rows: Any, table: DeltaTable, days: Any, mode: str) -> None:
     properties = TRACKED if mode == "none" else {**TRACKED, "delta.columnMapping.mode": mode}
@@ -86,7 +85,7 @@ def test_the_columns_of_copies_are_nobodys_business(rows: Any, table: DeltaTable
     assert rows.read(table).column_names == ["day", "id", "value"]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_overwrite_makes_new_rows(rows: Any, table: DeltaTable, days: Any) -> None:
     table.append(rows.data(days(("a", 1), ("b", 2))), partition_by=["day"], properties=TRACKED)
     before = tracked(rows, table)

@@ -92,7 +92,7 @@ def test_the_invariant_of_a_nested_field(rows: Any, make: Any) -> None:
     refused(table, rows.data(pa.table({"st": pa.array([{"y": 10}], kind)})))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_check_constraint_is_kept_by_every_verb(rows: Any, make: Any) -> None:
     configuration = {"delta.constraints.ordered": "low <= high", "delta.constraints.Short": "length(name) < 4"}
     table = make(field("low"), field("high"), field("name", STRING), configuration=configuration)
@@ -173,7 +173,7 @@ def test_generated_columns_are_computed_where_absent(rows: Any, make: Any, parti
         assert days == {"2024-01-31", "1969-12-31", None}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_generated_columns_are_verified_where_given(rows: Any, make: Any) -> None:
     table = generated_table(make)
 
@@ -258,7 +258,7 @@ def test_defaults_of_every_spelling(rows: Any, make: Any, data_type: Any, defaul
 PAIR = StructType((StructField("a", INTEGER), StructField("b", LONG)))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("data_type", "default", "value"),
     [
@@ -280,7 +280,7 @@ def test_fields_of_a_default_go_by_their_place(rows: Any, make: Any, data_type: 
     assert table.snapshot().scan(["x"]).to_arrow()["x"].to_pylist() == [value]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_defaults_of_a_statement_tell_one_moment(rows: Any, make: Any) -> None:
     table = make(
         field("id"),
@@ -369,7 +369,7 @@ def keys(rows: Any, table: DeltaTable) -> list[int]:
     return sorted(r["key"] for r in rows.pylist(table, columns=["key"]))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("start", "step"), [(1, 1), (10, 5), (-3, -2), (0, -7)])
 def test_identity_values_are_new_aligned_and_marked(rows: Any, make: Any, start: int, step: int) -> None:
     table = make(identity(start=start, step=step), field("n"))
@@ -497,7 +497,7 @@ def test_not_null_inside_arrays(rows: Any, make: Any) -> None:
     assert error.context["constraint"] == "NOT NULL constraint on tags.element"
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_null_struct_breaks_not_null_of_its_fields(rows: Any, make: Any) -> None:
     """Delta on Spark fails with every later change of a file with such a row."""
     x = StructField("x", LONG, nullable=False)

@@ -140,7 +140,7 @@ def test_a_schema_is_not_overwritten_under_what_depends_on_it(rows: EngineRows, 
     assert table.snapshot().schema.names == ("m", "id")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("column", ["checked", "read", "made", "s.x"])
 @pytest.mark.parametrize("verb", ["append", "overwrite", "upsert"])
 def test_data_widens_no_column_that_an_expression_is_about(
@@ -193,7 +193,7 @@ def test_a_variant_column_of_the_data_brings_its_feature(spark: Any, table: Any)
     assert [tuple(row) for row in frame.collect()] == [(1, None), (2, 7)]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_column_without_a_type_takes_that_of_the_data(rows: EngineRows, table: DeltaTable) -> None:
     """As frames of pandas and Polars have it where every value is None."""
     untyped = pa.struct([("a", pa.null()), ("b", pa.int64())])

@@ -43,6 +43,7 @@ from tests.concurrency.conflict_matrix import (
     rows_in,
 )
 from tests.concurrency.test_conflict_matrix import cells
+from tests.families import family
 from tests.harness.fault_store import FaultStore, Moment
 from tests.verbs.conftest import EngineRows
 
@@ -84,7 +85,7 @@ def test_publishing_conflicts_as_the_write_would(first: str) -> None:
     assert found == {second: expected[second].partition(";")[0] for second in found}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("first", "vectors"), [("update id = 2", True)])
 def test_publishing_rows_conflicts_as_the_write_would(first: str, vectors: bool) -> None:
     expected = cells(first, 2 + list(ROW_TABLES.values()).index(vectors))
@@ -138,13 +139,13 @@ VERBS: dict[str, Verb] = {
 }
 
 
-@pytest.mark.sampled
-@pytest.mark.parametrize(
+@family(
     ("verb", "kind"),
     [
         *((verb, "vectors, feed") for verb in VERBS),
         *((verb, "mapped, tracked") for verb in ("upsert", "schema", "dynamic")),
     ],
+    every=5,
 )
 def test_what_is_staged_is_what_is_published(tmp_path: Path, rows: EngineRows, kind: str, verb: str) -> None:
     """The staged version has the rows that the write would have left; nobody sees them before they are published."""

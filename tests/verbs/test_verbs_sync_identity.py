@@ -35,7 +35,7 @@ def mark(table: DeltaTable) -> Any:
     return some(table.snapshot().schema.find("key")).metadata.get("delta.identity.highWaterMark")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("step", "taken", "given", "reached", "following"),
     [

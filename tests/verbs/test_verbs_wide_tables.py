@@ -52,8 +52,7 @@ VERBS: dict[str, Callable[[DeltaTable, int], object]] = {
 }
 
 
-@pytest.mark.slow
-@pytest.mark.sampled(2)
+@pytest.mark.long
 @pytest.mark.parametrize("mode", ["none", "name"])
 @pytest.mark.parametrize("verb", VERBS)
 def test_work_grows_with_the_columns(verb: str, mode: str, tmp_path: Path) -> None:

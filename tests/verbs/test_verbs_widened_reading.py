@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 WIDENING = {"delta.enableTypeWidening": "true"}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("value", "kind", "wider", "where", "found"),
     [
@@ -52,7 +52,7 @@ def test_old_statistics_leave_out_no_row(
     assert len(rows.pylist(table, where=where)) == found
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(
     ("value", "kind", "wider", "where"),
     [
@@ -85,7 +85,7 @@ def test_partition_columns_widen(
     assert table.optimize().skipped
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_partitions_are_replaced_by_a_write_that_widens_their_column(rows: EngineRows, table: DeltaTable) -> None:
     table.append(
         rows.data(pa.table({"p": pa.array([1, 2], pa.int32()), "n": [1, 1]})), partition_by=["p"], properties=WIDENING
