@@ -33,6 +33,10 @@ def select_engine(data: object = None, engine: EngineChoice = "auto") -> Engine:
         MissingDependencyError: The engine's packages are not installed.
     """
     if not isinstance(engine, str):
+        if not hasattr(engine, "scan"):
+            raise InvalidRequestError(
+                f"A {type(engine).__name__} is no engine", remedy='Use "auto", "local" or "spark"', argument="engine"
+            )
         return engine
     from_spark = is_spark_value(data)
     if engine == "spark" or (engine == "auto" and from_spark):

@@ -6,9 +6,7 @@ from pathlib import Path
 
 import pytest
 
-import delta_orch
-from delta_orch.errors import DeltaError
-from tests.harness.fuzz.arguments import Table, calls, functions, run_many
+from tests.harness.fuzz.arguments import Table, calls, run_many
 
 
 @pytest.mark.long
@@ -30,16 +28,3 @@ def test_every_public_function_is_called() -> None:
     ):  # fmt: skip
         assert expected in called
     assert len(calls(Table())) > 8_000
-
-
-def test_methods_called_on_the_class() -> None:
-    """`DeltaTable.append("path", rows)`: an error that says so; Python's, where not even `self` is there."""
-    for make in Table().places().values():
-        owner = make()
-        if not isinstance(owner, type(delta_orch)):
-            for name, function in functions(owner):
-                for value in ("path", None, object(), {"id": 1}, type(owner)):
-                    with pytest.raises(DeltaError, match=f"{name} was called on the class"):
-                        function(value)
-                with pytest.raises(TypeError, match="argument"):
-                    function()

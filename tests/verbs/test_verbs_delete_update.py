@@ -191,7 +191,7 @@ REFUSED: list[tuple[Callable[[DeltaTable], object], type[DeltaError], str]] = [
     (lambda t: t.delete("max(id) = 1"), InvalidExpressionError, "aggregate"),
     (lambda t: t.delete("name"), InvalidExpressionError, "not a predicate"),
     (lambda t: t.delete("id ="), InvalidExpressionError, "."),
-    (lambda t: t.delete(7), InvalidRequestError, "7"),  # type: ignore[arg-type]
+    (lambda t: t.delete(7), InvalidExpressionError, "not int"),  # type: ignore[arg-type]
     (lambda t: t.delete("id = 1", sign="x"), InvalidRequestError, "sign"),  # type: ignore[call-arg]
     (lambda t: t.update({}), InvalidRequestError, "Nothing is assigned"),
     (lambda t: t.update({"nome": "1"}), ColumnNotFoundError, "nome"),

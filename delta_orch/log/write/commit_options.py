@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, TypedDict
 
+from delta_orch.arguments import ensure_types
 from delta_orch.errors import InvalidExpressionError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
@@ -69,14 +70,15 @@ class EveryRow(int):
     table, and reads it again when the statement runs again."""
 
 
-def ensure_options(given: Iterable[str], kind: type) -> None:
-    """Check that keywords belong to a kind of options, a `TypedDict`.
+def ensure_options(options: Mapping[str, object], kind: type) -> None:
+    """Check that keywords belong to a kind of options, a `TypedDict`, and that their values fit.
 
     Raises:
         InvalidRequestError: One does not. The error names the one it is close to.
     """
+    ensure_types(options, kind)
     known = list(kind.__annotations__)
-    for name in given:
+    for name in options:
         if name not in known:
             from difflib import get_close_matches
 
