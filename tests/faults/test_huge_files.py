@@ -77,6 +77,7 @@ DAMAGES: dict[str, Callable[[Path], object]] = {
 }
 
 
+@pytest.mark.long
 def test_they_end_at_once(tmp_path: Path) -> None:
     roots = [tmp_path / name for name in DAMAGES]
     for root in roots:

@@ -10,10 +10,9 @@ import sys
 import time
 from pathlib import Path
 
-import pytest
-
 from delta_orch import DeltaTable
 from delta_orch.errors import TableNotFoundError
+from tests.families import family
 
 STEPS = 30
 ROWS = 50
@@ -55,7 +54,7 @@ def ensure_a_prefix(path: Path) -> int:
     return len(found) // ROWS
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@family("seed", [1, 2], every=2)
 def test_every_row_once(tmp_path: Path, seed: int) -> None:
     path, dice = tmp_path / "table", random.Random(seed)
     done = 0

@@ -357,9 +357,7 @@ _HOSTILE = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "kind", ["BOOLEAN", "DATE", "DECIMAL(3,1)", "DOUBLE", "FLOAT", "INT", "TIMESTAMP", "TIMESTAMP_NTZ"]
-)
+@family("kind", ["BOOLEAN", "DATE", "DECIMAL(3,1)", "DOUBLE", "FLOAT", "INT", "TIMESTAMP", "TIMESTAMP_NTZ"], every=3)
 def test_cast_of_text(spark: Any, kind: str) -> None:
     """Text becomes the value that it becomes in Spark, or raises."""
     engine, rows = LocalEngine(), pa.table({"s": pa.array(_HOSTILE, pa.string())})

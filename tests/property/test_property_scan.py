@@ -55,7 +55,7 @@ def asked(seed: int, count: int) -> list[tuple[str, list[str] | None]]:
     return [(predicate, random_columns(draw)) for predicate in random_predicates(seed, count)]
 
 
-@family("seed", range(8), every=5)
+@family("seed", range(8), every=8)
 def test_skipping_files_changes_no_answer(tmp_path: Path, seed: int) -> None:
     made = random_table(tmp_path / "t", seed)
     snapshot = made.table.snapshot()

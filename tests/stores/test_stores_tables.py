@@ -67,6 +67,7 @@ def test_the_life_of_a_table(emulator: Emulator) -> None:
     assert table.fsck(check_files=True).ok
 
 
+@pytest.mark.long
 def test_four_processes_append_at_once(emulator: Emulator) -> None:
     table = _table(emulator)
     table.append(_rows(0))

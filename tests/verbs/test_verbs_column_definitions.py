@@ -13,6 +13,7 @@ import pytest
 import delta_orch
 from delta_orch import DeltaTable, column, identity_column
 from delta_orch.errors import InvalidRequestError
+from tests.families import family
 
 DEFINITIONS = {
     "delta.generationExpression": "id + 1",
@@ -176,7 +177,7 @@ def test_the_past_of_another_table_is_left_out(table: DeltaTable) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("key", DEFINITIONS)
+@family("key", list(DEFINITIONS), every=5)
 def test_frames_of_spark(table: DeltaTable, spark: Any, key: str) -> None:
     plain = spark.createDataFrame([(1, 2)], "id bigint, more bigint")
     frame = plain.withMetadata("more", {key: DEFINITIONS[key]})
