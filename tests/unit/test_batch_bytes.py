@@ -14,6 +14,7 @@ from delta_orch import DeltaTable
 from delta_orch.engines import batch_bytes, conform
 from delta_orch.engines.batch_bytes import cut_by_bytes
 from delta_orch.errors import SchemaMismatchError
+from tests.families import family
 
 COUNT = 600
 RANDOM = np.random.default_rng(7)
@@ -135,7 +136,7 @@ CHANGES: dict[str, tuple[dict[str, str], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("batch_size", [None, 1_000_000])
+@family("batch_size", [None, 1_000_000], every=2)
 @pytest.mark.parametrize("name", CHANGES)
 def test_repeated_texts_are_updated(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, batch_size: int | None

@@ -17,6 +17,7 @@ import pytest
 import delta_orch
 from delta_orch import DeltaTable
 from delta_orch.testing import build_table
+from tests.families import family
 
 COMPUTE = frozenset({"_compute"})
 PARQUET = frozenset({"_azurefs", "_fs", "_gcsfs", "_hdfs", "_parquet", "_s3fs", "fs", "parquet", "parquet.core"})
@@ -131,7 +132,7 @@ CHANGES = {
 }
 
 
-@pytest.mark.parametrize("name", CHANGES)
+@family("name", list(CHANGES), every=5)
 def test_a_table_whose_files_were_replaced_loads_no_pandas(name: str, tmp_path: Path) -> None:
     """Nor `pyarrow.compute`, which takes a first call half as long as opening a table."""
     table = DeltaTable(tmp_path / "table")
