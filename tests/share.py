@@ -37,7 +37,7 @@ LONGEST = (
     "spark/test_spark_cluster.py",
     "airflow/test_airflow_spark.py",
     "property/test_local_expressions_spark_differential.py",
-    "dagster/test_dagster_scd2.py",
+    "dagster/test_dagster_cdc.py",
     "conformance/test_conformance_golden.py",
     "property/test_property_spark_reading.py",
     "spark/test_spark_format_writes.py",
