@@ -16,6 +16,8 @@ from delta_orch.redaction import redacted
 from delta_orch.storage.open import open_store
 
 if TYPE_CHECKING:
+    from datetime import timedelta
+
     import pyarrow as pa
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
     from delta_orch.staged_write import StagedWrite
     from delta_orch.storage.base import LogStore
     from delta_orch.verbs.alter.builder import Alteration
+    from delta_orch.verbs.change_events import Envelope
     from delta_orch.verbs.fsck import FsckReport
     from delta_orch.verbs.log_files import ChecksumResult, LogCompactionResult
     from delta_orch.verbs.merge.clauses import Merge
@@ -237,6 +240,67 @@ class _RowWrites:
         from delta_orch.verbs.merge.upsert import upsert
 
         return upsert(*self._target(options), source, keys, engine, schema_mode, options)
+
+    def apply_changes(
+        self,
+        rows: object,
+        *,
+        keys: Sequence[str],
+        sequence_by: str | Sequence[str],
+        scd: Literal[1, 2] = 1,
+        delete_when: str | Expression | None = None,
+        except_columns: Sequence[str] = (),
+        full_snapshot: bool = False,
+        envelope: Envelope | None = None,
+        tombstone_retention: timedelta | str = "interval 30 days",
+        engine: EngineChoice = "auto",
+        **options: Unpack[WriteOptions],
+    ) -> CommitResult:
+        """Apply change events, in whatever order, batches and repetitions they come, in one commit. The first call
+        creates the table.
+
+            table.apply_changes(rows, keys=["id"], sequence_by="updated_at", delete_when="op = 'D'",
+                                except_columns=["op"])
+
+        `scd=1` keeps the newest row of each key. A deleted key leaves a row without values in which `_deleted_at` says
+        when, so that older rows which come later stay away: `WHERE _deleted_at IS NULL` has the rows that are there.
+        `scd=2` keeps a version for each event: `valid_from` is its sequence, `valid_to` that of the next event or null,
+        `is_current` marks the last one. A deletion ends the version before it, and is a row of its own without values:
+        `is_deleted`, valid for no time. Late events are put where they belong.
+
+        Args:
+            rows: What `append` takes, or what `DeltaTable.changes` gives. It has the columns of the table.
+            keys: The columns that identify what changes.
+            sequence_by: The column that orders the events of a key, or several, of which the next decides where the
+                first ones are equal. The table keeps them. Integers, decimals, texts, dates or timestamps.
+            delete_when: A predicate over the rows: true where a row deletes its key.
+            except_columns: Columns of the rows that the table does not get.
+            full_snapshot: The rows are everything at their one sequence; what is missing is deleted. With `scd=2` a row
+                that is as it was adds no version. A snapshot that is older than a row of the table is refused.
+            envelope: `change_feed` for rows of `DeltaTable.changes`, `debezium` for structs `before` and `after` with
+                `op`; see `verbs.change_envelopes`.
+            tombstone_retention: How long `scd=1` remembers deleted keys.
+            options: `TableDefinition` and `CommitOptions`.
+
+        Returns: `skipped` where the table has all events, or newer ones.
+
+        Raises:
+            ConstraintViolationError: A key or a sequence is null, or two events of one key and sequence differ. An
+                event is compared with those that the table keeps. Nothing was committed.
+            LateChangeError: The table does not have the key of an event that is older than a dropped tombstone; or a
+                snapshot is older than a row of the table. Nothing was committed.
+            SchemaMismatchError, ColumnNotFoundError: The rows do not fit, or have columns of a type that does not
+                compare (map, variant). Nothing was written.
+            InvalidRequestError: The arguments do not go together.
+            ConflictError: Another commit changed rows of these keys. Run it again.
+        """
+        from delta_orch.verbs.apply_changes import apply_changes
+        from delta_orch.verbs.change_events import Changes
+
+        changes = Changes(
+            sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention, keys
+        )
+        return apply_changes(*self._target_or_none(options), rows, changes, engine, options)
 
 
 @checked

@@ -26,6 +26,7 @@
     │   ├── InvalidPropertyError
     │   ├── InvalidExpressionError
     │   ├── ConstraintViolationError
+    │   │   ├── LateChangeError
     │   │   └── AuditFailedError
     │   ├── RedoNotPossibleError
     │   └── AppendOnlyError
@@ -286,6 +287,12 @@ class ConstraintViolationError(InvalidRequestError):
     """
 
     code = "CONSTRAINT_VIOLATION"
+
+
+class LateChangeError(ConstraintViolationError):
+    """A change event comes so late that its place is not known any more. `context["row"]` shows its keys."""
+
+    code = "LATE_CHANGE"
 
 
 class AuditFailedError(ConstraintViolationError):

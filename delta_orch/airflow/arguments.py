@@ -26,6 +26,7 @@ OLD_NAMES = {
     "table_properties": "properties",
     "checks": "audit",
     "idempotency": "on_redo='keep' for what 'partition' was, and exactly_once=False for what 'off' was",
+    "delete_marker": "delete_when='gone', a predicate, and except_columns=['gone']",
     "adds": "write='append' or write='overwrite'",
 }
 """Old name of an argument → what takes its place."""
@@ -58,6 +59,18 @@ def ensure_choice(name: str, value: object, allowed: Sequence[object]) -> None:
             remedy="Choose one",
             argument=name,
         )
+
+
+def ensure_write(write: object, allowed: Sequence[object]) -> None:
+    """Raises InvalidRequestError: `write` is not among the allowed ones, or has its old name."""
+    if write == "scd2":
+        raise InvalidRequestError(
+            "There is no write='scd2'",
+            cause="It is called write='cdc' with scd=2 now, and takes late rows, too",
+            remedy="Pass write='cdc', scd=2, and sequence_by as before",
+            argument="write",
+        )
+    ensure_choice("write", write, allowed)
 
 
 def ensure_list(name: str, values: object, *, may_repeat: bool = False) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.arguments import ensure_choice
+from delta_orch.airflow.arguments import ensure_choice, ensure_write
 from delta_orch.airflow.locations import checked_location, is_same_table, is_template
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
@@ -23,8 +23,9 @@ if TYPE_CHECKING:
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
+    from delta_orch.verbs.change_events import Envelope
 
-WRITES = ("append", "merge", "scd2", "overwrite_partitions", "overwrite_changed")
+WRITES = ("append", "merge", "cdc", "overwrite_partitions", "overwrite_changed")
 _SWITCH = {"true": True, "false": False, "none": False, "": False, "1": True, "0": False}
 
 
@@ -55,12 +56,17 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         write: `overwrite_changed` replaces the partitions that changed in the source, also where they are empty now;
             it is the default where source and target have the same partition columns. `overwrite_partitions` replaces
             the target's partitions that the rows belong to; `append` adds the rows; `merge` updates those with the same
-            `merge_keys` and inserts the others; `scd2` keeps a version for each change of a key.
-        merge_keys: With `merge` and `scd2`: the columns that identify a row.
-        sequence_by: With `scd2`, as `delete_marker` and `full_snapshot`: see `DeltaMergeOperator`. With a
-            `full_snapshot` `batch.scan()` is the whole source.
-        delete_marker: See `sequence_by`.
+            `merge_keys` and inserts the others; `cdc` applies the rows as change events, in any order.
+        merge_keys: With `merge` and `cdc`: the columns that identify a row.
+        sequence_by: With `cdc`: the columns that order the events of a key, as `delete_when`, `except_columns`, `scd`,
+            `full_snapshot`, `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
+            With a `full_snapshot` `batch.scan()` is the whole source.
+        delete_when: See `sequence_by`.
+        except_columns: See `sequence_by`.
+        scd: See `sequence_by`.
         full_snapshot: See `sequence_by`.
+        envelope: See `sequence_by`.
+        tombstone_retention: See `sequence_by`.
         max_versions: At most so many versions that change data in one batch; None for all there are.
         bootstrap: What the first batch is: `snapshot`, the source as it stands; `changes`, its history; `error`.
         on_recreated: `error`, or `bootstrap` when the source was dropped and created again.
@@ -87,9 +93,13 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         python_callable: UserFunction,
         write: str | None = None,
         merge_keys: Sequence[str] | None = None,
-        sequence_by: str | None = None,
-        delete_marker: str | None = None,
+        sequence_by: str | Sequence[str] | None = None,
+        delete_when: str | None = None,
+        except_columns: Sequence[str] | None = None,
+        scd: int | None = None,
         full_snapshot: bool = False,
+        envelope: Envelope | None = None,
+        tombstone_retention: str | None = None,
         max_versions: int | None = None,
         bootstrap: str = "snapshot",
         on_recreated: str = "error",
@@ -105,15 +115,12 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         )
         self.write = write
         self.merge_keys = merge_keys
-        self.sequence_by = sequence_by
-        self.delete_marker = delete_marker
-        self.full_snapshot = full_snapshot
         self.max_versions = max_versions
         self.bootstrap = bootstrap
         self.on_recreated = on_recreated
         self.consumer = consumer
         self.full_refresh = full_refresh
-        ensure_choice("write", write, (None, *WRITES))
+        ensure_write(write, (None, *WRITES))
         ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
         ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
         ensure_choice("schema_mode", self.schema_mode, (None, "merge"))
@@ -125,7 +132,16 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             )
         if max_versions is not None and max_versions < 1:
             raise self.refusal(f"has max_versions={max_versions!r}, which is not a number of at least 1")
-        self.ensure_mode(write)
+        changes = {
+            "sequence_by": sequence_by,
+            "delete_when": delete_when,
+            "except_columns": except_columns,
+            "scd": scd,
+            "full_snapshot": full_snapshot,
+            "envelope": envelope,
+            "tombstone_retention": tombstone_retention,
+        }
+        self.ensure_mode(write, changes)
         if not is_template(full_refresh):
             self._refreshes({})
         if self.source == {}:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 class DeltaMergeOperator(DeltaWriteOperator):
     """Update, insert and delete rows by the rows that a function returns, or that a query yields, in one commit.
 
-    With `merge_keys` it is `DeltaWriteOperator(write="merge")`, or `write="scd2"` with `sequence_by`: doing it again
+    With `merge_keys` it is `DeltaWriteOperator(write="merge")`, or `write="cdc"` with `sequence_by`: doing it again
     merges the rows once more. Keys that the new rows lack stay. With `on` and `clauses` a crash is recovered, but doing
     it again is refused (`RedoNotPossibleError`), because applying clauses twice may count twice.
 
@@ -64,7 +64,7 @@ class DeltaMergeOperator(DeltaWriteOperator):
             raise InvalidRequestError(f"Task {name} has write, and merges", remedy="Use DeltaWriteOperator(write=…)")
         if (kwargs.get("merge_keys") is None) == (on is None):
             raise InvalidRequestError(f"Task {name} takes merge_keys or on", remedy="Give exactly one of them")
-        merges = "scd2" if kwargs.get("sequence_by") is not None else "merge"
+        merges = "cdc" if kwargs.get("sequence_by") is not None else "merge"
         super().__init__(write=merges if on is None else "append", **kwargs)
         self.on = on
         self.clauses = clauses

@@ -16,6 +16,7 @@ from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.versions import determine_kwargs
 from delta_orch.pipeline.step import Mode, Step
+from delta_orch.verbs.change_events import Changes, parse_changes
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -46,9 +47,7 @@ class DeltaStepOperator(DeltaUnitOperator):
     template_fields_renderers = {"op_args": "py", "op_kwargs": "py"}  # noqa: RUF012 (Airflow's class attribute)
     shallow_copy_attrs: Sequence[str] = ("python_callable", "op_kwargs")
     merge_keys: Sequence[str] | None = None
-    sequence_by: str | None = None
-    delete_marker: str | None = None
-    full_snapshot: bool = False
+    changes: Changes | None = None
 
     def __init__(
         self,
@@ -90,19 +89,19 @@ class DeltaStepOperator(DeltaUnitOperator):
         if unit_column is not None and not self.exactly_once:
             raise self.refusal("has unit_column, which exactly_once=False does not fill")
 
-    def ensure_mode(self, write: str | None) -> None:
-        """Refuse arguments that other modes use."""
-        is_scd2 = write == "scd2"
+    def ensure_mode(self, write: str | None, changes: Mapping[str, object]) -> None:
+        """Refuse arguments that other modes use.
+
+        Args:
+            changes: What is said of change events, by the names of arguments.
+        """
         ensure_list("merge_keys", self.merge_keys)
-        ensure_switches(full_snapshot=self.full_snapshot)
-        if (write in ("merge", "scd2")) != bool(self.merge_keys):
-            raise self.refusal("takes a list of columns as merge_keys with write='merge' or 'scd2', and only then")
-        if is_scd2 != (self.sequence_by is not None):
-            raise self.refusal("takes sequence_by with write='scd2', and only then")
-        if not is_scd2 and (self.delete_marker is not None or self.full_snapshot):
-            raise self.refusal("has delete_marker or full_snapshot, which only write='scd2' uses")
-        if is_scd2 and self.schema_mode is not None:
-            raise self.refusal("has write='scd2' and schema_mode: versions have the columns of the table")
+        ensure_switches(full_snapshot=changes["full_snapshot"])
+        if (write in ("merge", "cdc")) != bool(self.merge_keys):
+            raise self.refusal("takes a list of columns as merge_keys with write='merge' or 'cdc', and only then")
+        self.changes = parse_changes(write, changes)
+        if self.changes is not None and self.schema_mode is not None:
+            raise self.refusal("has write='cdc' and schema_mode: change events have the columns of the table")
         if self.unit_column is not None and write is not None and write not in UNIT_COLUMN_MODES:
             raise self.refusal(
                 f"has unit_column, which write={write!r} does not fill",
@@ -118,9 +117,7 @@ class DeltaStepOperator(DeltaUnitOperator):
             creates_only=True,
             unit_column=self.unit_column,
             merge_keys=tuple(self.merge_keys or ()),
-            sequence_by=self.sequence_by,
-            delete_marker=self.delete_marker,
-            full_snapshot=self.full_snapshot,
+            changes=self.changes,
             schema_mode=self.schema_mode,
             engine=self.engine,
             options={**step.options, "partition_by": self.partition_by, "properties": self.properties},

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
-from delta_orch.airflow.arguments import ensure_choice, ensure_locations, ensure_predicate, ensure_switches
+from delta_orch.airflow.arguments import ensure_locations, ensure_predicate, ensure_switches, ensure_write
 from delta_orch.airflow.guards import OtherTasks, row_guard
 from delta_orch.airflow.hook import pinned_versions
 from delta_orch.airflow.spark_session import running_spark_session
@@ -26,8 +26,9 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable
     from delta_orch.engines.base import Engine
     from delta_orch.log.files.txn import TxnId
+    from delta_orch.verbs.change_events import Envelope
 
-WRITES = ("append", "merge", "scd2", "overwrite", "overwrite_partitions", "error", "ignore")
+WRITES = ("append", "merge", "cdc", "overwrite", "overwrite_partitions", "error", "ignore")
 
 
 class DeltaWriteOperator(DeltaStepOperator):
@@ -54,14 +55,19 @@ class DeltaWriteOperator(DeltaStepOperator):
         op_args: Positional arguments. (templated)
         op_kwargs: Keyword arguments. (templated)
         write: What becomes of the rows that are there. `append` keeps them. `merge` updates those with the same
-            `merge_keys` and inserts the others. `scd2` keeps a version for each change of a key. `overwrite` replaces
+            `merge_keys` and inserts the others. `cdc` applies them as change events, in any order. `overwrite` replaces
             all, or those of `replace_where`; `overwrite_partitions` those of the partitions that the rows belong to.
             `error` and `ignore` write only where there is no table (looked at before the function runs).
         replace_where: With `overwrite`: replace the rows this predicate holds for, and refuse others. (templated)
-        merge_keys: With `merge` and `scd2`: the columns that identify a row. (templated)
-        sequence_by: With `scd2`: the column that says since when a row is valid.
-        delete_marker: With `scd2`: a boolean column of the rows, which the table does not keep: true where a key ends.
-        full_snapshot: With `scd2`: keys that are missing from the rows end.
+        merge_keys: With `merge` and `cdc`: the columns that identify a row. (templated)
+        sequence_by: With `cdc`: the columns that order the events of a key, as `delete_when`, `except_columns`, `scd`,
+            `full_snapshot`, `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
+        delete_when: See `sequence_by`.
+        except_columns: See `sequence_by`.
+        scd: See `sequence_by`.
+        full_snapshot: See `sequence_by`.
+        envelope: See `sequence_by`.
+        tombstone_retention: See `sequence_by`.
         schema_mode: `merge` adds the columns that the table does not have; `overwrite` takes those of the rows, where
             every row is replaced. By default the rows must have the table's columns.
         partition_by: Partition columns, if this write creates the table.
@@ -99,9 +105,13 @@ class DeltaWriteOperator(DeltaStepOperator):
         tables: Mapping[str, TableReference] | None = None,
         replace_where: str | None = None,
         merge_keys: Sequence[str] | None = None,
-        sequence_by: str | None = None,
-        delete_marker: str | None = None,
+        sequence_by: str | Sequence[str] | None = None,
+        delete_when: str | None = None,
+        except_columns: Sequence[str] | None = None,
+        scd: int | None = None,
         full_snapshot: bool = False,
+        envelope: Envelope | None = None,
+        tombstone_retention: str | None = None,
         stage: bool = False,
         **kwargs: OperatorArgument,
     ) -> None:
@@ -111,24 +121,30 @@ class DeltaWriteOperator(DeltaStepOperator):
         self.tables = tables
         self.replace_where = replace_where
         self.merge_keys = merge_keys
-        self.sequence_by = sequence_by
-        self.delete_marker = delete_marker
-        self.full_snapshot = full_snapshot
         self.stage = stage
         if (self.python_callable is None) == (sql is None):
             raise self.refusal("takes python_callable or sql, exactly one of them")
-        ensure_choice("write", write, WRITES)
+        ensure_write(write, WRITES)
         ensure_switches(stage=stage)
         ensure_predicate(replace_where)
         ensure_locations({"tables": tables})
         self.reads_from(*(tables.values() if isinstance(tables, Mapping) else ()))
-        self.ensure_mode(write)
+        changes = {
+            "sequence_by": sequence_by,
+            "delete_when": delete_when,
+            "except_columns": except_columns,
+            "scd": scd,
+            "full_snapshot": full_snapshot,
+            "envelope": envelope,
+            "tombstone_retention": tombstone_retention,
+        }
+        self.ensure_mode(write, changes)
         if write != "overwrite" and replace_where is not None:
             raise self.refusal(f"has replace_where, which write={write!r} does not use")
         if self.schema_mode == "overwrite" and not self._is_whole:
             raise self.refusal("has schema_mode='overwrite', which needs write='overwrite' of the whole table")
         if full_snapshot and stage:
-            raise self.refusal("has full_snapshot, which ends keys that others add before the rows are published")
+            raise self.refusal("has full_snapshot, which deletes keys that others add before the rows are published")
 
     @property
     def _is_whole(self) -> bool:

@@ -29,11 +29,13 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 from delta_orch.pipeline.unit import OnRedo
+from delta_orch.verbs.change_events import Envelope
 
 _DUE = MaintenancePolicy()
 _OF_POLICY = [field.name for field in fields(MaintenancePolicy)]
 _OF_ASSET = (
-    *("write", "merge_keys", "sequence_by", "delete_marker", "full_snapshot", "consumer", "bootstrap", "on_recreated"),
+    *("write", "merge_keys", "sequence_by", "delete_when", "except_columns", "scd", "full_snapshot", "envelope"),
+    *("tombstone_retention", "consumer", "bootstrap", "on_recreated"),
     *("max_versions", "partition_by", "properties", "schema_mode", "audit", "unit_column", "on_redo", "exactly_once"),
     "group_name",
 )
@@ -204,10 +206,16 @@ class DeltaIncrementalComponent(_DeltaComponent):
     write: Annotated[Write | None, about("What the rows replace. None: overwrite_changed, the changed partitions.")] = (
         None
     )
-    merge_keys: Annotated[list[str] | None, about("The columns that identify a row, for `merge` and `scd2`.")] = None
-    sequence_by: Annotated[str | None, about("The column that orders the versions of a key, for `scd2`.")] = None
-    delete_marker: Annotated[str | None, about("A boolean column, true where a key ends, for `scd2`.")] = None
-    full_snapshot: Annotated[bool, about("The rows are all keys, those that are missing end, for `scd2`.")] = False
+    merge_keys: Annotated[list[str] | None, about("The columns that identify a row, for `merge` and `cdc`.")] = None
+    sequence_by: Annotated[str | list[str] | None, about("The columns that order the events of a key, for `cdc`.")] = (
+        None
+    )
+    delete_when: Annotated[str | None, about("A predicate, true where a row deletes its key, for `cdc`.")] = None
+    except_columns: Annotated[list[str] | None, about("Columns that the table does not get, for `cdc`.")] = None
+    scd: Annotated[Literal[1, 2] | None, about("1: the newest row of each key. 2: all versions. For `cdc`.")] = None
+    full_snapshot: Annotated[bool, about("The rows are all keys, others are deleted, for `cdc`.")] = False
+    envelope: Annotated[Envelope | None, about("What the rows are wrapped in, for `cdc`.")] = None
+    tombstone_retention: Annotated[str | None, about("How long deleted keys are remembered, for `cdc`.")] = None
     consumer: Annotated[str | None, about("The name of the cursor, if another asset has the same two tables.")] = None
     partition_by: Annotated[list[str] | None, about("Partition columns of a new table.")] = None
     properties: Annotated[dict[str, str] | None, about("Properties of a new table.")] = None

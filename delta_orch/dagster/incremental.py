@@ -31,10 +31,10 @@ from delta_orch.dagster.outputs import shares_folder
 from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, asset_units, read_run, retry_conflicts
 from delta_orch.dagster.settings import (
+    BY_KEYS,
     DEFINED_KEYS,
     PLACE_KEYS,
     ensure_unit_column,
-    ensure_versions,
     refuse_old_names,
     refuse_slips,
 )
@@ -55,12 +55,14 @@ from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode
+from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
+from delta_orch.verbs.change_events import Changes, Envelope, parse_changes
 from delta_orch.writing.target import split_options
 
 if TYPE_CHECKING:
     from delta_orch.log.files.commit_reader import Commit
 
-Write = OneOf["append", "merge", "overwrite", "overwrite_changed", "overwrite_partitions", "scd2"]
+Write = OneOf["append", "merge", "overwrite", "overwrite_changed", "overwrite_partitions", "cdc"]
 WRITES: tuple[Write, ...] = get_args(Write)
 
 EngineName = OneOf["auto", "spark", "local"]
@@ -92,7 +94,6 @@ class DeltaOut:
     table: TableOrKey
     write: Write | None = None
     merge_keys: Sequence[str] | None = None
-    sequence_by: str | None = None
     partition_by: Sequence[str] | None = None
     properties: Mapping[str, str] | None = None
     schema_mode: str | None = None
@@ -100,8 +101,13 @@ class DeltaOut:
     unit_column: str | None = None
     on_redo: OnRedo = "replace"
     exactly_once: bool = True
-    delete_marker: str | None = None
+    sequence_by: str | Sequence[str] | None = None
+    delete_when: str | None = None
+    except_columns: Sequence[str] | None = None
+    scd: OneOf[1, 2] | None = None
     full_snapshot: bool = False
+    envelope: Envelope | None = None
+    tombstone_retention: str | None = None
     key: dg.AssetKey | str | Sequence[str] | None = None
     spec: Mapping[str, Any] | None = None
 
@@ -151,9 +157,7 @@ class Reading:
             table,
             out.write or "overwrite_changed",
             merge_keys=tuple(out.merge_keys or ()),
-            sequence_by=out.sequence_by,
-            delete_marker=out.delete_marker,
-            full_snapshot=out.full_snapshot,
+            changes=changes_of(out),
             schema_mode=parse_schema_mode(out.schema_mode),
             engine=self.engine,
             options={"partition_by": None if table.exists() else out.partition_by, "properties": out.properties},
@@ -171,9 +175,13 @@ def delta_asset(
     table: TableOrKey,
     write: Write | None = None,
     merge_keys: Sequence[str] | None = None,
-    sequence_by: str | None = None,
-    delete_marker: str | None = None,
+    sequence_by: str | Sequence[str] | None = None,
+    delete_when: str | None = None,
+    except_columns: Sequence[str] | None = None,
+    scd: OneOf[1, 2] | None = None,
     full_snapshot: bool = False,
+    envelope: Envelope | None = None,
+    tombstone_retention: str | None = None,
     consumer: str | None = None,
     bootstrap: Bootstrap = "snapshot",
     on_recreated: OnRecreated = "error",
@@ -221,13 +229,18 @@ def delta_asset(
             partition without rows becomes empty: the default, if the table has the source's partition columns among
             its own; otherwise name one. `overwrite_partitions` replaces the partitions the rows lie in; `append` adds
             the rows; `merge` updates the rows that have the same `merge_keys` and inserts the others; `overwrite`
-            replaces all, and there `batch.scan()` reads the whole source; `scd2` keeps a version for each change of a
-            key (`pipeline.scd2`).
-        merge_keys: The columns that identify a row, for `merge` and `scd2`.
-        sequence_by: The column that orders the versions, for `scd2`.
-        delete_marker: A boolean column of the rows, which the table does not keep: true where a key ends, for `scd2`.
-        full_snapshot: The rows are all keys, those that are missing end, for `scd2`. `batch.scan()` then reads the
-            whole source. All rows have one sequence.
+            replaces all, and there `batch.scan()` reads the whole source; `cdc` applies the rows as change events, in
+            whatever order they come (`DeltaTable.apply_changes`).
+        merge_keys: The columns that identify a row, for `merge` and `cdc`.
+        sequence_by: The columns that order the events of a key, for `cdc`, as `delete_when`, `except_columns`, `scd`,
+            `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
+        delete_when: See `sequence_by`.
+        except_columns: See `sequence_by`.
+        scd: See `sequence_by`.
+        full_snapshot: The rows are all keys, those that are missing are deleted, for `cdc`. `batch.scan()` then reads
+            the whole source. All rows have one sequence.
+        envelope: See `sequence_by`.
+        tombstone_retention: See `sequence_by`.
         consumer: See `IncrementalReader`, as `bootstrap`, `on_recreated` and `max_versions`.
         bootstrap: See `IncrementalReader`.
         on_recreated: See `IncrementalReader`.
@@ -254,8 +267,8 @@ def delta_asset(
         InvalidPropertyError: `properties` that no table takes.
     """
     out = DeltaOut(
-        table, write, merge_keys, sequence_by, partition_by, properties, schema_mode, audit, unit_column, on_redo,
-        exactly_once, delete_marker, full_snapshot,
+        table, write, merge_keys, partition_by, properties, schema_mode, audit, unit_column, on_redo, exactly_once,
+        sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention,
     )  # fmt: skip
     reading = Reading(
         _by_name(incremental_from), consumer, bootstrap, on_recreated, max_versions, engine, conflict_retries
@@ -456,6 +469,11 @@ def _key_of(function: Callable[..., object], arguments: Mapping[str, Any]) -> dg
     return dg.AssetKey([*([prefix] if isinstance(prefix, str) else prefix), name])
 
 
+def changes_of(out: DeltaOut) -> Changes | None:
+    """How the rows are change events. Raises InvalidRequestError, as `parse_changes`."""
+    return parse_changes(out.write, {name: getattr(out, name) for name in CHANGE_SETTINGS})
+
+
 def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, object]) -> None:
     sources = reading.sources
     write = out.write
@@ -463,12 +481,12 @@ def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, 
     ensure_max_versions(reading.max_versions)
     if write is not None and write not in WRITES:
         raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(WRITES)}")
-    if (write in ("merge", "scd2")) != bool(out.merge_keys) or isinstance(out.merge_keys, str):
+    if (write in BY_KEYS) != bool(out.merge_keys) or isinstance(out.merge_keys, str):
         raise InvalidRequestError(
-            "write='merge' or 'scd2' and merge_keys go together",
-            remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'scd2'",
+            "write='merge' or 'cdc' and merge_keys go together",
+            remedy="Name the columns that identify a row, as a list, and pass write='merge' or 'cdc'",
         )
-    ensure_versions(write, out.sequence_by, out.delete_marker, out.full_snapshot)
+    changes_of(out)
     ensure_unit_column(write, out.unit_column)
     if write == "append" and reading.on_recreated == "bootstrap":
         raise InvalidRequestError(

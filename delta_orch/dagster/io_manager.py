@@ -41,6 +41,7 @@ from delta_orch.dagster.run import (
 )
 from delta_orch.dagster.scopes import owner_of_write
 from delta_orch.dagster.settings import (
+    BY_KEYS,
     DEFINED_KEYS,
     PLACE_KEYS,
     UNIT_KINDS,
@@ -73,7 +74,7 @@ if TYPE_CHECKING:
 
 _CHOICES = {"unit": UNIT_KINDS, "on_redo": ON_REDO, "engine": ("auto", "spark", "local")}
 
-ADDING = ("append", "merge", "scd2")
+ADDING = ("append", *BY_KEYS)
 """Writes that leave the rows of other runs. Without partitions, each run is a unit."""
 _WITHIN = (*ADDING, "error", "ignore")
 """Writes that check row by row that what they write lies in the run's partitions. `overwrite` does so by its predicate,
@@ -111,10 +112,10 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         default="overwrite",
         description="overwrite: replace the run's partitions, or the table of an asset without partitions. "
         "overwrite_partitions: replace the table's partitions that the rows lie in. append: add rows. merge: update "
-        "the rows with the same merge_keys, insert the others. scd2: keep all versions of a key. error, ignore: look "
-        "before writing, and fail or do nothing where there is data already.",
+        "the rows with the same merge_keys, insert the others. cdc: rows are change events, in any order. error, "
+        "ignore: look before writing, and fail or do nothing where there is data already.",
     )
-    merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for merge and scd2.")
+    merge_keys: list[str] = Field(default=[], description="The columns that identify a row, for merge and cdc.")
     storage_options: dict[str, str] = Field(
         default={},
         repr=False,
@@ -124,7 +125,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     unit: str = Field(
         default="partition",
         description="What is written by one run. partition: its partitions; of an asset without partitions the asset, "
-        "or with append, merge and scd2 what the run adds. run: what the run adds to its partitions, to which other "
+        "or with append, merge and cdc what the run adds. run: what the run adds to its partitions, to which other "
         "runs add, too.",
     )
     unit_column: str | None = Field(
@@ -261,9 +262,9 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         before = snapshot_or_none(table)
         schema = schema_of_new_table(rows, self.engine) if before is None else before.schema
         partition_by = settings.partition_by
+        # An event of a key concerns one in another partition, so directories by the sequence are of no use.
+        is_moved = selection is not None and not _names(selection.columns).isdisjoint(_sequence(settings))
         if before is None and partition_by is None:
-            is_moved = settings.write == "scd2" and settings.sequence_by in (selection.columns if selection else ())
-            # A version of a key closes one in another partition, so directories by the sequence are of no use.
             partition_by = () if selection is None or is_moved else selection.directories(schema)
         partition_columns = (partition_by or ()) if before is None else before.partition_columns
         scopes: dict[str, Expression] = {}
@@ -273,7 +274,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             if before is not None:
                 selection.ensure_same_windows(before)
             scopes = selection.scopes(schema)
-            tied = _names(selection.columns) <= _names(partition_columns)
+            tied = _names(selection.columns) <= _names(partition_columns) and not is_moved
             _ensure_exact(settings, selection, partition_columns, is_tied=tied, exactly_once=exactly_once)
         run = None
         # What needs no run is also written outside of one. An output of an op does: its run reads back its version.
@@ -291,7 +292,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         # What an op was given is told by the mode, which may be set at run time.
         about = {"write": mode} if not is_asset else {} if selection is None else selection.described
         # What the IO manager says is for those of its assets whose rows are not found by their keys.
-        unit_column = settings.unit_column or (None if mode in ("merge", "scd2") else self.unit_column)
+        unit_column = settings.unit_column or (None if mode in BY_KEYS else self.unit_column)
         attempt = self._attempt(context, run, settings, selection, scopes if tied else {}, exactly_once=exactly_once)
         owner, guard = OPS, None
         if is_asset:
@@ -307,10 +308,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             unit_column=unit_column if is_asset else None,
             where=where,
             within=_within(mode, selection, schema),
-            merge_keys=settings.merge_keys if mode in ("merge", "scd2") else (),
-            sequence_by=settings.sequence_by,
-            delete_marker=settings.delete_marker,
-            full_snapshot=settings.full_snapshot,
+            merge_keys=settings.merge_keys if mode in BY_KEYS else (),
+            changes=settings.changes,
             schema_mode=settings.schema_mode or of_op,
             engine=self.engine,
             options={
@@ -352,7 +351,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             raise InvalidRequestError(
                 f"unit='run' is for writes that add rows, and here write={settings.write!r}",
                 cause="What one run writes would take the place of what the others wrote",
-                remedy="Write with append, merge or scd2; or leave unit out, so that a run replaces its partitions",
+                remedy="Write with append, merge or cdc; or leave unit out, so that a run replaces its partitions",
             )
         scopes = None if selection is None else {key: tied.get(key) for key in selection.keys}
         adds = settings.write in (*ADDING, "overwrite_partitions")
@@ -461,10 +460,10 @@ def _report_nothing(context: dg.OutputContext, place: Place) -> None:
 
 def _within(mode: Mode, selection: PartitionSelection | None, schema: StructType) -> tuple[Expression, ...]:
     """Where the rows must lie. A merge is told the partitions one by one, as it must not move rows between them; and so
-    is `scd2`, where each can be a snapshot."""
+    is `cdc`, where each can be a snapshot."""
     if selection is None or mode not in _WITHIN:
         return ()
-    one_by_one = mode in ("merge", "scd2")
+    one_by_one = mode in BY_KEYS
     return tuple(selection.scopes(schema).values()) if one_by_one else (selection.predicate(schema),)
 
 
@@ -492,11 +491,11 @@ def _ensure_exact(
             remedy="Run one partition at a time: BackfillPolicy.multi_run(1); or use on_redo='keep'",
         )
     names, keys = _names(selection.columns), _names(settings.merge_keys)
-    if settings.write == "scd2" and not names <= keys and names != _names([settings.sequence_by or ""]):
+    if settings.write == "cdc" and not names <= keys and names != _sequence(settings):
         raise InvalidRequestError(
-            f"write='scd2' is not for partitions by {about}",
-            cause="The versions of a key follow each other through all partitions",
-            remedy="Use partitions by columns of merge_keys, or by the sequence column",
+            f"write='cdc' is not for partitions by {about}",
+            cause="The events of a key follow each other through all partitions",
+            remedy="Use partitions by columns of merge_keys, or by the first column of sequence_by",
         )
     if exactly_once and len(selection.keys) > 1 and not is_tied:
         raise InvalidRequestError(
@@ -513,6 +512,11 @@ def _ensure_exact(
             "it is partitioned by other columns, or exactly_once is False",
             remedy="Use write='overwrite', which replaces the partitions of the run",
         )
+
+
+def _sequence(settings: AssetSettings) -> set[str]:
+    """The first column that orders change events."""
+    return set() if settings.changes is None else _names(settings.changes.sequence[:1])
 
 
 def _order(key: dg.AssetKey, attempt: Attempt | None) -> tuple[TxnId, ...]:

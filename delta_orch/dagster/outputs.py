@@ -139,7 +139,7 @@ def written_rows(table: DeltaTable, after: TableSnapshot) -> TableSnapshot:
         InvalidRequestError: They were merged, and are not to be told from others.
     """
     commit = table.log.read_commit(after.version)
-    if user_metadata_of(commit.commit_info).get("write") in ("merge", "scd2"):
+    if user_metadata_of(commit.commit_info).get("write") in ("merge", "cdc"):
         raise InvalidRequestError(
             f"Version {after.version} of {table.uri} does not tell which rows the upstream op returned",
             cause="The op has merged them into the rows of older runs",

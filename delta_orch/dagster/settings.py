@@ -13,9 +13,10 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `merge_keys` | definition, output | as the configuration's |
 | `replace_where` | definition, output | the rows that `overwrite` replaces, of an asset without partitions |
 | `unit`, `unit_column`, `on_redo`, `exactly_once` | definition | as the configuration's |
-| `sequence_by` | definition | the column that orders the versions of `scd2` |
-| `delete_marker` | definition | a boolean column of the rows, true where a key of `scd2` ends |
-| `full_snapshot` | definition | whether keys of `scd2` end that are missing from the rows |
+| `sequence_by` | definition | the columns that order the change events of `cdc` |
+| `delete_when` | definition | a predicate over the rows of `cdc`, true where one deletes its key |
+| `except_columns` | definition | columns of the rows of `cdc` that the table does not get |
+| `scd`, `full_snapshot`, `envelope`, `tombstone_retention` | definition | for `cdc`, as of `DeltaTable.apply_changes` |
 | `properties` | definition | properties of a table that is created, over those of the configuration |
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 | `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
@@ -41,9 +42,14 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.audit import Audit, as_audits
 from delta_orch.pipeline.unit import ON_REDO, OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode
+from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
+from delta_orch.verbs.change_events import Changes, parse_changes
 
-ManagedWrite = OneOf["overwrite", "overwrite_partitions", "append", "merge", "scd2", "error", "ignore"]
+ManagedWrite = OneOf["overwrite", "overwrite_partitions", "append", "merge", "cdc", "error", "ignore"]
 WRITES: tuple[ManagedWrite, ...] = get_args(ManagedWrite)
+
+BY_KEYS = ("merge", "cdc")
+"""Writes that find rows by `merge_keys`."""
 
 T = TypeVar("T")
 Choice = TypeVar("Choice", bound=str)
@@ -61,9 +67,7 @@ DEFINED_KEYS = (
     *PLACE_KEYS,
     "partition_by",
     "audit",
-    "sequence_by",
-    "delete_marker",
-    "full_snapshot",
+    *CHANGE_SETTINGS,
     "properties",
     "unit",
     "unit_column",
@@ -85,10 +89,14 @@ OLD_NAMES = {
     "dynamic": "overwrite_partitions",
     "touched_partitions": "overwrite_changed",
     "overwrite_touched": "overwrite_changed",
+    "scd2": "cdc",
+    "delete_marker": "delete_when",
 }
 """Old name of a setting or of a value of `write` → its name."""
 _HINTS = {
     "partition_overwrite": "Write overwrite_partitions, to replace the partitions that the rows lie in",
+    "scd2": "Write 'cdc' with scd=2, which takes late rows, too. Versions are in order of sequence_by, as before",
+    "delete_marker": "Write delete_when='gone', a predicate, and except_columns=['gone']",
     "idempotency": "on_redo='keep' is what 'partition' was, and exactly_once=False what 'off' was",
 }
 _WORDS_OF_THEIR_OWN = {
@@ -117,9 +125,7 @@ class AssetSettings:
     merge_keys: tuple[str, ...] = ()
     replace_where: str | None = None
     audits: tuple[Audit, ...] = ()
-    sequence_by: str | None = None
-    delete_marker: str | None = None
-    full_snapshot: bool = False
+    changes: Changes | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     unit: UnitKind | None = None
     unit_column: str | None = None
@@ -165,16 +171,14 @@ def parse_settings(
     said = {**defined, **written}
     write = parse_write(said.get("write", default_write))
     keys = parse_columns(said.get("merge_keys"), "merge_keys") or tuple(default_merge_keys)
-    sequence_by = _text(defined, "sequence_by")
-    delete_marker, full_snapshot = _text(defined, "delete_marker"), defined.get("full_snapshot", False)
-    ensure_versions(write, sequence_by, delete_marker, full_snapshot)
-    if write in ("merge", "scd2") and not keys:
+    changes = _changes(write, defined)
+    if write in BY_KEYS and not keys:
         raise InvalidRequestError(
             f"write={write!r} needs merge_keys",
             cause="They say which row of the table a new row is about",
             remedy='Give the asset the metadata {"merge_keys": ["id"]}, or the IO manager merge_keys',
         )
-    if output is not None and said.get("merge_keys") and "write" not in said and write not in ("merge", "scd2"):
+    if output is not None and said.get("merge_keys") and "write" not in said and write not in BY_KEYS:
         raise InvalidRequestError(
             f"The metadata has merge_keys and no write, which by default is {default_write!r}",
             cause="The rows would not be merged by their keys",
@@ -199,9 +203,7 @@ def parse_settings(
         merge_keys=keys,
         replace_where=replace_where,
         audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
-        sequence_by=sequence_by,
-        delete_marker=delete_marker,
-        full_snapshot=full_snapshot is True,
+        changes=changes,
         properties=_texts(defined, "properties"),
         unit=None if (unit := defined.get("unit")) is None else parse_choice("unit", unit, UNIT_KINDS),
         unit_column=unit_column,
@@ -210,33 +212,19 @@ def parse_settings(
     )
 
 
-def ensure_versions(
-    write: str | None, sequence_by: str | None, delete_marker: str | None, full_snapshot: object
-) -> None:
-    """Check what is said of versions of keys.
-
-    Raises:
-        InvalidRequestError: `write` is not `scd2`, or it is and has no `sequence_by`; or `full_snapshot` is no bool.
-    """
-    if (write == "scd2") != (sequence_by is not None):
-        raise InvalidRequestError(
-            "write='scd2' and sequence_by go together",
-            cause="It says since when a row is valid, and in which order rows of one key are versions",
-            remedy="Pass write='scd2', merge_keys=['id'] and sequence_by='updated_at'; or leave sequence_by out",
-        )
-    if not isinstance(full_snapshot, bool):
-        raise InvalidRequestError("full_snapshot is not True or False", cause=f"It is {full_snapshot!r}")
-    if write != "scd2" and (delete_marker is not None or full_snapshot):
-        raise InvalidRequestError(
-            "delete_marker and full_snapshot are for write='scd2'",
-            cause=f"Here it is {write!r}",
-            remedy="Leave them out, or pass write='scd2' with merge_keys and sequence_by",
-        )
+def _changes(write: str, defined: Mapping[str, object]) -> Changes | None:
+    """What the definition says of change events. Raises InvalidRequestError, as `parse_changes`."""
+    said: dict[str, object] = {
+        name: parse_columns(defined.get(name), name) for name in ("sequence_by", "except_columns")
+    }
+    said |= {name: _text(defined, name) for name in ("delete_when", "envelope", "tombstone_retention")}
+    said |= {name: defined.get(name) for name in ("scd", "full_snapshot")}
+    return parse_changes(write, said)
 
 
 def ensure_unit_column(write: str | None, unit_column: str | None) -> None:
     """Raises InvalidRequestError: There is a unit column, and rows are found by their keys."""
-    if unit_column is not None and write in ("merge", "scd2"):
+    if unit_column is not None and write in BY_KEYS:
         raise InvalidRequestError(
             f"unit_column is not for write={write!r}",
             cause="A redo merges the rows again, by their keys",

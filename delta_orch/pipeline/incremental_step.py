@@ -221,10 +221,11 @@ class IncrementalStep(Step):
         work: Work,
     ) -> StepReport:
         """Replace everything by what `rows` makes of the sources as they stand."""
-        if self.mode == "scd2":
+        if self.mode == "cdc":
             raise InvalidRequestError(
-                f"{self.name} keeps versions of rows (scd2), which the source as it stands cannot give back",
-                remedy="Write the versions into a new table",
+                f"{self.name} applies change events (cdc), which the source as it stands cannot give back",
+                cause="Versions and deleted keys would be forgotten",
+                remedy="Apply the events to a new table",
             )
         batches = {name: reader.whole_batch() for name, reader in readers.items()}
         txns = tuple(replace(txn, replaces=False) for txn in work.txns)

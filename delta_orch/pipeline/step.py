@@ -41,17 +41,18 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.pipeline.audit import Audit, AuditFinding
     from delta_orch.staged_write import StagedWrite
+    from delta_orch.verbs.change_events import Changes
     from delta_orch.writing.target import WriteOptions
 
 Mode = OneOf[
-    "append", "merge", "scd2", "overwrite", "overwrite_partitions", "overwrite_changed", "error", "ignore",
+    "append", "merge", "cdc", "overwrite", "overwrite_partitions", "overwrite_changed", "error", "ignore",
     "merge_clauses", "update", "delete",
 ]  # fmt: skip
 """What becomes of the rows that are there.
 
 - `append`: they stay.
 - `merge`: those with the same `Step.merge_keys` as a new row are updated; new rows without such a row are inserted.
-- `scd2`: they stay, and new versions of `Step.merge_keys` close them, in the order of `Step.sequence_by` (`scd2`).
+- `cdc`: rows are change events of `Step.merge_keys`, which `Step.changes` describes; see `DeltaTable.apply_changes`.
 - `overwrite`: those that `Step.where` selects are replaced, or all. New rows must satisfy `where`.
 - `overwrite_partitions`: those in the partitions of the new rows are replaced.
 - `overwrite_changed`: those in the partitions that a batch of changes touched are replaced (`IncrementalStep` only).
@@ -77,10 +78,9 @@ class Step:
         creates_only: `error` and `ignore` look for a table instead of rows.
         within: Where every new row must lie: predicates of which no two are true for a row. `merge` moves no row from
             one to another. None at all allows every place. `overwrite` has `where`.
-        merge_keys: The columns that identify a row, for `merge` and `scd2`.
-        sequence_by: The column that orders the versions of `scd2`.
-        delete_marker: A boolean column of the rows that ends keys of `scd2`; see `scd2.Deletes`.
-        full_snapshot: What is missing from the rows ends in `scd2`.
+        merge_keys: The columns that identify a row, for `merge` and `cdc`.
+        changes: How the rows are change events, for `cdc`. A unit that is done again applies its events once more, and
+            each takes the place of the one with its key and sequence.
         schema_mode: As for `DeltaTable.append` and `DeltaTable.overwrite`.
         engine: As for `DeltaTable.append`.
         options: What a table is to be that the step creates, and what its commits say. No `txn`. With `stage` the step
@@ -102,9 +102,7 @@ class Step:
     creates_only: bool = False
     within: tuple[Expression, ...] = ()
     merge_keys: tuple[str, ...] = ()
-    sequence_by: str | None = None
-    delete_marker: str | None = None
-    full_snapshot: bool = False
+    changes: Changes | None = None
     schema_mode: str | None = None
     engine: EngineChoice = "auto"
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
@@ -352,7 +350,12 @@ class Step:
 
     @property
     def _is_whole(self) -> bool:
-        return self.mode == "overwrite" or self.full_snapshot
+        return self.mode == "overwrite" or self._is_snapshot
+
+    @property
+    def _is_snapshot(self) -> bool:
+        """Whether what is missing from the rows is deleted."""
+        return self.changes is not None and self.changes.full_snapshot
 
     @property
     def _replaces(self) -> bool:
@@ -435,17 +438,18 @@ class Step:
     def _write(self, data: object, before: TableSnapshot | None, work: Work, *, is_looked_at: bool) -> CommitResult:
         options, log = self._options(before, work), self.table.log
         may_empty = bool(work.redone) and self.mode in (*ADDING, "overwrite_partitions")
-        if self.audits or self.full_snapshot or work.unique_keys or is_looked_at or may_empty:
+        if self.audits or self._is_snapshot or work.unique_keys or is_looked_at or may_empty:
             options["stage"] = True
         column, creates = self._filled_column(), before is None and self.mode in ("error", "ignore")
         if self.mode == "merge":
             return self._upsert(data, before, options)
-        if self.mode == "scd2":
-            from delta_orch.pipeline.scd2 import Deletes, apply_scd2
+        if self.mode == "cdc":
+            from delta_orch.verbs.apply_changes import apply_changes
 
-            assert self.sequence_by is not None
-            deletes = Deletes(self.delete_marker, self.full_snapshot, self.within)
-            return apply_scd2(log, before, data, self.merge_keys, self.sequence_by, self.engine, options, deletes)
+            assert self.changes is not None
+            # What a unit that is done again says of a key and sequence is a correction of what it said before.
+            changes = replace(self.changes, keys=self.merge_keys, within=self.within, corrects=bool(work.redone))
+            return apply_changes(log, before, data, changes, self.engine, options)
         from delta_orch.verbs.append import append
         from delta_orch.verbs.overwrite import overwrite
 
@@ -519,7 +523,7 @@ class Step:
         # does not have, whoever has added them.
         if work.unique_keys:
             ensure_unique_keys(staged.snapshot(), work.unique_keys)
-        is_of_table = self.full_snapshot or any(
+        is_of_table = self._is_snapshot or any(
             a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits
         )
         return replace(publish_now(staged, if_unchanged=is_of_table), measured=result.measured), findings

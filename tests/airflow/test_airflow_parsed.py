@@ -37,7 +37,7 @@ REFUSED: list[Any] = [
     ("DeltaWriteOperator", {**WRITE, "idempotency": "off"}, "on_redo='keep' for what 'partition' was"),
     (
         "DeltaWriteOperator",
-        {**WRITE, "write": "scd2", "merge_keys": ["id"], "sequence_by": "t", "schema_mode": "merge"},
+        {**WRITE, "write": "cdc", "merge_keys": ["id"], "sequence_by": "t", "schema_mode": "merge"},
         "versions have the columns of the table",
     ),
     # Spark SQL that cannot be read.

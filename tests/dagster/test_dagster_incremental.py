@@ -794,7 +794,7 @@ def test_a_recreated_source_leaves_no_row_of_the_old_one(tmp_path: Path) -> None
     "arguments",
     [
         {"write": "overwrite"},
-        {"write": "scd2", "merge_keys": ["day"], "sequence_by": "at", "full_snapshot": True},
+        {"write": "cdc", "merge_keys": ["day"], "sequence_by": "at", "scd": 2, "full_snapshot": True},
     ],
     ids=lambda arguments: str(arguments["write"]),
 )
@@ -815,7 +815,7 @@ def test_what_replaces_all_rows_reads_all_sources(tmp_path: Path, arguments: dic
         return found.append_column("at", pa.array([len(runs)] * found.num_rows, pa.int64()))
 
     def current() -> list[str]:
-        where = "is_current" if arguments["write"] == "scd2" else None
+        where = "is_current" if arguments["write"] == "cdc" else None
         return sorted(target.snapshot().scan(where=where).to_arrow()["day"].to_pylist())
 
     sources["one"].append(rows("a"))

@@ -16,11 +16,11 @@ from delta_orch.dagster import DeltaLakeIOManager, DeltaSnapshot
 from delta_orch.errors import InvalidRequestError
 from tests.dagster.dagster_jobs import appended_job, elsewhere_job, kept_job, mapped_job, split_job, stored_job
 
-MODES = ["overwrite", "append", "merge", "scd2", "error", "ignore"]
+MODES = ["overwrite", "append", "merge", "cdc", "error", "ignore"]
 SETTERS = ["manager", "output", "run"]
 OF_MODE: dict[str, dict[str, Any]] = {
     "merge": {"merge_keys": ["n"]},
-    "scd2": {"merge_keys": ["n"], "sequence_by": "at"},
+    "cdc": {"merge_keys": ["n"], "sequence_by": "at"},
 }
 
 
@@ -81,15 +81,15 @@ class Chain:
         return None
 
 
-# `sequence_by` belongs to the definition, so that an output alone cannot ask for scd2.
+# `sequence_by` belongs to the definition, so that an output alone cannot ask for cdc.
 @pytest.mark.long
-@pytest.mark.parametrize(("mode", "setter"), [pair for pair in product(MODES, SETTERS) if pair != ("scd2", "run")])
+@pytest.mark.parametrize(("mode", "setter"), [pair for pair in product(MODES, SETTERS) if pair != ("cdc", "run")])
 def test_an_op_gets_the_rows_that_were_returned_or_is_refused(tmp_path: Path, mode: str, setter: str) -> None:
     chain = Chain(tmp_path, mode, setter)
     for _ in range(3):
         before = len(chain.got)
         error = chain.error()
-        if mode in ("merge", "scd2"):
+        if mode in ("merge", "cdc"):
             assert isinstance(error, InvalidRequestError)
             assert "DeltaSnapshot" in str(error)
         if error is None and mode != "ignore":

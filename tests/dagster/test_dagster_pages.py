@@ -163,10 +163,10 @@ def test_checks_and_maintenance() -> None:
 
 
 def test_versions_of_each_key() -> None:
-    defs, _ = definitions(REFERENCE, "## Versions of each key: scd2")
+    defs, _ = definitions(REFERENCE, "## Change events: cdc")
     assert defs.resolve_implicit_global_asset_job_def().execute_in_process().success
     (row,) = rows("lake/customers")
-    assert {"valid_from", "valid_to", "is_current"} <= row.keys()
+    assert {"valid_from", "valid_to", "is_current", "is_deleted"} <= row.keys()
 
 
 def test_a_submitted_program() -> None:

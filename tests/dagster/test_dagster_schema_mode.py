@@ -57,13 +57,13 @@ def test_the_output_may_say_so_and_only_what_there_is() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("mode", ["append", "overwrite", "merge", "scd2"])
+@pytest.mark.parametrize("mode", ["append", "overwrite", "merge", "cdc"])
 @pytest.mark.parametrize(
     "other", [{"n": [2], "v": [1.5], "at": [2]}, {"n": [2], "v": [2], "at": [2], "w": ["x"]}], ids=["double", "column"]
 )
 def test_no_mode_rounds_a_value_or_leaves_a_column_out(tmp_path: Path, mode: str, other: dict[str, list[Any]]) -> None:
     lake, given = Lake(tmp_path), [pa.table({"n": [1], "v": [1], "at": [1]}), pa.table(other)]
-    versions = {"sequence_by": "at"} if mode == "scd2" else {}
+    versions = {"sequence_by": "at"} if mode == "cdc" else {}
 
     @dg.asset(metadata={"write": mode, "merge_keys": ["n"], **versions})
     def items() -> pa.Table:

@@ -28,6 +28,7 @@ NO_PAIR = {
     "remove_domain_metadata": "it writes the same action as set_domain_metadata, whose pairs are there",
     "undo": "a unit that another operation has changed is refused, which test_pipeline_units holds",
     "convert": "it makes version 0, as create does, whose pairs are there",
+    "apply_changes": "it is a merge by keys, whose pairs are there; tests/arrival has two at a time",
     "repair": "the other operations cannot read a table that it has something to repair in",
 }
 """Methods that the conflict matrix leaves out, and why."""

@@ -20,6 +20,7 @@ from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.maintenance import retention_hours_for
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.unit import Attempt, Unit
+from delta_orch.verbs.change_events import Changes
 
 
 def ids(*values: int) -> pa.Table:
@@ -206,13 +207,13 @@ def test_a_unit_that_does_not_say_what_it_has_read(source: DeltaTable, table: De
 
 def test_versions_of_rows_are_refreshed_in_a_new_table(source: DeltaTable, table: DeltaTable, tmp_path: Path) -> None:
     source.append(pa.table({"id": [1], "at": [1]}))
-    more: dict[str, Any] = {"merge_keys": ("id",), "sequence_by": "at"}
-    incremental(table, "scd2", **more).process(IncrementalReader(source, table), scanned)
-    refresh = incremental(table, "scd2", 2, **more)
+    more: dict[str, Any] = {"merge_keys": ("id",), "changes": Changes("at", scd=2)}
+    incremental(table, "cdc", **more).process(IncrementalReader(source, table), scanned)
+    refresh = incremental(table, "cdc", 2, **more)
     remedy = remedy_of(lambda: refresh.process(IncrementalReader(source, table), scanned, full_refresh=True))
-    assert remedy == "Write the versions into a new table"
+    assert remedy == "Apply the events to a new table"
     new = DeltaTable(tmp_path / "new")
-    incremental(new, "scd2", 2, **more).process(IncrementalReader(source, new), scanned)
+    incremental(new, "cdc", 2, **more).process(IncrementalReader(source, new), scanned)
     assert (ids_of(new), ids_of(table)) == ([1], [1])
 
 
@@ -375,14 +376,11 @@ def test_a_consumer_that_has_read_nothing(source: DeltaTable, table: DeltaTable,
 
 BASE = pa.table({"id": [1], "at": [1], "v": ["a"]})
 OF_SNAPSHOT = {"full_snapshot": True}
-OF_MARKER = {"delete_marker": "gone"}
+OF_MARKER = {"delete_when": "gone"}
 VERSIONS: dict[str, tuple[str, pa.Table, dict[str, Any], pa.Table]] = {
     # What is refused, the remedy, and what the remedy makes of it.
     "own column": ("Rename it", BASE.append_column("valid_to", [["x"]]), {}, BASE.append_column("until", [["x"]])),
-    "no marker": ("boolean column", BASE, OF_MARKER, BASE.append_column("gone", [[True]])),
-    "marker of text": (
-        "boolean column", BASE.append_column("gone", [["yes"]]), OF_MARKER, BASE.append_column("gone", [[True]]),
-    ),
+    "no marker": ("Columns of the table", BASE, OF_MARKER, BASE.append_column("gone", [[True]])),
     "map": (
         "arrays of structs", BASE.append_column("m", pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int64()))), {},
         BASE.append_column("m", pa.array([[{"key": "k", "value": 1}]])),
@@ -402,7 +400,8 @@ def test_versions_of_rows_that_are_corrected(table: DeltaTable, case: str) -> No
     words, refused, more, corrected = VERSIONS[case]
 
     def run(rows: pa.Table) -> Any:
-        return step(table, "scd2", merge_keys=("id",), sequence_by="at", **more).run(lambda: rows)
+        changes = Changes("at", scd=2, **more)
+        return step(table, "cdc", merge_keys=("id",), changes=changes).run(lambda: rows)
 
     assert words in remedy_of(lambda: run(refused))
     assert not table.exists()
@@ -414,14 +413,15 @@ def test_versions_of_rows_in_a_table_of_another_kind(table: DeltaTable, tmp_path
     table.append(BASE)
 
     def run(target: DeltaTable, rows: pa.Table, order: int) -> Any:
-        return step(target, "scd2", order, f"part {order}", merge_keys=("id",), sequence_by="at").run(lambda: rows)
+        changes = Changes("at", scd=2)
+        return step(target, "cdc", order, f"part {order}", merge_keys=("id",), changes=changes).run(lambda: rows)
 
-    assert remedy_of(lambda: run(table, BASE, 1)) == "Let the mode create the table"
+    assert remedy_of(lambda: run(table, BASE, 1)) == "Let it create the table"
     new = DeltaTable(tmp_path / "new")
     assert run(new, BASE, 1).outcome == "written"
     wider = pa.table({"id": [1], "at": [2], "v": ["b"], "w": ["x"]})
-    # "Give all columns; alter the table to add one"
-    assert remedy_of(lambda: run(new, wider, 2)) == remedy_of(lambda: run(new, wider.select(["id", "at"]), 2))
+    assert remedy_of(lambda: run(new, wider, 2)) == "Alter the table to add it, or name it in except_columns"
+    assert "Select, rename or cast" in remedy_of(lambda: run(new, wider.select(["id", "at"]), 2))
     assert run(new, wider.drop_columns("w"), 2).outcome == "written"
     new.alter().add_columns("w string").commit()
     assert run(new, wider.set_column(1, "at", [[3]]), 3).outcome == "written"

@@ -93,7 +93,7 @@ def find_candidates(
     engine: Engine, source: Relation, on: Expression, sides: Sides, partition_columns: Sequence[str]
 ) -> Candidates:
     """Ask the source for its keys, in one pass, and in a second for those that are few."""
-    keys = [key for key in equalities(on, sides) if _is_ordered(key.data_type)]
+    keys = [key for key in equalities(on, sides) if is_ordered(key.data_type)]
     measures = [Measure("rows", "count")]
     for i, key in enumerate(keys):
         measures += [
@@ -123,7 +123,7 @@ def find_candidates(
     )
 
 
-def _is_ordered(data_type: DataType) -> bool:
+def is_ordered(data_type: DataType) -> bool:
     """Whether the least and the greatest value say which others there can be. NaN has no place among numbers that
     statistics know."""
     return data_type in _ORDERED or isinstance(data_type, DecimalType)

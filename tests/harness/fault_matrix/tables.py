@@ -187,6 +187,11 @@ def _create_with_unit(table: DeltaTable) -> None:
     table.append(rows("a", 3))
 
 
+def _add_versions(table: DeltaTable, day: str) -> None:
+    """An event of each key, after which others are late."""
+    table.apply_changes(rows(day, 1, 2, 5), keys=["id"], sequence_by="day", scd=2)
+
+
 def _create_scattered(table: DeltaTable) -> None:
     """So many rows that a deletion vector is a file."""
     table.append(rows("a", *range(400)), properties={"delta.enableDeletionVectors": "true"})
@@ -255,6 +260,7 @@ _STEPS: dict[str, tuple[Callable[[DeltaTable], object], Callable[[DeltaTable], o
     "marked": (_create_marked, _mark),
     "marked before": (_create_and_mark, lambda table: table.append(rows("c", 7))),
     "unit": (_create_with_unit, lambda table: table.append(rows("b", 4))),
+    "versions": (lambda table: _add_versions(table, "a"), lambda table: _add_versions(table, "b")),
     "scattered": (_create_scattered, lambda table: table.append(rows("b", *range(400, 800)))),
     "counted": (_create_counted, lambda table: table.append(rows("b", 3, 4))),
     "rich": (_create_rich, _grow_rich),

@@ -73,6 +73,12 @@ def _mirror(table: DeltaTable) -> Any:
     return merge.when_not_matched_insert_all().when_not_matched_by_source_delete().execute()
 
 
+def _apply(table: DeltaTable, scd: Any) -> Any:
+    """Newer events of keys that are there, and of new ones. Tombstones hold the time, so that no two are the same."""
+    how: Any = {"delete_when": "id = 5"} if scd == 2 else {}
+    return table.apply_changes(rows("aa", 2, 5, 77), keys=["id"], sequence_by="day", scd=scd, txn=TXN, **how)
+
+
 def _alter(table: DeltaTable, change: Callable[[Any], Any]) -> Any:
     return change(table.alter()).commit(txn=TXN)
 
@@ -238,6 +244,10 @@ VERBS = (
     Verb("optimize, clustered", "clustered", lambda t: t.optimize(txn=TXN), has_txn=True, moves=True),
     _commit("upsert, rows marked", "scattered", lambda t: t.upsert(rows("z", 3, 9, 900), ["id"], txn=TXN)),
     _commit("upsert, files written anew", "rich", lambda t: t.upsert(rows("z", 2, 5, 77), ["id"], txn=TXN)),
+    _commit("changes, newest rows", "rich", lambda t: _apply(t, 1)),
+    _commit("changes, rows marked", "scattered", lambda t: _apply(t, 1)),
+    Verb("changes, new table", "none", lambda t: _apply(t, 2), has_txn=True),
+    _commit("changes, late versions", "versions", lambda t: _apply(t, 2)),
     _commit("upsert, tracked rows", "counted", lambda t: t.upsert(rows("z", 1, 9), ["id"], txn=TXN)),
     _commit("merge, deletes what the source lacks", "plain", _mirror),
     Verb("repair", "broken", lambda t: t.repair(txn=TXN), has_txn=True, mends=True),
