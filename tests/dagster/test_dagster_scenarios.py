@@ -15,6 +15,7 @@ def test_scenarios(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.long
+@pytest.mark.filterwarnings("ignore:Class `MultiToSingleDimensionPartitionMapping` is currently in beta")
 @pytest.mark.parametrize("seed", [2, 7, 100])
 def test_definitions(tmp_path: Path, seed: int) -> None:
     """Hours over a change of clocks, two dimensions, a mapping: the short form of `make scenarios`, too."""

@@ -31,10 +31,11 @@ def is_plain(shown: str) -> bool:
 
 @pytest.mark.long
 @given(TEXTS, TEXTS, TEXTS)
-def test_a_message_is_one_line(problem: str, cause: str, remedy: str) -> None:
-    error = DeltaError(problem, cause=cause, remedy=remedy)
+def test_each_part_of_a_message_is_one_line(problem: str, cause: str, remedy: str) -> None:
+    lines = str(DeltaError(problem, cause=cause, remedy=remedy)).split("\n")
+    assert len(lines) <= 3
     # A tab is all that is left.
-    assert str(error).replace("\t", "").isprintable()
+    assert all(line.replace("\t", "").isprintable() for line in lines)
 
 
 @given(TEXTS)

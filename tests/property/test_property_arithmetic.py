@@ -52,7 +52,7 @@ def _or_refusal(expression: Expression, batch: pa.RecordBatch, *, in_arrow: bool
             assert found is not None
             kind, values = found.data_type, found.values(batch, "c")
         else:
-            [kind], [values] = value_types([column], SCHEMA), evaluator([column], SCHEMA)(batch)
+            [kind], [(_, [values])] = value_types([column], SCHEMA), evaluator([column], SCHEMA)(batch)
     except InvalidExpressionError as e:
         return e.problem
     return repr(conform_column(values, type_to_arrow(kind), lossless=True, path="c").to_pylist())

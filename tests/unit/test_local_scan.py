@@ -282,6 +282,17 @@ def test_texts_of_a_file_that_repeats_them_very_often_stay_in_bounds(table: Tabl
     assert max(sizes) <= BATCH_BYTES
 
 
+@pytest.mark.parametrize("small_bytes", [1, 1 << 30])
+def test_texts_inside_structs_and_lists_repeat_in_several_row_groups(
+    table: Table, monkeypatch: pytest.MonkeyPatch, small_bytes: int
+) -> None:
+    """Each row group has a dictionary of its own."""
+    monkeypatch.setattr(parquet_read, "SMALL_BYTES", small_bytes)
+    rows = pa.table({"s": [{"a": f"{'y' * 500}{n % 3}"} for n in range(9_000)], "l": [["x" * 500]] * 9_000})
+    table.add(rows, row_group_size=3_000)
+    assert table.read(schema_of(s=schema_of(a=STRING), l=ArrayType(STRING))) == rows.to_pylist()
+
+
 @pytest.mark.parametrize("text", [pa.array([b"\xff"]), pa.array([[1.5]])], ids=["not UTF-8", "another type"])
 def test_the_one_of_many_files_that_does_not_fit_is_named(table: Table, text: pa.Array) -> None:
     for n in range(64):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain
 from operator import truediv
 
 import pyarrow as pa
@@ -157,7 +158,9 @@ class FileReader:
             else:
                 if texts.dictionaries:
                     file = self._decoder(source, footer, footer.metadata, texts.dictionaries)
-                rows = _gregorian(file.read_row_groups(groups, columns=names, use_threads=False), footer)
+                runs = [[group] for group in groups] if texts.dictionaries else [groups]  # See `stream`.
+                read = [file.read_row_groups(run, columns=names, use_threads=False) for run in runs]
+                rows = _gregorian(pa.concat_tables(read), footer)
                 if texts.dictionaries and not texts.wide and _is_short(rows):
                     rows, texts = pa.Table.from_batches([decoded(batch, ()) for batch in rows.to_batches()]), _NO_TEXTS
             return self._rows_of(file.metadata, task).choose(rows, groups), texts
@@ -191,8 +194,11 @@ class FileReader:
                     if texts.dictionaries:
                         file = self._decoder(source, footer, footer.metadata, texts.dictionaries)
                     most_rows = max(1, min(BATCH_ROWS, int(BATCH_BYTES / max(row_bytes, 1))))
-                    batches = file.iter_batches(
-                        most_rows, row_groups=groups, columns=names, use_threads=self.threads != 0
+                    # Each row group has dictionaries of its own, and Arrow reads no nested ones of several.
+                    runs = [[group] for group in groups] if texts.dictionaries else [groups]
+                    batches = chain.from_iterable(
+                        file.iter_batches(most_rows, row_groups=run, columns=names, use_threads=self.threads != 0)
+                        for run in runs
                     )
                 for rows in chosen.choose_batches(batches, groups):
                     yield from self._finish(_gregorian(rows, footer) if names else rows, task, texts)
