@@ -75,10 +75,10 @@ class Audit:
             )
         if isinstance(self.unique, str):
             object.__setattr__(self, "unique", (self.unique,))
-        given = [self.rows is not None, bool(self.unique), self.min_rows is not None, self.look is not None]
-        if given.count(True) != 1:
+        rules = [self.rows is not None, bool(self.unique), self.min_rows is not None, self.look is not None]
+        if rules.count(True) != 1:
             raise InvalidRequestError(
-                f"The audit {self.name} looks at {given.count(True)} things",
+                f"The audit {self.name} looks at {rules.count(True)} things",
                 remedy="Give one of rows, unique, min_rows and look",
             )
         if self.rows is not None:
@@ -123,13 +123,13 @@ class Audit:
             described = "" if is_enough else f"There are fewer than {self.min_rows} rows."
             return AuditFinding(self.name, is_enough, described)
         assert self.look is not None
-        found: object = self.look(snapshot)
-        passed: object = getattr(found, "passed", found)
+        result: object = self.look(snapshot)
+        passed: object = getattr(result, "passed", result)
         if not isinstance(passed, bool):
             raise InvalidRequestError(
-                f"The audit {self.name} returned {found!r:.100}", remedy="Return True, False, or a check's result"
+                f"The audit {self.name} returned {result!r:.100}", remedy="Return True, False, or a check's result"
             )
-        return AuditFinding(self.name, passed, str(getattr(found, "description", None) or ""))
+        return AuditFinding(self.name, passed, str(getattr(result, "description", None) or ""))
 
     def _find_rows(self, snapshot: TableSnapshot, predicate: str, only: Expression | None) -> AuditFinding:
         from delta_orch.expressions.resolve import resolve_predicate
@@ -259,15 +259,15 @@ def column_drift(schema: StructType, declared: DeclaredColumns, *, exact: bool) 
     """What differs, one sentence a column. Names match whatever their case; `string` is any text, `varchar(20)` only
     that. With `exact` other columns differ, too."""
     drift = []
-    for name, wanted in declared.items():
+    for name, declared_field in declared.items():
         field = schema.find(name)
         if field is None:
             drift.append(f"{name} is missing")
-        elif wanted is not None:
-            has_lengths = CHAR_VARCHAR_TYPE in wanted.metadata
-            found, needed = (_spelled(f, has_lengths=has_lengths) for f in (field, wanted))
-            if found != needed:
-                drift.append(f"{name} is {found}, not {needed}")
+        elif declared_field is not None:
+            has_lengths = CHAR_VARCHAR_TYPE in declared_field.metadata
+            table_type, needed = (_spelled(f, has_lengths=has_lengths) for f in (field, declared_field))
+            if table_type != needed:
+                drift.append(f"{name} is {table_type}, not {needed}")
     named = {name.lower() for name in declared}
     return drift + [f"{name} is new" for name in schema.names if exact and name.lower() not in named]
 

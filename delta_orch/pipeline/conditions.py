@@ -372,10 +372,10 @@ def has_rows(snapshot: TableSnapshot, where: Expression | None, at_least: int) -
         counted = count_rows(snapshot.files(ROW_COUNT_COLUMNS, where))
         if counted is not None:
             return counted >= at_least
-    found = 0
+    num_rows = 0
     for batch in snapshot.scan([snapshot.schema.names[0]], where).to_reader():
-        found += batch.num_rows
-        if found >= at_least:
+        num_rows += batch.num_rows
+        if num_rows >= at_least:
             return True
     return False
 

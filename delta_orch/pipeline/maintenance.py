@@ -256,8 +256,8 @@ def _read_until_ms(source: DeltaTable, consumer: DeltaTable) -> float:
     """When the last version was committed that every cursor of a consumer has behind it."""
     snapshot = source.snapshot()
     suffix = f"<-{snapshot.metadata.id}"
-    found = consumer.snapshot().txns.named(("cdc:",), suffix) if consumer.exists() else {}
-    cursors = [version for version in found.values() if version >= 0]
+    recorded_txns = consumer.snapshot().txns.named(("cdc:",), suffix) if consumer.exists() else {}
+    cursors = [version for version in recorded_txns.values() if version >= 0]
     if not cursors:
         raise InvalidRequestError(
             f"{consumer.uri} has not read {source.uri} incrementally",

@@ -231,14 +231,14 @@ def find_spark_submit(name: str) -> str:
     Raises:
         MissingDependencyError: It is in neither place.
     """
-    found = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
-    if found is None:
+    command = shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
+    if command is None:
         raise MissingDependencyError(
             f"There is no {name} on the PATH",
             remedy="Install Spark, or delta-orch[spark], which brings it",
             package="pyspark",
         )
-    return found
+    return command
 
 
 def driver_settings(variables: Mapping[str, str]) -> dict[str, str]:

@@ -42,18 +42,18 @@ def ensure_may_write(table: DeltaTable, before: TableSnapshot, owner: str, *, re
         InvalidRequestError: Another one owns the table and the step replaces rows; one of the two is an op; or an op
             would replace rows of a table that has no owner.
     """
-    known = before.properties.owner
-    if known == owner or not (replaces or OPS in (known, owner)):
+    recorded_owner = before.properties.owner
+    if recorded_owner == owner or not (replaces or OPS in (recorded_owner, owner)):
         return
-    if known is None and not (owner == OPS and replaces and before.num_files):
+    if recorded_owner is None and not (owner == OPS and replaces and before.num_files):
         return
     raise InvalidRequestError(
         f"The table at {table.uri} is not for {owner} to write",
-        cause=f"It belongs to {known or 'no op'}, and the rows of one would replace those of the other",
+        cause=f"It belongs to {recorded_owner or 'no op'}, and the rows of one would replace those of the other",
         remedy="Give one of them a table of its own, or have this one append or merge. If the owner is gone, or was "
         f"renamed, take the property off: alter().unset_properties({OWNER!r}).commit()",
         uri=table.uri,
-        owner=known,
+        owner=recorded_owner,
     )
 
 
@@ -64,13 +64,13 @@ def claim(table: DeltaTable, before: TableSnapshot, owner: str, properties: Mapp
     Args:
         properties: What a table would have that the write had created.
     """
-    about = {OWNER: owner, **{name: told for name, told in properties.items() if name.startswith(WINDOWS)}}
+    about = {OWNER: owner, **{name: value for name, value in properties.items() if name.startswith(WINDOWS)}}
     if before.properties.owner not in (None, owner) or before.metadata.configuration.keys() >= about.keys():
         return
     try:
-        known = table.snapshot().metadata.configuration
-        if known.get(OWNER, owner) == owner and (
-            missing := {name: about[name] for name in about.keys() - known.keys()}
+        configuration = table.snapshot().metadata.configuration
+        if configuration.get(OWNER, owner) == owner and (
+            missing := {name: about[name] for name in about.keys() - configuration.keys()}
         ):
             table.alter().set_properties(missing).commit()
     except ConflictError:

@@ -202,13 +202,14 @@ def _touched_partitions(log: TableLog, latest: Snapshot, commits: Sequence[Commi
         return list_partitions(latest)
 
 
-def partitions_as_text(found: pa.Table) -> list[dict[str, str | None]] | None:
+def partitions_as_text(partitions: pa.Table) -> list[dict[str, str | None]] | None:
     """Partitions as an event names them: one object each, its values as text by column; None where there are more than
     an event should hold, or the table has none."""
-    if not found.column_names or found.num_rows > MAX_PARTITIONS:
+    if not partitions.column_names or partitions.num_rows > MAX_PARTITIONS:
         return None
     return [
-        {name: None if value is None else key_text(value) for name, value in row.items()} for row in found.to_pylist()
+        {name: None if value is None else key_text(value) for name, value in row.items()}
+        for row in partitions.to_pylist()
     ]
 
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import orjson
 import pyarrow as pa
@@ -14,42 +15,54 @@ from delta_orch.redaction import kept, public, without_credentials
 from delta_orch.statements.cursor import TableName
 from delta_orch.statements.session import Session
 
+_TEXTS = pa.list_(pa.string())
 _MOMENT = pa.timestamp("ms", "UTC")
+_HISTORY = pa.schema([
+    ("version", pa.int64()), ("timestamp", _MOMENT), ("userId", pa.string()), ("userName", pa.string()),
+    ("operation", pa.string()), ("operationParameters", pa.string()), ("job", pa.string()), ("notebook", pa.string()),
+    ("clusterId", pa.string()), ("readVersion", pa.int64()), ("isolationLevel", pa.string()),
+    ("isBlindAppend", pa.bool_()), ("operationMetrics", pa.string()), ("userMetadata", pa.string()),
+    ("engineInfo", pa.string()),
+])  # fmt: skip
+_DETAIL = pa.schema([
+    ("format", pa.string()), ("id", pa.string()), ("name", pa.string()), ("description", pa.string()),
+    ("location", pa.string()), ("createdAt", _MOMENT), ("lastModified", _MOMENT), ("version", pa.int64()),
+    ("partitionColumns", _TEXTS), ("clusteringColumns", _TEXTS), ("numFiles", pa.int64()), ("sizeInBytes", pa.int64()),
+    ("properties", pa.map_(pa.string(), pa.string())), ("minReaderVersion", pa.int32()),
+    ("minWriterVersion", pa.int32()), ("tableFeatures", _TEXTS),
+])  # fmt: skip
+_COLUMNS = pa.schema([("col_name", pa.string()), ("data_type", pa.string()), ("comment", pa.string())])
+_PROPERTIES = pa.schema([("key", pa.string()), ("value", pa.string())])
 
 
 def history(session: Session, table: TableName, limit: int | None) -> pa.Table:
     """The commits, in the columns of Delta on Spark; what has parts is JSON."""
-    entries = session.target(table).history(limit)
+    rows = []
+    for entry in session.target(table).history(limit):
 
-    def of_info(name: str, kind: type) -> list[object]:
-        values = (entry.commit_info.get(name) for entry in entries)
-        return [value if type(value) is kind else None for value in values]
+        def of_info(name: str, kind: type, info: Mapping[str, object] = entry.commit_info) -> Any:
+            return info.get(name) if type(info.get(name)) is kind else None
 
-    def as_json(values: Iterable[object]) -> list[str | None]:
-        return [None if value is None else orjson.dumps(value).decode() for value in values]
-
-    timestamps = pa.array([entry.timestamp_ms for entry in entries], pa.int64()).cast(_MOMENT)
-    return _public(
-        pa.table(
+        rows.append(
             {
-                "version": pa.array([entry.version for entry in entries], pa.int64()),
-                "timestamp": timestamps,
-                "userId": pa.array(of_info("userId", str), pa.string()),
-                "userName": pa.array(of_info("userName", str), pa.string()),
-                "operation": pa.array([entry.operation for entry in entries], pa.string()),
-                "operationParameters": pa.array(as_json(kept(e.operation_parameters) for e in entries), pa.string()),
-                "job": pa.array(as_json(of_info("job", dict)), pa.string()),
-                "notebook": pa.array(as_json(of_info("notebook", dict)), pa.string()),
-                "clusterId": pa.array(of_info("clusterId", str), pa.string()),
-                "readVersion": pa.array(of_info("readVersion", int), pa.int64()),
-                "isolationLevel": pa.array(of_info("isolationLevel", str), pa.string()),
-                "isBlindAppend": pa.array(of_info("isBlindAppend", bool), pa.bool_()),
-                "operationMetrics": pa.array(as_json(e.operation_metrics for e in entries), pa.string()),
-                "userMetadata": pa.array([kept(entry.user_metadata) for entry in entries], pa.string()),
-                "engineInfo": pa.array([entry.engine_info for entry in entries], pa.string()),
+                "version": entry.version,
+                "timestamp": entry.timestamp_ms,
+                **{name: of_info(name, str) for name in ("userId", "userName", "clusterId", "isolationLevel")},
+                "operation": entry.operation,
+                "operationParameters": _json(kept(entry.operation_parameters)),
+                **{name: _json(of_info(name, dict)) for name in ("job", "notebook")},
+                "readVersion": of_info("readVersion", int),
+                "isBlindAppend": of_info("isBlindAppend", bool),
+                "operationMetrics": _json(entry.operation_metrics),
+                "userMetadata": kept(entry.user_metadata),
+                "engineInfo": entry.engine_info,
             }
         )
-    )
+    return _public(rows, _HISTORY)
+
+
+def _json(value: object) -> str | None:
+    return None if value is None else orjson.dumps(value).decode()
 
 
 def detail(session: Session, table: TableName) -> pa.Table:
@@ -57,46 +70,38 @@ def detail(session: Session, table: TableName) -> pa.Table:
     target = session.target(table)
     snapshot = target.snapshot()
     files, metadata, protocol = snapshot.files(["path", "size"]), snapshot.metadata, snapshot.protocol
-    clustering = [".".join(path) for path in snapshot.clustering_columns or ()]
-    properties = list(public(dict(metadata.configuration)).items())
-    texts = pa.list_(pa.string())
-    return _public(
-        pa.table(
-            {
-                "format": ["delta"],
-                "id": [metadata.id],
-                "name": pa.array([metadata.name], pa.string()),
-                "description": pa.array([metadata.description], pa.string()),
-                "location": [target.uri],
-                "createdAt": pa.array([metadata.created_time], pa.int64()).cast(_MOMENT),
-                "lastModified": pa.array([snapshot.timestamp_ms], pa.int64()).cast(_MOMENT),
-                "version": pa.array([snapshot.version], pa.int64()),
-                "partitionColumns": pa.array([list(snapshot.partition_columns)], texts),
-                "clusteringColumns": pa.array([clustering], texts),
-                "numFiles": pa.array([files.num_rows], pa.int64()),
-                "sizeInBytes": pa.array([FileTable(files).size_bytes], pa.int64()),
-                "properties": pa.array([properties], pa.map_(pa.string(), pa.string())),
-                "minReaderVersion": pa.array([protocol.min_reader_version], pa.int32()),
-                "minWriterVersion": pa.array([protocol.min_writer_version], pa.int32()),
-                "tableFeatures": pa.array([sorted(snapshot.features)], texts),
-            }
-        )
-    )
+    row = {
+        "format": "delta",
+        "id": metadata.id,
+        "name": metadata.name,
+        "description": metadata.description,
+        "location": target.uri,
+        "createdAt": metadata.created_time,
+        "lastModified": snapshot.timestamp_ms,
+        "version": snapshot.version,
+        "partitionColumns": list(snapshot.partition_columns),
+        "clusteringColumns": [".".join(path) for path in snapshot.clustering_columns or ()],
+        "numFiles": files.num_rows,
+        "sizeInBytes": FileTable(files).size_bytes,
+        "properties": list(public(dict(metadata.configuration)).items()),
+        "minReaderVersion": protocol.min_reader_version,
+        "minWriterVersion": protocol.min_writer_version,
+        "tableFeatures": sorted(snapshot.features),
+    }
+    return _public([row], _DETAIL)
 
 
 def columns(session: Session, table: TableName) -> pa.Table:
     """A row for each column: its name, its type and its comment."""
-    fields = session.target(table).snapshot().schema.fields
-    comments = [field.metadata.get("comment") for field in fields]
-    return _public(
-        pa.table(
-            {
-                "col_name": pa.array([field.name for field in fields], pa.string()),
-                "data_type": pa.array([spell_declared_type(field.data_type, ()) for field in fields], pa.string()),
-                "comment": pa.array([None if text is None else str(text) for text in comments], pa.string()),
-            }
-        )
-    )
+    rows = [
+        {
+            "col_name": field.name,
+            "data_type": spell_declared_type(field.data_type, ()),
+            "comment": None if (comment := field.metadata.get("comment")) is None else str(comment),
+        }
+        for field in session.target(table).snapshot().schema.fields
+    ]
+    return _public(rows, _COLUMNS)
 
 
 def properties(session: Session, table: TableName) -> pa.Table:
@@ -112,10 +117,7 @@ def properties(session: Session, table: TableName) -> pa.Table:
             **{f"delta.feature.{feature}": "supported" for feature in features},
         }
     )
-    keys = sorted(values)
-    return _public(
-        pa.table({"key": pa.array(keys, pa.string()), "value": pa.array([values[key] for key in keys], pa.string())})
-    )
+    return _public([{"key": key, "value": values[key]} for key in sorted(values)], _PROPERTIES)
 
 
 def partitions(session: Session, table: TableName) -> pa.Table:
@@ -128,10 +130,10 @@ def partitions(session: Session, table: TableName) -> pa.Table:
     return rows.sort_by([(name, "ascending") for name in names])
 
 
-def _public(rows: pa.Table) -> pa.Table:
+def _public(rows: Sequence[Mapping[str, object]], schema: pa.Schema) -> pa.Table:
     """What the log says, whoever wrote it, without credentials."""
-    for index, field in enumerate(rows.schema):
-        if field.type == pa.string():
-            texts = [None if text is None else without_credentials(text) for text in rows.column(index).to_pylist()]
-            rows = rows.set_column(index, field, pa.array(texts, pa.string()))
-    return rows
+    shown = [
+        {name: without_credentials(value) if isinstance(value, str) else value for name, value in row.items()}
+        for row in rows
+    ]
+    return pa.Table.from_pylist(shown, schema)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
+from operator import methodcaller
 from typing import TYPE_CHECKING
 
 from delta_orch.delta_table import DeltaTable
@@ -69,14 +70,6 @@ class _Qualified:
         return "".join([*pieces, text[position:]])
 
 
-def parse_assignments(text: str) -> dict[Column, str]:
-    """`a = value, b.c = value`, each column as a node. Raises InvalidRequestError."""
-    cursor = Cursor(text)
-    assigned = cursor.assignments()
-    cursor.end()
-    return assigned
-
-
 def merge(cursor: Cursor, session: Session) -> Statement:
     """MERGE [WITH SCHEMA EVOLUTION] INTO t [AS a] USING source [AS b] ON condition WHEN …."""
     begin = cursor.read("MERGE [evolves: WITH SCHEMA EVOLUTION] INTO {table table} {alias alias} USING")
@@ -122,53 +115,37 @@ def merge(cursor: Cursor, session: Session) -> Statement:
     return run
 
 
-_MergeClause = Callable[["Merge"], "Merge"]
-_CLAUSES: dict[str, Callable[..., _MergeClause]] = {
-    "MATCHED [AND {text condition}] THEN DELETE": lambda condition: lambda merge: merge.when_matched_delete(condition),
-    "MATCHED [AND {text condition}] THEN UPDATE SET * [EXCEPT {columns others}]": lambda condition, others: (
-        lambda merge: merge.when_matched_update_all(condition, others or [])
+_CLAUSES = {
+    "MATCHED [AND {text condition}] THEN DELETE": "when_matched_delete",
+    "MATCHED [AND {text condition}] THEN UPDATE SET * [EXCEPT {columns except_columns}]": "when_matched_update_all",
+    "MATCHED [AND {text condition}] THEN UPDATE SET {assignments set}": "when_matched_update",
+    "NOT MATCHED BY SOURCE [AND {text condition}] THEN DELETE": "when_not_matched_by_source_delete",
+    "NOT MATCHED BY SOURCE [AND {text condition}] THEN UPDATE SET {assignments set}": (
+        "when_not_matched_by_source_update"
     ),
-    "MATCHED [AND {text condition}] THEN UPDATE SET {assignments values}": lambda condition, values: (
-        lambda merge: merge.when_matched_update(_by_name(values), condition)
-    ),
-    "NOT MATCHED BY SOURCE [AND {text condition}] THEN DELETE": lambda condition: (
-        lambda merge: merge.when_not_matched_by_source_delete(condition)
-    ),
-    "NOT MATCHED BY SOURCE [AND {text condition}] THEN UPDATE SET {assignments values}": lambda condition, values: (
-        lambda merge: merge.when_not_matched_by_source_update(_by_name(values), condition)
-    ),
-    "NOT MATCHED [BY TARGET] [AND {text condition}] THEN INSERT * [EXCEPT {columns others}]": (
-        lambda condition, others: lambda merge: merge.when_not_matched_insert_all(condition, others or [])
+    "NOT MATCHED [BY TARGET] [AND {text condition}] THEN INSERT * [EXCEPT {columns except_columns}]": (
+        "when_not_matched_insert_all"
     ),
     "NOT MATCHED [BY TARGET] [AND {text condition}] THEN INSERT {paths columns} VALUES {values values}": (
-        lambda condition, columns, values: _insert(condition, columns, values)
+        "when_not_matched_insert"
     ),
 }
+"""A clause behind its WHEN, and the method of `Merge` for it, whose arguments have the names of the pattern's."""
 
 
-def _clause(cursor: Cursor) -> _MergeClause:
+def _clause(cursor: Cursor) -> Callable[[Merge], Merge]:
     """A clause of MERGE behind its WHEN."""
-    clause, arguments = cursor.first_of(_CLAUSES, stops=("WHEN",))
-    return clause(**arguments)
+    method, arguments = cursor.first_of(_CLAUSES, stops=("WHEN",))
+    if "columns" in arguments:
+        arguments["values"] = _inserted(arguments.pop("columns"), arguments["values"])
+    for name in {"set", "values"} & arguments.keys():
+        arguments[name] = {quote_path(column.path): value for column, value in arguments[name].items()}
+    return methodcaller(method, **{name: value for name, value in arguments.items() if value is not None})
 
 
-def parse_merge_clause(text: str) -> _MergeClause:
-    """A clause of MERGE, with or without its WHEN. Raises InvalidRequestError."""
-    cursor = Cursor(text)
-    cursor.take("WHEN")
-    clause = _clause(cursor)
-    cursor.end()
-    return clause
-
-
-def _by_name(values: Mapping[Column, str]) -> dict[str, str]:
-    return {quote_path(column.path): value for column, value in values.items()}
-
-
-def _insert(condition: str | None, columns: Sequence[Column], values: Sequence[str]) -> _MergeClause:
+def _inserted(columns: Sequence[Column], values: Sequence[str]) -> dict[Column, str]:
     if len(values) != len(columns):
         raise InvalidRequestError(f"{len(values)} values are given for {len(columns)} columns", remedy="Give one each")
     if len(set(columns)) < len(columns):
         raise InvalidRequestError("A column is inserted twice", remedy="Name each column once")
-    inserted = _by_name(dict(zip(columns, values, strict=True)))
-    return lambda merge: merge.when_not_matched_insert(inserted, condition)
+    return dict(zip(columns, values, strict=True))

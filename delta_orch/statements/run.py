@@ -31,11 +31,13 @@ _CHANGES: dict[str, Callable[..., object]] = {
     "DELETE FROM {table table} {alias alias} [WHERE {text where}]": rows.delete,
     "TRUNCATE TABLE {table table}": rows.delete,
     "UPDATE {table table} {alias alias} SET {assignments assigned} [WHERE {text where}]": rows.update,
-    "OPTIMIZE {place table} [full: FULL] [WHERE {text where}] [ZORDER BY {columns zorder_by}]": tables.optimize,
-    "REORG TABLE {table table} [WHERE {text where}] APPLY ( PURGE )": tables.purge,
+    "OPTIMIZE {place table} [full: FULL] [WHERE {text where}] [ZORDER BY {columns zorder_by}]": tables.calls(
+        "optimize", with_engine=True
+    ),
+    "REORG TABLE {table table} [WHERE {text where}] APPLY ( PURGE )": tables.calls("purge", with_engine=True),
     "VACUUM {place table} [lite: LITE] [full: FULL] [RETAIN {number hours} HOURS] [dry_run: DRY RUN]": tables.vacuum,
     "RESTORE [TABLE] {table table} [TO] {version version}": tables.restore,
-    "FSCK REPAIR TABLE {table table} [dry_run: DRY RUN]": tables.repair,
+    "FSCK REPAIR TABLE {table table} [dry_run: DRY RUN]": tables.calls("repair"),
     "CONVERT TO DELTA PARQUET . {name path} [PARTITIONED BY {definitions fields}]": tables.convert,
     "COMMENT ON TABLE {table table} IS {comment text}": tables.describe_table,
     **{

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,17 +20,15 @@ if TYPE_CHECKING:
     from delta_orch.writing.target import WriteOptions
 
 
-def optimize(session: Session, table: TableName, full: bool, where: str | None, zorder_by: list[str] | None) -> object:
-    """OPTIMIZE."""
-    further: dict[str, Any] = {"full": True} if full else {}
-    if zorder_by is not None:
-        further["zorder_by"] = zorder_by
-    return session.target(table).optimize(where, engine=session.choice, **further, **session.options)
+def calls(method: str, *, with_engine: bool = False) -> Callable[..., object]:
+    """A statement that is one call: of a method of its table, with the arguments that the statement has."""
 
+    def call(session: Session, table: TableName, **arguments: Any) -> object:
+        engine = {"engine": session.choice} if with_engine else {}
+        stated = {name: value for name, value in arguments.items() if value is not None and value is not False}
+        return getattr(session.target(table), method)(**engine, **{**session.options, **stated})
 
-def purge(session: Session, table: TableName, where: str | None) -> object:
-    """REORG TABLE … APPLY (PURGE)."""
-    return session.target(table).purge(where, engine=session.choice, **session.options)
+    return call
 
 
 def vacuum(session: Session, table: TableName, lite: bool, full: bool, hours: float | None, dry_run: bool) -> object:
@@ -47,12 +45,6 @@ def vacuum(session: Session, table: TableName, lite: bool, full: bool, hours: fl
 def restore(session: Session, table: TableName, version: tuple[int | None, str | None]) -> object:
     """RESTORE."""
     return session.target(table).restore(*version, **session.options)
-
-
-def repair(session: Session, table: TableName, dry_run: bool) -> object:
-    """FSCK REPAIR TABLE."""
-    options: dict[str, Any] = {**session.options, **({"dry_run": True} if dry_run else {})}
-    return session.target(table).repair(**options)
 
 
 def convert(session: Session, path: str, fields: list[StructField] | None) -> object:
@@ -209,42 +201,36 @@ def _add_columns(alteration: Alteration, columns: list[tuple[str, str, dict[str,
     return alteration
 
 
-_COLUMN = "ALTER|CHANGE [COLUMN] {column column}"
+def _method(name: str, **fixed: Any) -> Callable[..., Alteration]:
+    """A method of `Alteration`, whose arguments have the names of the pattern's."""
+
+    def change(alteration: Alteration, columns: Sequence[str] = (), **arguments: Any) -> Alteration:
+        answer: Alteration = getattr(alteration, name)(*columns, **arguments, **fixed)
+        return answer
+
+    return change
+
+
+_COLUMN = "ALTER|CHANGE [COLUMN] {column path}"
 ALTERATIONS: dict[str, Callable[..., Alteration]] = {
     "SET TBLPROPERTIES {properties properties}": _set_properties,
     "UNSET TBLPROPERTIES [if_exists: IF EXISTS] {keys keys}": _unset_properties,
     "ADD COLUMN|COLUMNS {additions columns}": _add_columns,
-    "DROP COLUMN|COLUMNS [if_exists: IF EXISTS] {columns columns}": lambda alteration, if_exists, columns: (
-        alteration.drop_columns(*columns, if_exists=if_exists)
-    ),
-    "RENAME COLUMN {column column} TO {name new_name}": lambda alteration, column, new_name: alteration.rename_column(
-        column, new_name
-    ),
-    "ADD CONSTRAINT {name name} CHECK ( {text condition} )": lambda alteration, name, condition: (
-        alteration.add_constraint(name, condition)
-    ),
-    "DROP CONSTRAINT [if_exists: IF EXISTS] {name name}": lambda alteration, if_exists, name: (
-        alteration.drop_constraint(name, if_exists=if_exists)
-    ),
-    "DROP FEATURE {name feature} [truncates: TRUNCATE HISTORY]": lambda alteration, feature, truncates: (
-        alteration.drop_feature(feature, truncate_history=truncates)
-    ),
-    "CLUSTER BY NONE": lambda alteration: alteration.cluster_by(),
-    "CLUSTER BY {columns columns}": lambda alteration, columns: alteration.cluster_by(*columns),
-    f"{_COLUMN} TYPE {{text data_type}}": lambda alteration, column, data_type: alteration.change_type(
-        column, data_type
-    ),
-    f"{_COLUMN} COMMENT {{string comment}}": lambda alteration, column, comment: alteration.set_column_comment(
-        column, comment
-    ),
-    f"{_COLUMN} SET NOT NULL": lambda alteration, column: alteration.set_not_null(column),
-    f"{_COLUMN} DROP NOT NULL": lambda alteration, column: alteration.drop_not_null(column),
-    f"{_COLUMN} SET DEFAULT {{text default}}": lambda alteration, column, default: alteration.set_default(
-        column, default
-    ),
-    f"{_COLUMN} DROP DEFAULT": lambda alteration, column: alteration.drop_default(column),
-    f"{_COLUMN} SYNC IDENTITY": lambda alteration, column: alteration.sync_identity(column),
-    f"{_COLUMN} FIRST": lambda alteration, column: alteration.move_column(column, first=True),
-    f"{_COLUMN} AFTER {{name after}}": lambda alteration, column, after: alteration.move_column(column, after=after),
+    "DROP COLUMN|COLUMNS [if_exists: IF EXISTS] {columns columns}": _method("drop_columns"),
+    "RENAME COLUMN {column path} TO {name new_name}": _method("rename_column"),
+    "ADD CONSTRAINT {name name} CHECK ( {text expression} )": _method("add_constraint"),
+    "DROP CONSTRAINT [if_exists: IF EXISTS] {name name}": _method("drop_constraint"),
+    "DROP FEATURE {name name} [truncate_history: TRUNCATE HISTORY]": _method("drop_feature"),
+    "CLUSTER BY NONE": _method("cluster_by"),
+    "CLUSTER BY {columns columns}": _method("cluster_by"),
+    f"{_COLUMN} TYPE {{text data_type}}": _method("change_type"),
+    f"{_COLUMN} COMMENT {{string comment}}": _method("set_column_comment"),
+    f"{_COLUMN} SET NOT NULL": _method("set_not_null"),
+    f"{_COLUMN} DROP NOT NULL": _method("drop_not_null"),
+    f"{_COLUMN} SET DEFAULT {{text expression}}": _method("set_default"),
+    f"{_COLUMN} DROP DEFAULT": _method("drop_default"),
+    f"{_COLUMN} SYNC IDENTITY": _method("sync_identity"),
+    f"{_COLUMN} FIRST": _method("move_column", first=True),
+    f"{_COLUMN} AFTER {{name after}}": _method("move_column"),
 }
 """What may stand behind ALTER TABLE t."""

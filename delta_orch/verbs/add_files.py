@@ -47,7 +47,7 @@ from delta_orch.scan.scan import scan_of_files
 from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode, physical_name, to_physical
 from delta_orch.table.type_widening import is_widening
-from delta_orch.verbs.found_files import OF_32_BITS, FoundSchema, described_files, partition_values_of, read_schemas
+from delta_orch.verbs.parquet_files import OF_32_BITS, FileSchema, described_files, partition_values_of, read_schemas
 from delta_orch.verbs.removed_files import inner_tables_above
 from delta_orch.verbs.vacuum import ensure_none_runs
 from delta_orch.writing.plan import Write, WritePlan, run_plan
@@ -118,14 +118,14 @@ def _described(
 ) -> pa.Table:
     """The files, columns of `ADD_SCHEMA`, which are known to fit the table."""
     _ensure_takes_files(target)
-    files = _found(snapshot.store, [_log_path(snapshot.store, path) for path in paths])
+    files = _files_at(snapshot.store, [_log_path(snapshot.store, path) for path in paths])
     _ensure_new(snapshot, files)
     columns = [field for field in target.schema if field.name in target.partition_columns]
     columns.sort(key=lambda field: target.partition_columns.index(field.name))
     values = _values(files, columns, partition_values)
     schemas = read_schemas(snapshot.store, files)
     _ensure_schemas_fit(schemas, target)
-    shapes = [_shape(found, target, columns) for found in schemas]
+    shapes = [_shape(schema, target, columns) for schema in schemas]
     adds = described_files(snapshot.store, files, values, target.write_spec())
     for shape in shapes:
         _ensure_rows_fit(snapshot, adds, target.write_spec(), shape)
@@ -178,16 +178,16 @@ def _ensure_takes_files(target: WriteTarget) -> None:
 # Which files
 
 
-def _log_path(store: LogStore, given: str | PathLike[str]) -> str:
+def _log_path(store: LogStore, location: str | PathLike[str]) -> str:
     """A path as the log spells it: relative below the root, otherwise absolute.
 
     Raises:
         InvalidRequestError: It is none, or leaves the table's directory, or one that no data file has.
         UnsupportedStoreError: It lies where the table may not read.
     """
-    text = fspath(given)
+    text = fspath(location)
     if not isinstance(text, str) or not text.strip() or "\0" in text:
-        raise InvalidRequestError(f"{given!r} is not the path of a file", remedy="Pass paths or URIs")
+        raise InvalidRequestError(f"{location!r} is not the path of a file", remedy="Pass paths or URIs")
     try:
         text.encode()
     except UnicodeEncodeError as e:
@@ -227,7 +227,7 @@ def _log_path(store: LogStore, given: str | PathLike[str]) -> str:
     return encode_path(inside)
 
 
-def _found(store: LogStore, paths: Sequence[str]) -> list[FileMeta]:
+def _files_at(store: LogStore, paths: Sequence[str]) -> list[FileMeta]:
     """The files, `path` as the log spells it. Raises MissingFileError, InvalidRequestError, StorageError."""
     if not paths:
         raise InvalidRequestError("No file is named", remedy="Pass at least one path")
@@ -272,12 +272,12 @@ def _ensure_new(snapshot: Snapshot, files: Sequence[FileMeta]) -> None:
     store = snapshot.store
     places = {posixpath.normpath(store.resolve(file.path)): decode_path(file.path) for file in files}
     names = [posixpath.basename(place) for place in places]
-    known = string_array(sorted({*names, *map(encode_path, names)}))
+    file_names = string_array(sorted({*names, *map(encode_path, names)}))
     for described, what in ((snapshot.files(["path"]), "in the table"), (snapshot.tombstones(["path"]), "removed")):
         spelled = FileTable(described).path
         # Few have such a name, and only those are spelled out.
         last = pc.replace_substring_regex(spelled, "^.*/", "")
-        alike = pc.filter(spelled, pc.or_(pc.is_in(last, value_set=known), pc.match_substring(last, "%")))
+        alike = pc.filter(spelled, pc.or_(pc.is_in(last, value_set=file_names), pc.match_substring(last, "%")))
         again = sorted(places.keys() & {posixpath.normpath(p) for p in _resolved(store, alike.to_pylist())})
         if again:
             raise InvalidRequestError(
@@ -300,15 +300,19 @@ def _resolved(store: LogStore, paths: Sequence[str]) -> Iterator[str]:
 def _values(
     files: Sequence[FileMeta],
     columns: Sequence[StructField],
-    given: PartitionValues | Sequence[PartitionValues] | None,
+    partition_values: PartitionValues | Sequence[PartitionValues] | None,
 ) -> list[dict[str, str | None]]:
     """The partition values of each file, as the log has them: by physical names."""
-    if given is None:
+    if partition_values is None:
         logical = partition_values_of(files, columns, "Pass partition_values=…")
-    elif isinstance(given, Mapping):
-        logical = [_given(given, columns)] * len(files)
-    elif isinstance(given, Sequence) and not isinstance(given, str) and len(given) == len(files):
-        logical = [_given(one, columns) for one in given]
+    elif isinstance(partition_values, Mapping):
+        logical = [_values_by_column(partition_values, columns)] * len(files)
+    elif (
+        isinstance(partition_values, Sequence)
+        and not isinstance(partition_values, str)
+        and len(partition_values) == len(files)
+    ):
+        logical = [_values_by_column(one, columns) for one in partition_values]
     else:
         raise InvalidRequestError(
             "partition_values are values for all files, or a list with those of each file",
@@ -317,14 +321,18 @@ def _values(
     return [{physical_name(column): values[column.name] for column in columns} for values in logical]
 
 
-def _given(given: PartitionValues, columns: Sequence[StructField]) -> dict[str, str | None]:
+def _values_by_column(partition_values: PartitionValues, columns: Sequence[StructField]) -> dict[str, str | None]:
     names = {column.name.lower() for column in columns}
-    if not isinstance(given, Mapping) or {str(name).lower() for name in given} != names or len(given) != len(names):
+    if (
+        not isinstance(partition_values, Mapping)
+        or {str(name).lower() for name in partition_values} != names
+        or len(partition_values) != len(names)
+    ):
         raise InvalidRequestError(
-            f"{given!r:.200} are not the values of the partition columns",
+            f"{partition_values!r:.200} are not the values of the partition columns",
             remedy=f"Give {', '.join(column.name for column in columns) or 'no value'}",
         )
-    folded = {name.lower(): value for name, value in given.items()}
+    folded = {name.lower(): value for name, value in partition_values.items()}
     return {column.name: _spelled(folded[column.name.lower()], column) for column in columns}
 
 
@@ -355,7 +363,7 @@ def _spelled(value: object, column: StructField) -> str | None:
 # Their columns and rows
 
 
-def _ensure_schemas_fit(schemas: Sequence[FoundSchema], target: WriteTarget) -> None:
+def _ensure_schemas_fit(schemas: Sequence[FileSchema], target: WriteTarget) -> None:
     """A reader takes a file's columns for the table's without a cast: names and types must be the table's."""
     table = to_physical(target.schema, target.table.column_mapping)
     physical = {
@@ -364,57 +372,59 @@ def _ensure_schemas_fit(schemas: Sequence[FoundSchema], target: WriteTarget) -> 
         if f.name in target.partition_columns
     }
     in_files = StructType(tuple(field for field in table if field.name not in physical))
-    for found in schemas:
-        problems = list(_misfits(found.schema, in_files, ""))
+    for file_schema in schemas:
+        problems = list(_misfits(file_schema.schema, in_files, ""))
         if problems:
             mapped = target.table.column_mapping is not ColumnMappingMode.NONE
             raise SchemaMismatchError(
-                f"The file {found.path} does not have the table's columns",
+                f"The file {file_schema.path} does not have the table's columns",
                 cause="; ".join(problems),
                 remedy="Append its rows instead: append maps columns and casts"
                 if mapped
                 else "Write the file again with the names and types of the table, or append its rows",
                 problems=problems,
-                path=found.path,
+                path=file_schema.path,
             )
 
 
-def _misfits(found: DataType, wanted: DataType, path: str) -> Iterator[str]:
-    if isinstance(found, StructType) and isinstance(wanted, StructType):
-        known = {field.name: field for field in wanted}
-        for field in found:
+def _misfits(file_type: DataType, table_type: DataType, path: str) -> Iterator[str]:
+    if isinstance(file_type, StructType) and isinstance(table_type, StructType):
+        table_fields = {field.name: field for field in table_type}
+        for field in file_type:
             here = f"{path}{field.name}"
-            if field.name not in known:
+            if field.name not in table_fields:
                 yield f"column {here} is not a column of the table's files"
             else:
-                yield from _misfits(field.data_type, known[field.name].data_type, f"{here}.")
-    elif parts := parts_beside(found, wanted):
+                yield from _misfits(field.data_type, table_fields[field.name].data_type, f"{here}.")
+    elif parts := parts_beside(file_type, table_type):
         for name, have, want in parts:
             yield from _misfits(have, want, f"{path}{name}.")
-    elif wanted == VARIANT and is_variant_storage(found):
+    elif table_type == VARIANT and is_variant_storage(file_type):
         return
-    elif found != wanted and not (found in OF_32_BITS and wanted in OF_32_BITS and is_widening(found, wanted)):
-        yield f"column {path.removesuffix('.')} is {found}, the table has {wanted}"
+    elif file_type != table_type and not (
+        file_type in OF_32_BITS and table_type in OF_32_BITS and is_widening(file_type, table_type)
+    ):
+        yield f"column {path.removesuffix('.')} is {file_type}, the table has {table_type}"
 
 
-def _shape(found: FoundSchema, target: WriteTarget, partition_columns: Sequence[StructField]) -> RowShape:
+def _shape(file_schema: FileSchema, target: WriteTarget, partition_columns: Sequence[StructField]) -> RowShape:
     """What the rows of a file must satisfy. Raises SchemaMismatchError where the table would fill a column of it."""
     if not target.table.has_rules:
         return RowShape()
     from delta_orch.writing.row_rules import shape_rows
 
     is_mapped = target.table.column_mapping is not ColumnMappingMode.NONE
-    names = {*found.schema.names, *(physical_name(c) if is_mapped else c.name for c in partition_columns)}
+    names = {*file_schema.schema.names, *(physical_name(c) if is_mapped else c.name for c in partition_columns)}
     there = tuple(f for f in target.schema if (physical_name(f) if is_mapped else f.name) in names)
     shape = shape_rows(StructType(there), target)
     filled = [column.name for column in (*shape.defaults, *shape.generated)]
     filled += [values.name for values in shape.identities]
     if filled:
         raise SchemaMismatchError(
-            f"The file {found.path} lacks columns that the table fills: {', '.join(filled)}",
+            f"The file {file_schema.path} lacks columns that the table fills: {', '.join(filled)}",
             cause="They have a default, are generated or are identity columns, and a file that is there has none",
             remedy="Append its rows instead",
-            path=found.path,
+            path=file_schema.path,
         )
     return shape
 

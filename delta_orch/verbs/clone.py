@@ -147,30 +147,33 @@ def _snapshot_or_none(log: TableLog, version: int | None) -> Snapshot | None:
 
 def _cloned(source: Snapshot, before: Snapshot | None, overrides: Mapping[str, str]) -> TableConfiguration:
     """Protocol and metadata of the clone."""
-    taken = source.configuration.for_writing()
+    source_table = source.configuration.for_writing()
     own = None if before is None else before.configuration.for_writing()
-    properties = {key: value for key, value in taken.configuration.items() if key not in _NOT_TAKEN}
+    properties = {key: value for key, value in source_table.configuration.items() if key not in _NOT_TAKEN}
     if own is not None and OWNER in own.configuration:
         properties[OWNER] = own.configuration[OWNER]
-    wanted = taken.with_properties(properties)
-    asked = {**properties, **{key: value for key, value in overrides.items() if not is_protocol_request(key)}}
+    base_table = source_table.with_properties(properties)
+    requested_properties = {
+        **properties,
+        **{key: value for key, value in overrides.items() if not is_protocol_request(key)},
+    }
     features = requested_features(overrides)
-    if asked.get(_MAPPING_MODE, "none") != properties.get(_MAPPING_MODE, "none"):
+    if requested_properties.get(_MAPPING_MODE, "none") != properties.get(_MAPPING_MODE, "none"):
         raise InvalidRequestError(
             f"{_MAPPING_MODE} cannot change in a clone",
             cause="The files know their columns as the source does",
             remedy="Clone first, then alter the clone",
             property=_MAPPING_MODE,
         )
-    settled = settle(wanted, wanted.with_properties(asked), features)
+    settled = settle(base_table, base_table.with_properties(requested_properties), features)
     protocol = settled.protocol if own is None else united_protocol(own.protocol, settled.protocol)
     metadata = Metadata(
         id=str(uuid.uuid4()),
         schema_string=settled.metadata.schema_string,
         partition_columns=settled.metadata.partition_columns,
-        configuration=with_own_commit_times(settled.configuration, taken, own),
-        name=(taken if own is None else own).metadata.name,
-        description=(taken if own is None else own).metadata.description,
+        configuration=with_own_commit_times(settled.configuration, source_table, own),
+        name=(source_table if own is None else own).metadata.name,
+        description=(source_table if own is None else own).metadata.description,
         created_time=time.time_ns() // 1_000_000,
     )
     return TableConfiguration(protocol, metadata)
@@ -202,8 +205,8 @@ def _stage(
     transaction.update_metadata(table.metadata, source.metadata)
     if before is None or table.protocol != before.protocol:
         transaction.update_protocol(table.protocol)
-    clustering, known = source.clustering or (), () if before is None else before.clustering or ()
-    if clustering != known:
+    clustering, clustering_before = source.clustering or (), () if before is None else before.clustering or ()
+    if clustering != clustering_before:
         transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(clustering))
     removes = adds.slice(0, 0).select(REMOVED_FILE_COLUMNS)
     if before is not None:
@@ -264,10 +267,10 @@ def _root_in_log(store: LogStore) -> str:
     return f"{scheme}{separator}{quote(rest, safe='/@:!$&()*+,;=~-._')}"
 
 
-def _ensure_same_place(source: LogStore, target: LogStore, known: str, named: str) -> None:
+def _ensure_same_place(source: LogStore, target: LogStore, source_path: str, named: str) -> None:
     """Raise UnsupportedStoreError unless a path of the source is found by another name at the target."""
     schemes = {store.uri.partition(":")[0] for store in (source, target)}
-    if len(schemes) > 1 or source.resolve(known) != target.resolve(named):
+    if len(schemes) > 1 or source.resolve(source_path) != target.resolve(named):
         raise UnsupportedStoreError(
             f"A table at {target.uri} cannot read the files of {source.uri}",
             cause="A shallow clone names the files of its source, and each table reads through its own store",
@@ -367,8 +370,8 @@ def _with_vectors(files: pa.Table, descriptors: Sequence[DeletionVectorDescripto
         return files
     rows = pc.indices_nonzero(bool_array([d is not None for d in descriptors]))
     places = pa.array(range(len(descriptors)), pa.int64())
-    found = pc.index_in(places, value_set=pc.cast(rows, pa.int64()))
-    vectors = pc.take(deletion_vector_array([d for d in descriptors if d is not None]), found)
+    indices = pc.index_in(places, value_set=pc.cast(rows, pa.int64()))
+    vectors = pc.take(deletion_vector_array([d for d in descriptors if d is not None]), indices)
     ids = string_array([None if d is None else d.unique_id for d in descriptors])
     for name, column in (("deletion_vector", vectors), ("dv_id", ids)):
         index = files.schema.get_field_index(name)

@@ -26,7 +26,7 @@ from delta_orch.storage.base import FileMeta, LogStore
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.type_widening import has_type_changes
 from delta_orch.verbs.create import parse_schema_argument
-from delta_orch.verbs.found_files import (
+from delta_orch.verbs.parquet_files import (
     Progress,
     described_files,
     merged_schema,
@@ -112,24 +112,25 @@ def convert(
     return transaction.commit()
 
 
-def parse_partition_schema(given: object) -> tuple[StructField, ...]:
+def parse_partition_schema(partition_schema: object) -> tuple[StructField, ...]:
     """Partition columns as the caller names them: `{"day": "date"}`, or a schema in any shape that `create` takes.
 
     Raises:
         InvalidRequestError, SchemaMismatchError: They are none.
     """
-    if given is None:
+    if partition_schema is None:
         return ()
-    if isinstance(given, Mapping):
+    if isinstance(partition_schema, Mapping):
         columns = []
-        for name, data_type in given.items():
+        for name, data_type in partition_schema.items():
             if not isinstance(name, str) or not isinstance(data_type, str):
                 raise InvalidRequestError(
-                    f"{given!r} are not partition columns", remedy='Pass {name: type}, for example {"day": "date"}'
+                    f"{partition_schema!r} are not partition columns",
+                    remedy='Pass {name: type}, for example {"day": "date"}',
                 )
             columns.append(StructField(name, parse_declared_type(data_type)[0]))
         return tuple(columns)
-    return tuple(StructField(f.name, f.data_type, metadata=_stated(f)) for f in parse_schema_argument(given))
+    return tuple(StructField(f.name, f.data_type, metadata=_stated(f)) for f in parse_schema_argument(partition_schema))
 
 
 def _stated(column: StructField) -> JsonObject:
@@ -149,8 +150,8 @@ def _with_features(
 
 
 def _ensure_joins(newest: Snapshot, partition_columns: Sequence[StructField]) -> None:
-    asked = [column.name.lower() for column in partition_columns]
-    if asked != [name.lower() for name in newest.partition_columns]:
+    column_names = [column.name.lower() for column in partition_columns]
+    if column_names != [name.lower() for name in newest.partition_columns]:
         raise TableExistsError(
             f"A table exists at {newest.store.uri}",
             cause=f"It is partitioned by {', '.join(newest.partition_columns) or 'no column'}",
@@ -161,7 +162,7 @@ def _ensure_joins(newest: Snapshot, partition_columns: Sequence[StructField]) ->
 
 def _listed(store: LogStore) -> list[FileMeta]:
     """The files to convert, none of which is hidden."""
-    found = []
+    files = []
     for file in store.list_recursive():
         directories, _, name = file.path.rpartition("/")
         if f"/{LOG_DIRECTORY}/" in file.path:
@@ -179,27 +180,27 @@ def _listed(store: LogStore) -> list[FileMeta]:
             raise InvalidRequestError(
                 f"The name of the file {file.path!a} is not valid Unicode", cause=str(e), remedy="Rename it"
             ) from None
-        found.append(file)
-    return found
+        files.append(file)
+    return files
 
 
 def _is_hidden(directory: str) -> bool:
     return directory.startswith(".") or (directory.startswith("_") and "=" not in directory)
 
 
-def progress_of(given: object) -> Progress | None:
+def progress_of(progress: object) -> Progress | None:
     """What is told of the progress: a function of the caller's, or a bar of tqdm or rich.
 
     Raises:
         InvalidRequestError: It is neither a function nor a flag.
         MissingDependencyError: A bar is asked for, and neither package is installed.
     """
-    if given is None or given is False:
+    if progress is None or progress is False:
         return None
-    if callable(given):
-        return given
-    if given is not True:
-        raise InvalidRequestError(f"progress must be a function or True, not {given!r}")
+    if callable(progress):
+        return progress
+    if progress is not True:
+        raise InvalidRequestError(f"progress must be a function or True, not {progress!r}")
 
     return progress_bar()
 

@@ -118,8 +118,8 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     if snapshot is not None and snapshot.num_files:
         transaction.remove_files(snapshot.files(REMOVED_FILE_COLUMNS))
     if snapshot is not None:
-        given = {txn.app_id for txn in parse_txns(commit.get("txn"))}
-        transaction.take_back({name: -1 for name in gone_with_rows(snapshot.txns) if name not in given})
+        app_ids = {txn.app_id for txn in parse_txns(commit.get("txn"))}
+        transaction.take_back({name: -1 for name in gone_with_rows(snapshot.txns) if name not in app_ids})
     return transaction.commit()
 
 
@@ -129,11 +129,11 @@ def create_or_replace_as(
     """As `create_or_replace`, with the columns and the rows of `data`. The data may come from the table itself."""
     definition, commit = split_options(options)
     ensure_unscoped(commit, "A whole table is replaced")
-    given: WriteOptions = {**options, "isolation_level": SERIALIZABLE}
+    serializable_options: WriteOptions = {**options, "isolation_level": SERIALIZABLE}
     parameters = _parameters(definition.get("partition_by"), definition.get("properties"), definition)
 
-    def redefine(before: WriteTarget, columns: StructType, wanted: TableDefinition) -> WriteTarget:
-        return _in_place_of(before, _new_target(log, columns, wanted, before), wanted)
+    def redefine(before: WriteTarget, columns: StructType, new_definition: TableDefinition) -> WriteTarget:
+        return _in_place_of(before, _new_target(log, columns, new_definition, before), new_definition)
 
     def change(write: Write) -> dict[str, int]:
         write.transaction.read_whole_table()
@@ -146,7 +146,9 @@ def create_or_replace_as(
 
     source = Source(data, SchemaMode.OVERWRITE, redefine)
     return run_plan(
-        log, snapshot, WritePlan("CREATE OR REPLACE TABLE AS SELECT", parameters, change, given, source, engine)
+        log,
+        snapshot,
+        WritePlan("CREATE OR REPLACE TABLE AS SELECT", parameters, change, serializable_options, source, engine),
     )
 
 
@@ -158,8 +160,8 @@ def _new_target(
     log: TableLog, schema: StructType, definition: TableDefinition, replaced: WriteTarget | None = None
 ) -> WriteTarget:
     if replaced is not None:
-        known = replaced.table.configuration
-        kept = {key: known[key] for key in _KEPT if key in known}
+        configuration = replaced.table.configuration
+        kept = {key: configuration[key] for key in _KEPT if key in configuration}
         definition = {**definition, "properties": {**kept, **(definition.get("properties") or {})}}
     target = new_target(log.store, schema, definition, replaced)
     if any(field.metadata for field in schema):
@@ -175,8 +177,8 @@ def _in_place_of(before: WriteTarget, target: WriteTarget, definition: TableDefi
     properties = with_own_commit_times(target.table.configuration, target.table, before.table)
     if PROTECTED_BEFORE in before.table.configuration:
         properties[PROTECTED_BEFORE] = before.table.configuration[PROTECTED_BEFORE]
-    asked = requested_versions(definition.get("properties") or {})
-    protocol = united_protocol(upgraded_versions(before.table.protocol, *asked), target.table.protocol)
+    requested = requested_versions(definition.get("properties") or {})
+    protocol = united_protocol(upgraded_versions(before.table.protocol, *requested), target.table.protocol)
     table = target.table.with_properties(properties).after(protocol, None).for_writing()
     was_clustered = target.clustering is None and before.clustering
     return replace(target, table=table, clustering=() if was_clustered else target.clustering)

@@ -105,7 +105,7 @@ def _look_up(filesystem: pafs.FileSystem, locations: list[str]) -> list[pafs.Fil
             return [e]
         if len(locations) < 2:
             raise StorageError("Cannot look up data files", cause=str(e)) from e
-    return [found for location in locations for found in _look_up(filesystem, [location])]
+    return [file for location in locations for file in _look_up(filesystem, [location])]
 
 
 def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem]:
@@ -281,10 +281,10 @@ def _check_checksum(snapshot: Snapshot, problems: list[Problem]) -> tuple[str, .
         return ()
 
 
-def _add_new(problems: list[Problem], found: Iterable[Problem]) -> None:
+def _add_new(problems: list[Problem], new_problems: Iterable[Problem]) -> None:
     """Add what was not told before: a damaged file shows up wherever it is read."""
-    told = {(p.code, p.path or p.version) for p in problems}
-    problems.extend(p for p in found if (p.code, p.path or p.version) not in told)
+    reported = {(p.code, p.path or p.version) for p in problems}
+    problems.extend(p for p in new_problems if (p.code, p.path or p.version) not in reported)
 
 
 # `fsck(deep=True)`: every page of every data file is read, and held against the statistics that the log has of it.
@@ -348,17 +348,17 @@ def _check_statistics(
         yield _wrong(path, f"The data file {path} has {num_rows} rows", f"Its statistics say {recorded}")
     physical = {column.path: physical_path(snapshot.schema, column.path) for column in columns}
     bounds = read_bounds(FileTable(file).stats, {physical[column.path]: column.data_type for column in columns})
-    told: set[tuple[str, ...]] = set()
+    reported: set[tuple[str, ...]] = set()
     plan = scan_of_files(snapshot, file.select(SCAN_COLUMNS))
     # Statistics are of texts as they are stored.
     plan = replace(plan, schema=without_char(plan.schema))
     for batch in LocalEngine().scan(plan).to_reader():
         for column in columns:
-            if column.path in told:
+            if column.path in reported:
                 continue
             what = _outside(_leaf(batch, column.path), bounds[physical[column.path]])
             if what is not None:
-                told.add(column.path)
+                reported.add(column.path)
                 name = ".".join(column.path)
                 yield _wrong(path, f"The data file {path} has {what} in {name}", "Its statistics say otherwise")
 
@@ -368,8 +368,8 @@ def _number_of_records(text: str) -> int | None:
         parsed = orjson.loads(text)
     except orjson.JSONDecodeError:
         return None
-    found = parsed.get("numRecords") if isinstance(parsed, dict) else None
-    return found if isinstance(found, int) else None
+    num_records = parsed.get("numRecords") if isinstance(parsed, dict) else None
+    return num_records if isinstance(num_records, int) else None
 
 
 def _leaf(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
@@ -381,14 +381,14 @@ def _outside(values: pa.Array, bounds: ColumnBounds) -> str | None:
     """What of the values the statistics of their file rule out."""
     if values.null_count and not bounds.may_be_null[0].as_py():
         return "a null"
-    found = pc.drop_null(values)
-    if len(found) and not bounds.may_be_value[0].as_py():
+    present_values = pc.drop_null(values)
+    if len(present_values) and not bounds.may_be_value[0].as_py():
         return "a value that is not null"
-    if pa.types.is_floating(found.type):
-        found = pc.filter(found, pc.invert(pc.is_nan(found)))
-    if not len(found):
+    if pa.types.is_floating(present_values.type):
+        present_values = pc.filter(present_values, pc.invert(pc.is_nan(present_values)))
+    if not len(present_values):
         return None
-    extremes: Any = pc.min_max(found)
+    extremes: Any = pc.min_max(present_values)
     lower, upper = (_value_of(bound[0]) for bound in (bounds.lower, bounds.upper))
     least, greatest = (
         _as_bound(_value_of(extremes[name]), lower if lower is not None else upper) for name in ("min", "max")

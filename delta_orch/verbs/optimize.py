@@ -164,7 +164,9 @@ def rewrite_along_curve(
         raise InvalidRequestError("full is for clustered tables", remedy="Leave it out, or cluster the table first")
     columns = [Column(path) for path in paths]
     names = orjson.dumps([".".join(path) for path in paths]).decode()
-    said = {**parameters, "zOrderBy": names} if zorder_by else {**parameters, "clusterBy": names, "isFull": full}
+    recorded_parameters = (
+        {**parameters, "zOrderBy": names} if zorder_by else {**parameters, "clusterBy": names, "isFull": full}
+    )
 
     def rewrite(write: Write) -> dict[str, int] | None:
         if zorder_by:
@@ -180,7 +182,7 @@ def rewrite_along_curve(
         adds, removed = move_along_curve(write, groups, columns, curve, file_size_bytes, marks)
         return compaction_metrics(adds, removed) | {"numFilesSkipped": snapshot.num_files - removed.num_rows}
 
-    return run_plan(log, snapshot, WritePlan("OPTIMIZE", said, rewrite, options, engine=engine))
+    return run_plan(log, snapshot, WritePlan("OPTIMIZE", recorded_parameters, rewrite, options, engine=engine))
 
 
 def _zorder_columns(snapshot: Snapshot, names: Sequence[str]) -> list[Path]:

@@ -73,8 +73,8 @@ def _files_to_purge(snapshot: Snapshot, where: Expression | None) -> pa.Table:
     if snapshot.configuration.column_mapping is ColumnMappingMode.NONE or is_marked.true_count == files.num_rows:
         # Without mapping a column leaves only together with the files that have it.
         return pc.filter(files, is_marked)
-    asked = pc.indices_nonzero(pc.invert(is_marked)).to_pylist()
-    paths = pc.take(FileTable(files).path, int64_array(asked)).to_pylist()
+    unmarked = pc.indices_nonzero(pc.invert(is_marked)).to_pylist()
+    paths = pc.take(FileTable(files).path, int64_array(unmarked)).to_pylist()
     unknown = have_unknown_columns(
         snapshot.store, paths, snapshot.schema, snapshot.configuration.column_mapping, _own_columns(snapshot)
     )

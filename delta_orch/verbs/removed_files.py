@@ -46,12 +46,12 @@ def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
         if place.startswith(root):
             places[place] = place[len(root) :]
     every = list(places)
-    found = []
+    removed = []
     for start in range(0, len(every), _CHUNK_FILES):
         for info in _look_up(filesystem, every[start : start + _CHUNK_FILES]):
             if info.type == pafs.FileType.File:
-                found.append(FileMeta(places[info.path], info.size, (info.mtime_ns or 0) // 1_000_000))
-    return found
+                removed.append(FileMeta(places[info.path], info.size, (info.mtime_ns or 0) // 1_000_000))
+    return removed
 
 
 def vector_paths(files: pa.Table) -> pa.Array:

@@ -119,10 +119,10 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
     clustering = past.clustering or ()
     if clustering != (newest.clustering or ()):
         transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(clustering))
-    given, now = (parse_high_water_mark(s.domain_metadata.get(ROW_TRACKING_DOMAIN)) for s in (past, newest))
-    if given > now:
+    past_mark, now = (parse_high_water_mark(s.domain_metadata.get(ROW_TRACKING_DOMAIN)) for s in (past, newest))
+    if past_mark > now:
         # The feature was dropped since: the files that come back have ids that must not be given again.
-        transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(given))
+        transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(past_mark))
     if adds.num_rows:
         transaction.add_known_files(with_record_counts(past.store, adds, table))
     if removes.num_rows:

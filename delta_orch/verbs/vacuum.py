@@ -286,9 +286,9 @@ def _unneeded_files(
     if full:
         _ensure_live_files_are_there(snapshot, store, listed)
     # The listing has looked at most of the needed files. A store tells the identity of all files or of none.
-    known = {identity for identity in compress(identities, is_listed.to_pylist()) if identity is not None}
-    places = needed.places_except(pc.filter(listed, is_listed) if known else string_array([]))
-    stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places, known)
+    listed_identities = {identity for identity in compress(identities, is_listed.to_pylist()) if identity is not None}
+    places = needed.places_except(pc.filter(listed, is_listed) if listed_identities else string_array([]))
+    stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places, listed_identities)
     if stays:
         doomed = pc.filter(doomed, pc.invert(pc.is_in(FileTable(doomed).path, value_set=string_array(sorted(stays)))))
     return doomed
@@ -442,11 +442,13 @@ def delete_files(store: LogStore, paths: Sequence[str]) -> dict[str, StorageErro
 def _record(
     table_log: TableLog,
     snapshot: Snapshot,
-    told: CommitOptions,
+    commit_options: CommitOptions,
     operation: str,
     parameters: dict[str, str],
     metrics: dict[str, int],
 ) -> None:
-    transaction = Transaction(table_log, snapshot, operation=operation, operation_parameters=parameters, **told)
+    transaction = Transaction(
+        table_log, snapshot, operation=operation, operation_parameters=parameters, **commit_options
+    )
     transaction.set_operation_metrics(metrics)
     transaction.commit()

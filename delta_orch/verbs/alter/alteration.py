@@ -164,14 +164,14 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
 
 def _operation(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableConfiguration) -> Operation:
     """One change is told as the reference implementation tells it; several as a list of such."""
-    told = []
+    operations = []
     for change, before, after in steps:
         # The protocol is only known once everything that asks for features has been said.
         shown = replace(after, table=after.table.after(settled.protocol, None))
-        told.append(Operation(change.operation, change.parameters(before, shown)))
-    if len(told) == 1:
-        return told[0]
-    listed = [{"operation": one.name, "operationParameters": one.parameters} for one in told]
+        operations.append(Operation(change.operation, change.parameters(before, shown)))
+    if len(operations) == 1:
+        return operations[0]
+    listed = [{"operation": one.name, "operationParameters": one.parameters} for one in operations]
     return Operation("ALTER TABLE", {"changes": orjson.dumps(listed).decode()})
 
 
@@ -226,9 +226,9 @@ def _stage(transaction: Transaction, draft: Draft) -> bool:
         transaction.update_metadata(table.metadata)
         is_changed = True
     for domain, configuration in draft.domains.items():
-        known = snapshot.domain_metadata.get(domain)
-        if configuration != known:
-            transaction.set_domain_metadata(domain, configuration or known or "", removed=configuration is None)
+        recorded = snapshot.domain_metadata.get(domain)
+        if configuration != recorded:
+            transaction.set_domain_metadata(domain, configuration or recorded or "", removed=configuration is None)
             is_changed = True
     return is_changed
 
@@ -266,9 +266,11 @@ def ensure_rows_satisfy(engine: Engine, snapshot: Snapshot, table: TableConfigur
         if is_opaque(proof.violation):
             _ensure_condition(engine, table, proof)
         return
-    found = engine.to_arrow(engine.scan(scan_of_files(snapshot, files, where=proof.violation, table=table)), limit=1)
-    if found.num_rows:
-        row = {key: _shorten(value) for key, value in python_rows(found.slice(0, 1))[0].items()}
+    violations = engine.to_arrow(
+        engine.scan(scan_of_files(snapshot, files, where=proof.violation, table=table)), limit=1
+    )
+    if violations.num_rows:
+        row = {key: _shorten(value) for key, value in python_rows(violations.slice(0, 1))[0].items()}
         shown = ", ".join(f"{key}={value!r}" for key, value in row.items())
         raise ConstraintViolationError(
             f"A row of the table violates the {proof.name}",

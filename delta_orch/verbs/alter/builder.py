@@ -39,8 +39,8 @@ def _field_of(
     """
     ensure_no_credential(comment, "comment of the column")
     declared, metadata = declared_type(data_type, path)
-    given = {**metadata} if comment is None else {**metadata, "comment": comment}
-    return StructField("", declared, nullable, given)
+    field_metadata = {**metadata} if comment is None else {**metadata, "comment": comment}
+    return StructField("", declared, nullable, field_metadata)
 
 
 @checked

@@ -75,8 +75,8 @@ class NewColumn(NamedTuple):
 
 def _find(draft: Draft, path: ColumnPath) -> tuple[Path, StructField]:
     """A column that is there. Raises ColumnNotFoundError."""
-    found = resolve_path(draft.schema, path)
-    return found, field_at(draft.schema, found)
+    resolved = resolve_path(draft.schema, path)
+    return resolved, field_at(draft.schema, resolved)
 
 
 def add_columns(columns: Sequence[NewColumn]) -> Change:

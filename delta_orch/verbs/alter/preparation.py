@@ -97,8 +97,10 @@ def _may_need_v2(snapshot: Snapshot) -> bool:
     """Whether reading the table begins with a V2 checkpoint, or may do so with the next one."""
     if snapshot.properties.checkpoint_policy == "v2":
         return True
-    found = snapshot.checkpoint
-    return found is not None and (found.files.kind is LogFileKind.CHECKPOINT_UUID or bool(found.sidecars))
+    checkpoint = snapshot.checkpoint
+    return checkpoint is not None and (
+        checkpoint.files.kind is LogFileKind.CHECKPOINT_UUID or bool(checkpoint.sidecars)
+    )
 
 
 def _checkpoint_version(snapshot: Snapshot) -> int | None:
@@ -163,25 +165,25 @@ def holds_versions_before(store: LogStore, version: int) -> bool:
 def _last_version_with_traces(table_log: TableLog, snapshot: Snapshot, features: Collection[str]) -> int | None:
     listing = list_log(table_log.store, 0, snapshot.version)
     protected = snapshot.properties.require_checkpoint_protection_before_version or 0
-    found = [-1]
+    versions = [-1]
     if _PROTECTION in features and holds_versions_before(table_log.store, protected):
-        found.append(protected - 1)
-    wanted = set(features) - {_PROTECTION}
-    if wanted:
+        versions.append(protected - 1)
+    feature_names = set(features) - {_PROTECTION}
+    if feature_names:
         for version in sorted(listing.commits, reverse=True):
             commit = table_log.read_commit(version)
             vectors = (commit.adds, commit.removes)
-            if _uses(commit, wanted) or ("deletionVectors" in wanted and any(map(_has_vectors, vectors))):
-                found.append(version)
+            if _uses(commit, feature_names) or ("deletionVectors" in feature_names and any(map(_has_vectors, vectors))):
+                versions.append(version)
                 break
         # What stands since before the log begins is in no commit.
         first = table_log.snapshot(table_log.earliest_version())
-        if _uses(first, wanted) or ("deletionVectors" in wanted and _has_vectors(first.files(["dv_id"]))):
-            found.append(first.version)
-        if "v2Checkpoint" in wanted:
+        if _uses(first, feature_names) or ("deletionVectors" in feature_names and _has_vectors(first.files(["dv_id"]))):
+            versions.append(first.version)
+        if "v2Checkpoint" in feature_names:
             checkpoints = (c for some in listing.checkpoints.values() for c in some)
-            found.extend(c.version for c in checkpoints if _is_v2(table_log.store, c))
-    last = max(found)
+            versions.extend(c.version for c in checkpoints if _is_v2(table_log.store, c))
+    last = max(versions)
     return None if last < 0 else last
 
 
@@ -243,7 +245,9 @@ def give_rows_ids(
         MissingFileError, StorageError: A footer cannot be read. Batches committed before stay, and do no harm.
         ConflictError: Others changed the table's metadata, or were faster repeatedly.
     """
-    return _until_done(lambda told: _give_some(log, read_snapshot(), told, files_per_commit), options)
+    return _until_done(
+        lambda commit_options: _give_some(log, read_snapshot(), commit_options, files_per_commit), options
+    )
 
 
 def take_row_ids(
@@ -258,16 +262,18 @@ def take_row_ids(
         ConflictError: Others changed the table's metadata, or were faster repeatedly. Row tracking may be
             suspended, and some of the ids gone.
     """
-    return _until_done(lambda told: _take_some(log, read_snapshot(), told, files_per_commit), options)
+    return _until_done(
+        lambda commit_options: _take_some(log, read_snapshot(), commit_options, files_per_commit), options
+    )
 
 
 def _until_done(commit_some: Callable[[CommitOptions], bool], options: CommitOptions) -> int:
     """Commit until nothing is left to do. A commit that meets a conflict is made again, `_MAX_CONFLICTS` times."""
-    told = provenance_only(options)
+    commit_options = provenance_only(options)
     commits = conflicts = 0
     while True:
         try:
-            if not commit_some(told):
+            if not commit_some(commit_options):
                 return commits
             commits += 1
         except ConflictError as e:
@@ -330,10 +336,10 @@ def _add_feature(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> N
     transaction.commit()
 
 
-def set_properties(log: TableLog, snapshot: Snapshot, asked: Mapping[str, str], options: CommitOptions) -> None:
+def set_properties(log: TableLog, snapshot: Snapshot, properties: Mapping[str, str], options: CommitOptions) -> None:
     """Commit table properties beside those there are."""
-    configuration = with_properties_set(snapshot.metadata.configuration, asked)
-    parameters = {"properties": orjson.dumps(asked).decode()}
+    configuration = with_properties_set(snapshot.metadata.configuration, properties)
+    parameters = {"properties": orjson.dumps(properties).decode()}
     transaction = Transaction(log, snapshot, operation="SET TBLPROPERTIES", operation_parameters=parameters, **options)
     transaction.update_metadata(replace(snapshot.metadata, configuration=configuration))
     transaction.commit()

@@ -166,11 +166,11 @@ def _have_rows(snapshot: Snapshot, files: pa.Table) -> pa.Array:
     asked: rows are not given up for a wrong number."""
     marked = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), 0)
     is_open = pc.coalesce(pc.less_equal(record_counts(files), marked), all_booleans(True, 1)[0])
-    asked = pc.take(files, pc.indices_nonzero(is_open))
-    counts = read_num_rows(snapshot.store, FileTable(asked).path.to_pylist())
+    open_files = pc.take(files, pc.indices_nonzero(is_open))
+    counts = read_num_rows(snapshot.store, FileTable(open_files).path.to_pylist())
     left = [
         len(marks_inside(marks, count)) < count
-        for marks, count in zip(bitmaps_of(snapshot.store, asked), counts, strict=True)
+        for marks, count in zip(bitmaps_of(snapshot.store, open_files), counts, strict=True)
     ]
     return pc.replace_with_mask(pc.invert(is_open), is_open, bool_array(left))
 
@@ -179,5 +179,5 @@ def _vector_paths(snapshot: Snapshot, files: pa.Table) -> list[str]:
     """The files of deletion vectors that the newest version or a tombstone names, and no tombstone of their own yet:
     clients that know none must not take them for garbage while versions that need them can be read."""
     tombstones = snapshot.tombstones(["path", "deletion_vector"])
-    found = {*vector_paths(files).to_pylist(), *vector_paths(tombstones).to_pylist()}
-    return sorted(found - set(FileTable(tombstones).path.to_pylist()))
+    paths = {*vector_paths(files).to_pylist(), *vector_paths(tombstones).to_pylist()}
+    return sorted(paths - set(FileTable(tombstones).path.to_pylist()))

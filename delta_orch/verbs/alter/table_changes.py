@@ -62,12 +62,12 @@ def set_properties(properties: Mapping[str, str]) -> Change:
     and are not kept. Raises InvalidPropertyError, UnsupportedFeatureError, InvalidRequestError."""
 
     def apply(draft: Draft) -> Draft:
-        asked = ensure_settable(properties, on_new_table=False)
-        kept = {key: value for key, value in asked.items() if not is_protocol_request(key)}
+        settable = ensure_settable(properties, on_new_table=False)
+        kept = {key: value for key, value in settable.items() if not is_protocol_request(key)}
         configuration = with_properties_set(draft.configuration, kept)
-        protocol = upgraded_versions(draft.table.protocol, *requested_versions(asked))
+        protocol = upgraded_versions(draft.table.protocol, *requested_versions(settable))
         table = draft.table.after(protocol, None).with_properties(configuration)
-        return replace(draft, table=table, features=draft.features | requested_features(asked))
+        return replace(draft, table=table, features=draft.features | requested_features(settable))
 
     def parameters(before: Draft, after: Draft) -> dict[str, object]:
         return {"properties": orjson.dumps(ensure_settable(properties, on_new_table=False)).decode()}
@@ -86,9 +86,9 @@ def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
                 raise InvalidPropertyError(
                     f"{key} is not a property that can be removed", remedy="Drop the feature", property=key
                 )
-            found = find_property(configuration, key)
-            if found is not None:
-                del configuration[found]
+            stored = find_property(configuration, key)
+            if stored is not None:
+                del configuration[stored]
             elif not if_exists:
                 raise InvalidPropertyError(
                     f"The table has no property {key!r}",
@@ -97,8 +97,8 @@ def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
                 )
         return draft.with_configuration(configuration)
 
-    told = {"properties": orjson.dumps(keys).decode(), "ifExists": if_exists}
-    return Change("UNSET TBLPROPERTIES", apply, lambda before, after: {**told})
+    recorded_parameters = {"properties": orjson.dumps(keys).decode(), "ifExists": if_exists}
+    return Change("UNSET TBLPROPERTIES", apply, lambda before, after: {**recorded_parameters})
 
 
 def set_table_text(key: Literal["name", "description"], text: str) -> Change:
@@ -107,11 +107,13 @@ def set_table_text(key: Literal["name", "description"], text: str) -> Change:
     def apply(draft: Draft) -> Draft:
         ensure_no_credential(text, f"{key} of the table")
         metadata = draft.table.metadata
-        given = replace(metadata, name=text or None) if key == "name" else replace(metadata, description=text or None)
-        return replace(draft, table=draft.table.after(None, given))
+        new_metadata = (
+            replace(metadata, name=text or None) if key == "name" else replace(metadata, description=text or None)
+        )
+        return replace(draft, table=draft.table.after(None, new_metadata))
 
-    told = {"metadata_update": orjson.dumps({key: text}).decode()}
-    return Change("UPDATE TABLE METADATA", apply, lambda before, after: {**told})
+    recorded_parameters = {"metadata_update": orjson.dumps({key: text}).decode()}
+    return Change("UPDATE TABLE METADATA", apply, lambda before, after: {**recorded_parameters})
 
 
 def add_features(names: Sequence[str]) -> Change:
@@ -121,8 +123,8 @@ def add_features(names: Sequence[str]) -> Change:
     def apply(draft: Draft) -> Draft:
         if not names:
             raise InvalidRequestError("No table feature is named", remedy="Name at least one feature")
-        known = {resolve_feature(name).name for name in names}
-        return replace(draft, features=draft.features | with_dependencies(known))
+        feature_names = {resolve_feature(name).name for name in names}
+        return replace(draft, features=draft.features | with_dependencies(feature_names))
 
     return Change("UPGRADE PROTOCOL", apply, _new_protocol)
 
@@ -173,10 +175,10 @@ def drop_constraint(name: str, if_exists: bool) -> Change:
         if key is None:
             if if_exists:
                 return draft
-            known = ", ".join(sorted(constraints_of(draft.configuration))) or "none"
+            constraint_names = ", ".join(sorted(constraints_of(draft.configuration))) or "none"
             raise InvalidRequestError(
                 f"There is no constraint {name!r}",
-                cause=f"The table's constraints: {known}",
+                cause=f"The table's constraints: {constraint_names}",
                 remedy="Where that does not matter, pass if_exists=True, in SQL IF EXISTS",
                 constraint=name,
             )
@@ -192,8 +194,8 @@ def drop_constraint(name: str, if_exists: bool) -> Change:
 
 
 def _find_constraint(draft: Draft, name: str) -> str | None:
-    wanted = f"{CONSTRAINT_PREFIX}{name}".lower()
-    return next((key for key in draft.configuration if key.lower() == wanted), None)
+    property_key = f"{CONSTRAINT_PREFIX}{name}".lower()
+    return next((key for key in draft.configuration if key.lower() == property_key), None)
 
 
 def cluster_by(named: Sequence[ColumnPath]) -> Change:
@@ -230,7 +232,7 @@ def _listed(draft: Draft, columns: Sequence[Path] | None) -> str:
 _ONLY_WITH_MAPPING = frozenset(" ,;{}()\n\t=")
 
 
-def drop_feature(asked: str, truncate_history: bool) -> Change:
+def drop_feature(feature_name: str, truncate_history: bool) -> Change:
     """A feature that nothing uses any more; see `table.protocol_upgrade` for what must be gone first.
 
     With `truncate_history` nothing takes its place: older versions that hold traces of it are cleaned up before.
@@ -239,7 +241,7 @@ def drop_feature(asked: str, truncate_history: bool) -> Change:
     """
 
     def apply(draft: Draft) -> Draft:
-        name = resolve_feature(asked).name
+        name = resolve_feature(feature_name).name
         supported = draft.table.features
         if name not in supported:
             raise InvalidRequestError(
@@ -269,15 +271,15 @@ def drop_feature(asked: str, truncate_history: bool) -> Change:
         return replace(_without(draft, name, removal, is_protected=False), truncates=draft.truncates | {name})
 
     def parameters(before: Draft, after: Draft) -> dict[str, object]:
-        return {"featureName": resolve_feature(asked).name, "truncateHistory": truncate_history}
+        return {"featureName": resolve_feature(feature_name).name, "truncateHistory": truncate_history}
 
     return Change("DROP FEATURE", apply, parameters)
 
 
 def _blockers(draft: Draft, name: str, removal: Removal, truncates: bool) -> Iterator[str]:
-    found = removal.blocker(draft.table)
-    if found is not None:
-        yield found
+    blocker = removal.blocker(draft.table)
+    if blocker is not None:
+        yield blocker
     dependents = [d for d in dependents_of(draft.table.protocol, name) if d != name]
     if dependents:
         yield f"drop {', '.join(dependents)} first, which cannot be without it"

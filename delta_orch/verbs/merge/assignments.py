@@ -58,10 +58,10 @@ def evolution(clauses: Sequence[Clause], sides: Sides) -> StructType:
     """The columns and fields of the source that change the table's schema where it lacks them: those that a `*` form
     takes, and those of the name of a column or field that is assigned, whatever its value is."""
     excluded = [{name.lower() for name in clause.except_columns} for clause in clauses if clause.takes_all]
-    given = [(clause, name) for clause in clauses for name in clause.values or ()]
-    assigned = [tuple(name.lower() for name in _named(text, sides, clause)) for clause, text in given]
-    taken = [f for f in sides.source if any(f.name.lower() not in names for names in excluded)]
-    return StructType(tuple(_evolving(sides.source, {f.name.lower() for f in taken}, assigned)))
+    assigned_names = [(clause, name) for clause in clauses for name in clause.values or ()]
+    assigned = [tuple(name.lower() for name in _named(text, sides, clause)) for clause, text in assigned_names]
+    source_fields = [f for f in sides.source if any(f.name.lower() not in names for names in excluded)]
+    return StructType(tuple(_evolving(sides.source, {f.name.lower() for f in source_fields}, assigned)))
 
 
 def _evolving(schema: StructType, taken: Collection[str], assigned: Sequence[Path]) -> Iterator[StructField]:
@@ -140,10 +140,10 @@ class _Resolver:
                 columns=missing,
             )
 
-    def _named_ones(self, given: Mapping[str, object]) -> Iterator[tuple[Path, Expression | None]]:
-        paths = [self._path(name) for name in given]
+    def _named_ones(self, values: Mapping[str, object]) -> Iterator[tuple[Path, Expression | None]]:
+        paths = [self._path(name) for name in values]
         ensure_apart(paths)
-        for path, (name, value) in zip(paths, given.items(), strict=True):
+        for path, (name, value) in zip(paths, values.items(), strict=True):
             if _is_default(value):
                 yield path, None
                 continue
@@ -154,21 +154,21 @@ class _Resolver:
 
     def _path(self, name: str) -> Path:
         path = _named(name, self.sides, self.clause)
-        found, data_type = find_column(path, self.sides.target)
+        resolved_path, data_type = find_column(path, self.sides.target)
         if data_type is None:
             raise InvalidRequestError(
                 f"The clause {self.clause.title} assigns {name!r}, which is inside an array or a map",
                 remedy="Assign the whole column",
                 column=name,
             )
-        if len(found) > 1 and self.clause.action is Action.INSERT:
+        if len(resolved_path) > 1 and self.clause.action is Action.INSERT:
             raise InvalidRequestError(
                 f"The clause {self.clause.title} assigns {name!r}, a part of a column",
                 cause="A row that is inserted has no other parts yet",
                 remedy="Assign the whole column, for example by named_struct(…)",
                 column=name,
             )
-        return found
+        return resolved_path
 
     def _ensure_may_be_given(self, values: Mapping[Path, Expression | None]) -> None:
         features = self.table.features
@@ -227,9 +227,9 @@ def _kept_beside(theirs: StructField, ours: StructField, source: Path, target: P
     assert isinstance(have, StructType) and isinstance(want, StructType)
     parts: list[tuple[str, Expression]] = []
     for field in want:
-        found = have.find(field.name)
+        own_field = have.find(field.name)
         place = (*target, field.name)
-        value = Column(place) if found is None else _kept_beside(found, field, (*source, found.name), place)
+        value = Column(place) if own_field is None else _kept_beside(own_field, field, (*source, own_field.name), place)
         parts.append((field.name, value))
     exists = disjunction(*(Not(IsNull(Column(place))) for place in (source, target)))
     return Choice(((exists, MakeStruct(tuple(parts))),))
@@ -240,7 +240,7 @@ def _lacks(have: DataType, want: DataType) -> bool:
     if not (isinstance(have, StructType) and isinstance(want, StructType)):
         return False
     pairs = ((have.find(field.name), field) for field in want)
-    return any(found is None or _lacks(found.data_type, field.data_type) for found, field in pairs)
+    return any(own_field is None or _lacks(own_field.data_type, field.data_type) for own_field, field in pairs)
 
 
 def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) -> list[ResolvedClause]:

@@ -57,7 +57,7 @@ class Candidates(NamedTuple):
 
 def equalities(on: Expression, sides: Sides) -> list[Equality]:
     """The equalities of a condition, keys of which both sides have."""
-    found = []
+    pairs = []
     for part in conjuncts(on):
         match part:
             case Comparison("=" | "<=>" as op, Column() as left, Column() as right):
@@ -69,8 +69,8 @@ def equalities(on: Expression, sides: Sides) -> list[Equality]:
                     continue  # a column that the merge adds: no file knows it
                 _, data_type = find_column(ours.path, sides.target)
                 if data_type is not None:
-                    found.append(Equality(ours, theirs, data_type, op == "<=>"))
-    return found
+                    pairs.append(Equality(ours, theirs, data_type, op == "<=>"))
+    return pairs
 
 
 def target_only(on: Expression) -> list[Expression]:
@@ -138,8 +138,8 @@ def _distinct(
         return None
     limit = _MOST_PARTITION_VALUES if is_partition else MOST_EXACT_ROWS
     groups = engine.aggregate(source, [ComputedColumn("key", key.source)], [Measure("rows", "count")])
-    found = engine.to_arrow(groups, limit=limit + 1).column("key")
-    return None if len(found) > limit else [value for value in python_values(found) if value is not None]
+    keys = engine.to_arrow(groups, limit=limit + 1).column("key")
+    return None if len(keys) > limit else [value for value in python_values(keys) if value is not None]
 
 
 def _between(key: Equality, least: object, greatest: object, schema: StructType) -> Expression | None:

@@ -175,8 +175,8 @@ class Merge:
         Args:
             values: Column → value. Other columns get their default, are generated, or are null.
         """
-        given = assigned(values, "when not matched insert")
-        return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, condition, given))
+        assigned_values = assigned(values, "when not matched insert")
+        return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, condition, assigned_values))
 
     def when_not_matched_insert_all(
         self, condition: str | Expression | None = None, except_columns: Sequence[str] = ()
@@ -209,9 +209,9 @@ class Merge:
         Args:
             values: As of `when_not_matched_insert`; None for the source's columns of the same names.
         """
-        given = None if values is None else assigned(values, "replace matched")
+        assigned_values = None if values is None else assigned(values, "replace matched")
         self._also(Clause(Kind.MATCHED, Action.DELETE, replaces=True))
-        return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, values=given, replaces=True))
+        return self._also(Clause(Kind.NOT_MATCHED, Action.INSERT, values=assigned_values, replaces=True))
 
     def explain(self) -> ScanExplanation:
         """How many files and row groups of the table the merge would open, and what leaves out the others: partition

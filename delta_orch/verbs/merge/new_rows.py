@@ -44,18 +44,18 @@ def value_types(
     """
     places = [(clause, path, value) for clause in clauses for path, value in clause.values.items() if value is not None]
     conditions = [clause.condition for clause in clauses if clause.condition is not None]
-    found = _types_of([*(value for _, _, value in places), *conditions], engine, changes, source, sides)
-    for data_type, (_, path, value) in zip(found, places, strict=False):
+    types = _types_of([*(value for _, _, value in places), *conditions], engine, changes, source, sides)
+    for data_type, (_, path, value) in zip(types, places, strict=False):
         ensure_value_fits(value, data_type, path, sides.target, fill_nulls=evolves)
-    return {(clause.number, path): data_type for data_type, (clause, path, _) in zip(found, places, strict=False)}
+    return {(clause.number, path): data_type for data_type, (clause, path, _) in zip(types, places, strict=False)}
 
 
 def _types_of(
     values: Sequence[Expression], engine: Engine, changes: RowChanges, source: Relation, sides: Sides
 ) -> list[DataType]:
     """Of what type each value over both sides is."""
-    known = join_schema({TARGET: sides.target, SOURCE: sides.source})
-    types = [find_column(value.path, known)[1] if isinstance(value, Column) else None for value in values]
+    joined_schema = join_schema({TARGET: sides.target, SOURCE: sides.source})
+    types = [find_column(value.path, joined_schema)[1] if isinstance(value, Column) else None for value in values]
     if all(types):
         return [data_type for data_type in types if data_type is not None]
     columns = [ComputedColumn(f"value {i}", value) for i, value in enumerate(values)]
@@ -88,19 +88,19 @@ def clause_rows(
         _rows_of(engine, classified, clause, types, columns, changes.address_columns, computed) for clause in clauses
     ]
     known = engine.schema(parts[0])
-    labels = tuple(StructField(label, found.data_type) for label in shown if (found := known.find(label)) is not None)
+    labels = tuple(StructField(label, field.data_type) for label in shown if (field := known.find(label)) is not None)
     shape = StructType((*columns, *address, StructField(ADDRESS.kind, STRING), *labels))
     return engine.union([engine.conform(part, shape) for part in parts])
 
 
-def rows_by_kind(clauses: Sequence[ResolvedClause], taken: Mapping[RowKey, RowSet]) -> dict[RowKey, RowSet]:
+def rows_by_kind(clauses: Sequence[ResolvedClause], rows_of_clauses: Mapping[RowKey, RowSet]) -> dict[RowKey, RowSet]:
     """Which rows change how, of those that each clause takes, by its number."""
     kinds: dict[str | int, str] = {clause.number: _KINDS[clause.action] for clause in clauses}
-    found: dict[RowKey, RowSet] = {}
-    for (number, file), rows in taken.items():
+    rows_of_kinds: dict[RowKey, RowSet] = {}
+    for (number, file), rows in rows_of_clauses.items():
         if number in kinds:
-            found.setdefault((kinds[number], file), RowSet()).unite(rows)
-    return found
+            rows_of_kinds.setdefault((kinds[number], file), RowSet()).unite(rows)
+    return rows_of_kinds
 
 
 def _rows_of(
@@ -184,21 +184,21 @@ def ensure_unique(
     if kept:
         schema = engine.schema(rows)
         changed: Expression = any_of([Not(resolve_expression(same, schema)) for same in kept])
-        if found := python_rows(
+        if duplicates := python_rows(
             engine.to_arrow(engine.project(engine.filter(rows, changed), shown), limit=_MOST_SHOWN)
         ):
             raise ConstraintViolationError(
                 "Keys of new rows change when they are stored",
-                cause=f"The next upsert would not find the rows {'; '.join(map(str, found))} again",
+                cause=f"The next upsert would not find the rows {'; '.join(map(str, duplicates))} again",
                 remedy="Bring the keys in the types of the table; an empty text in a partition column is null",
                 constraint="cardinality",
-                rows=found,
+                rows=duplicates,
             )
     count = free_name("_delta_orch_rows", names)
     groups = engine.aggregate(rows, shown, [Measure(count, "count")])
     repeated = engine.filter(groups, Comparison(">", Column((count,)), Literal(1, LONG)))
-    if found := python_rows(engine.to_arrow(engine.project(repeated, shown), limit=_MOST_SHOWN)):
-        raise same_keys(found)
+    if duplicates := python_rows(engine.to_arrow(engine.project(repeated, shown), limit=_MOST_SHOWN)):
+        raise same_keys(duplicates)
 
 
 def same_keys(shown: Sequence[Mapping[str, object]]) -> ConstraintViolationError:

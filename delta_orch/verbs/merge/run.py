@@ -55,8 +55,8 @@ from delta_orch.verbs.merge.classification import (
 )
 from delta_orch.verbs.merge.clauses import Action, Clause, Kind, ensure_reachable
 from delta_orch.verbs.merge.new_rows import clause_rows, ensure_unique, key_fields, rows_by_kind, value_types
+from delta_orch.verbs.merge.operation_info import merge_metrics, merge_parameters
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, aliases, ensure_distinct_names, filled_up, settled
-from delta_orch.verbs.merge.told import merge_metrics, merge_parameters
 from delta_orch.writing.plan import Write, WritePlan, run_plan
 from delta_orch.writing.row_changes import ADDRESS, INSERT, RowChanges
 from delta_orch.writing.sources import open_source
@@ -111,13 +111,13 @@ def explain_merge(
     log: TableLog, snapshot: Snapshot, request: MergeRequest, clauses: Sequence[Clause]
 ) -> ScanExplanation:
     """What a merge would open, and nothing more. See `Merge.explain`."""
-    told: list[ScanExplanation] = []
+    explanations: list[ScanExplanation] = []
 
     def explain(run: _Run) -> None:
-        told.append(run.explained())
+        explanations.append(run.explained())
 
     _run(log, snapshot, request, clauses, {}, explain)
-    return told[0]
+    return explanations[0]
 
 
 @one_moment()
@@ -158,7 +158,7 @@ class _Run:
         self._write = write
         self._engine: Engine = write.engine
         self._request = request
-        self._given = clauses
+        self._user_clauses = clauses
         # The column that tells rows that come in, where what they match is replaced.
         self._mark: str | None = None
         self._evolves = evolves
@@ -192,9 +192,9 @@ class _Run:
         assert snapshot is not None
         source = self._prepare()
         with settled(self._engine, self._request.source, source) as rows:
-            wanted, where, files = self._select(self._candidates(rows))
+            row_filter, where, files = self._select(self._candidates(rows))
         plan = scan_of_files(snapshot, files, where=where, table=self._write.target.table)
-        return replace(explain_scan(snapshot, wanted, None), row_groups=count_row_groups(plan))
+        return replace(explain_scan(snapshot, row_filter, None), row_groups=count_row_groups(plan))
 
     def _prepare(self) -> Relation:
         """Fit the clauses to both sides. What does not fit is refused before a row is read.
@@ -211,8 +211,8 @@ class _Run:
             # What is missing is the clauses' concern.
             ensure_schema_fits(sides.source, sides.target, filled=sides.target.names, fill_nulls=self._evolves)
         self._on = sides.predicate(self._request.on, "condition of the merge")
-        resolved = resolve_clauses(self._given, sides, write.target.table, evolves=self._evolves)
-        if any(clause.replaces for clause in self._given):
+        resolved = resolve_clauses(self._user_clauses, sides, write.target.table, evolves=self._evolves)
+        if any(clause.replaces for clause in self._user_clauses):
             source, sides, self._on, resolved, self._mark = marked(engine, source, sides, self._on, resolved)
         self._clauses = Clauses(with_defaults(resolved, write.target.table))
         self._recomputed = left_to_table(self._clauses.all, Action.UPDATE, write.target.schema)
@@ -260,8 +260,8 @@ class _Run:
         if not self._evolves:
             return sides
         before = write.target.table
-        wanted = evolution(self._given, sides)
-        evolved: WriteTarget = evolve_target(write.target, wanted, SchemaMode.MERGE, may_cast=True)
+        evolved_schema = evolution(self._user_clauses, sides)
+        evolved: WriteTarget = evolve_target(write.target, evolved_schema, SchemaMode.MERGE, may_cast=True)
         if evolved.table is before:
             return sides
         write.target = evolved
@@ -276,8 +276,8 @@ class _Run:
         write, engine = self._write, self._engine
         snapshot = write.snapshot
         assert snapshot is not None
-        found = self._candidates(source)
-        _, where, files = self._select(found)
+        candidates = self._candidates(source)
+        _, where, files = self._select(candidates)
         started = time.monotonic()
         # Where nothing changes there are no metrics of the operation.
         write.measured |= {
@@ -290,16 +290,16 @@ class _Run:
         target_rows = record_counts(files)
         classified = self._classify(
             changes,
-            JoinSide(SOURCE, source, found.num_source_rows),
+            JoinSide(SOURCE, source, candidates.num_source_rows),
             where,
             None if target_rows.null_count else pc.sum(target_rows).as_py() or 0,
         )
         classified = replace(classified, rows=stack.enter_context(engine.evaluated(classified.rows)))
-        taken = self._taken(classified.rows)
+        row_sets = self._row_sets(classified.rows)
         counts = Counter[str | int]()
-        for (number, _), rows in taken.items():
+        for (number, _), rows in row_sets.items():
             counts[number] += rows.num_rows
-        self._ensure_single_matches(changes, classified, taken)
+        self._ensure_single_matches(changes, classified, row_sets)
         self._ensure_inside(classified)
         self._ensure_unique(classified, counts)
         scan_ms = int((time.monotonic() - started) * 1000)
@@ -307,7 +307,7 @@ class _Run:
         if not changing and not is_needed:
             return None
         relation = None
-        sets: Mapping[RowKey, RowSet] | None = rows_by_kind(changing, taken)
+        sets: Mapping[RowKey, RowSet] | None = rows_by_kind(changing, row_sets)
         if changing:
             relation = clause_rows(engine, classified, changing, self._types, write.target.schema, changes, self._keys)
             if write.omitted is not None and any(clause.action is Action.INSERT for clause in changing):
@@ -325,7 +325,7 @@ class _Run:
             replace(result, scan_ms=result.scan_ms + scan_ms),
             self._clauses.all,
             counts,
-            source_rows=found.num_source_rows if self._mark is None else result.inserted,
+            source_rows=candidates.num_source_rows if self._mark is None else result.inserted,
             files_before=snapshot.num_files,
             files_after=files.num_rows,
             since=self._started,
@@ -337,33 +337,35 @@ class _Run:
         stored = replace(self._sides, target=snapshot.schema)
         return find_candidates(self._engine, source, self._on, stored, snapshot.partition_columns)
 
-    def _select(self, found: Candidates) -> tuple[Expression | None, Expression | None, pa.Table]:
+    def _select(self, candidates: Candidates) -> tuple[Expression | None, Expression | None, pa.Table]:
         """A condition that rows of the table must meet to matter, a part of it that is cheap for each row, and the
         files that may have such rows. The commit depends on these rows."""
         write, snapshot = self._write, self._write.snapshot
         assert snapshot is not None
-        wanted: Expression | None = found.where
-        bounds = found.bounds
+        row_filter: Expression | None = candidates.where
+        bounds = candidates.bounds
         if by_source := self._clauses.of(Kind.NOT_MATCHED_BY_SOURCE):
             conditions = [None if c.condition is None else on_target(c.condition) for c in by_source]
-            known = [c for c in conditions if c is not None and knows(snapshot.schema, c)]
-            if len(known) < len(conditions):
-                wanted = None
+            file_conditions = [c for c in conditions if c is not None and knows(snapshot.schema, c)]
+            if len(file_conditions) < len(conditions):
+                row_filter = None
             else:
-                wanted = disjunction(found.where, *(resolve_expression(c, snapshot.schema) for c in known))
+                row_filter = disjunction(
+                    candidates.where, *(resolve_expression(c, snapshot.schema) for c in file_conditions)
+                )
             bounds = None
-        if wanted is not None and isinstance(wanted, Literal) and wanted.value is True:
-            wanted = None
+        if row_filter is not None and isinstance(row_filter, Literal) and row_filter.value is True:
+            row_filter = None
         if write.omitted is not None and not self._request.bounds:
-            wanted = conjunction(wanted, is_not_true(write.omitted))
+            row_filter = conjunction(row_filter, is_not_true(write.omitted))
             bounds = conjunction(bounds, is_not_true(write.omitted))
-        if wanted is None:
+        if row_filter is None:
             write.transaction.read_whole_table()
         else:
-            write.transaction.read_where(wanted)
+            write.transaction.read_where(row_filter)
         if bounds is not None:
             bounds = resolve_expression(bounds, write.target.schema)
-        return wanted, bounds, snapshot.files(ADD_SCHEMA.names, wanted)
+        return row_filter, bounds, snapshot.files(ADD_SCHEMA.names, row_filter)
 
     def _classify(
         self, changes: RowChanges, source: JoinSide, where: Expression | None, num_rows: int | None
@@ -386,7 +388,7 @@ class _Run:
             self._sides,
         )
 
-    def _taken(self, rows: Relation) -> Mapping[RowKey, RowSet]:
+    def _row_sets(self, rows: Relation) -> Mapping[RowKey, RowSet]:
         """Which rows each clause takes: by its number and the file, None for rows that are in none."""
         if not self._clauses.inserts_only:
             return self._engine.row_sets(rows, CLAUSE, ADDRESS.file_number, ADDRESS.row_position)
@@ -395,18 +397,18 @@ class _Run:
         return {(row["clause"], None): RowSet(num_rows=row["rows"]) for row in counts}
 
     def _ensure_single_matches(
-        self, changes: RowChanges, classified: Classified, taken: Mapping[RowKey, RowSet]
+        self, changes: RowChanges, classified: Classified, row_sets: Mapping[RowKey, RowSet]
     ) -> None:
         """Where pairs count that no clause takes: no row of the table has several."""
         matched = [NO_CLAUSE, *(clause.number for clause in self._clauses.of(Kind.MATCHED))]
-        if not any(number == NO_CLAUSE for number, _ in taken):
+        if not any(number == NO_CLAUSE for number, _ in row_sets):
             return
         is_pair = In(Column((CLAUSE,)), tuple(Literal(number, INTEGER) for number in matched))
         pairs = self._engine.filter(classified.rows, is_pair)
         address = [ADDRESS.file_number, ADDRESS.row_position]
         columns = as_they_are(address)
         keys = [ComputedColumn(label, renamed(key, classified.name_of)) for label, key in self._keys.items()]
-        sets = {key: rows for key, rows in taken.items() if key[0] in matched}
+        sets = {key: rows for key, rows in row_sets.items() if key[0] in matched}
         changes.ensure_once(sets, self._engine.project(pairs, [*columns, *keys]), list(self._keys))
 
     def _ensure_inside(self, classified: Classified) -> None:
@@ -435,11 +437,11 @@ class _Run:
         if not keys:
             looked_at = (column for column in columns_of(self._on) if column.path[0] == TARGET)
             keys = {Column(column.path[1:]): column for column in looked_at}
-        taken = [*self._sides.target.names, *ADDRESS.names]
+        reserved_names = [*self._sides.target.names, *ADDRESS.names]
         labels: dict[str, Column] = {}
         for key, column in list(keys.items())[:_MOST_KEYS]:
             label = ".".join((self._request.target_alias, *key.path))
-            labels[free_name(label, [*taken, *labels])] = column
+            labels[free_name(label, [*reserved_names, *labels])] = column
         return labels
 
     def _within_scopes(self, relation: Relation, omitted: Expression) -> Relation:

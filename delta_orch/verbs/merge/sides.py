@@ -54,7 +54,7 @@ class Sides:
         """What resolved expressions are over: a struct a side."""
         return join_schema({TARGET: self.target, SOURCE: self.source})
 
-    def predicate(self, given: object, what: str, visible: Sequence[str] = BOTH) -> Expression:
+    def predicate(self, condition: object, what: str, visible: Sequence[str] = BOTH) -> Expression:
         """A condition as the caller gave it, resolved against `schema`.
 
         Args:
@@ -66,26 +66,26 @@ class Sides:
                 has no fixed answer for a row.
             ColumnNotFoundError: It names a column that no side has.
         """
-        if not isinstance(given, str | Expression):
+        if not isinstance(condition, str | Expression):
             raise InvalidExpressionError(
-                f"The {what} must be SQL text or an Expression, not {type(given).__name__}",
+                f"The {what} must be SQL text or an Expression, not {type(condition).__name__}",
                 remedy=f'Write it as text in Spark SQL, for example "{self.source_alias}.amount > 0"',
             )
-        self._ensure_no_misread_column(given)
-        parsed = parse_expression(given) if isinstance(given, str) else given
+        self._ensure_no_misread_column(condition)
+        parsed = parse_expression(condition) if isinstance(condition, str) else condition
         return resolve_expression(self._placed(parsed, what, visible), self.schema)
 
-    def value(self, given: object, what: str, visible: Sequence[str] = BOTH) -> Expression:
+    def value(self, expression: object, what: str, visible: Sequence[str] = BOTH) -> Expression:
         """A value as the caller gave it: a column of `schema`, a constant, a resolved predicate, or text. Raises as
         `predicate`."""
-        if not isinstance(given, str | Expression):
+        if not isinstance(expression, str | Expression):
             raise InvalidExpressionError(
-                f"The {what} must be SQL text or an Expression, not {type(given).__name__}",
-                cause=f"It is {given!r:.100}",
+                f"The {what} must be SQL text or an Expression, not {type(expression).__name__}",
+                cause=f"It is {expression!r:.100}",
                 remedy="Write it as SQL text, or as literal(value)",
             )
-        self._ensure_no_misread_column(given)
-        parsed = parse_row_value(given) if isinstance(given, str) else given
+        self._ensure_no_misread_column(expression)
+        parsed = parse_row_value(expression) if isinstance(expression, str) else expression
         placed = self._placed(parsed, what, visible)
         match placed:
             case Literal():
@@ -100,11 +100,11 @@ class Sides:
     def _named(self) -> StructType:
         return self.target if self.named is None else self.named
 
-    def _ensure_no_misread_column(self, given: object) -> None:
-        if isinstance(given, str):
+    def _ensure_no_misread_column(self, expression: object) -> None:
+        if isinstance(expression, str):
             for schema in (self._named, self.source):
-                ensure_no_column_in_double_quotes(given, schema)
-                ensure_no_column_named_as_clock(given, schema)
+                ensure_no_column_in_double_quotes(expression, schema)
+                ensure_no_column_named_as_clock(expression, schema)
 
     def _placed(self, expression: Expression, what: str, visible: Sequence[str]) -> Expression:
         return renamed(expression, lambda column: self._place(column, what, visible))
@@ -113,9 +113,9 @@ class Sides:
         sides = {TARGET: (self.target_alias, self._named), SOURCE: (self.source_alias, self.source)}
         first, *rest = column.path
         qualified = [side for side, (alias, _) in sides.items() if rest and alias.lower() == first.lower()]
-        found = [side for side in qualified if sides[side][1].find(rest[0]) is not None]
-        if found:
-            return self._visible(NewName(1, (found[0],)), column, what, visible)
+        matching_sides = [side for side in qualified if sides[side][1].find(rest[0]) is not None]
+        if matching_sides:
+            return self._visible(NewName(1, (matching_sides[0],)), column, what, visible)
         having = [side for side, (_, schema) in sides.items() if schema.find(first) is not None]
         seen = [side for side in having if side in visible]
         if len(seen) > 1:
@@ -171,22 +171,22 @@ def filled_up(engine: Engine, rows: Relation, target: StructType) -> tuple[Relat
     too: filled up with spaces, as whoever reads the table sees its values."""
     source = engine.schema(rows)
     chars = {column.name.lower(): column for column in target if char_width(column)}
-    wanted = {
+    filled_columns = {
         column.name: chars[column.name.lower()]
         for column in source
         if chars and column.name.lower() in chars and column.data_type == STRING and not char_width(column)
     }
-    if not wanted:
+    if not filled_columns:
         return rows, source
     values = {}
-    for name, column in wanted.items():
+    for name, column in filled_columns.items():
         text, width = quote_identifier(name), char_width(column)
         filled = f"CASE WHEN length({text}) < {width} THEN rpad({text}, {width}, ' ') ELSE {text} END"
         values[name] = parse_row_value(filled)
     made = engine.project(rows, [ComputedColumn(name, values.get(name, Column((name,)))) for name in source.names])
     declared = (
-        replace(column, metadata={CHAR_VARCHAR_TYPE: f"char({char_width(wanted[column.name])})"})
-        if column.name in wanted
+        replace(column, metadata={CHAR_VARCHAR_TYPE: f"char({char_width(filled_columns[column.name])})"})
+        if column.name in filled_columns
         else column
         for column in source
     )

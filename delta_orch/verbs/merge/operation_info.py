@@ -1,4 +1,4 @@
-"""What a merge says of itself in the log, under the reference's names."""
+"""`operationParameters` and `operationMetrics` of a merge, under the names of Delta on Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from delta_orch.writing.row_changes import ChangeCounts
 def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]:
     """`operationParameters`: the condition, and each clause's condition and action, as JSON in the user's own words."""
 
-    def told(kind: Kind) -> str:
+    def predicates_of(kind: Kind) -> str:
         of_kind = [clause for clause in clauses if clause.kind is kind]
         return orjson.dumps(
             [
@@ -31,9 +31,9 @@ def merge_parameters(on: object, clauses: Sequence[Clause]) -> dict[str, object]
 
     return {
         "predicate": orjson.dumps([words_of(on)]).decode(),
-        "matchedPredicates": told(Kind.MATCHED),
-        "notMatchedPredicates": told(Kind.NOT_MATCHED),
-        "notMatchedBySourcePredicates": told(Kind.NOT_MATCHED_BY_SOURCE),
+        "matchedPredicates": predicates_of(Kind.MATCHED),
+        "notMatchedPredicates": predicates_of(Kind.NOT_MATCHED),
+        "notMatchedBySourcePredicates": predicates_of(Kind.NOT_MATCHED_BY_SOURCE),
     }
 
 
@@ -56,11 +56,11 @@ def merge_metrics(
         since: When the merge began (`time.monotonic`).
     """
 
-    def taken(kind: Kind, action: Action) -> int:
+    def rows_of(kind: Kind, action: Action) -> int:
         return sum(by_clause.get(c.number, 0) for c in clauses if c.kind is kind and c.action is action)
 
-    updated_by_source = taken(Kind.NOT_MATCHED_BY_SOURCE, Action.UPDATE)
-    deleted_by_source = taken(Kind.NOT_MATCHED_BY_SOURCE, Action.DELETE)
+    updated_by_source = rows_of(Kind.NOT_MATCHED_BY_SOURCE, Action.UPDATE)
+    deleted_by_source = rows_of(Kind.NOT_MATCHED_BY_SOURCE, Action.DELETE)
     deleted = counts.deleted or 0
     return {
         "numSourceRows": source_rows,

@@ -64,14 +64,14 @@ _IS_VARIANT = {"ARROW:extension:name": "arrow.parquet.variant"}
 _CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
-class FoundSchema(NamedTuple):
+class FileSchema(NamedTuple):
     """What columns a file has, and an example of such a file."""
 
     schema: StructType
     path: str
 
 
-def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress | None = None) -> list[FoundSchema]:
+def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress | None = None) -> list[FileSchema]:
     """The distinct schemas of files, in the order in which they are first found.
 
     Args:
@@ -87,7 +87,7 @@ def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress 
         found.setdefault(schema, decode_path(file.path))
         if progress is not None:
             progress(done, len(files))
-    return [FoundSchema(schema, path) for schema, path in found.items()]
+    return [FileSchema(schema, path) for schema, path in found.items()]
 
 
 def _footers(
@@ -175,7 +175,7 @@ def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], 
 # One schema for all
 
 
-def merged_schema(found: Sequence[FoundSchema]) -> StructType:
+def merged_schema(file_schemas: Sequence[FileSchema]) -> StructType:
     """One schema that holds the rows of every file: columns by name without regard to case, in the order in which they
     are first found, each of which may be null. A column that is narrower in some files becomes the widest type that is
     there, and its history says so (PROTOCOL, "Type Widening").
@@ -184,7 +184,7 @@ def merged_schema(found: Sequence[FoundSchema]) -> StructType:
         SchemaMismatchError: No type that is there holds the values of all; two files are named. Or no file knows the
             type of a column (null).
     """
-    return _struct([(one.schema, one.path) for one in found], "")
+    return _struct([(one.schema, one.path) for one in file_schemas], "")
 
 
 _Typed = tuple[DataType, str]
@@ -280,12 +280,12 @@ def partition_values_of(
     Raises:
         InvalidRequestError: They do, or a value does not fit its column.
     """
-    known: dict[str, dict[str, str | None]] = {}
+    values_by_directory: dict[str, dict[str, str | None]] = {}
     directories = [posixpath.dirname(decode_path(file.path)) for file in files]
     for file, directory in zip(files, directories, strict=True):
-        if directory not in known:
-            known[directory] = _values_of(directory, columns, decode_path(file.path), remedy)
-    return [known[directory] for directory in directories]
+        if directory not in values_by_directory:
+            values_by_directory[directory] = _values_of(directory, columns, decode_path(file.path), remedy)
+    return [values_by_directory[directory] for directory in directories]
 
 
 def _values_of(directory: str, columns: Sequence[StructField], path: str, remedy: str | None) -> dict[str, str | None]:
@@ -294,11 +294,11 @@ def _values_of(directory: str, columns: Sequence[StructField], path: str, remedy
     pairs = [part.partition("=") for part in parts]
     named = [unquote(name) for name, separator, _ in pairs if separator]
     if [name.lower() for name in named] != [column.name.lower() for column in columns]:
-        wanted = ", ".join(column.name for column in columns) or "no column"
+        column_names = ", ".join(column.name for column in columns) or "no column"
         types = ", ".join(f'"{name}": "string"' for name in named)
         raise InvalidRequestError(
             f"The directories of {path} do not name the partition columns",
-            cause=f"The partition columns are {wanted}, and the directories name {', '.join(named) or 'none'}",
+            cause=f"The partition columns are {column_names}, and the directories name {', '.join(named) or 'none'}",
             remedy=remedy
             or (
                 f"Give their names with types, for example partition_schema={{{types}}}"
