@@ -38,7 +38,7 @@ REFUSED: list[Any] = [
     (
         "DeltaWriteOperator",
         {**WRITE, "write": "cdc", "merge_keys": ["id"], "sequence_by": "t", "schema_mode": "merge"},
-        "versions have the columns of the table",
+        "change events have the columns of the table",
     ),
     # Spark SQL that cannot be read.
     ("DeltaWriteOperator", {**WRITE, "write": "overwrite", "replace_where": "id >"}, "id >"),

@@ -63,7 +63,7 @@ def apply(table: DeltaTable, events: Iterable[Event], data: Any = None, **how: A
     return table.apply_changes(given if data is None else data(given), **{**HOW, "properties": MAPPED, **how})
 
 
-def expected(events: Iterable[Event], scd: int) -> list[tuple[Any, ...]]:
+def expected(events: Iterable[Event], scd: Any) -> list[tuple[Any, ...]]:
     """The model: the newest event of each key, or all of them."""
     of_key: dict[int, list[Event]] = {}
     for event in sorted(set(events), key=lambda e: (e.key, e.at, e.number)):
@@ -82,7 +82,7 @@ def expected(events: Iterable[Event], scd: int) -> list[tuple[Any, ...]]:
 COLUMNS = ["`a key`", "at", "number", "`vä.l`"]
 
 
-def content(table: DeltaTable, scd: int) -> list[tuple[Any, ...]]:
+def content(table: DeltaTable, scd: Any) -> list[tuple[Any, ...]]:
     own = ["_deleted_at"] if scd == 1 else ["valid_from", "valid_to", "is_current", "is_deleted"]
     found = list(zip(*table.snapshot().scan([*COLUMNS, *own]).to_arrow().to_pydict().values(), strict=True))
     if scd == 1:
@@ -112,7 +112,7 @@ def random_batches(chance: random.Random, events: Sequence[Event]) -> list[list[
 
 @pytest.mark.parametrize("scd", [1, 2])
 @family("seed", range(2_000 // SETS_OF_A_TABLE), every=4)
-def test_any_order_gives_the_same_table(tmp_path: Path, seed: int, scd: int) -> None:
+def test_any_order_gives_the_same_table(tmp_path: Path, seed: int, scd: Any) -> None:
     chance = random.Random(seed)
     events = random_sets(chance, SETS_OF_A_TABLE)
     properties = {**MAPPED, "delta.enableDeletionVectors": str(seed % 2 == 0).lower()}
@@ -128,7 +128,7 @@ def test_any_order_gives_the_same_table(tmp_path: Path, seed: int, scd: int) -> 
 @pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.parametrize("scd", [1, 2])
-def test_spark_gives_the_same_table(tmp_path: Path, spark: Any, scd: int) -> None:
+def test_spark_gives_the_same_table(tmp_path: Path, spark: Any, scd: Any) -> None:
     chance = random.Random(scd)
     events = random_sets(chance, SETS_OF_A_TABLE)
     table, seen = DeltaTable(tmp_path / "t"), list[Event]()
@@ -147,7 +147,7 @@ def test_other_readers_see_the_rows(tmp_path: Path) -> None:
         uri = str(tmp_path / str(scd))
         for event in events:
             given = rows([event]).rename_columns(["key", "at", "number", "value", "op"])
-            DeltaTable(uri).apply_changes(given, scd=scd, except_columns=["op"], **how)  # type: ignore[arg-type]
+            DeltaTable(uri).apply_changes(given, scd=scd, except_columns=["op"], **how)
     found = deltalake.DeltaTable(str(tmp_path / "1")).to_pyarrow_table().to_pylist()
     assert [(r["key"], r["value"]) for r in found if r["_deleted_at"] is None] == [(2, "y")]
     versions = deltalake.DeltaTable(str(tmp_path / "2")).to_pyarrow_dataset()  # noqa: F841  # DuckDB finds it
@@ -157,7 +157,7 @@ def test_other_readers_see_the_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_two_events_that_differ_are_refused_with_their_key(tmp_path: Path, scd: int) -> None:
+def test_two_events_that_differ_are_refused_with_their_key(tmp_path: Path, scd: Any) -> None:
     table = DeltaTable(tmp_path / "t")
     apply(table, [Event(1, 1, 0, "x")], scd=scd)
     for batch in ([Event(7, 1, 0, "x"), Event(7, 1, 0, "y")], [Event(1, 1, 0, "y")], [Event(1, 1, 0, None, True)]):
@@ -214,7 +214,7 @@ def nested(given: pa.Table) -> pa.Table:
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_values_may_be_lists_and_structs(tmp_path: Path, scd: int) -> None:
+def test_values_may_be_lists_and_structs(tmp_path: Path, scd: Any) -> None:
     chance, table = random.Random(7), DeltaTable(tmp_path / "t")
     events = random_sets(chance, 20)
     for batch in random_batches(chance, events):
@@ -239,7 +239,7 @@ NAMES = ["n", "known", "prior_from", "b", "c", "p", "h", "l", "q", "batch", "his
 @pytest.mark.long
 @pytest.mark.parametrize("scd", [1, 2])
 @pytest.mark.parametrize("first", range(0, len(NAMES), 3))
-def test_columns_may_have_any_name(tmp_path: Path, first: int, scd: int) -> None:
+def test_columns_may_have_any_name(tmp_path: Path, first: int, scd: Any) -> None:
     names = NAMES[first : first + 3]
     table, chance = DeltaTable(tmp_path / "t"), random.Random(first)
     events = [e for e in random_sets(chance, 5) if not e.number]
@@ -253,7 +253,7 @@ def test_columns_may_have_any_name(tmp_path: Path, first: int, scd: int) -> None
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_a_reader_is_read_once(tmp_path: Path, scd: int) -> None:
+def test_a_reader_is_read_once(tmp_path: Path, scd: Any) -> None:
     table = DeltaTable(tmp_path / "t")
     events = [Event(1, 2, 0, "x"), Event(1, 1, 0, "y")]
     for event in events:
@@ -263,7 +263,7 @@ def test_a_reader_is_read_once(tmp_path: Path, scd: int) -> None:
 
 @pytest.mark.parametrize("scd", [1, 2])
 @pytest.mark.parametrize("is_new", [True, False])
-def test_appliers_of_one_key_conflict_and_others_do_not(tmp_path: Path, is_new: bool, scd: int) -> None:
+def test_appliers_of_one_key_conflict_and_others_do_not(tmp_path: Path, is_new: bool, scd: Any) -> None:
     table = DeltaTable(tmp_path / "t")
     properties = {**MAPPED, "delta.enableDeletionVectors": "true"}
     apply(table, [Event(5 if is_new else 1, 1, 0, "x"), Event(7, 1, 0, "x")], scd=scd, properties=properties)
@@ -278,7 +278,7 @@ def test_appliers_of_one_key_conflict_and_others_do_not(tmp_path: Path, is_new: 
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_snapshots_delete_what_they_lack(tmp_path: Path, scd: int) -> None:
+def test_snapshots_delete_what_they_lack(tmp_path: Path, scd: Any) -> None:
     """With versions, a row that is as it was adds none. A snapshot that comes late cannot be placed."""
     table, how = DeltaTable(tmp_path / "t"), {"delete_when": None, "full_snapshot": True, "scd": scd}
     contents: list[dict[int, str]] = [{1: "a", 2: "a"}, {1: "a", 2: "b"}, {1: "a"}, {1: "a"}, {1: "c", 2: "a"}]
@@ -313,7 +313,7 @@ def test_a_snapshot_without_changes_is_not_forgotten(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_change_feeds_of_tables(tmp_path: Path, scd: int) -> None:
+def test_change_feeds_of_tables(tmp_path: Path, scd: Any) -> None:
     """A copy by its changes has the rows of the source, whatever the order of the parts."""
     source, copy = DeltaTable(tmp_path / "s"), DeltaTable(tmp_path / "t")
     source.append(pa.table({"id": [1, 2, 3], "v": ["a", "b", "c"]}), properties={"delta.enableChangeDataFeed": "true"})
@@ -325,7 +325,7 @@ def test_change_feeds_of_tables(tmp_path: Path, scd: int) -> None:
     random.Random(scd).shuffle(parts)
     for first, last in [*parts, parts[0]]:
         feed = source.changes(starting_version=first, ending_version=last)
-        copy.apply_changes(feed, keys=["id"], sequence_by="_commit_version", envelope="change_feed", scd=scd)  # type: ignore[arg-type]
+        copy.apply_changes(feed, keys=["id"], sequence_by="_commit_version", envelope="change_feed", scd=scd)
     found = copy.snapshot().scan(where="_deleted_at IS NULL" if scd == 1 else "is_current").to_arrow()
     assert found.schema.names[:3] == ["id", "v", "source_version"]
     assert sorted(zip(found["id"].to_pylist(), found["v"].to_pylist(), strict=True)) == [(1, "y"), (5, "z")]
@@ -350,7 +350,7 @@ def envelope(op: str | None, key: int, value: str | None, lsn: int) -> dict[str,
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_envelopes_of_debezium(tmp_path: Path, scd: int) -> None:
+def test_envelopes_of_debezium(tmp_path: Path, scd: Any) -> None:
     table = DeltaTable(tmp_path / "t")
     events = [envelope("r", 1, "a", 1), envelope("d", 1, None, 5), envelope("c", 2, "b", 2), envelope("u", 1, "c", 3)]
     events += [envelope(None, 1, None, 6)]
@@ -411,3 +411,28 @@ def test_a_recorded_transaction_applies_nothing(tmp_path: Path) -> None:
     assert apply(table, [Event(1, 1, 0, "other")], txn=("job", 1)).skipped
     preview = apply(table, [Event(1, 2, 0, "other")], dry_run=True).preview
     assert (preview.version, table.version()) == (1, 0)
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_spark_drops_tombstones_and_takes_snapshots_and_envelopes(tmp_path: Path, spark: Any) -> None:
+    frame = spark.createDataFrame
+    table, none = DeltaTable(tmp_path / "t"), {"tombstone_retention": timedelta(0)}
+    apply(table, [Event(key, key, 0, None, gone=True) for key in (1, 2, 3)], frame)
+    apply(table, [Event(8, 4, 0, "y")], frame, **none)
+    assert content(table, 1) == [(3, 3, 0, None, True), (8, 4, 0, "y", False)]
+    with pytest.raises(LateChangeError, match="tombstone_retention"):
+        apply(table, [Event(1, 0, 5, "late")], frame, **none)
+    versions, whole = DeltaTable(tmp_path / "v"), {"delete_when": None, "full_snapshot": True, "scd": 2}
+    for at, values in ((1, {1: "a", 2: "a"}), (2, {1: "a"}), (3, {1: "a"})):
+        apply(versions, [Event(key, at, 0, value) for key, value in values.items()], frame, **whole)
+    assert [row[:2] for row in content(versions, 2)] == [(1, 1), (1, 3), (2, 1), (2, 2)]
+    with pytest.raises(LateChangeError, match="snapshot comes late"):
+        apply(versions, [Event(1, 2, 0, "b")], frame, **whole)
+    copy, events = DeltaTable(tmp_path / "c"), [envelope("c", 1, "a", 2), envelope("d", 1, None, 5)]
+    for event in (*reversed(events), envelope("u", 1, "b", 3)):
+        arrow = pa.Table.from_pylist([event], DEBEZIUM)
+        copy.apply_changes(frame(arrow), keys=["id"], sequence_by=["ts_ms", "source.lsn"], envelope="debezium")
+    assert [(row["id"], row["lsn"], row["v"]) for row in copy.snapshot().scan().to_arrow().to_pylist()] == [
+        (1, 5, None)
+    ]

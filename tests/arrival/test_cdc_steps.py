@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +23,10 @@ from tests.arrival.test_cdc import HOW, MAPPED, Event, content, expected, random
 from tests.families import family
 from tests.harness.fault_store import FaultStore, Moment
 
-OPTIONS: dict[str, Any] = {"properties": {**MAPPED, "delta.enableDeletionVectors": "true"}}
+OPTIONS: Any = {"properties": {**MAPPED, "delta.enableDeletionVectors": "true"}}
 
 
-def a_step(table: DeltaTable, unit: int, order: int, scd: int) -> Step:
+def a_step(table: DeltaTable, unit: int, order: int, scd: Any) -> Step:
     changes = Changes(HOW["sequence_by"], HOW["delete_when"], HOW["except_columns"], scd)
     attempt = Attempt((Unit("w", f"unit {unit}"),), order, f"run {order}")
     keys = tuple(HOW["keys"])
@@ -34,7 +35,7 @@ def a_step(table: DeltaTable, unit: int, order: int, scd: int) -> Step:
 
 @pytest.mark.parametrize("scd", [1, 2])
 @family("seed", range(24), every=4)
-def test_units_come_in_any_order_and_again(tmp_path: Path, seed: int, scd: int) -> None:
+def test_units_come_in_any_order_and_again(tmp_path: Path, seed: int, scd: Any) -> None:
     """Each unit has some of the events. It is done up to three times; the last time counts, where a value is corrected.
     Any call of the store may fail, before or after it takes effect, and the attempt is then repeated."""
     chance = random.Random(seed)
@@ -52,14 +53,14 @@ def test_units_come_in_any_order_and_again(tmp_path: Path, seed: int, scd: int) 
             if chance.random() < 0.6:
                 store.at_call(chance.randint(0, 30), chance.choice(["before", "after"]), do=store.fail)
             try:
-                report = a_step(open_table(store), unit, order, scd).run(lambda batch=units[unit]: rows(batch))
+                report = a_step(open_table(store), unit, order, scd).run(partial(rows, units[unit]))
             except DeltaError as error:
                 assert error.retryable, error
                 continue
             assert report.outcome in ("written", "replaced", "recovered", "nothing new")
             break
         else:
-            a_step(DeltaTable(tmp_path / "t"), unit, order, scd).run(lambda batch=units[unit]: rows(batch))
+            a_step(DeltaTable(tmp_path / "t"), unit, order, scd).run(partial(rows, units[unit]))
         seen[unit] = units[unit]
         table = DeltaTable(tmp_path / "t")
         assert content(table, scd) == expected([event for events in seen for event in events], scd)
@@ -84,7 +85,7 @@ print(len(store.calls))
 
 @pytest.mark.long
 @pytest.mark.parametrize("scd", [1, 2])
-def test_a_process_that_is_killed_at_its_store(tmp_path: Path, scd: int) -> None:
+def test_a_process_that_is_killed_at_its_store(tmp_path: Path, scd: Any) -> None:
     """At calls spread over all that an attempt makes. The next attempt has the same result."""
     first = [Event(1, 1, 0, "a"), Event(1, 5, 0, "b"), Event(2, 3, 0, "c")]
     every = [*first, Event(1, 2, 0, "late"), Event(2, 9, 0, None, True)]
@@ -126,7 +127,7 @@ for batch in batches:
 
 
 @pytest.mark.parametrize("scd", [1, 2])
-def test_two_processes_apply_the_same_and_other_events(tmp_path: Path, scd: int) -> None:
+def test_two_processes_apply_the_same_and_other_events(tmp_path: Path, scd: Any) -> None:
     chance, table = random.Random(scd), DeltaTable(tmp_path / "t")
     events = random_sets(chance, 6)
     table.apply_changes(rows(events[:1]), scd=scd, **HOW, **OPTIONS)

@@ -167,6 +167,32 @@ def test_an_incremental_asset_ends_keys_that_its_source_deletes(tmp_path: Path) 
     assert versions(target) == [(1, "x", 0, ended, False), (2, "x", 0, None, True), (3, "y", ended, None, True)]
 
 
+def test_an_incremental_asset_hands_on_the_change_feed(tmp_path: Path) -> None:
+    source, target = DeltaTable(tmp_path / "bronze"), DeltaTable(tmp_path / "silver")
+
+    @delta_asset(
+        incremental_from=DeltaTableResource(table_uri=source.uri),
+        table=DeltaTableResource(table_uri=target.uri),
+        write="cdc",
+        merge_keys=["id"],
+        sequence_by="_commit_version",
+        envelope="change_feed",
+        bootstrap="changes",
+    )
+    def silver(batch: ChangeBatch) -> Any:
+        return batch.changes
+
+    instance = dg.DagsterInstance.ephemeral()
+    source.append(pa.table({"id": [1, 2], "v": ["a", "b"]}), properties={"delta.enableChangeDataFeed": "true"})
+    assert dg.materialize([silver], instance=instance).success
+    source.delete("id = 1")
+    source.update({"v": "'x'"}, "id = 2")
+    for _ in range(2):
+        assert dg.materialize([silver], instance=instance).success
+    found = target.snapshot().scan(["id", "v", "source_version"], "_deleted_at IS NULL").to_arrow().to_pylist()
+    assert found == [{"id": 2, "v": "x", "source_version": 2}]
+
+
 def test_what_cannot_be_is_refused(tmp_path: Path) -> None:
     lake = Lake(tmp_path)
     refused: list[tuple[dict[str, Any], str]] = [
