@@ -5,7 +5,7 @@ BUILD := build
 # Two processes, each a file at a time, in the order of tests/conftest.py
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-quick test-long check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit screenshots dagster airflow airflow-scenarios components clean
+.PHONY: help setup demo test test-quick test-long check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit dist screenshots dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -84,6 +84,14 @@ sbom: setup ## Write build/sbom.json, the bill of materials of the package with 
 
 audit: setup ## Hold the installed packages against the pins, and the pins against known vulnerabilities
 	@$(BIN)/python scripts/supply_chain.py audit
+
+dist: setup ## Build the sdist and the wheel twice: the same bytes, and as the package index wants them
+	@$(BIN)/python -m venv $(BUILD)/tools && $(BUILD)/tools/bin/python -m pip install --quiet build twine
+	@rm -rf dist $(BUILD)/again
+	@for out in dist $(BUILD)/again; do \
+		SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BUILD)/tools/bin/python -m build --outdir $$out >/dev/null || exit 1; done
+	diff -r dist $(BUILD)/again
+	$(BUILD)/tools/bin/twine check --strict dist/*
 
 bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="scan_full poll" chooses)
 	@$(BIN)/python -m benchmarks $(BENCH)

@@ -68,14 +68,23 @@ python=$(find_python)
 say "Setting up .venv with $("$python" --version) (once; takes a minute or two)"
 [ -x .venv/bin/python ] || "$python" -m venv .venv
 quiet=--quiet
-if [ -t 1 ]; then quiet=; fi # pip's progress bars, for a person
-.venv/bin/python -m pip install $quiet --disable-pip-version-check \
-  --constraint constraints.txt --editable '.[dev]'
+if [ -t 1 ]; then quiet=; fi # progress bars, for a person
+
+# By uv where it is there. It does not read pip's configuration: where it finds no index, pip may.
+install() {
+  if command -v uv >/dev/null; then
+    uv pip install $quiet --python .venv/bin/python --compile-bytecode "$@" && return
+    say "uv could not install this: pip does"
+  fi
+  .venv/bin/python -m pip install $quiet --disable-pip-version-check "$@"
+}
+
+install --constraint constraints.txt --editable '.[dev]'
 
 # DuckDB's delta extension judges what we write. It fits one DuckDB only, not the newest: so it lives beside the rest.
 # Where no build of it exists for this machine, its tests skip and the demo says so.
 referee=$(grep '^duckdb-extension-delta==' constraints.txt)
-.venv/bin/python -m pip install $quiet --disable-pip-version-check --upgrade --target .venv/referees "$referee" ||
+install --upgrade --target .venv/referees "$referee" ||
   say "No $referee for this machine: one independent reader fewer"
 
 # The emulator of Azure comes from npm. Without it, the tests of tables on Azure skip and say so.

@@ -19,51 +19,49 @@ from collections.abc import Iterator
 from importlib import metadata
 from pathlib import Path
 
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = "delta-orch"
-_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*")
-_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 _NOT_SHIPPED = ("dev",)
 _NO_DATABASE = re.compile(r"ConnectionError|Max retries|resolve host|ServiceError|timed out", re.IGNORECASE)
-
-
-def normal(name: str) -> str:
-    return re.sub(r"[-_.]+", "-", name).lower()
 
 
 def pins() -> dict[str, str]:
     """The versions that tests run with."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
     split = (line.partition("==") for line in lines if "==" in line and not line.startswith("#"))
-    return {normal(name): version.split(";")[0].strip() for name, _, version in split}
+    return {canonicalize_name(name): version.split(";")[0].strip() for name, _, version in split}
+
+
+def requirements() -> Iterator[tuple[str, Requirement]]:
+    """What the package asks for, and the extra that brings it ("" for none)."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    for extra, lines in {"": project["dependencies"], **project["optional-dependencies"]}.items():
+        yield from ((extra, Requirement(line)) for line in lines if extra not in _NOT_SHIPPED)
 
 
 def direct() -> dict[str, str]:
-    """The dependencies of the package by name, and the extra that brings each ("" for none)."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    found: dict[str, str] = {}
-    for extra, lines in {"": project["dependencies"], **project["optional-dependencies"]}.items():
-        for line in lines if extra not in _NOT_SHIPPED else ():
-            if (name := _NAME.match(line)) is not None:
-                found.setdefault(normal(name[0]), extra)
-    return found
+    """The dependencies of the package by name, and the first extra that brings each ("" for none)."""
+    return {canonicalize_name(needed.name): extra for extra, needed in reversed([*requirements()])}
 
 
 def closure() -> Iterator[metadata.Distribution]:
     """Every installed distribution that the package with all of its extras needs."""
-    pending, seen = sorted(direct()), {PACKAGE}
+    pending, seen = [needed for _, needed in requirements()], set[tuple[str, str]]()
     while pending:
-        name = pending.pop()
-        if name in seen:
+        needed = pending.pop()
+        name = canonicalize_name(needed.name)
+        new = [extra for extra in ("", *needed.extras) if (name, extra) not in seen]
+        if not new:
             continue
-        seen.add(name)
-        try:
-            distribution = metadata.distribution(name)
-        except metadata.PackageNotFoundError:
-            continue  # For another platform or version of Python.
-        yield distribution
-        needed = (line for line in distribution.requires or () if _EXTRA.search(line) is None)
-        pending += [normal(match[0]) for line in needed if (match := _NAME.match(line))]
+        distribution = metadata.distribution(name)
+        if all(known != name for known, _ in seen):
+            yield distribution
+        seen |= {(name, extra) for extra in new}
+        below = map(Requirement, distribution.requires or ())
+        pending += [r for r in below if r.marker is None or any(r.marker.evaluate({"extra": extra}) for extra in new)]
 
 
 def license_of(distribution: metadata.Distribution) -> str:
@@ -81,11 +79,11 @@ def bill() -> dict[str, object]:
             "type": "library",
             "name": d.name,
             "version": d.version,
-            "purl": f"pkg:pypi/{normal(d.name)}@{d.version}",
-            "bom-ref": f"pkg:pypi/{normal(d.name)}@{d.version}",
+            "purl": f"pkg:pypi/{canonicalize_name(d.name)}@{d.version}",
+            "bom-ref": f"pkg:pypi/{canonicalize_name(d.name)}@{d.version}",
             "licenses": [{"license": {"name": license_of(d)}}],
         }
-        for d in sorted(closure(), key=lambda d: normal(d.name))
+        for d in sorted(closure(), key=lambda d: canonicalize_name(d.name))
     ]
     me = {"type": "library", "name": PACKAGE, "version": metadata.version(PACKAGE), "bom-ref": PACKAGE}
     return {
@@ -101,9 +99,9 @@ def bill() -> dict[str, object]:
 def audit() -> int:
     """0 where the pins are installed and nothing is known against them; 1 otherwise. Says what was not checked."""
     expected = pins()
-    wrong = [d for d in closure() if expected.get(normal(d.name)) != d.version]
+    wrong = [d for d in closure() if expected.get(canonicalize_name(d.name)) != d.version]
     for d in wrong:
-        print(f"{d.name} {d.version} is installed, constraints.txt pins {expected.get(normal(d.name))}")
+        print(f"{d.name} {d.version} is installed, constraints.txt pins {expected.get(canonicalize_name(d.name))}")
     tool = shutil.which("pip-audit")
     if tool is None:
         print("SKIPPED: known vulnerabilities, as pip-audit is not installed")
@@ -123,7 +121,7 @@ def main(arguments: list[str]) -> int:
             Path(path).parent.mkdir(parents=True, exist_ok=True)
             Path(path).write_text(json.dumps(bill(), indent=1) + "\n", encoding="utf-8")
         case ["licenses"]:
-            for d in sorted(closure(), key=lambda d: normal(d.name)):
+            for d in sorted(closure(), key=lambda d: canonicalize_name(d.name)):
                 print(f"{d.name} {d.version}: {license_of(d)}")
         case ["audit"]:
             return audit()

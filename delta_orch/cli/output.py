@@ -1,13 +1,17 @@
-"""What commands print: text for people, one JSON value for programs, and errors for both."""
+"""What commands print: text for people, one JSON value for programs, errors for both, and files."""
 
 from __future__ import annotations
 
+import os
 import shutil
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import zip_longest
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
 
+from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 from delta_orch.redaction import public, redacted
 
 if TYPE_CHECKING:
@@ -189,3 +193,62 @@ def _kinds_of_actions(preview: CommitPreview) -> str:
 
     kinds = Counter(next(iter(orjson.loads(line))) for line in preview.content.splitlines())
     return ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+
+
+@contextmanager
+def output_file(path: Path, force: bool) -> Iterator[BinaryIO]:
+    """A file to write to. It becomes `path` at the end of the block: complete or not at all.
+
+    Args:
+        force: Replace a file that is there.
+
+    Raises:
+        InvalidRequestError: There is a file, and `force` is not set; or `path` lies in a table's directory.
+        StorageError: The file cannot be written, for example because the disk is full.
+        In all cases `path` is as before.
+    """
+    from delta_orch.storage.base import storage_error
+
+    ensure_free(path, force)
+    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
+    try:
+        with temporary.open("xb") as sink:
+            yield sink
+        ensure_free(path, force)
+        temporary.replace(path)
+    except OSError as e:
+        if isinstance(e, DeltaError):
+            raise
+        raise storage_error(e, "write", str(path)) from e
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def ensure_free(path: Path, force: bool) -> None:
+    """Raises as `output_file`."""
+    from delta_orch.protocol.paths import LOG_DIRECTORY, parse_log_path
+
+    if not path.parent.is_dir() or path.is_dir():
+        raise StorageError(
+            f"Cannot write {path}",
+            cause="It is a directory" if path.is_dir() else f"There is no directory {path.parent}",
+            remedy="Name a file in a directory that exists",
+            path=str(path),
+        )
+    # Through links and `..`. A log may be a link itself: its files are known by their names.
+    directory = path.parent.resolve()
+    tables = [above for above in (directory, *directory.parents) if (above / LOG_DIRECTORY).exists()]
+    if tables or parse_log_path(path.name) is not None:
+        raise InvalidRequestError(
+            f"The output {path} would lie in a table",
+            cause=f"{tables[0]} is a table" if tables else "Its name is that of a file of a log",
+            remedy="Write to a file outside of tables",
+            path=str(path),
+        )
+    if not force and os.path.lexists(path):
+        raise InvalidRequestError(
+            f"The output {path} exists",
+            cause="Only --force replaces a file",
+            remedy="Add --force, or write to another file",
+            path=str(path),
+        )

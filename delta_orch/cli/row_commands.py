@@ -4,7 +4,6 @@ runs one statement."""
 from __future__ import annotations
 
 import math
-import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +14,6 @@ import click
 from delta_orch.cli import app as take
 from delta_orch.cli import output as out
 from delta_orch.cli.app import command, open_engine, table_command
-from delta_orch.errors import DeltaError, InvalidRequestError, StorageError
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -133,69 +131,15 @@ def _first_rows(reader: pa.RecordBatchReader, count: int) -> list[Row]:
 
 
 def _write_parquet(reader: pa.RecordBatchReader, path: Path, force: bool) -> int:
-    """Write a stream to `path`, which appears complete or not at all.
-
-    Args:
-        force: Replace a file that is there.
-
-    Returns: The number of rows.
-
-    Raises:
-        InvalidRequestError: There is a file, and `force` is not set; or `path` lies in a table's directory.
-        StorageError: The file cannot be written, for example because the disk is full.
-        In all cases `path` is as before.
-    """
+    """Write a stream to `path`. Returns the number of rows. Raises as `output_file`."""
     import pyarrow.parquet as pq
 
-    from delta_orch.storage.base import storage_error
-
-    _ensure_free(path, force)
-    temporary = path.with_name(f".{path.name}.{os.urandom(8).hex()}.tmp")
     num_rows = 0
-    try:
-        with temporary.open("xb") as sink, pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
-            for batch in reader:
-                writer.write_batch(batch)
-                num_rows += batch.num_rows
-        _ensure_free(path, force)
-        temporary.replace(path)
-    except OSError as e:
-        if isinstance(e, DeltaError):
-            raise
-        raise storage_error(e, "write", str(path)) from e
-    finally:
-        temporary.unlink(missing_ok=True)
+    with out.output_file(path, force) as sink, pq.ParquetWriter(sink, reader.schema, compression="zstd") as writer:
+        for batch in reader:
+            writer.write_batch(batch)
+            num_rows += batch.num_rows
     return num_rows
-
-
-def _ensure_free(path: Path, force: bool) -> None:
-    """Raises as `_write_parquet`."""
-    from delta_orch.protocol.paths import LOG_DIRECTORY, parse_log_path
-
-    if not path.parent.is_dir() or path.is_dir():
-        raise StorageError(
-            f"Cannot write {path}",
-            cause="It is a directory" if path.is_dir() else f"There is no directory {path.parent}",
-            remedy="Name a file in a directory that exists",
-            path=str(path),
-        )
-    # Through links and `..`. A log may be a link itself: its files are known by their names.
-    directory = path.parent.resolve()
-    tables = [above for above in (directory, *directory.parents) if (above / LOG_DIRECTORY).exists()]
-    if tables or parse_log_path(path.name) is not None:
-        raise InvalidRequestError(
-            f"The output {path} would lie in a table",
-            cause=f"{tables[0]} is a table" if tables else "Its name is that of a file of a log",
-            remedy="Write to a file outside of tables",
-            path=str(path),
-        )
-    if not force and os.path.lexists(path):
-        raise InvalidRequestError(
-            f"The output {path} exists",
-            cause="Only --force replaces a file",
-            remedy="Add --force, or write to another file",
-            path=str(path),
-        )
 
 
 @command(

@@ -1,15 +1,16 @@
-"""Commands that look at a table: `snapshot`, `files`, `history`, `txns`, `units`, `fsck`."""
+"""Commands that look at a table: `snapshot`, `files`, `history`, `txns`, `units`, `fsck`; and at many: `report`."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from delta_orch.cli import app as take
 from delta_orch.cli import output as out
-from delta_orch.cli.app import table_command
+from delta_orch.cli.app import command, table_command
 from delta_orch.cli.output import text_of_bytes, text_of_time
 from delta_orch.redaction import kept
 
@@ -211,3 +212,40 @@ def _print_report(report: FsckReport) -> None:
             out.print_line(f"{problem.severity}[{problem.code}]: {problem.message}")
         if len(shown) < len(report.problems):
             out.print_line(f"… and {len(report.problems) - len(shown):,} more (all of them with --json)")
+
+
+@command(
+    click.option("--output", type=click.Path(path_type=Path), metavar="FILE", help="The HTML file to write."),
+    take.FORCE,
+    click.option(
+        "--days",
+        type=click.IntRange(min=1),
+        default=7,
+        metavar="N",
+        help="How far back units and growth go. Default: 7.",
+    ),
+    first=click.argument("roots", nargs=-1, required=True),
+)
+def report(
+    roots: tuple[str, ...], storage_options: dict[str, str], output: Path | None, force: bool, days: int, as_json: bool
+) -> None:
+    """Write a page on all tables below some locations: size, health, last write, units, lag of consumers.
+
+    Ends with 1 if a table cannot be read. The page is written nevertheless, and shows why.
+    """
+    from delta_orch.cli.report_page import lake_page
+    from delta_orch.pipeline.lake import read_lake
+
+    if output is None and not as_json:
+        raise click.UsageError("Give --output or --json")
+    if output is not None:
+        out.ensure_free(output, force)
+    lake = read_lake(roots, storage_options or None, days=days)
+    if output is not None:
+        with out.output_file(output, force) as sink:
+            sink.write(lake_page(lake))
+    unreadable = [table for table in lake.tables if table.error is not None]
+    text = f"{len(lake.tables):,} tables in {output}"
+    out.answer(lake, f"{text}, {len(unreadable):,} of them unreadable" if unreadable else text, as_json=as_json)
+    if unreadable:
+        raise click.exceptions.Exit(1)

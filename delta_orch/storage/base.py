@@ -119,6 +119,20 @@ class LogStore(ABC):
     def list_recursive(self, directory: str = "") -> Iterator[FileMeta]:
         """Every file below `directory`, in no order. For vacuum."""
 
+    def table_directories(self) -> Iterator[str]:
+        """The directories of the tables at the root and below it, relative to the root (its own is empty). A store
+        without directories lists every object for this.
+
+        Raises:
+            StorageError: A directory cannot be listed.
+        """
+        found: set[str] = set()
+        for file in self.list_recursive():
+            directory, log, _ = f"/{file.path}".partition(f"/{LOG_DIRECTORY}/")
+            if log and directory not in found:
+                found.add(directory)
+                yield directory[1:]
+
     def other_table(self) -> str | None:
         """The location of a Delta table around this root, or of one below it; None where there is neither.
 
@@ -130,11 +144,7 @@ class LogStore(ABC):
         return None
 
     def _table_inside(self) -> str | None:
-        for file in self.list_recursive():
-            inner, log, _ = file.path.partition(f"/{LOG_DIRECTORY}/")
-            if log:
-                return f"{self.uri}/{inner}"
-        return None
+        return next((f"{self.uri}/{directory}" for directory in self.table_directories() if directory), None)
 
     def not_deletable(self, candidates: Sequence[str], needed: Iterable[str], known: Set[tuple[int, int]]) -> set[str]:
         """Those of the listed files that must stay although no version names them as they are listed: they are a needed

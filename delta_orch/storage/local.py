@@ -102,6 +102,17 @@ class LocalStore(LogStore):
                 elif (meta := _entry_meta(prefix + entry.name, entry)) is not None:
                     yield meta
 
+    def table_directories(self) -> Iterator[str]:
+        # The files of a table are not looked at.
+        pending = [""]
+        while pending:
+            current = pending.pop()
+            names = [entry.name for entry in self._entries(current) if entry.is_dir(follow_symlinks=False)]
+            if LOG_DIRECTORY in names:
+                yield current
+            else:
+                pending += [f"{current}/{name}" if current else name for name in names]
+
     def _table_around(self) -> str | None:
         for root in dict.fromkeys((self.root, os.path.realpath(self.root))):
             for above in Path(root).parents:

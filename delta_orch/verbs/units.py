@@ -40,11 +40,17 @@ UNITS_SCHEMA = pa.schema(
 """Columns of `table.units()`."""
 
 
-def list_units(log: TableLog, snapshot: Snapshot) -> pa.Table:
-    """See `DeltaTable.units`."""
+def list_units(log: TableLog, snapshot: Snapshot, since_ms: int | None = None) -> pa.Table:
+    """See `DeltaTable.units`.
+
+    Args:
+        since_ms: Only units whose newest commit is not older, milliseconds since the epoch. Older commits are not read.
+    """
     orders = {name: order for name, order in snapshot.txns.named(UNIT_PREFIXES).items() if order >= 0}
     rows: dict[str, dict[str, object]] = {}
     for commit in log.newest_first(snapshot.version) if orders else ():
+        if since_ms is not None and commit.timestamp_ms < since_ms:
+            break
         names = [txn.app_id for txn in commit.txns if orders.get(txn.app_id) == txn.version and txn.app_id not in rows]
         if names:
             commit_columns = _described(commit)
@@ -52,6 +58,7 @@ def list_units(log: TableLog, snapshot: Snapshot) -> pa.Table:
         if len(rows) == len(orders):
             break
     listed = [{"unit": name, "order": order, **rows.get(name, {})} for name, order in sorted(orders.items())]
+    listed = [row for row in listed if since_ms is None or row["unit"] in rows]
     return pa.Table.from_pylist(listed, UNITS_SCHEMA)
 
 

@@ -231,6 +231,19 @@ def test_list_from_is_sorted_flat_and_starts_at_a_name(store: LogStore) -> None:
     assert sum(1 for _ in store.list_recursive()) == 6
 
 
+def test_tables_are_found_at_the_root_and_below(store: LogStore) -> None:
+    assert list(store.table_directories()) == []
+    for path in ("a/b", "a/b-c", "a", "a.d/e e", "10"):
+        store.put(f"{path}/part.parquet", b"x")
+    for path in ("a/b", "a/b-c", "a.d/e e", "10"):
+        store.put(f"{path}/{LOG}/0.json", b"x")
+        store.put(f"{path}/{LOG}/1.json", b"x")
+    store.put("a/not_delta_log/0.json", b"x")
+    assert sorted(store.table_directories()) == ["10", "a.d/e e", "a/b", "a/b-c"]
+    store.put(f"{LOG}/0.json", b"x")
+    assert "" in list(store.table_directories())
+
+
 def test_names_are_listed_by_code_point(store: LogStore) -> None:
     names = ["A", "Z", "_", "a", "z", "ä", "ﬁ"]
     if store.uri.partition(":")[0] not in ("az", "abfss"):  # ordered by UTF-16 there; names in a log are ASCII

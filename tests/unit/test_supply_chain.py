@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import sys
+import tomllib
 from pathlib import Path
 from types import ModuleType
 
@@ -68,8 +69,9 @@ def test_the_bill_of_materials(tool: ModuleType, tmp_path: Path) -> None:
     assert tool.main(["sbom", str(tmp_path / "a" / "sbom.json")]) == 0
     bill = json.loads((tmp_path / "a" / "sbom.json").read_text())
     assert (bill["bomFormat"], bill["specVersion"]) == ("CycloneDX", "1.5")
-    names = {tool.normal(component["name"]) for component in bill["components"]}
-    assert set(tool.direct()) <= names
+    names = {tool.canonicalize_name(component["name"]) for component in bill["components"]}
+    # Those of extras, too, and what an extra of a dependency brings.
+    assert {*tool.direct(), "grpcio"} <= names and "pytest" not in names
     assert all(component["licenses"][0]["license"]["name"] for component in bill["components"])
 
 
@@ -90,3 +92,17 @@ def test_the_page_lists_every_direct_dependency(tool: ModuleType) -> None:
     assert {name: extra for name, (extra, _) in listed.items()} == expected
     for name, (_, said) in listed.items():
         assert said == tool.license_of(sys.modules["importlib.metadata"].distribution(name)), name
+
+
+def test_the_page_of_releases_tells_every_lower_bound() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras = {name: lines for name, lines in project["optional-dependencies"].items() if name not in ("dev", "docs")}
+    lines = [*project["dependencies"], *(line for lines in extras.values() for line in lines)]
+    bounds = {re.sub(r"\[.*?\]|,.*", "", line) for line in lines}
+    page = (ROOT / "docs/releases.md").read_text()
+    assert set(re.findall(r"`([\w-]+>=[\d.]+)`", page)) == bounds
+    oldest, end = re.findall(r"3\.\d+", project["requires-python"])
+    assert f"Python {oldest} to 3.{int(end.partition('.')[2]) - 1}." in page
+    assert [c.rpartition(" ")[2] for c in project["classifiers"] if re.search(r":: 3\.", c)] == [
+        f"3.{minor}" for minor in range(int(oldest.partition(".")[2]), int(end.partition(".")[2]))
+    ]
