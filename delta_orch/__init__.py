@@ -16,20 +16,24 @@ if TYPE_CHECKING:
     from delta_orch.errors import DeltaError
     from delta_orch.expressions.literal import literal
     from delta_orch.log.files.txn import TxnId
+    from delta_orch.pipeline.requeue import requeue
     from delta_orch.pipeline.submitted import submitted_run
     from delta_orch.statements.run import sql
     from delta_orch.storage.patience import configure
     from delta_orch.table.column_definitions import column, identity_column
+    from delta_orch.verbs.expect import Expect
 
 __all__ = [
     "DeltaError",
     "DeltaTable",
+    "Expect",
     "TxnId",
     "__version__",
     "column",
     "configure",
     "identity_column",
     "literal",
+    "requeue",
     "sql",
     "submitted_run",
 ]
@@ -37,11 +41,13 @@ __all__ = [
 _HOME = {
     "DeltaError": "delta_orch.errors",
     "DeltaTable": "delta_orch.delta_table",
+    "Expect": "delta_orch.verbs.expect",
     "TxnId": "delta_orch.log.files.txn",
     "column": "delta_orch.table.column_definitions",
     "configure": "delta_orch.storage.patience",
     "identity_column": "delta_orch.table.column_definitions",
     "literal": "delta_orch.expressions.literal",
+    "requeue": "delta_orch.pipeline.requeue",
     "sql": "delta_orch.statements.run",
     "submitted_run": "delta_orch.pipeline.submitted",
 }

@@ -354,6 +354,7 @@ class DeltaTable(_RowWrites):
 
             self.store.external_paths = parse_roots(external_paths)
         self.log = TableLog(self.store, TableSnapshot, _after_commit)
+        self._storage_options = storage_options
         self._newest: TableSnapshot | None = None
 
     @classmethod
@@ -396,6 +397,17 @@ class DeltaTable(_RowWrites):
     def uri(self) -> str:
         """The location in its canonical spelling."""
         return self.store.uri
+
+    def quarantine(self, table_uri: str | PathLike[str] | None = None) -> DeltaTable:
+        """The table to which steps with rules (`Expect`) move rows that break one. Touches nothing: it need not exist.
+        Its columns are `verbs.expect.QUARANTINE_SCHEMA`.
+
+        Args:
+            table_uri: Where it is, in the same store; by default beside this table: `<table>_quarantine`.
+        """
+        from delta_orch.verbs.expect import SUFFIX
+
+        return DeltaTable(f"{self.uri}{SUFFIX}" if table_uri is None else table_uri, self._storage_options)
 
     def __repr__(self) -> str:
         # A debugger shows it while it is being made.

@@ -27,7 +27,8 @@
     │   ├── InvalidExpressionError
     │   ├── ConstraintViolationError
     │   │   ├── LateChangeError
-    │   │   └── AuditFailedError
+    │   │   ├── AuditFailedError
+    │   │   └── ExpectationFailedError
     │   ├── RedoNotPossibleError
     │   └── AppendOnlyError
     ├── CommitError
@@ -302,6 +303,15 @@ class AuditFailedError(ConstraintViolationError):
     """
 
     code = "AUDIT_FAILED"
+
+
+class ExpectationFailedError(ConstraintViolationError):
+    """Rows break a rule of `expect` that must hold, or more rows than `max_quarantined` allows go to the quarantine.
+
+    Neither table has changed. `context["report"]` has the counts by rule, and rows.
+    """
+
+    code = "EXPECTATION_FAILED"
 
 
 class RedoNotPossibleError(InvalidRequestError):

@@ -13,7 +13,7 @@ from delta_orch.airflow.versions import mask_secret
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.redaction import kept
 
-_LOCATED = ("table_uri", "source", "target", "tables", "reference", "staged", "respect_consumers")
+_LOCATED = ("table_uri", "source", "target", "tables", "reference", "staged", "respect_consumers", "quarantine")
 """Arguments that name tables."""
 _LISTS = ("merge_keys", "zorder_by")
 """Templated arguments that are lists of columns."""

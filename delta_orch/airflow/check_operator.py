@@ -11,7 +11,7 @@ from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom
 from delta_orch.errors import ConstraintViolationError
 from delta_orch.expressions.nodes import Column
-from delta_orch.pipeline.audit import column_drift, declared_columns
+from delta_orch.pipeline.audit import column_drift, count_and_show, declared_columns
 from delta_orch.pipeline.conditions import FreshnessCondition, RowCondition, has_rows, whole_number
 
 if TYPE_CHECKING:
@@ -178,13 +178,15 @@ class DeltaCheckOperator(DeltaTableOperator):
 
         problems = []
         least = 0 if self.min_rows is None else whole_number("min_rows", self.min_rows, 1)
-        if least and not has_rows(snapshot, RowCondition(self.where, least).predicate(snapshot), least):
-            problems.append(f"there are fewer than {least} rows")
         only = RowCondition(self.where).predicate(snapshot)
+        if least and not has_rows(snapshot, only, least):
+            problems.append(f"there are {snapshot.scan(where=only).count():,} rows, and not {least:,}")
         for name, predicate in {**(self.rows or {}), **(_own_rules(snapshot) if self.constraints else {})}.items():
             broken = is_not_true(resolve_predicate(predicate, snapshot.schema))
-            if has_rows(snapshot, broken if only is None else conjunction(only, broken), 1):
-                problems.append(f"{name}: there are rows for which {predicate} is not true")
+            count, shown = count_and_show(snapshot, conjunction(only, broken))
+            if count:
+                rows = ", ".join(map(str, shown))
+                problems.append(f"{name}: there are {count:,} rows for which {predicate} is not true, such as {rows}")
         return problems
 
 

@@ -75,6 +75,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         full_refresh: Start anew from the source as it stands, and replace everything that this task has written. The
             table keeps its id. By default what the DAG's parameter `full_refresh` says, where it has one. (templated)
         unit_column, identity, writer, on_redo, exactly_once: As `DeltaWriteOperator`.
+        expect, max_quarantined, quarantine: As `DeltaWriteOperator`; each batch of changes is judged on its own.
         partition_by: Partition columns, if the first commit creates the target.
         properties: Properties, if the first commit creates the target. (templated)
         schema_mode: `merge` adds the columns that the target does not have; by default rows must have its columns.

@@ -74,7 +74,7 @@ class DeltaMergeOperator(DeltaWriteOperator):
         if (on is None) == bool(clauses):
             raise self.refusal("takes on and clauses together")
         self._ensure_clauses()
-        for name in ("partition_by", "properties", "unit_column", "replace_where"):
+        for name in ("partition_by", "properties", "unit_column", "replace_where", "expect"):
             if on is not None and getattr(self, name) is not None:
                 raise self.refusal(f"has {name}, which a merge by clauses does not use")
 

@@ -10,13 +10,14 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_list, ensure_properties, ensure_switches
-from delta_orch.airflow.locations import is_output
+from delta_orch.airflow.locations import TableLocation, checked_location, is_output, is_template
 from delta_orch.airflow.spark_session import connection_conf, task_spark_session
 from delta_orch.airflow.table_operator import OperatorArgument
 from delta_orch.airflow.unit_operator import DeltaUnitOperator
 from delta_orch.airflow.versions import determine_kwargs
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.verbs.change_events import Changes, parse_changes
+from delta_orch.verbs.expect import Expectations
 
 if TYPE_CHECKING:
     from airflow.sdk import Context
@@ -41,6 +42,7 @@ class DeltaStepOperator(DeltaUnitOperator):
         "op_kwargs",
         *DeltaUnitOperator.template_fields,
         "properties",
+        "quarantine",
         "spark_conf",
         "spark_conn_id",
     )
@@ -58,6 +60,9 @@ class DeltaStepOperator(DeltaUnitOperator):
         partition_by: Sequence[str] | None = None,
         properties: Mapping[str, str] | None = None,
         unit_column: str | None = None,
+        expect: Mapping[str, object] | None = None,
+        max_quarantined: float | None = None,
+        quarantine: TableLocation | None = None,
         schema_mode: str | None = None,
         engine: str = "auto",
         spark_conf: Mapping[str, str] | None = None,
@@ -71,6 +76,9 @@ class DeltaStepOperator(DeltaUnitOperator):
         self.partition_by = partition_by
         self.properties = properties
         self.unit_column = unit_column
+        self.expect = expect
+        self.max_quarantined = max_quarantined
+        self.quarantine = None if quarantine is None else checked_location(quarantine)
         self.schema_mode = schema_mode
         self.engine = engine
         self.spark_conf = spark_conf
@@ -81,6 +89,10 @@ class DeltaStepOperator(DeltaUnitOperator):
         ensure_choice("schema_mode", schema_mode, SCHEMA_MODES)
         ensure_list("partition_by", partition_by)
         ensure_properties(properties)
+        if not is_template(max_quarantined):
+            rules = Expectations.of(expect, max_quarantined)
+            if quarantine is not None and not (rules and rules.quarantines):
+                raise self.refusal("has a quarantine, and no rule in expect puts rows there")
         for name in ("spark_conf", "spark_conn_id"):
             if getattr(self, name) is not None and engine == "local":
                 raise self.refusal(f"has {name}, which the local engine does not use")
@@ -116,6 +128,8 @@ class DeltaStepOperator(DeltaUnitOperator):
             step,
             creates_only=True,
             unit_column=self.unit_column,
+            expect=Expectations.of(self.expect, self.max_quarantined),
+            quarantine=None if self.quarantine is None else self.hook.table(self.quarantine),
             merge_keys=tuple(self.merge_keys or ()),
             changes=self.changes,
             schema_mode=self.schema_mode,

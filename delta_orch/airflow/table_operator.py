@@ -42,7 +42,8 @@ XCom = dict[str, object]
 recovered, else the one it found; None without a table, and for what is staged), `table_id` (of that version, where
 there is one: a task that reads it refuses another table at the same place), `outcome` (see `pipeline.unit.Outcome`),
 `rows_replaced`, `fenced_by` (the id of a run), `staged` (the reference of a staged write), `starting_version` (the
-first of several commits, others' may lie between), `operation_metrics`, and details."""
+first of several commits, others' may lie between), `operation_metrics`, `broken_rules` (rule of `expect` → how many
+rows break it), and details."""
 
 CHANGED = ("written", "replaced", "recovered")
 """Outcomes of tasks whose rows are in the table."""
@@ -61,6 +62,8 @@ def xcom_of(report: StepReport, **details: object) -> XCom:
         xcom |= {"version": None, "staged": report.commit.staged}
     if report.outcome in CHANGED and (report.commit is not None or report.recovered is not None):
         xcom["operation_metrics"] = report.metrics
+    if report.expected is not None:
+        xcom["broken_rules"] = report.expected.counts
     return {**xcom, **details}
 
 

@@ -10,6 +10,7 @@ from delta_orch.airflow.locations import is_template
 from delta_orch.airflow.mapped_tasks import mapped_arguments, unnamed_instance
 from delta_orch.airflow.run_context import TaskRun, mapped_name
 from delta_orch.airflow.table_operator import DeltaTableOperator, OperatorArgument, XCom, xcom_of
+from delta_orch.pipeline.audit import rule_findings
 from delta_orch.pipeline.step import Mode, Step
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import AIRFLOW
@@ -108,4 +109,9 @@ class DeltaUnitOperator(DeltaTableOperator):
     def xcom_and_log(self, report: StepReport, **details: object) -> XCom:
         """The XCom of a report, and its one line in the log."""
         self.log.info("%s", report.sentence())
+        for finding in [] if report.expected is None else rule_findings(report.expected):
+            if not finding.passed:
+                self.log.warning("%s", finding.description)
+                for row in finding.rows:
+                    self.log.warning("  %s", dict(row))
         return xcom_of(report, **details)

@@ -74,6 +74,10 @@ class DeltaWriteOperator(DeltaStepOperator):
         properties: `delta.*` and other properties, if this write creates the table. (templated)
         unit_column: A text column that the task fills with the name of its unit. A redo finds its rows by it, whatever
             compactions and updates have done to the files.
+        expect: Rules for each row, `Expect` by name, checked while the rows are written.
+        max_quarantined: How many rows may go to the quarantine (int), or which share (float). With more, the task
+            fails, and neither table changes.
+        quarantine: Where these rows go: a table of the same connection; by default `<table>_quarantine`. (templated)
         identity, writer, on_redo, exactly_once: See `DeltaUnitOperator`.
         stage: Write everything but the commit; `DeltaPublishOperator` makes it. The XCom holds a reference, `staged`,
             with which `DeltaHook.snapshot` opens what was written, and no version.

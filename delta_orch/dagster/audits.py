@@ -3,7 +3,7 @@
 # No postponed annotations in this file: Dagster reads them as they are.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import dagster as dg
 
@@ -11,12 +11,15 @@ from delta_orch.arguments import checked
 from delta_orch.dagster.metadata import Metadata, markdown_text
 from delta_orch.dagster.settings import plain_metadata
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import AuditFailedError, InvalidRequestError
-from delta_orch.pipeline.audit import Audit, AuditFinding, as_audits
+from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
+from delta_orch.pipeline.audit import Audit, AuditFinding, as_audits, rule_check_name, rule_findings
 from delta_orch.pipeline.target_table import snapshot_or_none
+from delta_orch.verbs.expect import ExpectationReport, Expectations
 
 PASSED = "delta/audits"
 """Metadata of a materialization: the names of the audits that its commit passed."""
+BROKEN = "delta/broken_rules"
+"""Metadata of a materialization: rule of `expect` → how many rows break it."""
 _LATEST = 50
 
 
@@ -24,34 +27,42 @@ _LATEST = 50
 def build_delta_audit_checks(
     assets: Sequence[dg.AssetsDefinition | dg.AssetSpec | dg.SourceAsset],
 ) -> list[dg.AssetChecksDefinition]:
-    """The audits of assets that the IO manager keeps (metadata `audit`), as blocking asset checks.
+    """The audits and rules of assets that the IO manager keeps (metadata `audit` and `expect`), as asset checks.
 
     An audit looks at the rows before they are visible, whether it is a check or not. As a check it is in the catalog,
     with its history. After a materialization, the check reports what the audit found. A failed audit fails the step,
-    and is reported as a failed check. A check that runs without its asset looks at the whole table as it is.
+    and is reported as a failed check. A check that runs without its asset looks at the whole table as it is. A rule of
+    `expect` is about the rows of a write: its check says what the last materialization found, and blocks nothing.
 
     Args:
-        assets: Assets without audits are ignored. The audits of a `@delta_asset` are checks already.
+        assets: Assets without audits and rules are ignored. Those of a `@delta_asset` are checks already.
 
     Raises:
-        InvalidRequestError: What the metadata `audit` says is no audit.
+        InvalidRequestError: What the metadata `audit` says is no audit, or `expect` has no rules.
     """
     made: list[dg.AssetChecksDefinition] = []
     for asset in (one for one in assets if isinstance(one, dg.AssetsDefinition)):
         for key in asset.keys:
             metadata = plain_metadata(asset.metadata_by_key.get(key))
             audits = as_audits(metadata["audit"]) if metadata.get("audit") else ()  # type: ignore[arg-type]
-            if audits:
+            expect = Expectations.of(metadata.get("expect"))
+            if audits or expect is not None:
                 manager = asset.get_io_manager_key_for_asset_key(key)
-                made.append(_checks(key, audits, manager, metadata))
+                made.append(_checks(key, audits, expect, manager, metadata))
     return made
 
 
 def _checks(
-    key: dg.AssetKey, audits: Sequence[Audit], manager: str, metadata: Mapping[str, object]
+    key: dg.AssetKey,
+    audits: Sequence[Audit],
+    expect: Expectations | None,
+    manager: str,
+    metadata: Mapping[str, object],
 ) -> dg.AssetChecksDefinition:
     def check(context: dg.AssetCheckExecutionContext) -> Iterator[dg.AssetCheckResult]:
         is_new, passed = _passed_in_run(context, key)
+        if expect is not None:
+            yield from _told_rules(context, key, expect)
         table_of = getattr(getattr(context.resources, manager), "table_of", None)
         if table_of is None:
             raise InvalidRequestError(
@@ -78,7 +89,7 @@ def _checks(
 
     make: Callable[..., dg.AssetChecksDefinition] = dg.multi_asset_check(
         name="__".join([*key.path, "audits"]),
-        specs=audit_specs(key, audits),
+        specs=[*audit_specs(key, audits), *rule_specs(key, expect)],
         can_subset=True,
         required_resource_keys={manager},
     )
@@ -95,17 +106,59 @@ def _passed_in_run(context: dg.AssetCheckExecutionContext, key: dg.AssetKey) -> 
     return False, set()
 
 
-def report_failed_checks(context: dg.OutputContext, error: AuditFailedError) -> None:
-    """Tell the instance what an audit found that fails its step: no check of the run will."""
+def _told_rules(
+    context: dg.AssetCheckExecutionContext, key: dg.AssetKey, expect: Expectations
+) -> Iterator[dg.AssetCheckResult]:
+    """What the last materialization has found of the rules."""
+    events = context.instance.fetch_materializations(key, limit=_LATEST).records
+    found = (event.asset_materialization for event in events)
+    told: Mapping[str, Any] = next((one.metadata for one in found if one and BROKEN in one.metadata), {})
+    broken = cast("Mapping[str, int]", told[BROKEN].value) if BROKEN in told else {}
+    for name in expect.rules:
+        check = rule_check_name(name)
+        if dg.AssetCheckKey(key, check) not in context.selected_asset_check_keys:
+            continue
+        count, rows = broken.get(name, 0), told.get(f"delta/rows_that_break/{check}")
+        yield dg.AssetCheckResult(
+            passed=not count,
+            check_name=check,
+            severity=dg.AssetCheckSeverity.WARN,
+            description=f"{count:,} rows break the rule." if name in broken else "No materialization tells of it.",
+            metadata={"failed": count, **({} if rows is None else {"rows": rows})},
+        )
+
+
+def rule_specs(asset: dg.AssetKey, expect: Expectations | None) -> list[dg.AssetCheckSpec]:
+    """A check for each rule of `expect`. It blocks nothing: a rule that must hold fails the step."""
+    rules = {} if expect is None else expect.rules
+    return [
+        dg.AssetCheckSpec(rule_check_name(name), asset=asset, description=f"{name}: every row satisfies {rule.rule}.")
+        for name, rule in rules.items()
+    ]
+
+
+def rule_metadata(report: ExpectationReport | None) -> Metadata:
+    """What a materialization says of the rules: how many rows break each, and some of them."""
+    if report is None:
+        return {}
+    metadata: Metadata = {BROKEN: dg.JsonMetadataValue(report.counts)}
+    for finding in rule_findings(report):
+        if finding.rows:
+            metadata[f"delta/rows_that_break/{finding.name}"] = dg.MetadataValue.md(_markdown(finding))
+    return metadata
+
+
+def report_failed_checks(context: dg.OutputContext, error: AuditFailedError | ExpectationFailedError) -> None:
+    """Tell the instance what an audit or a rule found that fails its step: no check of the run will."""
     for finding in findings_of(error):
         told = dg.AssetCheckEvaluation(
             asset_key=context.asset_key,
             check_name=finding.name,
             passed=finding.passed,
-            severity=dg.AssetCheckSeverity.ERROR,
+            severity=_severity(finding),
             description=finding.description or "Passed, but another audit did not.",
             metadata={**_about(finding), "delta/run_id": context.run_id},
-            blocking=True,
+            blocking=isinstance(error, AuditFailedError),
         )
         context.step_context.instance.report_runless_asset_event(told)
 
@@ -124,24 +177,30 @@ def audit_results(findings: Sequence[AuditFinding], asset: dg.AssetKey) -> Itera
             passed=finding.passed,
             asset_key=asset,
             check_name=finding.name,
-            severity=dg.AssetCheckSeverity.ERROR,
+            severity=_severity(finding),
             description=finding.description or "Passed before anybody could see the rows.",
             metadata=_about(finding),
         )
 
 
-def findings_of(error: AuditFailedError) -> Sequence[AuditFinding]:
+def _severity(finding: AuditFinding) -> dg.AssetCheckSeverity:
+    return dg.AssetCheckSeverity.ERROR if finding.fails_step else dg.AssetCheckSeverity.WARN
+
+
+def findings_of(error: AuditFailedError | ExpectationFailedError) -> Sequence[AuditFinding]:
+    if isinstance(error, ExpectationFailedError):
+        return rule_findings(cast("ExpectationReport", error.context["report"]))
     return cast("Sequence[AuditFinding]", error.context["findings"])
 
 
-def audit_failure(error: AuditFailedError) -> dg.Failure:
+def audit_failure(error: AuditFailedError | ExpectationFailedError) -> dg.Failure:
     """The failure of a step whose rows did not pass. Its metadata shows rows and says where all of them are. A retry
     would compute the same rows, so there is none."""
-    reference, uri = error.context["staged"], error.context["table_uri"]
-    metadata: Metadata = {
-        "delta/staged": reference,
-        "delta/look_at": dg.MetadataValue.md(f"```python\nDeltaTable({uri!r}).staged({reference!r}).snapshot()\n```"),
-    }
+    metadata: Metadata = {}
+    if isinstance(error, AuditFailedError):
+        reference, uri = error.context["staged"], error.context["table_uri"]
+        look_at = f"```python\nDeltaTable({uri!r}).staged({reference!r}).snapshot()\n```"
+        metadata |= {"delta/staged": reference, "delta/look_at": dg.MetadataValue.md(look_at)}
     for finding in findings_of(error):
         if not finding.passed:
             metadata |= {f"delta/audit/{finding.name}/{name}": value for name, value in _about(finding).items()}

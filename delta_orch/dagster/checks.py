@@ -26,7 +26,7 @@ from delta_orch.expressions.column_names import resolve_column_names
 from delta_orch.expressions.nodes import Column, Expression, IsNull
 from delta_orch.expressions.resolve import resolve_predicate
 from delta_orch.expressions.tree import conjunction
-from delta_orch.pipeline.audit import column_drift, declared_columns, repeated_keys
+from delta_orch.pipeline.audit import column_drift, count_and_show, declared_columns, repeated_keys
 from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
 from delta_orch.pipeline.maintenance import MaintenancePolicy, read_table_health
 from delta_orch.pipeline.tail import changes_data
@@ -252,12 +252,17 @@ def null_rate(*, max_null_rates: Mapping[str, float]) -> Rule:
     def evaluate(snapshot: TableSnapshot, delta: DeltaTable, only: Expression | None) -> Finding:
         total = snapshot.scan(where=only).count()
         rates: dict[str, float] = {}
+        shown: dict[str, str] = {}
         for column, resolved in zip(
             max_null_rates, resolve_column_names(list(max_null_rates), snapshot.schema, "max_null_rates"), strict=True
         ):
             nulls = conjunction(only, IsNull(Column((resolved,))))
-            rates[column] = snapshot.scan(where=nulls).count() / total if total else 0.0
-        high = [f"{column}: {rate:.2%}" for column, rate in rates.items() if rate > max_null_rates[column]]
+            count = snapshot.scan(where=nulls).count()
+            rates[column] = count / total if total else 0.0
+            if rates[column] > max_null_rates[column]:
+                _, some = count_and_show(snapshot, nulls)
+                shown[column] = f"{rates[column]:.2%} ({count:,} of {total:,} rows, such as {some[0]})"
+        high = [f"{column}: {told}" for column, told in shown.items()]
         described = f"Too many nulls: {', '.join(high)}" if high else "No column has too many nulls."
         return Finding(not high, described, {f"delta/null_rate/{column}": rate for column, rate in rates.items()})
 

@@ -36,8 +36,8 @@ _OF_POLICY = [field.name for field in fields(MaintenancePolicy)]
 _OF_ASSET = (
     *("write", "merge_keys", "sequence_by", "delete_when", "except_columns", "scd", "full_snapshot", "envelope"),
     *("tombstone_retention", "consumer", "bootstrap", "on_recreated"),
-    *("max_versions", "partition_by", "properties", "schema_mode", "audit", "unit_column", "on_redo", "exactly_once"),
-    "group_name",
+    *("max_versions", "partition_by", "properties", "schema_mode", "audit", "expect", "max_quarantined", "quarantine"),
+    *("unit_column", "on_redo", "exactly_once", "group_name"),
 )
 _OF_MAINTENANCE = ("target_file_size_bytes", "vacuum_retention_hours", "vacuum_dry_run_only", "pool", "group_name")
 """Attributes that a component hands on under their own names."""
@@ -223,6 +223,13 @@ class DeltaIncrementalComponent(_DeltaComponent):
     audit: Annotated[
         dict[str, Any], about("Before the commit must hold: name → a predicate, or the arguments of an `Audit`.")
     ] = Field({})
+    expect: Annotated[
+        dict[str, Any], about("Rules for each row: name → the arguments of an `Expect`, `rule` and `action`.")
+    ] = Field({})
+    max_quarantined: Annotated[
+        int | float | None, about("The most rows in quarantine, or their greatest share (0.0 to 1.0).")
+    ] = None
+    quarantine: Annotated[str | None, about("Where they go. None: `<table_uri>_quarantine`.")] = None
     unit_column: Annotated[str | None, about("A text column that is filled with the unit of each row.")] = None
     on_redo: Annotated[OnRedo, about("What a run does that is executed again.")] = "replace"
     exactly_once: Annotated[bool, about("False: a run that is executed again goes on from the cursor.")] = True

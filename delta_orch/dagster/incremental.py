@@ -17,7 +17,14 @@ from weakref import WeakKeyDictionary
 import dagster as dg
 
 from delta_orch.arguments import checked, checked_constructor
-from delta_orch.dagster.audits import audit_failure, audit_results, audit_specs, findings_of
+from delta_orch.dagster.audits import (
+    audit_failure,
+    audit_results,
+    audit_specs,
+    findings_of,
+    rule_metadata,
+    rule_specs,
+)
 from delta_orch.dagster.batch_function import BatchFunction, Returned
 from delta_orch.dagster.metadata import (
     Metadata,
@@ -39,8 +46,8 @@ from delta_orch.dagster.settings import (
     refuse_slips,
 )
 from delta_orch.delta_table import DeltaTable
-from delta_orch.errors import AuditFailedError, InvalidRequestError
-from delta_orch.pipeline.audit import AuditLike, as_audits
+from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
+from delta_orch.pipeline.audit import AuditLike, as_audits, rule_check_name, rule_findings
 from delta_orch.pipeline.incremental import (
     Bootstrap,
     ChangeBatch,
@@ -57,6 +64,7 @@ from delta_orch.pipeline.unit import OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
 from delta_orch.verbs.change_events import Changes, Envelope, parse_changes
+from delta_orch.verbs.expect import Expectations
 from delta_orch.writing.target import split_options
 
 if TYPE_CHECKING:
@@ -108,6 +116,9 @@ class DeltaOut:
     full_snapshot: bool = False
     envelope: Envelope | None = None
     tombstone_retention: str | None = None
+    expect: Mapping[str, object] | None = None
+    max_quarantined: int | float | None = None
+    quarantine: str | None = None
     key: dg.AssetKey | str | Sequence[str] | None = None
     spec: Mapping[str, Any] | None = None
 
@@ -162,6 +173,8 @@ class Reading:
             engine=self.engine,
             options={"partition_by": None if table.exists() else out.partition_by, "properties": out.properties},
             audits=as_audits(out.audit),
+            expect=Expectations.of(out.expect, out.max_quarantined),
+            quarantine=None if out.quarantine is None else table.quarantine(out.quarantine),
             unit_column=out.unit_column,
             on_redo=out.on_redo,
         )
@@ -190,6 +203,9 @@ def delta_asset(
     properties: Mapping[str, str] | None = None,
     schema_mode: str | None = None,
     audit: Sequence[AuditLike] | Mapping[str, object] = (),
+    expect: Mapping[str, object] | None = None,
+    max_quarantined: int | float | None = None,
+    quarantine: str | None = None,
     unit_column: str | None = None,
     on_redo: OnRedo = "replace",
     exactly_once: bool = True,
@@ -252,6 +268,10 @@ def delta_asset(
         audit: What must hold before the rows are committed: `Audit`s, predicates that every row satisfies, functions of
             the staged `DeltaSnapshot`; or such by name. Each is a blocking check of the asset. If one fails, so does
             the step; the table and the cursor stay as they are.
+        expect: Rules for each row, `Expect` by name, checked while the rows are written. Each is a check of the asset.
+        max_quarantined: How many rows may go to the quarantine in one commit (int), or which share (float). With more,
+            the step fails; table, quarantine and cursor stay as they are.
+        quarantine: Where these rows go: a location in the same store, by default `<table>_quarantine`.
         unit_column: A text column that is filled with the unit of each row. See `DeltaLakeIOManager`.
         on_redo: What a run does that is executed again: `replace`, `keep` or `add`. See `DeltaLakeIOManager`.
         exactly_once: False: a run that is executed again goes on from the cursor, whatever it wrote.
@@ -268,7 +288,8 @@ def delta_asset(
     """
     out = DeltaOut(
         table, write, merge_keys, partition_by, properties, schema_mode, audit, unit_column, on_redo, exactly_once,
-        sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention,
+        sequence_by, delete_when, except_columns, scd, full_snapshot, envelope, tombstone_retention, expect,
+        max_quarantined, quarantine,
     )  # fmt: skip
     reading = Reading(
         _by_name(incremental_from), consumer, bootstrap, on_recreated, max_versions, engine, conflict_retries
@@ -296,8 +317,9 @@ def delta_asset(
             **asset_arguments,
             "metadata": {**definition_metadata(function, table), **(asset_arguments.get("metadata") or {})},
         }
-        if audits:
-            specs = audit_specs(_key_of(function, asset_arguments), audits)
+        if audits or expect:
+            key = _key_of(function, asset_arguments)
+            specs = [*audit_specs(key, audits), *rule_specs(key, Expectations.of(expect))]
             arguments["check_specs"] = [*specs, *(asset_arguments.get("check_specs") or ())]
         nothing: Any = dg.Nothing
         asset: dg.AssetsDefinition = dg.asset(
@@ -419,7 +441,14 @@ def delta_multi_asset(
         made: dg.AssetsDefinition = dg.multi_asset(
             specs=specs,
             can_subset=True,
-            check_specs=[spec for name, out in outs.items() for spec in audit_specs(keys[name], as_audits(out.audit))],
+            check_specs=[
+                spec
+                for name, out in outs.items()
+                for spec in (
+                    *audit_specs(keys[name], as_audits(out.audit)),
+                    *rule_specs(keys[name], Expectations.of(out.expect)),
+                )
+            ],
             required_resource_keys={*_resource_keys(reading, outs.values()), *(required_resource_keys or ())},
             **{"name": function.__name__, **multi_asset_arguments},
         )(compute)
@@ -478,6 +507,7 @@ def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, 
     sources = reading.sources
     write = out.write
     refuse_old_names([*asset_arguments, write or ""])
+    Expectations.of(out.expect, out.max_quarantined)
     ensure_max_versions(reading.max_versions)
     if write is not None and write not in WRITES:
         raise InvalidRequestError(f"write={write!r} does not exist", remedy=f"Use one of {', '.join(WRITES)}")
@@ -598,7 +628,7 @@ def process(
     try:
         with retry_conflicts(reading.conflict_retries):
             report = step.process_all(readers, rows, full_refresh=full_refresh)
-    except AuditFailedError as error:
+    except (AuditFailedError, ExpectationFailedError) as error:
         yield from audit_results(findings_of(error), key)
         raise audit_failure(error) from error
     context.log.info(report.sentence())
@@ -630,15 +660,18 @@ def _results_of(
     if report.batches:
         graph = context.job_def.asset_layer.asset_graph
         metadata |= column_lineage(returned.rows, report, key, graph, context.instance)
+    metadata |= rule_metadata(report.expected)
     metadata |= returned.metadata
     version = None if report.version is None else data_version(report.snapshot())
     # Without a batch the function, which gives the results of the asset's checks, was not called.
     checked = list(returned.check_results if report.batches else _check_results_that_stand(context, key))
-    audits = [audit.name for audit in step.audits]
+    rules = [] if step.expect is None else [*map(rule_check_name, step.expect.rules)]
+    audits = [*(audit.name for audit in step.audits), *rules]
+    found = [*report.findings, *([] if report.expected is None else rule_findings(report.expected))]
     if report.batches and audits:
         # What another attempt has committed was audited by it.
         standing = [last for last in _check_results_that_stand(context, key) if last.check_name in audits]
-        checked += audit_results(report.findings, key) if report.findings else standing
+        checked += audit_results(found, key) if found else standing
     if is_news or _has_downstream_in_run(context, key) or context.assets_def.specs_by_key[key].freshness_policy:
         yield dg.MaterializeResult(
             asset_key=key, metadata=metadata, data_version=version, tags=returned.tags, check_results=checked

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks
+from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks, rule_metadata
 from delta_orch.dagster.inputs import input_name, load_value, unwrap_optional
 from delta_orch.dagster.metadata import (
     LINEAGE,
@@ -56,7 +56,7 @@ from delta_orch.dagster.settings import (
 )
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.select import can_be_read_again
-from delta_orch.errors import AuditFailedError, InvalidRequestError
+from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.txn import TxnId
 from delta_orch.pipeline.step import Mode, Step
@@ -206,7 +206,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         """Write one output in one commit; or write nothing for None.
 
         Raises:
-            dg.Failure: An audit did not pass. The table is as before.
+            dg.Failure: An audit did not pass, or a rule that must hold is broken. The table is as before.
             InvalidRequestError: A setting is misspelled or does not fit, the value is None where the output's type does
                 not admit it, the run names no partition of an asset that has some, or another table is in the way of
                 the folder.
@@ -237,7 +237,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             with retry_conflicts(self.conflict_retries):
                 is_repeatable = not context.has_asset_key and can_be_read_again(obj)
                 report, scopes = repeat_conflicts(write) if is_repeatable else write()
-        except AuditFailedError as error:
+        except (AuditFailedError, ExpectationFailedError) as error:
             if context.has_asset_key and is_in_run(context):
                 report_failed_checks(context, error)
             raise audit_failure(error) from error
@@ -323,6 +323,8 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
                 "commit_info": {**self.commit_metadata, **settings.commit_metadata} or None,
             },
             audits=settings.audits,
+            expect=settings.expect,
+            quarantine=None if settings.quarantine is None else table.quarantine(settings.quarantine),
             guard=guard,
             owner=owner,
         )
@@ -374,6 +376,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
         if report.findings:
             metadata["delta/audits_passed"] = len(report.findings)
             metadata[PASSED] = dg.JsonMetadataValue([finding.name for finding in report.findings])
+        metadata |= rule_metadata(report.expected)
         warn_of_many_files(context, report, len(scopes), snapshot.partition_columns)
         context.log.info(report.sentence())
         counts = partition_row_counts(snapshot, scopes)

@@ -26,6 +26,7 @@ from delta_orch.pipeline.partitions import looks_only_at
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import Scan
+from delta_orch.verbs.expect import BROKEN_ROWS
 
 STORAGE_KIND = "deltalake"
 
@@ -109,7 +110,9 @@ def report_metadata(
         # Each a number of its own, as the UI plots them. The log has them as text.
         numbers = {name: str(value) for name, value in report.metrics.items()}
         metadata |= {
-            _plain_name(name): int(value) for name, value in numbers.items() if value.removeprefix("-").isdecimal()
+            _plain_name(name): int(value)
+            for name, value in numbers.items()
+            if value.removeprefix("-").isdecimal() and not name.startswith(BROKEN_ROWS)
         }
     if report.commit is not None and report.commit.rebased_versions:
         metadata["delta/rebased_versions"] = dg.JsonMetadataValue(list(report.commit.rebased_versions))

@@ -21,6 +21,9 @@ Output metadata overrides definition metadata, which overrides the configuration
 | `schema_mode` | definition, output | `merge` adds columns the table lacks; `overwrite` takes those of a new whole |
 | `commit_metadata` | definition, output | names and values for the commit's `commitInfo` |
 | `audit` | definition | what must hold before the commit: predicates, or `Audit`s by name |
+| `expect` | definition | rules for each row: name → `{"rule": …, "action": …}`, see `Expect` |
+| `max_quarantined` | definition | how many rows `expect` may quarantine, or which share of all |
+| `quarantine` | definition | where it puts them: a location, by default `<table>_quarantine` |
 | `columns` | definition of an input | which columns to load |
 | `version`, `timestamp` | definition of an input | the version to load: a number, or an ISO 8601 time with an offset |
 | `starting_version`, `starting_timestamp` | definition of an input | where a `ChangeFeed` begins |
@@ -44,6 +47,7 @@ from delta_orch.pipeline.unit import ON_REDO, OnRedo
 from delta_orch.table.schema_evolution import parse_schema_mode
 from delta_orch.verbs.change_events import SETTINGS as CHANGE_SETTINGS
 from delta_orch.verbs.change_events import Changes, parse_changes
+from delta_orch.verbs.expect import Expectations
 
 ManagedWrite = OneOf["overwrite", "overwrite_partitions", "append", "merge", "cdc", "error", "ignore"]
 WRITES: tuple[ManagedWrite, ...] = get_args(ManagedWrite)
@@ -67,6 +71,9 @@ DEFINED_KEYS = (
     *PLACE_KEYS,
     "partition_by",
     "audit",
+    "expect",
+    "max_quarantined",
+    "quarantine",
     *CHANGE_SETTINGS,
     "properties",
     "unit",
@@ -125,6 +132,8 @@ class AssetSettings:
     merge_keys: tuple[str, ...] = ()
     replace_where: str | None = None
     audits: tuple[Audit, ...] = ()
+    expect: Expectations | None = None
+    quarantine: str | None = None
     changes: Changes | None = None
     properties: Mapping[str, str] = field(default_factory=dict)
     unit: UnitKind | None = None
@@ -203,6 +212,8 @@ def parse_settings(
         merge_keys=keys,
         replace_where=replace_where,
         audits=as_audits(defined["audit"]) if defined.get("audit") else (),  # type: ignore[arg-type]  # it is checked
+        expect=Expectations.of(defined.get("expect"), defined.get("max_quarantined")),
+        quarantine=_text(defined, "quarantine"),
         changes=changes,
         properties=_texts(defined, "properties"),
         unit=None if (unit := defined.get("unit")) is None else parse_choice("unit", unit, UNIT_KINDS),

@@ -6,7 +6,7 @@ Verbs plan files and say what rows they want; an engine scans, runs SQL, writes 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -237,6 +237,47 @@ def join_schema(sides: Mapping[str, StructType]) -> StructType:
     return StructType(tuple(StructField(alias, schema) for alias, schema in sides.items()))
 
 
+class Division(NamedTuple):
+    """Which way rows go.
+
+    Attributes:
+        flags: Conditions over the rows that are never null, under names that the rows have not.
+        aside: Flags of which one that is true sets a row aside.
+        left_out: Flags of which one that is true leaves a row out that is not aside.
+        most_shown: How many rows `Divided.some` gives.
+    """
+
+    flags: Sequence[ComputedColumn]
+    aside: Collection[str]
+    left_out: Collection[str]
+    most_shown: int
+
+
+class DividedCounts(NamedTuple):
+    """How many rows there were, how many were set aside, how many were left out, and for how many each flag is true."""
+
+    num_rows: int
+    num_aside: int
+    num_left_out: int
+    by_flag: Mapping[str, int]
+
+
+class Divided(NamedTuple):
+    """What `Engine.divided` gives.
+
+    Attributes:
+        kept: The rows that are neither aside nor left out. May be read once.
+        counts: None until `kept` has been read to its end.
+        some: Rows for which a flag is true, as an Arrow table; not more than was asked for.
+        aside: The rows that were set aside, with the flags as boolean columns after their own.
+    """
+
+    kept: Relation
+    counts: Callable[[], DividedCounts | None]
+    some: Callable[[str], pa.Table]
+    aside: Callable[[], Relation]
+
+
 class Engine(Protocol):
     """The seam between verbs and rows.
 
@@ -320,6 +361,13 @@ class Engine(Protocol):
                 into memory.
 
         Raises StorageError: e.g. a full disk; else as pulling the rows.
+        """
+
+    def divided(self, relation: Relation, division: Division) -> AbstractContextManager[Divided]:
+        """Rows that go two ways. The relation is evaluated once, so each row goes one way, whatever it is made of. Rows
+        aside wait in memory or on disk, and are gone after the context.
+
+        Raises as pulling the rows, at the latest when `kept` is read.
         """
 
     def row_sets(self, relation: Relation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:

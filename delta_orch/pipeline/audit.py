@@ -3,6 +3,7 @@ columns that somebody declared a table to have, held against those it has."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -12,10 +13,12 @@ from delta_orch.errors import InvalidRequestError
 from delta_orch.protocol.arrow_building import python_rows
 from delta_orch.protocol.type_text import parse_declared_type
 from delta_orch.protocol.types import CHAR_VARCHAR_TYPE, StructField, StructType, not_null_places
+from delta_orch.redaction import public
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import TableSnapshot
     from delta_orch.expressions.nodes import Expression
+    from delta_orch.verbs.expect import ExpectationReport
 
 
 Look = Callable[["TableSnapshot"], object]
@@ -33,6 +36,7 @@ class AuditFinding:
         where: The rows that fail, as a predicate on the staged version; None where it is not about single rows.
         num_failed: How many rows, or keys, fail.
         rows: Some of them.
+        fails_step: Whether a step fails that did not pass.
     """
 
     name: str
@@ -41,6 +45,7 @@ class AuditFinding:
     where: str | None = None
     num_failed: int = 0
     rows: Sequence[Mapping[str, object]] = ()
+    fails_step: bool = True
 
 
 @checked_constructor
@@ -120,7 +125,7 @@ class Audit:
             from delta_orch.pipeline.conditions import has_rows
 
             is_enough = has_rows(snapshot, only, self.min_rows)
-            described = "" if is_enough else f"There are fewer than {self.min_rows} rows."
+            described = "" if is_enough else f"There are {snapshot.scan(where=only).count()} rows, not {self.min_rows}."
             return AuditFinding(self.name, is_enough, described)
         assert self.look is not None
         result: object = self.look(snapshot)
@@ -137,11 +142,7 @@ class Audit:
         from delta_orch.expressions.tree import conjunction, is_not_true
 
         failing = conjunction(only, is_not_true(resolve_predicate(predicate, snapshot.schema)))
-        count = 0
-        shown: list[dict[str, object]] = []
-        for batch in snapshot.scan(where=failing).to_reader():
-            shown += python_rows(batch.slice(0, MOST_SHOWN - len(shown)))
-            count += batch.num_rows
+        count, shown = count_and_show(snapshot, failing)
         if not count:
             return AuditFinding(self.name, True, "")
         described = f"{count:,} rows do not satisfy {predicate}, such as {shown[0]}."
@@ -153,6 +154,39 @@ class Audit:
             return AuditFinding(self.name, True, "")
         described = f"{count:,} values of {', '.join(columns)} occur more than once, such as {shown[0]}."
         return AuditFinding(self.name, False, described, None, count, shown)
+
+
+def count_and_show(snapshot: TableSnapshot, where: Expression) -> tuple[int, list[dict[str, object]]]:
+    """How many rows satisfy a predicate, and some of them, without secrets. Reads them all."""
+    count, shown = 0, list[dict[str, object]]()
+    for batch in snapshot.scan(where=where).to_reader():
+        shown += map(public, python_rows(batch.slice(0, MOST_SHOWN - len(shown))))
+        count += batch.num_rows
+    return count, shown
+
+
+def rule_findings(report: ExpectationReport) -> list[AuditFinding]:
+    """What the rules of a step found (`verbs.expect`), each under the name of its check."""
+    becomes = {"quarantine": "they are in the quarantine", "drop": "they were left out", "warn": "they were written"}
+    findings = []
+    for result in report.results:
+        described = ""
+        if result.num_broken:
+            described = (
+                f"{result.name}: {result.num_broken:,} of {report.num_rows:,} rows do not satisfy {result.rule}, "
+                f"such as {dict(result.rows[0])}; {becomes.get(result.action, 'nothing was written')}."
+            )
+        is_strict = result.action == "fail"
+        name = rule_check_name(result.name)
+        findings.append(
+            AuditFinding(name, not result.num_broken, described, None, result.num_broken, result.rows, is_strict)
+        )
+    return findings
+
+
+def rule_check_name(name: str) -> str:
+    """A rule's name in the letters that the name of a check may have."""
+    return re.sub("[^A-Za-z0-9_]+", "_", name).strip("_") or "rule"
 
 
 AuditLike = Audit | str | Look

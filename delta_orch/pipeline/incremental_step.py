@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import partial
+from functools import partial, reduce
+from operator import add
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -96,6 +97,7 @@ class IncrementalStep(Step):
                 f"{self.name} replaces the partitions that changed, which are those of one source",
                 remedy="Write by merge, or by overwrite_partitions",
             )
+        self._ensure_expectations()
         before = snapshot_or_none(self.table)
         if before is not None and before.properties.set_transaction_retention_ms is not None:
             replace(self, unit_column=None)._ensure_told_by_rows()  # A cursor that expires starts anew.
@@ -141,7 +143,14 @@ class IncrementalStep(Step):
                 return work.over
             return StepReport(self.table, version, "nothing new", reason="the sources have not changed")
         first = reports[0] if work.redone else reports[-1]
-        return replace(reports[-1], outcome=first.outcome, rows_replaced=first.rows_replaced, batches=tuple(done))
+        expected = [report.expected for report in reports if report.expected is not None]
+        return replace(
+            reports[-1],
+            outcome=first.outcome,
+            rows_replaced=first.rows_replaced,
+            batches=tuple(done),
+            expected=reduce(add, expected) if expected else None,
+        )
 
     def _continued(self, before: TableSnapshot | None, committed: int | None) -> Work:
         """The unit as the batches before have left it: the next one adds to them.

@@ -7,10 +7,14 @@ nothing; one that does a unit again replaces exactly the rows that the unit wrot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, cast
 from typing import Literal as OneOf
+
+import orjson
 
 from delta_orch.errors import (
     AuditFailedError,
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from delta_orch.pipeline.audit import Audit, AuditFinding
     from delta_orch.staged_write import StagedWrite
     from delta_orch.verbs.change_events import Changes
+    from delta_orch.verbs.expect import CheckedRows, ExpectationReport, Expectations
     from delta_orch.writing.target import WriteOptions
 
 Mode = OneOf[
@@ -87,6 +92,9 @@ class Step:
             ends with a staged write (`StepReport.commit.staged`), for others to publish.
         audits: What must hold before the commit. The rows are staged, looked at, and published or not.
         guard: Whose rows stay in the table. The write is staged and published then.
+        expect: Rules for the rows, which are checked while they are written (`verbs.expect`). The quarantine is
+            committed before the table.
+        quarantine: Where its rows go; None for `DeltaTable.quarantine`.
         owner: Who writes, for `table_owner`: a step with one replaces no rows of a table that belongs to another, and
             none that incremental steps wrote.
     """
@@ -108,6 +116,8 @@ class Step:
     options: WriteOptions = field(default_factory=dict)  # type: ignore[assignment]  # an empty one
     audits: tuple[Audit, ...] = ()
     guard: RowGuard | None = None
+    expect: Expectations | None = None
+    quarantine: DeltaTable | None = None
     owner: str | None = None
 
     def run(self, rows: Callable[[], object]) -> StepReport:
@@ -120,6 +130,8 @@ class Step:
         Raises:
             TableExistsError: Mode `error` found data.
             AuditFailedError: An audit did not pass. The table is as before; the staged write waits to be looked at.
+            ExpectationFailedError: A rule with the action `fail` is broken, or too many rows are for the quarantine.
+                Neither table has changed.
             RedoNotPossibleError: The unit was written before, and its rows cannot be told from others; or the new rows
                 are none at all.
             InvalidRequestError: `rows` gave None, the request does not fit the table, or the table belongs to another
@@ -128,6 +140,7 @@ class Step:
             DeltaError: As `DeltaTable.append` and `DeltaTable.overwrite`. The table is unchanged after every error;
                 where there was none, there is none.
         """
+        self._ensure_expectations()
         before = snapshot_or_none(self.table)
         work = self._judge(before)
         if work.over is not None:
@@ -175,6 +188,98 @@ class Step:
             if not self.options.get("stage"):
                 result = replace(publish_now(staged), measured=result.measured)
         return self._reported(result, work)
+
+    def _ensure_expectations(self) -> None:
+        """Raises InvalidRequestError: The rules keep rows out that the step must see, or cannot commit in time."""
+        if self.expect is None:
+            return
+        if self._is_snapshot and self.expect.loses_rows:
+            raise InvalidRequestError(
+                f"{self.name} has full_snapshot, and rules that keep rows out of it",
+                cause="The keys of those rows would end, as if the source had no such rows",
+                remedy="Use the actions 'fail' and 'warn', or a delete_marker instead of full_snapshot",
+            )
+        if self.options.get("stage") and self.expect.quarantines:
+            raise InvalidRequestError(
+                f"{self.name} is staged, and has rules with the action 'quarantine'",
+                cause="The quarantine is committed right before the table, which somebody else publishes",
+                remedy="Leave stage out, or use the actions 'fail', 'warn' and 'drop'",
+            )
+
+    @contextmanager
+    def _checked(self, data: object, before: TableSnapshot | None, work: Work) -> Iterator[CheckedRows | None]:
+        """The rows, evaluated once together with their rules; None without rules."""
+        if self.expect is None:
+            yield None
+            return
+        from delta_orch.engines.select import select_engine
+        from delta_orch.expressions.resolve import resolve_expression
+        from delta_orch.expressions.tree import any_of, is_not_true
+        from delta_orch.verbs.expect import checked_rows
+        from delta_orch.writing.plan import Source
+
+        engine = select_engine(data, self.engine)
+        is_new = before is None or self.schema_mode == "overwrite"
+        rows = Source(data).open(engine, None if is_new or before is None else before.schema)
+        units, left_out = work.units_written()
+        if len(units) > 1 and None in units.values() and self.expect.quarantines:
+            raise InvalidRequestError(
+                f"{self.name} has a quarantine and writes {len(units)} units, which its rows do not tell apart",
+                remedy="Run one partition at a time (BackfillPolicy.multi_run), or partition the table likewise",
+            )
+        if left_out:
+            omitted = resolve_expression(any_of(left_out), engine.schema(rows))
+            rows = engine.filter(rows, is_not_true(omitted))
+        with checked_rows(engine, rows, self.expect, units) as checked:
+            yield checked
+
+    def _quarantines(self, work: Work) -> list[DeltaTable]:
+        """Where rows go that break a rule, and where earlier attempts at the units have put some."""
+        quarantines = []
+        if self.expect is not None and self.expect.quarantines:
+            quarantines.append(self.quarantine or self.table.quarantine())
+        uris = {one.uri for one in quarantines}
+        for recorded in work.redone:
+            uri = None if recorded.step is None else recorded.step.quarantine
+            if uri is not None and uri not in uris:
+                quarantines.append(self.table.quarantine(uri))
+                uris.add(uri)
+        return quarantines
+
+    def _write_quarantines(
+        self, checked: CheckedRows | None, before: TableSnapshot | None, work: Work
+    ) -> list[Callable[[], None]]:
+        """Commit what goes to quarantines. Returns what puts rows back (`write_quarantine`)."""
+        from delta_orch.verbs.expect import write_quarantine
+
+        batch: dict[str, object] | None = None
+        if work.cursors:
+            # Whoever writes from here on writes the same rows again, if this attempt dies before it has moved them.
+            read = {} if before is None else before.txns.named(work.consumers)
+            batch = {"consumers": work.consumers, "read": read}
+        elif work.adds_to is not None:
+            batch = {"order": work.txns[0].version}
+        txns = [txn for txn in work.txns if txn.follows is not None]
+        replaced = work.taken_back
+        if replaced is not None and not txns:
+            replaced = (*replaced, *(cursor.app_id for cursor in work.cursors))
+        recorded = {} if before is None else before.txn_versions([txn.app_id for txn in txns])
+        is_own = self.expect is not None and self.expect.quarantines
+        return [
+            write_quarantine(
+                quarantine.log,
+                partial(snapshot_or_none, quarantine),
+                checked if is_own and number == 0 else None,
+                txns,
+                run=None if self.attempt is None else self.attempt.run_id,
+                batch=None if batch is None else orjson.dumps(batch, option=orjson.OPT_SORT_KEYS).decode(),
+                adds=work.adds_to is not None,
+                replaced=replaced or (),
+                undone=[name for name, order in recorded.items() if order is not None and order < 0],
+                user_metadata=self.options.get("user_metadata"),
+            )
+            for number, quarantine in enumerate(self._quarantines(work))
+        ]
 
     def _replaced_partitions(self, before: TableSnapshot | None) -> tuple[str, ...]:
         """The columns of the partitions that `overwrite_partitions` replaces. Raises InvalidRequestError: None."""
@@ -378,7 +483,8 @@ class Step:
         """What the commit says, and what a table is to be that it creates."""
         options: WriteOptions = {**self.options, "txn": (*self.fences, *work.cursors, *work.txns)}
         if self.attempt is not None or work.inputs:
-            record = StepRecord(self.mode, self.unit_column, work.adds_to, work.inputs)
+            own = self._quarantines(replace(work, redone=()))
+            record = StepRecord(self.mode, self.unit_column, work.adds_to, work.inputs, own[0].uri if own else None)
             options["commit_info"] = {**(self.options.get("commit_info") or {}), "step": record.as_json()}
         if before is None and self.owner is not None and (self._replaces or self.owner == OPS):
             options["properties"] = {**(options.get("properties") or {}), OWNER: self.owner}
@@ -400,13 +506,25 @@ class Step:
         schema = None if before is None or self.schema_mode == "overwrite" else before.schema
         data = fit_frame(data, schema, merges=self.schema_mode == "merge", hands_on=self.owner == OPS)
         findings: tuple[AuditFinding, ...] = ()
+        expected: ExpectationReport | None = None
         try:
             guards = self._guards_of(before, work)
-            result = self._write(data, before, work, is_looked_at=bool(guards))
-            if result.staged is not None:
-                result, findings = self._publish(result, self.table.staged(result.staged), work, guards)
+            with self._checked(data, before, work) as checked:
+                result = self._write(data, before, work, checked, is_looked_at=bool(guards))
+                expected = None if checked is None else checked.ended()
+
+                def quarantine() -> list[Callable[[], None]]:
+                    return self._write_quarantines(checked, before, work)
+
+                if result.staged is not None:
+                    staged = self.table.staged(result.staged)
+                    result, findings = self._publish(result, staged, work, guards, expected, quarantine)
+                elif not result.skipped_txns:
+                    quarantine()
         except ConflictError:
-            if before is not None or not may_follow(table, data):
+            # Without a unit, rows would go to the quarantine a second time.
+            is_once = self.expect is not None and self.attempt is None
+            if before is not None or is_once or not may_follow(table, data):
                 raise
             # Another writer has created the table meanwhile.
             again = self._judge(snapshot_or_none(table))
@@ -416,7 +534,7 @@ class Step:
         report = self._reported(result, work)
         if self.owner is not None and self._replaces and before is not None and report.version is not None:
             claim(table, before, self.owner, self.options.get("properties") or {})
-        return replace(report, findings=findings)
+        return replace(report, findings=findings, expected=expected)
 
     def _reported(self, result: CommitResult, work: Work) -> StepReport:
         """What a write came to."""
@@ -435,8 +553,19 @@ class Step:
         outcome: Outcome = "replaced" if work.redone or removed else "written"
         return StepReport(self.table, result.version, outcome, removed, left_out=left_out, commit=result)
 
-    def _write(self, data: object, before: TableSnapshot | None, work: Work, *, is_looked_at: bool) -> CommitResult:
+    def _write(
+        self,
+        data: object,
+        before: TableSnapshot | None,
+        work: Work,
+        checked: CheckedRows | None,
+        *,
+        is_looked_at: bool,
+    ) -> CommitResult:
         options, log = self._options(before, work), self.table.log
+        is_looked_at = is_looked_at or bool(self._quarantines(work))
+        if checked is not None:
+            data, options["operation_metrics"] = checked.kept, checked.metrics
         may_empty = bool(work.redone) and self.mode in (*ADDING, "overwrite_partitions")
         if self.audits or self._is_snapshot or work.unique_keys or is_looked_at or may_empty:
             options["stage"] = True
@@ -510,10 +639,17 @@ class Step:
         return has_column
 
     def _publish(
-        self, result: CommitResult, staged: StagedWrite, work: Work, guards: Collection[RowGuard]
+        self,
+        result: CommitResult,
+        staged: StagedWrite,
+        work: Work,
+        guards: Collection[RowGuard],
+        expected: ExpectationReport | None,
+        quarantine: Callable[[], list[Callable[[], None]]],
     ) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
-        """Look at what was staged, and publish it."""
-        if work.redone and not work.inputs and self.mode in (*ADDING, "overwrite_partitions"):
+        """Look at what was staged, commit the quarantine, and publish it."""
+        is_adding = self.mode in (*ADDING, "overwrite_partitions")
+        if work.redone and not work.inputs and is_adding and not (expected and expected.num_quarantined):
             self._ensure_rows(result, work)
         ensure_rows_stay(self.table, staged, self.where, guards)
         findings = self._audit(staged) if self.audits else ()
@@ -526,7 +662,11 @@ class Step:
         is_of_table = self._is_snapshot or any(
             a.unique or a.look or (a.min_rows is not None and self._only is None) for a in self.audits
         )
-        return replace(publish_now(staged, if_unchanged=is_of_table), measured=result.measured), findings
+        put_back = quarantine()
+        published = replace(publish_now(staged, if_unchanged=is_of_table), measured=result.measured)
+        for put in put_back if published.skipped else ():
+            put()
+        return published, findings
 
     def _ensure_rows(self, result: CommitResult, work: Work) -> None:
         """A redo without rows would only take rows away."""
@@ -630,3 +770,13 @@ class Work:
     taken_back: tuple[str, ...] | None = None
     unique_keys: tuple[str, ...] = ()
     look_at_partitions: Callable[..., None] | None = None
+
+    def units_written(self) -> tuple[dict[str, Expression | None], list[Expression]]:
+        """The units that the commit writes, each with its rows (None: all), and the rows of those that it leaves as
+        they are."""
+        written = [txn for txn in self.txns if txn.follows is not None]
+        several = len(self.txns) > 1
+        left_out = [txn.scope for txn in self.txns if txn.follows is None and txn.scope is not None]
+        if not written and self.cursors:
+            return {self.cursors[0].app_id: None}, left_out
+        return {txn.app_id: txn.scope if several else None for txn in written}, left_out

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.pipeline.audit import AuditFinding
     from delta_orch.pipeline.incremental import ChangeBatch
+    from delta_orch.verbs.expect import ExpectationReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +34,8 @@ class StepReport:
         recovered: The commit that stands for the one that this attempt would have made.
         batches: The batches of changes that an incremental step processed, in order.
         findings: What the audits found before the commit.
+        expected: What the rules of the step found (`Step.expect`); None without rules, and of a step that computed
+            nothing.
     """
 
     table: DeltaTable
@@ -46,6 +49,7 @@ class StepReport:
     recovered: RecordedUnit | None = None
     batches: tuple[ChangeBatch, ...] = ()
     findings: tuple[AuditFinding, ...] = ()
+    expected: ExpectationReport | None = None
 
     @property
     def has_written(self) -> bool:

@@ -27,12 +27,14 @@ class StepRecord:
             there was none.
         inputs: The tables that were read: `table` (its URI), `table_id`, `consumer`, `starting_version` (None for a
             snapshot) and `ending_version`.
+        quarantine: Where the rows went that broke a rule (`verbs.expect`); None for a step without such rules.
     """
 
     write: str
     unit_column: str | None = None
     adds_to: int | None = None
     inputs: tuple[Mapping[str, object], ...] = ()
+    quarantine: str | None = None
 
     def as_json(self) -> dict[str, object]:
         """For `commitInfo.step`."""
@@ -43,6 +45,8 @@ class StepRecord:
             record["addsTo"] = self.adds_to
         if self.inputs:
             record["inputs"] = [dict(one) for one in self.inputs]
+        if self.quarantine is not None:
+            record["quarantine"] = self.quarantine
         return record
 
     @classmethod
@@ -52,11 +56,13 @@ class StepRecord:
         if not isinstance(record, Mapping) or not isinstance(write := record.get("write"), str):
             return None
         column, adds_to, inputs = record.get("unitColumn"), record.get("addsTo"), record.get("inputs")
+        quarantine = record.get("quarantine")
         return cls(
             write,
             column if isinstance(column, str) else None,
             adds_to if isinstance(adds_to, int) else None,
             tuple(one for one in inputs if isinstance(one, Mapping)) if isinstance(inputs, list) else (),
+            quarantine if isinstance(quarantine, str) else None,
         )
 
 

@@ -254,6 +254,9 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
         parameters.setdefault("partitionBy", orjson.dumps(target.partition_columns).decode())
     txns = resolve_txns(options.get("txn"), target.schema, target.partition_columns)
     options["txn"] = txns
+    late_metrics = options.get("operation_metrics")
+    if callable(late_metrics):
+        options["operation_metrics"] = None
     begin = Transaction
     if options.pop("stage", False):
         from delta_orch.log.write.held_commit import HeldTransaction as begin
@@ -269,7 +272,8 @@ def _run_once(log: TableLog, snapshot: Snapshot | None, plan: WritePlan) -> Comm
     if isinstance(read := options.get("read_version"), EveryRow) or (plan.is_blind and read is not None):
         transaction.read_whole_table()
     metrics = plan.change(write)
-    transaction.set_operation_metrics(metrics or {})
+    measured_by_caller = late_metrics() if callable(late_metrics) else {}
+    transaction.set_operation_metrics({**measured_by_caller, **(metrics or {})})
     ended = transaction.skip() if metrics is None or not transaction.has_changes else transaction.commit()
     return replace(ended, measured=write.measured)
 

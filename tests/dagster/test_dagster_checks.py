@@ -235,7 +235,8 @@ def test_checks_look_at_partitions_one_by_one(tmp_path: Path) -> None:
     }
     second = run(partition_key="2013-01-02")
     assert second["row_count"] == (False, "There are 1 rows.")
-    assert second["null_rate"] == (False, "Too many nulls: id: 50.00%")
+    shown = "1 of 2 rows, such as {'day': '2013-01-02', 'id': None}"
+    assert second["null_rate"] == (False, f"Too many nulls: id: 50.00% ({shown})")
     assert second["unique"] == (True, "Every key occurs once.")
     span = {"dagster/asset_partition_range_start": "2013-01-01", "dagster/asset_partition_range_end": "2013-01-02"}
     both = run(tags=span)

@@ -40,6 +40,7 @@ NO_COMMAND = {
     "domain_metadata": "`delta-orch snapshot` shows it",
     "exists": "`delta-orch snapshot` says so",
     "last_txn": "`delta-orch txns` lists all of them",
+    "quarantine": "it is a table, and the command line has every method for it",
     "remove_domain_metadata": "programs keep their own metadata there",
     "set_domain_metadata": "programs keep their own metadata there",
     "staged": "a program that stages also publishes",

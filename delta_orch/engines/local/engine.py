@@ -22,7 +22,17 @@ from delta_orch.protocol.types import StructType
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, Relation, WindowColumn, WriteSpec
+    from delta_orch.engines.base import (
+        ComputedColumn,
+        Divided,
+        Division,
+        JoinKind,
+        JoinSide,
+        Measure,
+        Relation,
+        WindowColumn,
+        WriteSpec,
+    )
     from delta_orch.engines.footer_statistics import ColumnPath
     from delta_orch.engines.local.file_writer import WrittenFile
     from delta_orch.engines.row_sets import RowKey, RowSet
@@ -154,6 +164,11 @@ class LocalEngine:
         from delta_orch.engines.local.spool import spooled
 
         return spooled(LocalRelation.of(relation), repeats=repeats)
+
+    def divided(self, relation: Relation, division: Division) -> AbstractContextManager[Divided]:
+        from delta_orch.engines.local.divided import divided
+
+        return divided(LocalRelation.of(relation), division)
 
     def row_sets(self, relation: Relation, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
         from delta_orch.engines.base import as_they_are

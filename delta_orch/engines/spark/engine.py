@@ -10,12 +10,23 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from delta_orch.engines.base import ComputedColumn, JoinKind, JoinSide, Measure, WindowColumn, WriteSpec, join_schema
+from delta_orch.engines.base import (
+    ComputedColumn,
+    Divided,
+    Division,
+    JoinKind,
+    JoinSide,
+    Measure,
+    WindowColumn,
+    WriteSpec,
+    join_schema,
+)
 from delta_orch.engines.conform import conform_batch
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.row_sets import RowKey, RowSet
 from delta_orch.engines.scan_plan import ScanPlan, ensure_distinct
 from delta_orch.engines.spark.classic import BridgeUnavailable, ClassicHost, bridge_of
+from delta_orch.engines.spark.divided import divided
 from delta_orch.engines.spark.errors import spark_errors
 from delta_orch.engines.spark.frames import (
     is_connect,
@@ -214,6 +225,10 @@ class SparkEngine:
     def evaluated(self, relation: DataFrame, *, repeats: bool = False) -> AbstractContextManager[DataFrame]:
         """The rows, evaluated once and kept by the executors; see `Engine.evaluated`."""
         return evaluated(self.host, relation)
+
+    def divided(self, relation: DataFrame, division: Division) -> AbstractContextManager[Divided]:
+        """Rows that go two ways, evaluated once; see `Engine.divided`."""
+        return divided(self, relation, division)
 
     def row_sets(self, relation: DataFrame, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
         """Which rows of which files; see `Engine.row_sets`."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from numbers import Integral
 from typing import TYPE_CHECKING, TypedDict
@@ -49,7 +49,8 @@ class CommitOptions(TypedDict, total=False):
             whatever others have changed since in the rows it concerns is a conflict, blind appends included: the level
             is `Serializable` unless one is given. An append concerns every row. The conflict is not retryable: the same
             call cannot succeed any more.
-        operation_metrics: Further `commitInfo.operationMetrics`, beside those of the operation.
+        operation_metrics: Further `commitInfo.operationMetrics`, beside those of the operation. A write of rows also
+            takes a function that gives them once the rows are written.
         dry_run: Check and prepare everything, commit nothing and leave no file. `CommitResult.preview` has the actions.
         stage: Write everything but the commit. `CommitResult.staged` is the reference with which any process can look
             at the result, publish or discard it (`DeltaTable.staged`). For writes of rows.
@@ -60,7 +61,7 @@ class CommitOptions(TypedDict, total=False):
     commit_info: Mapping[str, object] | None
     isolation_level: str | None
     read_version: int | None
-    operation_metrics: Mapping[str, int | str] | None
+    operation_metrics: Mapping[str, int | str] | Callable[[], Mapping[str, int | str]] | None
     dry_run: bool
     stage: bool
 

@@ -1,0 +1,529 @@
+"""Expectations: rules for rows on their way into a table, and what becomes of the rows that break one.
+
+The engine evaluates the source and the rules once, while the rows are written (`Engine.divided`). Each row goes to the
+table, to its quarantine or nowhere, also where the source gives other rows each time.
+
+A quarantine is an ordinary table with `QUARANTINE_SCHEMA`. It is committed first, then the table: `write_quarantine`
+puts the rows of a unit in the place of those that an earlier attempt left there, whether or not that one has committed
+to the table, too.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import uuid
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import TYPE_CHECKING, Any
+from typing import Literal as OneOf
+
+import orjson
+import pyarrow as pa
+
+import delta_orch.arrow_compute as pc
+from delta_orch.arguments import checked_constructor
+from delta_orch.engines.base import ComputedColumn, Division, as_they_are
+from delta_orch.errors import (
+    ConcurrentTransactionError,
+    ConflictError,
+    ConstraintViolationError,
+    ExpectationFailedError,
+    InvalidRequestError,
+)
+from delta_orch.expressions.column_names import free_name
+from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
+from delta_orch.expressions.parse import parse_expression
+from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.expressions.tree import any_of, is_not_true
+from delta_orch.log.files.txn import TxnId
+from delta_orch.protocol.arrow_building import python_rows
+from delta_orch.protocol.types import STRING
+from delta_orch.redaction import public
+from delta_orch.verbs.unit_records import LogWalk, StepRecord
+from delta_orch.writing.plan import UnitColumn
+
+if TYPE_CHECKING:
+    from delta_orch.engines.base import Divided, Engine, Relation
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.writing.target import WriteOptions
+
+Action = OneOf["quarantine", "fail", "warn", "drop"]
+ACTIONS: tuple[Action, ...] = ("quarantine", "fail", "warn", "drop")
+MOST_SHOWN = 20
+"""Rows that a result shows of each rule."""
+SUFFIX = "_quarantine"
+BROKEN_ROWS = "numBrokenRows."
+"""What the metric of a rule begins with; its name follows."""
+_ATTEMPTS = 5
+
+QUARANTINE_SCHEMA = pa.schema(
+    [
+        ("id", pa.string()),
+        ("rules", pa.list_(pa.string())),
+        ("row", pa.string()),
+        ("source_file", pa.string()),
+        ("unit", pa.string()),
+        ("run", pa.string()),
+        ("batch", pa.string()),
+        ("requeue", pa.string()),
+        ("quarantined_at", pa.timestamp("us", "UTC")),
+    ]
+)
+"""The columns of a quarantine, whatever the columns of the table are.
+
+`id`: of the row, unique. `rules`: the names of all rules that the row breaks. `row`: the row as JSON, see `row_texts`.
+`source_file`: the row's column of this name, or its field `path`. `unit`, `run`: who wrote it. `batch`: which part of
+the unit's work it belongs to, where the unit is written in several commits. `requeue`: the requeue that is about to
+move the row.
+"""
+
+
+@checked_constructor
+@dataclass(frozen=True, slots=True)
+class Expect:
+    """A rule for each row, and what becomes of a row that breaks it. A rule that gives null counts as broken.
+
+    Attributes:
+        rule: A predicate in Spark SQL over the columns of the rows.
+        action: `quarantine` puts the row into the quarantine instead of the table. `drop` leaves it out. `warn` writes
+            it. `fail` fails the step, and neither table changes. All four count the row and show some.
+
+    Raises:
+        InvalidRequestError: There is no such action.
+        InvalidExpressionError: `rule` is not a predicate.
+    """
+
+    rule: str
+    action: Action = "quarantine"
+
+    def __post_init__(self) -> None:
+        if self.action not in ACTIONS:
+            raise InvalidRequestError(
+                f"A broken rule cannot {self.action!r:.60}", remedy=f"Use one of {', '.join(ACTIONS)}"
+            )
+        parse_expression(self.rule)
+
+
+@dataclass(frozen=True, slots=True)
+class Expectations:
+    """The rules of a write.
+
+    Attributes:
+        rules: By their names, which the quarantine keeps.
+        max_quarantined: How many rows may go to the quarantine: a number of rows (int), or a share of all (float).
+    """
+
+    rules: Mapping[str, Expect]
+    max_quarantined: int | float | None = None
+
+    @classmethod
+    def of(cls, expect: object, max_quarantined: object = None) -> Expectations | None:
+        """Rules as a user writes them: each an `Expect`, or its arguments by name. None where there are none.
+
+        Raises:
+            InvalidRequestError: They are something else; `max_quarantined` is no number of rows and no share, or no
+                rule puts rows into a quarantine.
+            InvalidExpressionError: A rule is not a predicate.
+        """
+        if not isinstance(expect, Mapping | None) or not all(isinstance(name, str) and name for name in expect or ()):
+            raise InvalidRequestError(
+                f"expect={expect!r:.100} does not name its rules",
+                remedy='Write expect={"amount is positive": Expect("amount > 0")}',
+            )
+        rules = {name: _as_expect(name, rule) for name, rule in (expect or {}).items()}
+        made = cls(rules, max_quarantined) if rules else None  # type: ignore[arg-type]  # It is checked below.
+        if max_quarantined is None:
+            return made
+        is_share = isinstance(max_quarantined, float) and 0 <= max_quarantined <= 1
+        is_count = isinstance(max_quarantined, int) and not isinstance(max_quarantined, bool) and max_quarantined >= 0
+        if not (is_share or is_count):
+            raise InvalidRequestError(
+                f"max_quarantined={max_quarantined!r:.60} is neither a number of rows nor a share",
+                remedy="Pass an int of at least 0 for rows, or a float from 0.0 to 1.0 for a share of all rows",
+            )
+        if made is None or not made.quarantines:
+            raise InvalidRequestError(
+                "max_quarantined is given, and no rule puts rows into a quarantine",
+                remedy='Pass expect={"amount is positive": Expect("amount > 0", "quarantine")}, or leave it out',
+            )
+        return made
+
+    @property
+    def quarantines(self) -> bool:
+        """Whether a rule puts rows into a quarantine."""
+        return any(rule.action == "quarantine" for rule in self.rules.values())
+
+    @property
+    def loses_rows(self) -> bool:
+        """Whether a rule may keep rows out of the table."""
+        return any(rule.action in ("quarantine", "drop") for rule in self.rules.values())
+
+
+def _as_expect(name: str, rule: object) -> Expect:
+    if isinstance(rule, Expect):
+        return rule
+    if isinstance(rule, Mapping) and "rule" in rule and set(rule) <= {"rule", "action"}:
+        return Expect(**rule)
+    raise InvalidRequestError(
+        f"The rule {name!r} is {rule!r:.100}",
+        remedy='Write Expect("amount > 0", "quarantine"), or {"rule": "amount > 0", "action": "quarantine"}',
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class RuleResult:
+    """What a write found of one rule.
+
+    Attributes:
+        name, rule, action: As it was given.
+        num_broken: How many rows break it.
+        rows: At most 20 of them.
+    """
+
+    name: str
+    rule: str
+    action: Action
+    num_broken: int
+    rows: Sequence[Mapping[str, object]] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectationReport:
+    """What a write found of its rules.
+
+    Attributes:
+        num_rows: Rows of the source.
+        num_quarantined, num_dropped: Those that did not go to the table. A row that breaks rules of both actions is
+            quarantined.
+        results: Of each rule.
+    """
+
+    num_rows: int = 0
+    num_quarantined: int = 0
+    num_dropped: int = 0
+    results: tuple[RuleResult, ...] = ()
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Name of a rule → how many rows break it."""
+        return {result.name: result.num_broken for result in self.results}
+
+    def __add__(self, other: ExpectationReport) -> ExpectationReport:
+        """Of two batches of one step."""
+        if not (self.results and other.results):
+            return other if other.results else self
+        results = tuple(
+            RuleResult(a.name, a.rule, a.action, a.num_broken + b.num_broken, (*a.rows, *b.rows)[:MOST_SHOWN])
+            for a, b in zip(self.results, other.results, strict=True)
+        )
+        return ExpectationReport(
+            self.num_rows + other.num_rows,
+            self.num_quarantined + other.num_quarantined,
+            self.num_dropped + other.num_dropped,
+            results,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRows:
+    """Rows that are evaluated once, together with their rules.
+
+    Attributes:
+        kept: Those that go to the table, a relation of the engine that may be read once.
+    """
+
+    kept: Relation
+    _expectations: Expectations
+    _engine: Engine
+    _divided: Divided
+    _flags: Mapping[str, str]
+    _columns: tuple[str, ...]
+    _unit: ComputedColumn
+
+    def ended(self) -> ExpectationReport | None:
+        """What was found; None where the rows were not read to their end.
+
+        Raises:
+            ExpectationFailedError: A row breaks a rule with the action `fail`, or more rows than `max_quarantined`
+                allows go to the quarantine.
+        """
+        counts = self._divided.counts()
+        if counts is None:
+            return None
+        results = []
+        for name, flag in self._flags.items():
+            rule, count = self._expectations.rules[name], counts.by_flag[flag]
+            shown = [public(row) for row in python_rows(self._divided.some(flag))] if count else []
+            results.append(RuleResult(name, rule.rule, rule.action, count, shown))
+        report = ExpectationReport(counts.num_rows, counts.num_aside, counts.num_left_out, tuple(results))
+        ensure_expected(self._expectations, report)
+        return report
+
+    def metrics(self) -> dict[str, int]:
+        """For `commitInfo.operationMetrics`: how many rows did not go to the table, and how many break each rule.
+        Raises as `ended`."""
+        report = self.ended()
+        if report is None:
+            return {}
+        broken = {f"{BROKEN_ROWS}{name}": count for name, count in report.counts.items()}
+        return {"numQuarantinedRows": report.num_quarantined, "numDroppedRows": report.num_dropped, **broken}
+
+    def quarantined(self, run: str | None, batch: str | None) -> pa.RecordBatchReader:
+        """The rows of the quarantine (`QUARANTINE_SCHEMA`), anew with each call.
+
+        Raises ConstraintViolationError: A row belongs to none of several units.
+        """
+        now = datetime.now().astimezone()
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            columns = [*as_they_are([*self._columns, *self._flags.values()]), self._unit]
+            for rows in self._engine.to_reader(self._engine.project(self._divided.aside(), columns)):
+                yield self._as_quarantined(rows, run, batch, now)
+
+        return pa.RecordBatchReader.from_batches(QUARANTINE_SCHEMA, batches())
+
+    def _as_quarantined(
+        self, rows: pa.RecordBatch, run: str | None, batch: str | None, now: datetime
+    ) -> pa.RecordBatch:
+        # Python sees the rows of the quarantine alone.
+        count = rows.num_rows
+        units = rows.column(self._unit.name)
+        if units.null_count and not isinstance(self._unit.value, Literal):
+            row = python_rows(pc.filter(rows.select(self._columns), pc.is_null(units)).slice(0, 1))[0]
+            raise ConstraintViolationError(
+                f"A row for the quarantine lies in none of the partitions of this write: {row}",
+                cause="The write has several units, and a redo could not find the row",
+                remedy="Run one partition at a time (BackfillPolicy.multi_run), or correct the row's partition",
+                constraint="unit",
+            )
+        flags = {name: rows.column(flag).to_pylist() for name, flag in self._flags.items()}
+        files = pa.nulls(count, pa.string())
+        if "source_file" in self._columns:
+            files = pa.array(map(_path_of, rows.column("source_file").to_pylist()), pa.string())
+        numbered = uuid.uuid4().hex
+        columns = {
+            "id": [f"{numbered}-{row}" for row in range(count)],
+            "rules": [[name for name in flags if flags[name][row]] for row in range(count)],
+            "row": row_texts(rows.select(self._columns)),
+            "source_file": files,
+            "unit": units,
+            "run": [run] * count,
+            "batch": [batch] * count,
+            "requeue": [None] * count,
+            "quarantined_at": [now] * count,
+        }
+        return pa.RecordBatch.from_pydict(columns, QUARANTINE_SCHEMA)
+
+
+def row_texts(rows: pa.RecordBatch) -> list[str]:
+    """Each row as a JSON object that keeps every value: decimals, dates, times (ISO 8601), NaN and infinity are texts,
+    bytes are base64, a map is a list of pairs. Nulls are there."""
+    found = python_rows(rows)
+    if any(map(_may_hold_infinite, rows.columns)):
+        found = [_finite(row) for row in found]
+    return [orjson.dumps(row, default=_text).decode() for row in found]
+
+
+def _may_hold_infinite(column: pa.Array) -> bool:
+    """JSON has no number for NaN and infinity."""
+    if pa.types.is_floating(column.type):
+        return pc.all(pc.is_finite(column)).as_py() is False
+    return pa.types.is_nested(column.type) and any(word in str(column.type) for word in ("float", "double"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        return {name: _finite(item) for name, item in value.items()}
+    return [_finite(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _text(value: object) -> str:
+    return base64.b64encode(value).decode() if isinstance(value, bytes) else str(value)
+
+
+def _path_of(value: object) -> str | None:
+    path = value.get("path") if isinstance(value, Mapping) else value
+    return path if isinstance(path, str) else None
+
+
+@contextmanager
+def checked_rows(
+    engine: Engine, rows: Relation, expectations: Expectations, units: Mapping[str, Expression | None]
+) -> Iterator[CheckedRows]:
+    """Evaluate rows and their rules, once, and keep them inside the context.
+
+    Args:
+        units: Unit → the rows that belong to it, which no two units share; None for all rows. Empty without units.
+
+    Raises:
+        ColumnNotFoundError, InvalidExpressionError: A rule does not fit the rows. The source was not read.
+        DeltaError: As reading the rows.
+    """
+    schema = engine.schema(rows)
+    names = schema.names
+    flags: dict[str, str] = {}
+    for rule in expectations.rules:
+        # An error about the expression names the column.
+        flags[rule] = free_name(rule, [*names, *flags.values()])
+    unit = UnitColumn(free_name("_delta_orch_unit", [*names, *flags.values()]), units)
+    computed = [
+        ComputedColumn(flag, is_not_true(resolve_predicate(expectations.rules[rule].rule, schema)))
+        for rule, flag in flags.items()
+    ]
+    aside, left_out = (
+        [flag for rule, flag in flags.items() if expectations.rules[rule].action == action]
+        for action in ("quarantine", "drop")
+    )
+    with engine.divided(rows, Division(computed, aside, left_out, MOST_SHOWN)) as divided:
+        value = unit.value(schema) if units else Literal(None, STRING)
+        unit_column = ComputedColumn(unit.name, value)
+        yield CheckedRows(divided.kept, expectations, engine, divided, flags, tuple(names), unit_column)
+
+
+def ensure_expected(expectations: Expectations, report: ExpectationReport) -> None:
+    """Raises ExpectationFailedError: A rule that must hold is broken, or too many rows are for the quarantine."""
+    failed = [result for result in report.results if result.action == "fail" and result.num_broken]
+    most = expectations.max_quarantined
+    allowed = most * report.num_rows if isinstance(most, float) else most
+    if failed:
+        names = ", ".join(f"{result.name!r} ({result.num_broken:,} rows)" for result in failed)
+        problem = f"Rows of the step break {names}, of {report.num_rows:,} rows"
+        remedy = "Neither table has changed. Correct the rows, or give the rule the action 'quarantine'"
+    elif allowed is not None and report.num_quarantined > allowed:
+        failed = [result for result in report.results if result.action == "quarantine" and result.num_broken]
+        limit = f"{most:.1%}" if isinstance(most, float) else f"{most:,} rows"
+        problem = f"{report.num_quarantined:,} of {report.num_rows:,} rows are for the quarantine, and {limit} may be"
+        remedy = "Neither table has changed. Correct the source, or raise max_quarantined"
+    else:
+        return
+    first = failed[0]
+    raise ExpectationFailedError(
+        problem,
+        cause=f"{first.rule} is false or null for {first.num_broken:,} rows, such as {first.rows[0]}",
+        remedy=remedy,
+        report=report,
+    )
+
+
+def write_quarantine(
+    log: TableLog,
+    before: Callable[[], Snapshot | None],
+    checked: CheckedRows | None,
+    txns: Sequence[TxnId],
+    *,
+    run: str | None = None,
+    batch: str | None = None,
+    adds: bool = False,
+    replaced: Sequence[str] = (),
+    undone: Sequence[str] = (),
+    user_metadata: str | None = None,
+) -> Callable[[], None]:
+    """Commit the rows of the quarantine, in the place of those that earlier attempts at the same work left there. The
+    commit records the units, so a late attempt changes nothing. It is made without rows, too: a redo empties.
+
+    Args:
+        before: Gives the newest version of the quarantine, None where there is none.
+        checked: None for no rows: only those of earlier attempts leave.
+        txns: The units, as the table is about to record them. Without any, rows are added where there are some.
+        run: The orchestrator's id of the run.
+        batch: What tells this part of the unit's work from others, also after a crash. Rows of the same part are
+            replaced.
+        adds: Leave other rows of the units, those of earlier batches.
+        replaced: Further units whose rows leave.
+        undone: Units that the table has taken back, whatever the quarantine says of them.
+
+    Returns: What puts the rows back that left, unless a later attempt has put others there. To be called where the
+        table turns out to hold the rows of another process, which made the same attempt at the same time.
+
+    Raises:
+        ConcurrentTransactionError: A later attempt at a unit has committed here. Nothing was committed.
+        ConstraintViolationError: A row belongs to none of the units. Nothing was committed.
+        DeltaError: As `DeltaTable.overwrite`.
+    """
+    from delta_orch.verbs.append import append
+    from delta_orch.verbs.overwrite import overwrite
+    from delta_orch.verbs.units import undo, unit_predicate
+
+    report = None if checked is None else checked.ended()
+    if checked is not None and (report is None or (not (txns or batch) and not report.num_quarantined)):
+        return _nothing
+    places: list[Expression] = []
+    names = [txn.app_id for txn in txns]
+    if (names or replaced) and not adds:
+        places.append(unit_predicate("unit", [*names, *replaced]))
+    if batch is not None:
+        places.append(Comparison("=", Column(("batch",)), Literal(batch, STRING)))
+    for attempt in range(1, _ATTEMPTS + 1):
+        snapshot = before()
+        if checked is None and (snapshot is None or not places):
+            return _nothing
+        for name in undone:
+            order = None if snapshot is None else snapshot.txn_version(name)
+            if snapshot is not None and order is not None and order >= 0:
+                undo(log, snapshot, unit=name, run=None, options={})
+                snapshot = before()
+        options: WriteOptions = {
+            "txn": tuple(_following(txn, snapshot) for txn in txns),
+            "commit_info": {"step": StepRecord("append", "unit").as_json()} if txns else None,
+            "user_metadata": user_metadata,
+        }
+        rows = QUARANTINE_SCHEMA.empty_table() if checked is None else checked.quarantined(run, batch)
+        try:
+            if snapshot is None or not places:
+                append(log, snapshot, rows, None, "local", options)
+                return _nothing
+            where = any_of(places)
+            made = overwrite(log, snapshot, rows, where, "static", None, "local", options)
+            return partial(_put_back, log, before, snapshot, made.version, where, names)
+        except ConflictError as e:
+            # Other units write here at the same time, or have just made the table.
+            if attempt == _ATTEMPTS or isinstance(e, ConcurrentTransactionError):
+                raise
+    raise AssertionError("unreachable")
+
+
+def _nothing() -> None:
+    """There is nothing to put back."""
+
+
+def _put_back(
+    log: TableLog,
+    newest: Callable[[], Snapshot | None],
+    was: Snapshot,
+    version: int | None,
+    where: Expression,
+    units: Sequence[str],
+) -> None:
+    from delta_orch.scan.scan import Scan
+    from delta_orch.verbs.overwrite import overwrite
+
+    now = newest()
+    assert now is not None
+    commits = [LogWalk(log, now.version).find(unit) for unit in units]
+    if {None if commit is None else commit.version for commit in commits} - {version} or (
+        not units and now.version != version
+    ):
+        return
+    overwrite(
+        log, now, Scan(was, None, where).to_arrow(), where, "static", None, "local", {"read_version": now.version}
+    )
+
+
+def _following(txn: TxnId, snapshot: Snapshot | None) -> TxnId:
+    recorded = None if snapshot is None else snapshot.txn_version(txn.app_id)
+    if recorded is not None and recorded > txn.version:
+        raise ConcurrentTransactionError(
+            f"A later attempt at {txn.app_id} has written to the quarantine",
+            cause=f"It has the order {recorded}, and this one {txn.version}",
+            remedy="Run the step again: it will start from what is recorded now",
+            app_ids=[txn.app_id],
+        )
+    # The same order may be recorded again: an attempt that crashed before it committed to the table.
+    return TxnId(txn.app_id, txn.version, follows=-1 if recorded is None else recorded, ordered=True, is_unit=True)
