@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import pytest
 
 
-def family(names: str | Sequence[str], cases: Sequence[Any], *, every: int, **options: Any) -> pytest.MarkDecorator:
+def family(names: str | Sequence[str], cases: Collection[Any], *, every: int, **options: Any) -> pytest.MarkDecorator:
     """`pytest.mark.parametrize`, for cases that differ little: every `every`-th case from the first on is as it is, and
     the others are marked `long`.
 

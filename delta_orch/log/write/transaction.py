@@ -107,13 +107,20 @@ class Transaction(Staging):
                 cause="It writes no rows, or takes several commits",
                 remedy="Stage an append, overwrite, delete, update, merge or upsert",
             )
+        metrics = options.get("operation_metrics") or {}
+        if callable(metrics):
+            raise InvalidRequestError(
+                f"The operation {operation} takes no function as operation_metrics",
+                cause="It writes no rows to be counted",
+                remedy="Pass the metrics",
+            )
         log.store.ensure_can_commit()
         provenance = Provenance(
             operation,
             operation_parameters or {},
             options.get("user_metadata"),
             options.get("commit_info") or {},
-            options.get("operation_metrics") or {},
+            metrics,
         )
         super().__init__(snapshot, provenance, txns)
         self.log = log
