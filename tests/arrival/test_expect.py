@@ -40,6 +40,7 @@ from delta_orch.pipeline.unit import Attempt, Unit
 from delta_orch.storage.open import open_store
 from delta_orch.testing import Moment, StoreCall, open_table
 from delta_orch.testing.failing_store import Rule
+from delta_orch.verbs.change_events import Changes
 from delta_orch.verbs.expect import Expectations
 from tests.harness.fault_store import FaultStore
 
@@ -135,13 +136,13 @@ def test_a_quarantine_takes_rows_of_any_schema(tmp_path: Path) -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions", "merge", "scd2", "error", "ignore"])
+@pytest.mark.parametrize("mode", ["append", "overwrite", "overwrite_partitions", "merge", "cdc", "error", "ignore"])
 @pytest.mark.parametrize("is_stream", [False, True])
 def test_every_mode(tmp_path: Path, mode: Any, is_stream: bool) -> None:
     table = DeltaTable(tmp_path / "t")
     data = rows(1, -1, 2).append_column("day", pa.array(["a", "a", "b"]))
-    keys: dict[str, Any] = {"merge_keys": ("id",)} if mode in ("merge", "scd2") else {}
-    keys |= {"sequence_by": "day"} if mode == "scd2" else {}
+    keys: dict[str, Any] = {"merge_keys": ("id",)} if mode in ("merge", "cdc") else {}
+    keys |= {"changes": Changes("day", scd=2)} if mode == "cdc" else {}
     partitions: dict[str, Any] = {"options": {"partition_by": ["day"]}} if mode == "overwrite_partitions" else {}
     written(table, data.to_reader() if is_stream else data, mode=mode, **keys, **partitions)
     assert ids(table) == [0, 2]
@@ -195,7 +196,7 @@ def test_an_audit_that_fails_leaves_the_quarantine_as_it_was(tmp_path: Path) -> 
     ("how", "error"),
     [
         ({"expect": {"a": Expect("nobody > 0")}}, ColumnNotFoundError),
-        ({"mode": "scd2", "merge_keys": ("id",), "sequence_by": "amount", "full_snapshot": True}, InvalidRequestError),
+        ({"mode": "cdc", "merge_keys": ("id",), "changes": Changes("amount", full_snapshot=True)}, InvalidRequestError),
         ({"options": {"stage": True}}, InvalidRequestError),
     ],
 )
