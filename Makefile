@@ -35,8 +35,8 @@ format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-conformance: setup ## Read every case on both engines; where the golden tables are there, write docs/reading.md's tables anew
-	@$(BIN)/python -m tests.harness.conformance --page docs/reading.md
+conformance: setup ## Read every case on both engines; where the golden tables are there, write docs/read-cases.md's tables anew
+	@$(BIN)/python -m tests.harness.conformance --page docs/read-cases.md
 
 interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta on Spark (needs Maven; SEQUENCES=300 STATEMENTS=300 choose)
 	@scripts/setup_reference.sh
