@@ -1,4 +1,4 @@
-"""docs/airflow.md and docs/airflow-reference.md: the examples run, and the reference lists every parameter there is."""
+"""docs/airflow.md and its references: the examples run, and the references list every parameter there is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.pipeline.unit import ON_REDO
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDE, REFERENCE = (DOCS / "airflow.md").read_text(), (DOCS / "airflow-reference.md").read_text()
+GUIDE = (DOCS / "airflow.md").read_text()
+REFERENCE = "\n".join((DOCS / f"airflow-{page}.md").read_text() for page in ("reference", "operations"))
 MAX_WORDS = 1_800
 JANUARY_2 = datetime(2026, 1, 2, tzinfo=UTC)
 BASES = {

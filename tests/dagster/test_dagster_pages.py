@@ -1,4 +1,4 @@
-"""docs/dagster.md and docs/dagster-reference.md: the examples run, and the reference lists every parameter."""
+"""docs/dagster.md and its references: the examples run, and the references list every parameter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.pipeline.unit import ON_REDO
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDE, REFERENCE = (DOCS / "dagster.md").read_text(), (DOCS / "dagster-reference.md").read_text()
+GUIDE = (DOCS / "dagster.md").read_text()
+REFERENCE = "\n".join((DOCS / f"dagster-{page}.md").read_text() for page in ("reference", "incremental", "operations"))
 MAX_WORDS = 1_800
 RULES = [
     name
