@@ -24,7 +24,9 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "delta-orch"
-_NOT_SHIPPED = ("dev",)
+_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*")
+_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
+_NOT_SHIPPED = ("dev", "docs")
 _NO_DATABASE = re.compile(r"ConnectionError|Max retries|resolve host|ServiceError|timed out", re.IGNORECASE)
 
 
