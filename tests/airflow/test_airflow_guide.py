@@ -89,6 +89,20 @@ def test_the_example_runs(runs: Any, tmp_path: Path) -> None:
     assert sorted(row["day"] for row in rows(tmp_path / "flights")) == ["2026-01-02", "2026-02-03"]
 
 
+def test_the_tutorial(runs: Any, tmp_path: Path) -> None:
+    code = (DOCS / "first-airflow.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    assert '"/tmp/lake"' in code
+    namespace: dict[str, Any] = {}
+    exec(compile(code.replace('"/tmp/lake"', repr(str(tmp_path))), "docs/first-airflow.md", "exec"), namespace)
+    source = tmp_path / "visits-2026-01-02.csv"
+    source.write_text("day,page,visitors\n2026-01-02,/,42\n2026-01-02,/about,3\n")
+    run = runs.run(namespace["dag"], JANUARY_2)
+    source.write_text("day,page,visitors\n2026-01-02,/,50\n2026-01-02,/about,3\n")
+    assert str(runs.clear(namespace["dag"], run, "visits", "totals").state) == "success"
+    assert runs.xcom(run, "visits")["outcome"] == "replaced"
+    assert [row["visitors_sum"] for row in rows(tmp_path / "totals")] == [53]
+
+
 def test_appending_and_undo(runs: Any, tmp_path: Path) -> None:
     dag = load(GUIDE, "Appending, and mapped tasks", tmp_path)
     run = runs.run(dag, JANUARY_2)

@@ -113,6 +113,22 @@ def test_the_reference_lists_the_metadata() -> None:
         assert name in REFERENCE, name
 
 
+def test_the_tutorial() -> None:
+    namespace: dict[str, Any] = {}
+    code = (DOCS / "first-dagster.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    exec(compile(code, "docs/first-dagster.md", "exec", dont_inherit=True), namespace)
+    job = namespace["defs"].resolve_implicit_global_asset_job_def()
+    outcomes = []
+    for day, visitors in (("2026-01-01", 40), ("2026-01-02", 42), ("2026-01-02", 50)):
+        Path(f"visits-{day}.csv").write_text(f"day,page,visitors\n{day},/,{visitors}\n")
+        for name, key in (("visits", day), ("totals", None)):
+            run = job.execute_in_process(asset_selection=[dg.AssetKey(name)], partition_key=key)
+            (event,) = run.get_asset_materialization_events()
+            outcomes.append(event.materialization.metadata["delta/outcome"].value)
+    assert outcomes == ["written"] * 4 + ["replaced", "written"]
+    assert sorted(row["visitors_sum"] for row in rows("lake/totals")) == [40, 50]
+
+
 def test_appending() -> None:
     defs, _ = definitions(GUIDE, "## Appending")
     job = defs.resolve_implicit_global_asset_job_def()
