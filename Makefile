@@ -5,7 +5,7 @@ BUILD := build
 # Two processes, each a file at a time, in the order of tests/conftest.py
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-quick test-long check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit screenshots docs dagster airflow airflow-scenarios components clean
+.PHONY: help setup demo test test-quick test-long check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit dist screenshots docs dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20

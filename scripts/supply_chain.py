@@ -24,8 +24,6 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "delta-orch"
-_NAME = re.compile(r"^[A-Za-z0-9][\w.-]*")
-_EXTRA = re.compile(r"""extra\s*==\s*['"]([\w-]+)['"]""")
 _NOT_SHIPPED = ("dev", "docs")
 _NO_DATABASE = re.compile(r"ConnectionError|Max retries|resolve host|ServiceError|timed out", re.IGNORECASE)
 
