@@ -5,7 +5,7 @@ BUILD := build
 # Two processes, each a file at a time, in the order of tests/conftest.py
 TWO := -n 2 --dist loadfile --no-loadscope-reorder
 
-.PHONY: help setup demo test test-quick test-long check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit dist screenshots dagster airflow airflow-scenarios components clean
+.PHONY: help setup demo test test-quick test-long check format bench conformance interop fuzz scenarios lake torture interleave cluster matrix sbom audit dist screenshots docs dagster airflow airflow-scenarios components clean
 
 help: ## List the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 20
@@ -35,8 +35,8 @@ format: setup ## Format the code
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-conformance: setup ## Read every case on both engines; where the golden tables are there, write docs/reading.md's tables anew
-	@$(BIN)/python -m tests.harness.conformance --page docs/reading.md
+conformance: setup ## Read every case on both engines; where the golden tables are there, write docs/read-cases.md's tables anew
+	@$(BIN)/python -m tests.harness.conformance --page docs/read-cases.md
 
 interop: setup ## Let other implementations judge: deltalake, DuckDB and Delta on Spark (needs Maven; SEQUENCES=300 STATEMENTS=300 choose)
 	@scripts/setup_reference.sh
@@ -98,6 +98,11 @@ bench: setup ## Measure beside deltalake, DuckDB, Polars and the floors (BENCH="
 
 screenshots: setup ## Photograph the real user interfaces for docs/images (SCREENSHOTS="dagster-checks …" chooses)
 	@$(BIN)/python scripts/screenshots $(SCREENSHOTS)
+
+docs: setup ## Build the site of the documentation below build/site; a broken link fails
+	@test -x $(BIN)/mkdocs || $(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "build/site/index.html"
 
 dagster: setup ## Open Dagster's UI on the example pipeline
 	@mkdir -p $(BUILD)/demo/dagster

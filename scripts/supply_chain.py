@@ -24,7 +24,7 @@ from packaging.utils import canonicalize_name
 
 ROOT = Path(__file__).parents[1]
 PACKAGE = "delta-orch"
-_NOT_SHIPPED = ("dev",)
+_NOT_SHIPPED = ("dev", "docs")
 _NO_DATABASE = re.compile(r"ConnectionError|Max retries|resolve host|ServiceError|timed out", re.IGNORECASE)
 
 

@@ -24,8 +24,8 @@ _ESCAPED = re.compile(r"""(?s)\\(u[0-9a-fA-F]{4}|U[0-9a-fA-F]{8}|[01][0-7]{2}|.)
 _ESCAPES = {"0": "\0", "b": "\b", "n": "\n", "r": "\r", "t": "\t", "Z": "\x1a", "%": "\\%", "_": "\\_"}
 
 OTHER_FUNCTION = (
-    'Use the functions that docs/features.md lists under "Expressions", or drop the rule with alter() and compute the '
-    "value before the write"
+    "Use the functions that docs/expressions.md lists, or drop the rule with alter() and compute the value before the "
+    "write"
 )
 ONE_EXPRESSION = "Write one expression of columns, constants, operators and functions in Spark SQL"
 SIMPLER = "Write a shorter expression; long alternatives as IN (…)"

@@ -1,4 +1,4 @@
-"""docs/airflow.md and docs/airflow-reference.md: the examples run, and the reference lists every parameter there is."""
+"""docs/airflow.md and its references: the examples run, and the references list every parameter there is."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from delta_orch.delta_table import DeltaTable
 from delta_orch.pipeline.unit import ON_REDO
 
 DOCS = Path(__file__).parents[2] / "docs"
-GUIDE, REFERENCE = (DOCS / "airflow.md").read_text(), (DOCS / "airflow-reference.md").read_text()
+GUIDE = (DOCS / "airflow.md").read_text()
+REFERENCE = "\n".join((DOCS / f"airflow-{page}.md").read_text() for page in ("reference", "operations"))
 MAX_WORDS = 1_800
 JANUARY_2 = datetime(2026, 1, 2, tzinfo=UTC)
 BASES = {
@@ -86,6 +87,20 @@ def test_the_example_runs(runs: Any, tmp_path: Path) -> None:
     manual = runs.run(dag, None, run_after=datetime(2026, 2, 3, tzinfo=UTC))
     assert str(manual.state) == "success"
     assert sorted(row["day"] for row in rows(tmp_path / "flights")) == ["2026-01-02", "2026-02-03"]
+
+
+def test_the_tutorial(runs: Any, tmp_path: Path) -> None:
+    code = (DOCS / "first-airflow.md").read_text().split("```python\n", 1)[1].split("```", 1)[0]
+    assert '"/tmp/lake"' in code
+    namespace: dict[str, Any] = {}
+    exec(compile(code.replace('"/tmp/lake"', repr(str(tmp_path))), "docs/first-airflow.md", "exec"), namespace)
+    source = tmp_path / "visits-2026-01-02.csv"
+    source.write_text("day,page,visitors\n2026-01-02,/,42\n2026-01-02,/about,3\n")
+    run = runs.run(namespace["dag"], JANUARY_2)
+    source.write_text("day,page,visitors\n2026-01-02,/,50\n2026-01-02,/about,3\n")
+    assert str(runs.clear(namespace["dag"], run, "visits", "totals").state) == "success"
+    assert runs.xcom(run, "visits")["outcome"] == "replaced"
+    assert [row["visitors_sum"] for row in rows(tmp_path / "totals")] == [53]
 
 
 def test_appending_and_undo(runs: Any, tmp_path: Path) -> None:

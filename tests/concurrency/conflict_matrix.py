@@ -1,6 +1,6 @@
 """Every pair of operations, the second overtaken by the first: what happens, tried out on real tables.
 
-`docs/transactions.md` holds the answer as a table; `python tests/concurrency/conflict_matrix.py` writes it anew.
+`docs/conflicts.md` holds the answer as a table; `python tests/concurrency/conflict_matrix.py` writes it anew.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from delta_orch.testing import open_table
 from tests.harness.fault_store import FaultStore, Moment, StoreCall, When
 from tests.harness.table_builder import begin
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "transactions.md"
+DOCUMENT = Path(__file__).parents[2] / "docs" / "conflicts.md"
 LEVELS = ("WriteSerializable", "Serializable", "SnapshotIsolation")
 Verb = Callable[..., Any]
 

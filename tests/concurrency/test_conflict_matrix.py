@@ -35,7 +35,7 @@ def cells(first: str, table: int) -> dict[str, str]:
         name, *found = [cell.strip() for cell in line.strip("|").split("|")]
         if name == first:
             return dict(zip(names, found, strict=True))
-    raise AssertionError(f"docs/transactions.md has no row {first!r}")
+    raise AssertionError(f"docs/conflicts.md has no row {first!r}")
 
 
 @family("first", OPERATIONS, every=2)

@@ -26,8 +26,8 @@ def test_the_page_fits_the_cases_and_the_registry() -> None:
     cases = load_cases(GOLDEN, ALL_KINDS)
     assert len(cases) == len(json.loads((GOLDEN / "index.json").read_bytes())), "every kind is known"
     results = [_as_it_should_end(case, engine) for engine in ("local", "spark") for case in cases]
-    page = (HERE / "docs" / "reading.md").read_text()
-    assert replaced(page, results) == page, "run `make conformance` and commit docs/reading.md"
+    page = (HERE / "docs" / "read-cases.md").read_text()
+    assert replaced(page, results) == page, "run `make conformance` and commit docs/read-cases.md"
 
 
 def _as_it_should_end(case: GoldenCase, engine: str) -> CaseResult:

@@ -256,7 +256,7 @@ def _only_rows(files: pa.Table, rows: list[BitMap64]) -> pa.Table:
 # snapshot, and only changes of the same thing conflict.
 #
 # What was read is compared by what follows below, which looks at single rows where that can tell more than statistics.
-# Every pair of operations and its outcome is in `docs/transactions.md`.
+# Every pair of operations and its outcome is in `docs/conflicts.md`.
 
 
 def ensure_no_conflict(
