@@ -37,6 +37,7 @@ METHODS = sorted(name for name, _ in inspect.getmembers(DeltaTable, callable) if
 
 NO_COMMAND = {
     "add_files": "its arguments are a list of files with the partition values of each",
+    "apply_changes": "what brings change events is a program",
     "domain_metadata": "`delta-orch snapshot` shows it",
     "exists": "`delta-orch snapshot` says so",
     "last_txn": "`delta-orch txns` lists all of them",
