@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from delta_orch._version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from delta_orch.arrival.file_source import FileSource
     from delta_orch.delta_table import DeltaTable
     from delta_orch.errors import DeltaError
     from delta_orch.expressions.literal import literal
@@ -27,6 +28,7 @@ __all__ = [
     "DeltaError",
     "DeltaTable",
     "Expect",
+    "FileSource",
     "TxnId",
     "__version__",
     "column",
@@ -42,6 +44,7 @@ _HOME = {
     "DeltaError": "delta_orch.errors",
     "DeltaTable": "delta_orch.delta_table",
     "Expect": "delta_orch.verbs.expect",
+    "FileSource": "delta_orch.arrival.file_source",
     "TxnId": "delta_orch.log.files.txn",
     "column": "delta_orch.table.column_definitions",
     "configure": "delta_orch.storage.patience",

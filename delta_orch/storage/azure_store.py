@@ -177,4 +177,4 @@ def _is_directory(blob: Sdk) -> bool:
 
 
 def _meta(blob: Sdk, name: str) -> FileMeta:
-    return FileMeta(name, int(blob.size), int(blob.last_modified.timestamp() * 1000))
+    return FileMeta(name, int(blob.size), int(blob.last_modified.timestamp() * 1000), etag=blob.etag)

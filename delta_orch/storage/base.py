@@ -25,12 +25,14 @@ _LOGGER = logging.getLogger(__name__)
 
 class FileMeta(NamedTuple):
     """`path` as asked for or listed (relative to the root), `size` in bytes, `modification_time_ms` since the epoch.
-    `identity`, where the store tells it, is the same whatever the file is called: device and inode."""
+    `identity`, where the store tells it, is the same whatever the file is called: device and inode. `etag`, which
+    `list_objects` of some stores tells, is another one once the content is."""
 
     path: str
     size: int
     modification_time_ms: int
     identity: tuple[int, int] | None = None
+    etag: str | None = None
 
 
 class StagedFile(ABC):

@@ -131,4 +131,4 @@ class GcsStore(ObjectStore):
 
 def _meta(blob: Sdk) -> FileMeta:
     updated: datetime = blob.updated
-    return FileMeta(blob.name, int(blob.size), int(updated.timestamp() * 1000))
+    return FileMeta(blob.name, int(blob.size), int(updated.timestamp() * 1000), etag=blob.etag)

@@ -290,7 +290,7 @@ class ObjectStore(FlatStore):
             for meta in page:
                 # Consoles and Hadoop leave objects that stand for directories.
                 if meta.path >= start_key and not meta.path.endswith(("/", "_$folder$")):
-                    yield FileMeta(f"{bucket}/{meta.path}", meta.size, meta.modification_time_ms)
+                    yield meta._replace(path=f"{bucket}/{meta.path}")
             if not token:
                 return
 

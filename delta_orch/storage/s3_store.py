@@ -134,7 +134,9 @@ class S3Store(ObjectStore):
             ContinuationToken=token,
         )
         objects = answer.get("Contents", ())
-        found = [FileMeta(o["Key"], int(o["Size"]), _milliseconds(o["LastModified"])) for o in objects]
+        found = [
+            FileMeta(o["Key"], int(o["Size"]), _milliseconds(o["LastModified"]), etag=o.get("ETag")) for o in objects
+        ]
         return found, answer.get("NextContinuationToken")
 
     def _create(self, bucket: str, key: str, data: Content) -> FileMeta:
