@@ -30,6 +30,7 @@
     │   │   ├── AuditFailedError
     │   │   └── ExpectationFailedError
     │   ├── RedoNotPossibleError
+    │   ├── FilesChangedError
     │   └── AppendOnlyError
     ├── CommitError
     │   ├── ConflictError  (retryable)
@@ -46,6 +47,7 @@
     ├── StorageError(OSError)  (retryable where the store failed temporarily)
     │   ├── FileExistsInStoreError
     │   ├── FileMissingInStoreError
+    │   ├── UnreadableFileError
     │   └── StorageOutcomeUnknownError  (the same)
     ├── MissingDependencyError(ImportError)
     └── CancelledError
@@ -323,6 +325,15 @@ class RedoNotPossibleError(InvalidRequestError):
     code = "REDO_NOT_POSSIBLE"
 
 
+class FilesChangedError(InvalidRequestError):
+    """Files that were loaded into a table are others now, and `FileSource.on_changed` is `error`. Nothing was loaded.
+
+    `context["paths"]` names some.
+    """
+
+    code = "FILES_CHANGED"
+
+
 class AppendOnlyError(InvalidRequestError):
     """The table keeps every row (`delta.appendOnly`)."""
 
@@ -428,6 +439,12 @@ class FileMissingInStoreError(StorageError):
     """The requested file does not exist."""
 
     code = "FILE_MISSING"
+
+
+class UnreadableFileError(StorageError):
+    """A file of a source cannot be read as its format. Nothing of it was loaded. `context["path"]` names it."""
+
+    code = "UNREADABLE_FILE"
 
 
 class StorageOutcomeUnknownError(StorageError):

@@ -1,0 +1,304 @@
+"""Rows of JSON and CSV files: DuckDB parses the files, and gives each value as text. Types come after that."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+import delta_orch.arrow_compute as pc
+from delta_orch.arrival.source_files import Numbers, SourceFiles, ensure_known_options, together
+from delta_orch.arrival.text_values import EXACT_DIGITS, TextValues, as_rescued, exact_numbers
+from delta_orch.engines.file_lookup import NamePositions
+from delta_orch.engines.local.duckdb_session import connect
+from delta_orch.engines.local.spool import MEMORY_BYTES
+from delta_orch.errors import InvalidRequestError, SchemaMismatchError
+from delta_orch.expressions.to_sql import quote_duckdb_string
+from delta_orch.protocol.types import DOUBLE, FLOAT, StructType
+
+_VALUE_OPTIONS = ("date_format", "timestamp_format")
+JSON_OPTIONS = ("layout", "maximum_object_size", *_VALUE_OPTIONS)
+CSV_OPTIONS = (
+    "delimiter", "quote", "escape", "comment", "header", "column_names", "skip", "null_text", "max_line_size",
+    "decimal_separator", *_VALUE_OPTIONS,
+)  # fmt: skip
+_BATCH_ROWS = 16_384
+_SMALL_BYTES = 64 << 10
+NO_OBJECT = "It holds a value that is not an object"
+
+
+class SourceRows(NamedTuple):
+    """Rows of some files.
+
+    Attributes:
+        columns: Of the target, in any Arrow type that its values have.
+        misfit: What the row has beside them: a JSON object by the file's names, null where there is nothing.
+        numbers: The file of each row, in the order of the file's rows.
+    """
+
+    columns: list[pa.Array]
+    misfit: pa.Array
+    numbers: npt.NDArray[np.int64]
+
+
+class TextColumn(NamedTuple):
+    """SQL of a column's value, of whether it loses nothing, and of the text that it was made of."""
+
+    value: str
+    fits: str
+    text: str
+
+
+@dataclass(frozen=True)
+class JsonRows:
+    """The rows of JSON files: an object a line, objects one after the other, or an array of objects."""
+
+    files: SourceFiles
+
+    @cached_property
+    def _options(self) -> dict[str, object]:
+        return ensure_known_options(self.files.source, JSON_OPTIONS)
+
+    @cached_property
+    def values(self) -> TextValues:
+        return TextValues(**{name: str(value) for name, value in self._options.items() if name in _VALUE_OPTIONS})
+
+    def objects(self, paths: Sequence[str]) -> str:
+        """SQL of `o`, an object as text, and `f`, its file's place among the paths."""
+        layout = self._options.get("layout", "auto")
+        if layout not in ("auto", "newline_delimited", "array", "unstructured"):
+            raise InvalidRequestError(
+                f"layout={layout!r} is not a layout of JSON files",
+                remedy="Use 'auto', 'newline_delimited', 'array' or 'unstructured'",
+            )
+        size = int(str(self._options.get("maximum_object_size", 16 << 20)))
+        return (
+            f"SELECT json AS o, file_index AS f FROM read_json_objects({_texts(paths)}, format = '{layout}', "
+            f"maximum_object_size = {size}, compression = 'none')"
+        )
+
+    def rows(self, numbers: Numbers, target: StructType) -> Iterator[SourceRows]:
+        """Raises UnreadableFileError, at the latest while rows are read."""
+        with self.files.local_texts(numbers) as paths:
+            yield from _rows(self.objects(paths), partial(self._sql, target), numbers, paths, self.files)
+
+    def _sql(self, target: StructType, objects: str) -> str:
+        pointers = _texts(f"/{f.name.replace('~', '~0').replace('/', '~1')}" for f in target)
+        lower = _texts(f.name.lower() for f in target)
+        folded = "list_transform(json_keys(t), lambda k: lower(k))"
+        inside = "json_extract(t, '$.*')"
+        # A field that is not the column of its name: unknown, or there twice. Null is as if it were not there.
+        is_used = f"list_contains({lower}, lower(k)) AND list_position({folded}, lower(k)) = i"
+        item = f"{inside}[i]"
+        extra = (
+            f"CASE WHEN NOT ({is_used}) AND json_type({item}) <> 'NULL' "
+            f"THEN to_json(k) || ':' || {as_rescued(f'CAST({item} AS VARCHAR)')} END"
+        )
+        columns = []
+        for place, field in enumerate(target, 1):
+            value, fits = self.values.of_json(f"p[{place}]", field.data_type)
+            columns.append(TextColumn(value, fits, as_rescued(f"CAST(p[{place}] AS VARCHAR)")))
+        found = f"SELECT *, json_keys(o) AS ks, CAST(json_extract(o, {pointers}) AS JSON[]) AS p FROM {objects}"
+        found = f"SELECT *, len(ks) = len(list_filter(p, lambda v: v IS NOT NULL)) AS is_plain FROM ({found})"
+        needs_digits = f"regexp_matches(o, '{EXACT_DIGITS}') AND (NOT is_plain OR {_may_lose_digits(target)})"
+        text = f"CASE WHEN {needs_digits} THEN {exact_numbers('o')} WHEN NOT is_plain THEN o END"
+        other = f"CASE WHEN json_type(o) <> 'OBJECT' THEN '{NO_OBJECT}' END"
+        found = f"SELECT * EXCLUDE (o), CAST({text} AS JSON) AS t, {other} AS other FROM ({found})"
+        by_name = f"list_transform({lower}, lambda n: {inside}[list_position({folded}, n)])"
+        extras = f"array_to_string(list_filter(list_transform(ks, lambda k, i: {extra}), lambda x: x IS NOT NULL), ',')"
+        found = (
+            f"SELECT f, other, CASE WHEN t IS NULL THEN p ELSE {by_name} END AS p, "
+            f"CASE WHEN NOT is_plain THEN {extras} END AS extras FROM ({found})"
+        )
+        return _select(columns, target, f"({found})", "nullif(extras, '')", other="other")
+
+
+def _may_lose_digits(target: StructType) -> str:
+    """SQL of whether a number with a point is in a column that is no double, or below one."""
+    conditions = []
+    for place, field in enumerate(target, 1):
+        kind, text = f"json_type(p[{place}])", f"CAST(p[{place}] AS VARCHAR)"
+        inside = f"({kind} IN ('OBJECT', 'ARRAY') AND regexp_matches({text}, '[0-9][.eE]'))"
+        own = "false" if field.data_type in (DOUBLE, FLOAT) else f"{kind} = 'DOUBLE'"
+        conditions.append(f"coalesce({own} OR {inside}, false)")
+    return f"({' OR '.join(conditions)})"
+
+
+@dataclass(frozen=True)
+class CsvRows:
+    """The rows of CSV files, whose columns are found by the names in each file's first line."""
+
+    files: SourceFiles
+
+    @cached_property
+    def _options(self) -> dict[str, object]:
+        options = ensure_known_options(self.files.source, CSV_OPTIONS)
+        for name, default in (("delimiter", ","), ("quote", '"'), ("comment", ""), ("decimal_separator", ".")):
+            value = options.setdefault(name, default)
+            if not isinstance(value, str) or (
+                len(value) != 1 and (value or name in ("delimiter", "decimal_separator"))
+            ):
+                raise InvalidRequestError(f"The option {name}={value!r} of CSV must be one character")
+        options.setdefault("escape", options["quote"])
+        return options
+
+    @cached_property
+    def values(self) -> TextValues:
+        names = (*_VALUE_OPTIONS, "decimal_separator")
+        return TextValues(**{name: str(value) for name, value in self._options.items() if name in names})
+
+    def by_header(
+        self, numbers: Numbers, paths: Sequence[str], target: StructType | None
+    ) -> dict[tuple[str, ...], list[int]]:
+        """The places among the paths of files with the same columns. Empty files have none.
+
+        Raises UnreadableFileError: Two columns of a file have one name, or the first line is not one of CSV.
+        """
+        found: dict[tuple[str, ...], list[int]] = defaultdict(list)
+        for place, (number, path) in enumerate(zip(numbers, paths, strict=True)):
+            try:
+                names = self._first_line(number, path)
+            except (OSError, UnicodeError) as e:
+                raise self.files.failure(e, [number]) from e
+            if not names:
+                continue
+            if not self._options.get("header", True):
+                own = self._options.get("column_names") or (target and target.names)
+                names = list(own) if isinstance(own, list | tuple) else [f"column{i}" for i in range(len(names))]
+            if len({name.lower() for name in names}) < len(names):
+                raise self.files.unreadable(number, f"Two columns have one name: {', '.join(names)}")
+            found[tuple(names)].append(place)
+        return found
+
+    def _first_line(self, number: int, path: str) -> list[str]:
+        quote, escape = str(self._options["quote"]), str(self._options["escape"])
+        comment = str(self._options["comment"])
+        with open(path, encoding="utf-8-sig", newline="") as file:  # noqa: PTH123 - once a file
+            for _ in range(int(str(self._options.get("skip", 0)))):
+                file.readline()
+            lines = (line for line in file if not line.startswith(comment)) if comment else file
+            reader = csv.reader(
+                lines, delimiter=str(self._options["delimiter"]), quotechar=quote or None, strict=True,
+                doublequote=escape == quote, escapechar=escape if escape != quote and escape else None,
+                quoting=csv.QUOTE_MINIMAL if quote else csv.QUOTE_NONE,
+            )  # fmt: skip
+            try:
+                first = next(reader, [])
+                if not first and any(reader):
+                    raise self.files.unreadable(number, "Its first line, which names the columns, is empty")
+            except csv.Error as e:
+                raise self.files.unreadable(number, f"Its first line is not one of CSV: {e}") from e
+        return first
+
+    def cells(self, names: Sequence[str], paths: Sequence[str]) -> str:
+        """SQL of `c0`, `c1`, …, the texts of the columns, and `f`, the place of the row's file among the paths."""
+        options = self._options
+        columns = ", ".join(f"'c{i}': 'VARCHAR'" for i in range(len(names)))
+        texts = {"delim": "delimiter", "quote": "quote", "escape": "escape", "comment": "comment"}
+        dialect = "".join(f", {name} = {quote_duckdb_string(str(options[ours]))}" for name, ours in texts.items())
+        numbers = {name: int(str(options[name])) for name in ("skip", "max_line_size") if name in options}
+        dialect += "".join(f", {name} = {value}" for name, value in numbers.items())
+        dialect += f", nullstr = {quote_duckdb_string(str(options.get('null_text', '')))}"
+        return (
+            f"SELECT *, file_index AS f FROM read_csv({_texts(paths)}, auto_detect = false, "
+            f"columns = {{{columns}}}{dialect}, header = {bool(options.get('header', True))}, "
+            f"allow_quoted_nulls = false, null_padding = false, strict_mode = true, compression = 'none')"
+        )
+
+    def rows(self, numbers: Numbers, target: StructType) -> Iterator[SourceRows]:
+        """Raises UnreadableFileError, at the latest while rows are read. SchemaMismatchError: A first line names a
+        column that the table does not have, and the source does not rescue it."""
+        with self.files.local_texts(numbers) as paths:
+            for names, places in self.by_header(numbers, paths, target).items():
+                new = [name for name in names if target.find(name) is None]
+                if new and self.files.source.schema_mode != "rescue":
+                    raise new_field(", ".join(new), self.files, numbers[places[0]])
+                own = [paths[place] for place in places]
+                select = partial(self._sql, names, target)
+                yield from _rows(self.cells(names, own), select, [numbers[p] for p in places], own, self.files)
+
+    def _sql(self, names: Sequence[str], target: StructType, cells: str) -> str:
+        positions, columns = NamePositions(names), []
+        for field in target:
+            place = positions.find(field.name)
+            text = "CAST(NULL AS VARCHAR)" if place is None else f"c{place}"
+            value, fits = self.values.of_text(text, field.data_type)
+            columns.append(TextColumn(value, fits, f"CAST(to_json({text}) AS VARCHAR)"))
+        extras = [
+            _entry(name, f"CAST(to_json(c{i}) AS VARCHAR)", f"c{i} IS NOT NULL")
+            for i, name in enumerate(names)
+            if target.find(name) is None
+        ]
+        return _select(columns, target, cells, *extras)
+
+
+def _entry(name: str, text: str, condition: str) -> str:
+    key = quote_duckdb_string(json.dumps(name, ensure_ascii=False) + ":")
+    return f"CASE WHEN {condition} THEN {key} || {text} END"
+
+
+def _select(columns: Sequence[TextColumn], target: StructType, rows: str, *extras: str, other: str = "NULL") -> str:
+    """SQL of `SourceRows`, with places among the paths.
+
+    Args:
+        extras: SQL of entries of an object, null where there is none.
+        other: SQL of what a row is that has no columns.
+    """
+    values = [f"{column.value} AS v{i}" for i, column in enumerate(columns)]
+    entries = [
+        _entry(f.name, c.text, f"NOT {c.fits}") for f, c in zip(target, columns, strict=True) if c.fits != "true"
+    ]
+    inside = f"concat_ws(',', NULL, {', '.join([*entries, *extras, 'NULL'])})"
+    misfit = f"coalesce({other}, '{{' || nullif({inside}, '') || '}}')"
+    return f"SELECT {', '.join(values)}, CAST({misfit} AS VARCHAR) AS misfit, CAST(f AS BIGINT) AS f FROM {rows}"
+
+
+def _rows(
+    texts: str, select: Callable[[str], str], numbers: Numbers, paths: Sequence[str], files: SourceFiles
+) -> Iterator[SourceRows]:
+    """The rows that `select` makes of the rows of `texts`."""
+    places = np.asarray(numbers, np.int64)
+    with closing(connect()) as connection:
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            with files.reading(numbers, paths):
+                size = sum(map(os.path.getsize, paths))
+                if len(paths) == 1 or size > MEMORY_BYTES:
+                    yield from connection.sql(select(f"({texts})")).to_arrow_reader(_BATCH_ROWS)
+                    return
+                # Each small file comes by itself: what is done for a few rows costs as much as for thousands, and
+                # threads that take turns at it take longer than one.
+                connection.execute("SET threads = 1" if size < len(paths) * _SMALL_BYTES else "RESET threads")
+                connection.register("texts", connection.sql(texts).to_arrow_table().combine_chunks())
+                connection.execute("RESET threads")
+                yield from connection.sql(select("texts")).to_arrow_table().to_batches()
+
+        for batch in together(batches()):
+            *columns, misfit, place = batch.columns
+            file_numbers = places[place.to_numpy()]
+            if (first := pc.index(pc.equal(misfit, NO_OBJECT), True).as_py()) >= 0:
+                raise files.unreadable(int(file_numbers[first]), NO_OBJECT)
+            yield SourceRows(columns, misfit, file_numbers)
+
+
+def new_field(names: str, files: SourceFiles, number: int) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        f"The file {files.uris[number]} has the field {names}, which the table does not have",
+        remedy='Pass schema_mode="merge", which adds columns, or "rescue", which keeps the value in _rescued_data',
+        column=names,
+        path=files.paths[number],
+    )
+
+
+def _texts(values: Sequence[str] | Iterator[str]) -> str:
+    return f"[{', '.join(map(quote_duckdb_string, values))}]"
