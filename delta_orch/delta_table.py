@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import pyarrow.compute as pc
     import pyarrow.dataset as ds
 
+    from delta_orch.arrival.file_source import FileSource
     from delta_orch.change_feed.change_feed import ChangeFeed
     from delta_orch.engines.select import EngineChoice
     from delta_orch.expressions.nodes import Expression
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from delta_orch.verbs.alter.builder import Alteration
     from delta_orch.verbs.change_events import Envelope
     from delta_orch.verbs.fsck import FsckReport
+    from delta_orch.verbs.ingest import IngestResult
     from delta_orch.verbs.log_files import ChecksumResult, LogCompactionResult
     from delta_orch.verbs.merge.clauses import Merge
     from delta_orch.verbs.units import UndoResult
@@ -590,6 +592,41 @@ class DeltaTable(_RowWrites):
         if data is not None:
             return create_or_replace_as(*self._target_or_none(options), data, engine, options)
         return create_or_replace(*self._target_or_none(options), schema, options)
+
+    def ingest(
+        self,
+        source: FileSource,
+        *,
+        engine: EngineChoice = "auto",
+        max_commits: int | None = None,
+        **options: Unpack[WriteOptions],
+    ) -> IngestResult:
+        """Load the files of a source that this table has not loaded yet, each once. The first one creates the table.
+
+            table.ingest(FileSource("s3://landing/orders", pattern="**/*.json", format="json"))
+
+        Which files are loaded is recorded in the commit of their rows. So a crash, a retry or a second loader loads no
+        file twice and leaves none out. A restore takes the record back with the rows. Rows that are deleted later stay
+        deleted.
+
+        Args:
+            engine: As of `append`.
+            max_commits: The most commits. None loads all files that one listing has.
+            options: `TableDefinition` of a table that is created, and `user_metadata`, `commit_info`,
+                `isolation_level` and `operation_metrics` of each commit.
+
+        Raises:
+            FilesChangedError: A file that was loaded is another one now, and `on_changed` is `error`.
+            InvalidRequestError: The table forgets what it has loaded (`delta.setTransactionRetentionDuration`), lies
+                below the source, or was restored to a version that its log does not have any more.
+            MissingFileError: The record of loaded files was deleted.
+            ConflictError: Others were faster many times. Running it again is safe.
+            DeltaError: As `append`, and what reading a file raises. Commits that were made before the error stay, and
+                the next run goes on behind them.
+        """
+        from delta_orch.verbs.ingest import ingest
+
+        return ingest(self.log, lambda: self._target_or_none({})[1], source, engine, max_commits, options)
 
     # The table as a whole
 

@@ -20,6 +20,8 @@ LOG_DIRECTORY = "_delta_log"
 SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
 STAGED_DIRECTORY = "_delta_orch/staged"
 """Where writes wait that are staged and not published. Hidden from every client; vacuum clears it."""
+LOADED_DIRECTORY = "_delta_orch/loaded"
+"""The records of files that were loaded (`arrival.loaded_files`). Hidden from every client."""
 LAST_CHECKPOINT_PATH = f"{LOG_DIRECTORY}/_last_checkpoint"
 
 

@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.fs as pafs
 
 import delta_orch.arrow_compute as pc
+from delta_orch.arrival.file_look import copy_records
+from delta_orch.arrival.loaded_files import CURSOR_PREFIX
 from delta_orch.engines.file_traits import with_record_counts
 from delta_orch.errors import (
     CorruptDataError,
@@ -72,7 +74,8 @@ def clone(
 ) -> CommitResult:
     """Commit the files of a version as the state of another table: rows, schema, partitioning, properties, clustering,
     column mapping, deletion vectors. Rows get row ids of their own where the clone tracks rows; transaction ids and the
-    user's metadata domains are not taken over.
+    user's metadata domains are not taken over. The record of loaded files is: a clone loads files that the source does
+    not have.
 
     A shallow clone names the source's files by absolute paths and copies nothing. Whatever vacuum deletes of the source
     is missing from it; vacuum of the clone deletes no file of the source. A deep clone copies every file in parallel,
@@ -125,6 +128,10 @@ def clone(
     else:
         adds = copied_files(source.store, target.store, files, is_rehearsal=options.get("dry_run", False))
     removes = _stage(transaction, source, before, table, _as_new(adds), just_written=not shallow)
+    is_rehearsal = options.get("dry_run", False)
+    gone = dict.fromkeys(() if before is None else before.txns.named((CURSOR_PREFIX,)), -1)
+    records = copy_records(TableLog(source.store), source, target.store, is_rehearsal=is_rehearsal)
+    transaction.take_back({**gone, **records})
     transaction.set_operation_metrics(
         {
             "sourceTableSize": source.size_bytes,

@@ -104,12 +104,12 @@ def overwrite(
 
                 # A column that keeps its type may be computed from one that has another now.
                 ensure_own_values_fit(write.target.schema)
-        return _replace_rows(write, replace_where, units)
+        return replace_rows(write, replace_where, units)
 
     return run_plan(log, snapshot, WritePlan("WRITE", parameters, change, options, source, engine, within=within))
 
 
-def _replace_rows(write: Write, replace_where: str | Expression | None, units: Collection[str]) -> dict[str, int]:
+def replace_rows(write: Write, replace_where: str | Expression | None, units: Collection[str]) -> dict[str, int]:
     selected = write.select(replace_where, units)
     write.transaction.note_predicate(replace_where)
     change_type = None

@@ -8,6 +8,8 @@ from dataclasses import dataclass, fields
 import orjson
 import pyarrow as pa
 
+from delta_orch.arrival.file_look import forget_files
+from delta_orch.arrival.loaded_files import CURSOR_PREFIX
 from delta_orch.errors import InvalidRequestError, RedoNotPossibleError
 from delta_orch.expressions.nodes import Column, Comparison, Expression, In, Literal
 from delta_orch.expressions.tree import any_of
@@ -128,8 +130,10 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
     walk = LogWalk(log, snapshot.version)
     undone = [_Undone.of(walk, snapshot, name) for name in names]
     taken_back = dict.fromkeys(names, -1)
+    loaded: dict[str, list[int]] = {}
     for one in undone:
-        taken_back |= _cursors_before(snapshot, one)
+        taken_back |= _cursors_before(snapshot, one, loaded)
+    taken_back |= forget_files(log, snapshot, loaded, is_rehearsal=options.get("dry_run", False))
 
     def change(write: Write) -> dict[str, int]:
         write.transaction.take_back(taken_back)
@@ -191,8 +195,11 @@ def unit_predicate(column: str, units: Sequence[str]) -> Expression:
     return Comparison("=", Column((column,)), names[0]) if len(names) == 1 else In(Column((column,)), names)
 
 
-def _cursors_before(snapshot: Snapshot, one: _Undone) -> dict[str, int]:
+def _cursors_before(snapshot: Snapshot, one: _Undone, loaded: dict[str, list[int]]) -> dict[str, int]:
     """Where the cursors of an incremental unit stood before it.
+
+    Args:
+        loaded: Gets the versions of records of loaded files: their cursors do not go back, but forget the files.
 
     Raises RedoNotPossibleError: Later units have read on.
     """
@@ -201,6 +208,9 @@ def _cursors_before(snapshot: Snapshot, one: _Undone) -> dict[str, int]:
         for source in (StepRecord.of(commit.commit_info) or one.record).inputs:
             cursor, start, end = source.get("cursor"), source.get("startingVersion"), source.get("endingVersion")
             if not isinstance(cursor, str):
+                continue
+            if cursor.startswith(CURSOR_PREFIX) and isinstance(end, int):
+                loaded.setdefault(cursor, []).append(end)
                 continue
             if cursor not in before and snapshot.txn_version(cursor) != end:
                 raise RedoNotPossibleError(

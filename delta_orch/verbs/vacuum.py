@@ -14,6 +14,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.arrival.file_look import unneeded_records
 from delta_orch.errors import (
     ConflictError,
     InvalidRequestError,
@@ -89,7 +90,8 @@ def vacuum(
 
     Older versions lose their files: time travel and change feeds beyond the retention end here. The log, hidden
     directories and files (names that begin with `_` or `.`, except partition directories and `_change_data`) and
-    directories themselves stay. Staged writes (`StagedWrite`) go with their files. Two commits, `VACUUM START` and
+    directories themselves stay. Staged writes (`StagedWrite`) go with their files, and records of loaded files
+    (`arrival.loaded_files`) with the versions that need them. Two commits, `VACUUM START` and
     `VACUUM END`, record it; a run that finds nothing commits nothing. Neither conflicts with any writer. On a full disk
     files are deleted first and recorded afterwards. A `restore` or `add_files` that commits meanwhile keeps its
     files or conflicts. Symbolic links are not followed, and a file that a version needs by another name (through a
@@ -125,8 +127,10 @@ def vacuum(
     if doomed.num_rows and not dry_run and (present := present_ms(store, now_ms)) < now_ms:
         expired_ms = present - retention_ms
         doomed = _unneeded_files(snapshot, others, store, expired_ms, full=full)
-    size_bytes = FileTable(doomed).size_bytes
-    result = VacuumResult(tuple(FileTable(doomed).path.to_pylist()), size_bytes, dry_run, retention_ms)
+    records = unneeded_records(table_log, snapshot, others, expired_ms)
+    paths = sorted([*FileTable(doomed).path.to_pylist(), *(file.path for file in records)])
+    size_bytes = FileTable(doomed).size_bytes + sum(file.size for file in records)
+    result = VacuumResult(tuple(paths), size_bytes, dry_run, retention_ms)
     if dry_run or not result.paths:
         return result
     record = partial(_record, table_log, snapshot, {"user_metadata": user_metadata, "commit_info": commit_info})
@@ -317,7 +321,7 @@ def _columns(found: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] 
     sizes: list[int] = []
     times: list[int] = []
     identities: list[tuple[int, int] | None] = []
-    for path, size, time_ms, identity in found:
+    for path, size, time_ms, identity, _ in found:
         # A log cannot hold a name that is not Unicode, so such a file is not this table's.
         if path.isascii() or _is_unicode(path):
             paths.append(path)

@@ -1,0 +1,315 @@
+"""One look at a source for a table: which files are there, and which of them the next commit loads."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+import delta_orch.arrow_compute as pc
+from delta_orch.arrival.file_source import SOURCE_FILE, FileSource
+from delta_orch.arrival.loaded_files import (
+    CURSOR_PREFIX,
+    FORGOTTEN,
+    LoadedFiles,
+    cursor_id,
+    record_directory,
+    record_path,
+)
+from delta_orch.errors import (
+    FilesChangedError,
+    InvalidRequestError,
+    MissingFileError,
+    TimestampOutOfRangeError,
+    VersionNotFoundError,
+)
+from delta_orch.expressions.nodes import Column, Expression, In, Literal
+from delta_orch.log.read.time_travel import parse_timestamp_ms
+from delta_orch.protocol.arrow_building import one_chunk, schema_to_arrow
+from delta_orch.protocol.types import BOOLEAN, STRING, StructType
+from delta_orch.table.column_definitions import is_generated, is_identity
+
+if TYPE_CHECKING:
+    from delta_orch.log.files.commit_reader import Commit
+    from delta_orch.log.files.txn import TxnId
+    from delta_orch.log.read.snapshot import Snapshot
+    from delta_orch.log.read.table_log import TableLog
+    from delta_orch.storage.base import FileMeta, LogStore
+
+_LOGGER = logging.getLogger(__name__)
+
+_MOST_REPLACED = 1000
+"""Files whose rows one commit replaces: their paths are a predicate."""
+
+_MOST_NAMED = 5
+
+
+@dataclass(frozen=True)
+class NewFiles:
+    """What the next commit loads.
+
+    Attributes:
+        source: Where the files are.
+        files: The files, columns of `file_source.LISTING_SCHEMA`.
+        replaces: Whether their rows take the place of those that were loaded of the same files before.
+        loaded: The record that the commit follows.
+        version: The version of the record that the commit writes.
+    """
+
+    source: FileSource
+    files: pa.Table
+    replaces: bool
+    loaded: LoadedFiles
+    version: int
+
+    @property
+    def size_bytes(self) -> int:
+        return int(pc.sum(self.files["size"]).as_py() or 0)
+
+    @property
+    def txn(self) -> TxnId:
+        """The transaction of the commit. Without it the files would be loaded again."""
+        return self.loaded.txn(self.version)
+
+    def write_record(self, set_aside: pa.Table) -> None:
+        """Write the record that the commit names, once the files were read. Raises as `LoadedFiles.write`."""
+        self.loaded.write(self.version, self.files, set_aside=set_aside["path"].to_pylist())
+
+
+def replaced_rows(batch: NewFiles, set_aside: pa.Table) -> Expression:
+    """The rows of the files of a batch that could be read, by the column that names the file of each row."""
+    paths = one_chunk(batch.files["path"])
+    is_read = pc.invert(pc.is_in(paths, value_set=one_chunk(set_aside["path"])))
+    uris = pc.filter(batch.source.uris(batch.files), is_read).to_pylist()
+    if not uris:
+        return Literal(False, BOOLEAN)
+    return In(Column((SOURCE_FILE, "path")), tuple(Literal(uri, STRING) for uri in uris))
+
+
+def columns_from_files(snapshot: Snapshot | None, but: str | None = None) -> pa.Schema | None:
+    """The columns of a table that files fill: not those that the table computes; None where there is no table.
+
+    Args:
+        but: A column that somebody else fills.
+    """
+    if snapshot is None:
+        return None
+    fields = (f for f in snapshot.schema if not (is_generated(f) or is_identity(f) or f.name == but))
+    return schema_to_arrow(StructType(tuple(fields)))
+
+
+class FileLook:
+    """The files of a source, listed once, for one table.
+
+    Args:
+        source: The source.
+        log: The table.
+    """
+
+    def __init__(self, source: FileSource, log: TableLog) -> None:
+        ensure_apart(source, log)
+        self.source = source
+        self._log = log
+        self._listed: pa.Table | None = None
+        self._new = self._changed = pa.table({})
+        self._at: int | None = None
+
+    def next_files(self, snapshot: Snapshot | None) -> NewFiles | None:
+        """What the next commit behind a version of the table loads; None where nothing is new.
+
+        Raises:
+            FilesChangedError: A file was loaded and is another one now (`on_changed='error'`).
+            InvalidRequestError: The table forgets what was loaded, or it was restored and its log does not tell the
+                version.
+            MissingFileError: The record of loaded files is gone.
+            StorageError: The source or the record cannot be read.
+        """
+        loaded = recorded_files(self._log, snapshot, cursor_id(self.source))
+        if self._listed is None:
+            self._listed = self.source.list_files(loaded.last_path if self.source.names_ascend else "")
+        if self._at != loaded.recorded:
+            self._new, self._changed = loaded.select(self._listed)
+            self._ensure_unchanged()
+        version = loaded.next_version()
+        replaces = self.source.on_changed == "replace" and self._changed.num_rows > 0
+        if replaces:
+            files, self._changed = self._first(self._changed, min(self.source.max_files, _MOST_REPLACED))
+        else:
+            files, self._new = self._first(self._new, self.source.max_files)
+        # What is left is left of the next version, unless somebody else writes that.
+        self._at = version
+        return NewFiles(self.source, files, replaces, loaded, version) if files.num_rows else None
+
+    def _first(self, files: pa.Table, most: int) -> tuple[pa.Table, pa.Table]:
+        count = min(most, files.num_rows)
+        if self.source.max_bytes is not None and count:
+            sums = pc.cumulative_sum(one_chunk(files["size"].slice(0, count)))
+            count = max(1, pc.sum(pc.less_equal(sums, self.source.max_bytes)).as_py())
+        return files.slice(0, count), files.slice(count)
+
+    def _ensure_unchanged(self) -> None:
+        if self.source.on_changed != "error" or not self._changed.num_rows:
+            return
+        paths, count = self._changed["path"].slice(0, _MOST_NAMED).to_pylist(), self._changed.num_rows
+        raise FilesChangedError(
+            f"{count} files of {self.source.uri} have changed since they were loaded, for example {paths[0]}",
+            cause="Their size or etag is another one, and their old rows are in the table",
+            remedy="Pass on_changed='replace' to load them again, or on_changed='ignore' to keep the old rows",
+            paths=paths,
+            num_files=count,
+        )
+
+
+def ensure_apart(source: FileSource, log: TableLog) -> None:
+    """Raises InvalidRequestError: The table lies in the source, and its data files would be loaded into it."""
+    if f"{log.store.uri}/".startswith(f"{source.uri}/"):
+        raise InvalidRequestError(
+            f"The table {log.store.uri} lies below the source {source.uri}",
+            cause="Its data files would be loaded into it",
+            remedy="Give the source a directory of its own",
+        )
+
+
+def recorded_files(log: TableLog, snapshot: Snapshot | None, cursor: str) -> LoadedFiles:
+    """The files of a source whose rows a version of a table got. Rows that a restore took away are not among them.
+
+    Raises as `FileLook.next_files`.
+    """
+    if snapshot is None:
+        return LoadedFiles(log.store, cursor)
+    if snapshot.properties.set_transaction_retention_ms is not None:
+        raise InvalidRequestError(
+            f"{log.store.uri} forgets which files it has loaded, and would load them again",
+            cause="delta.setTransactionRetentionDuration is set: the record of loaded files expires",
+            remedy="Unset it: alter().unset_properties('delta.setTransactionRetentionDuration').commit()",
+            uri=log.store.uri,
+        )
+    recorded = snapshot.txn_version(cursor)
+    recorded = -1 if recorded is None else recorded
+    return LoadedFiles.read(log.store, cursor, recorded, _version_of_rows(log, snapshot, cursor))
+
+
+def forget_files(
+    log: TableLog, snapshot: Snapshot, versions: Mapping[str, Collection[int]], *, is_rehearsal: bool
+) -> dict[str, int]:
+    """Write that files are not loaded any more, for the commit that takes their rows back.
+
+    Args:
+        versions: Of each cursor, the versions of the record with which their rows came.
+        is_rehearsal: Write nothing.
+
+    Returns: The version of each cursor that the commit records. Raises as `FileLook.next_files`.
+    """
+    forgotten: dict[str, int] = {}
+    for cursor, own in versions.items():
+        loaded = recorded_files(log, snapshot, cursor)
+        forgotten[cursor] = loaded.next_version()
+        if not is_rehearsal:
+            loaded.write(forgotten[cursor], loaded.of_versions(own), FORGOTTEN)
+    return forgotten
+
+
+def copy_records(log: TableLog, snapshot: Snapshot, store: LogStore, *, is_rehearsal: bool) -> dict[str, int]:
+    """Copy what a version of a table has recorded of loaded files to the root of its clone.
+
+    Returns: The version of each cursor that the clone records. Raises as `FileLook.next_files`.
+    """
+    copied: dict[str, int] = {}
+    if snapshot.properties.set_transaction_retention_ms is not None:
+        return copied  # The clone has the property, too, and loads no files.
+    for cursor in snapshot.txns.named((CURSOR_PREFIX,)):
+        loaded = recorded_files(log, snapshot, cursor)
+        if not is_rehearsal:
+            loaded.copy_to(store)
+        copied[cursor] = loaded.version
+    return copied
+
+
+def unneeded_records(log: TableLog, snapshot: Snapshot, kept: Sequence[Snapshot], expired_ms: int) -> list[FileMeta]:
+    """The files of records that no version within a retention needs, and that are older.
+
+    Args:
+        kept: Further versions whose records stay.
+        expired_ms: When the retention began, milliseconds since the epoch.
+
+    Raises as `FileLook.next_files`.
+    """
+    found: list[FileMeta] = []
+    if snapshot.properties.set_transaction_retention_ms is not None:
+        return found
+    for cursor in snapshot.txns.named((CURSOR_PREFIX,)):
+        try:
+            needed = _needed_records(log, snapshot, cursor, expired_ms)
+            # Records that are younger stay, and are made of each other and of the oldest of these.
+            kept_records = [recorded_files(log, past, cursor) for past in (snapshot, *kept)]
+        except (MissingFileError, InvalidRequestError) as e:
+            _LOGGER.info("Vacuum leaves the record of %s as it is: %s", cursor, e)
+            continue
+        if needed is None:
+            continue
+        for version in needed.copy():
+            with suppress(MissingFileError):
+                needed |= LoadedFiles.read(log.store, cursor, version, version).versions
+        needed = needed.union(*(record.versions for record in kept_records))
+        names = {record_path(cursor, version) for version in needed}
+        files = log.store.list_from(record_directory(cursor))
+        found += [file for file in files if file.modification_time_ms <= expired_ms and file.path not in names]
+    return found
+
+
+def _needed_records(log: TableLog, snapshot: Snapshot, cursor: str, expired_ms: int) -> set[int] | None:
+    """Of the records that versions within a retention have, those that may be older; None if the log does not tell."""
+    needed: set[int] = set()
+    for commit in log.newest_first(snapshot.version):
+        own = [txn.version for txn in commit.txns if txn.app_id == cursor]
+        if (commit.commit_info or {}).get("operation") == "RESTORE":
+            if (past := _restored(log, commit)) is None:
+                return None
+            needed |= {*own, _version_of_rows(log, past, cursor)}
+        if own and commit.timestamp_ms < expired_ms:
+            return {version for version in (*needed, *own) if version >= 0}
+    return None
+
+
+def _version_of_rows(log: TableLog, snapshot: Snapshot, cursor: str) -> int:
+    """The version of the record that fits the rows. Other clients restore rows and leave what is recorded."""
+    recorded = snapshot.txn_version(cursor)
+    if recorded is None or recorded < 0:
+        return -1
+    for commit in log.newest_first(snapshot.version):
+        is_own = any(txn.app_id == cursor for txn in commit.txns)
+        if (commit.commit_info or {}).get("operation") == "RESTORE":
+            past = _restored(log, commit)
+            if past is not None:
+                return _version_of_rows(log, past, cursor)
+            if not is_own:
+                raise InvalidRequestError(
+                    f"{log.store.uri} was restored in version {commit.version}, and its log does not tell what it had "
+                    "loaded then",
+                    cause="The version that was restored is not in the log any more",
+                    remedy="Restore it with DeltaTable.restore, which takes the record of loaded files back",
+                    uri=log.store.uri,
+                    version=commit.version,
+                )
+        if is_own:
+            return recorded
+    return recorded
+
+
+def _restored(log: TableLog, commit: Commit) -> Snapshot | None:
+    """The version that a commit has restored; None where the log does not tell."""
+    parameters = (commit.commit_info or {}).get("operationParameters")
+    told = parameters if isinstance(parameters, dict) else {}
+    version, moment = told.get("version"), told.get("timestamp") or told.get("datetime")
+    try:
+        if version is not None and str(version).isdecimal():
+            return log.snapshot(version=int(version))
+        if moment:
+            return log.snapshot(timestamp_ms=parse_timestamp_ms(str(moment)))
+    except (VersionNotFoundError, TimestampOutOfRangeError):
+        pass
+    return None

@@ -1,0 +1,160 @@
+"""`ingest`: load the files of a source that were not loaded yet, each once."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from delta_orch.arrival.file_look import FileLook, NewFiles, columns_from_files, replaced_rows
+from delta_orch.arrival.file_source import FileSource
+from delta_orch.arrival.read_files import SET_ASIDE_SCHEMA, read_files
+from delta_orch.engines.base import Engine
+from delta_orch.engines.select import EngineChoice, select_engine
+from delta_orch.errors import ConflictError, InvalidRequestError
+from delta_orch.log.read.snapshot import Snapshot
+from delta_orch.log.read.table_log import TableLog
+from delta_orch.log.write.commit_options import CommitResult
+from delta_orch.log.write.staging import write_metrics
+from delta_orch.table.schema_evolution import SchemaMode
+from delta_orch.verbs.overwrite import replace_rows
+from delta_orch.writing.plan import Source, Write, WritePlan, run_plan
+from delta_orch.writing.target import WriteOptions
+
+if TYPE_CHECKING:
+    from delta_orch.arrival.read_files import FileRows
+
+_LOGGER = logging.getLogger(__name__)
+_MOST_LOSSES = 20
+_PER_COMMIT = ("txn", "read_version", "stage", "dry_run")
+
+
+@dataclass(frozen=True)
+class IngestResult:
+    """What an ingest did.
+
+    Attributes:
+        version: The newest version of the table; None where there is none.
+        commits: The versions that it committed, in order.
+        num_files: Files whose rows were loaded.
+        size_bytes: Their size.
+        num_rows: Rows that were added.
+        set_aside: Files that could not be read (`on_error='quarantine'`): `path` string, below the source, and `error`
+            string. They are read again once they have changed.
+    """
+
+    version: int | None
+    commits: tuple[int, ...] = ()
+    num_files: int = 0
+    size_bytes: int = 0
+    num_rows: int = 0
+    set_aside: pa.Table = field(default_factory=SET_ASIDE_SCHEMA.empty_table, repr=False)
+
+    def after(self, batch: NewFiles, commit: CommitResult, set_aside: pa.Table) -> IngestResult:
+        """With one more commit."""
+        return IngestResult(
+            commit.version,
+            (*self.commits, commit.version),
+            self.num_files + batch.files.num_rows - set_aside.num_rows,
+            self.size_bytes + batch.size_bytes,
+            self.num_rows + (0 if commit.effect is None else commit.effect.rows_added or 0),
+            pa.concat_tables([self.set_aside, set_aside]),
+        )
+
+
+def ingest(
+    log: TableLog,
+    advance: Callable[[], Snapshot | None],
+    source: FileSource,
+    engine: EngineChoice,
+    max_commits: int | None,
+    options: WriteOptions,
+) -> IngestResult:
+    """Load the files that are new, in commits of at most `max_files` and `max_bytes`. See `DeltaTable.ingest`.
+
+    Which files are loaded is recorded in the commit of their rows (`arrival.loaded_files`). Of two loaders that have
+    the same files one commits. The other looks again, and loads what is left.
+
+    Args:
+        advance: Gives the newest version of the table; None where there is none.
+        max_commits: The most commits; None loads everything that the listing has.
+    """
+    if refused := [name for name in _PER_COMMIT if options.get(name)]:
+        raise InvalidRequestError(
+            f"ingest takes no {refused[0]}",
+            cause="It makes as many commits as it needs, each with its own record of loaded files",
+            remedy="Leave it out: a file is loaded once, however often ingest runs",
+        )
+    if max_commits is not None and max_commits < 1:
+        raise InvalidRequestError(f"max_commits={max_commits} is below 1", remedy="Pass at least 1, or None")
+    look, reader, snapshot, losses = FileLook(source, log), select_engine(None, engine), advance(), 0
+    result = IngestResult(None if snapshot is None else snapshot.version)
+    while max_commits is None or len(result.commits) < max_commits:
+        batch = look.next_files(snapshot)
+        if batch is None:
+            break
+        rows = read_files(source, batch.files, columns_from_files(snapshot), engine=reader)
+        lost: ConflictError | None = None
+        try:
+            commit = _load(log, snapshot, batch, rows, reader, options)
+        except ConflictError as e:
+            lost = e
+        if lost is None and not commit.skipped:
+            losses, result = 0, result.after(batch, commit, rows.set_aside)
+            _tell(result, source, rows.set_aside)
+        else:
+            _LOGGER.info("Another commit to %s came first: looking again which files are new", log.store.uri)
+            losses += 1
+            if losses == _MOST_LOSSES and lost is not None:
+                raise lost
+        snapshot = advance()
+    return result
+
+
+def _load(
+    log: TableLog,
+    snapshot: Snapshot | None,
+    batch: NewFiles,
+    rows: FileRows,
+    engine: Engine,
+    options: WriteOptions,
+) -> CommitResult:
+    where, data = None, rows.batches
+    if batch.replaces:
+        if batch.source.on_error == "quarantine" and isinstance(data, pa.RecordBatchReader):
+            data = data.read_all()  # The old rows of a file that cannot be read stay.
+        where = replaced_rows(batch, rows.set_aside)
+
+    def change(write: Write) -> dict[str, int]:
+        metrics = write_metrics(write.insert()) if where is None else replace_rows(write, where, ())
+        batch.write_record(rows.set_aside)
+        return metrics
+
+    mode = SchemaMode.MERGE if batch.source.schema_mode != "fail" and snapshot is not None else None
+    parameters = {"mode": "Append" if where is None else "Overwrite", "source": str(batch.source.uri)}
+    plan = WritePlan(
+        "WRITE",
+        parameters,
+        change,
+        {**options, "txn": batch.txn},
+        Source(data, mode),
+        engine,
+        is_blind=where is None,
+    )
+    return run_plan(log, snapshot, plan)
+
+
+def _tell(result: IngestResult, source: FileSource, set_aside: pa.Table) -> None:
+    _LOGGER.info(
+        "Version %d: %d files, %d bytes and %d rows of %s are loaded so far",
+        result.commits[-1],
+        result.num_files,
+        result.size_bytes,
+        result.num_rows,
+        source.uri,
+    )
+    for file in set_aside.slice(0, 5).to_pylist():
+        _LOGGER.warning("%s/%s is set aside: %s", source.uri, file["path"], file["error"])
