@@ -292,6 +292,15 @@ class IncrementalReader:
         self.on_recreated = on_recreated
         self.max_versions = max_versions
 
+    @property
+    def cursor_prefix(self) -> str:
+        """What the app ids of the cursors begin with."""
+        return cdc_prefix(self.consumer)
+
+    def newest_version(self) -> int:
+        """The last version of the source. Raises as `DeltaTable.version`."""
+        return self.source.version()
+
     def next_batch(self, *, appends: bool = False, is_whole: bool = False) -> ChangeBatch | None:
         """The next batch, or None where the target is up to date: then there is nothing to do and nothing to commit.
 

@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import partial, reduce
 from operator import add
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from delta_orch.errors import InvalidRequestError, ProtocolViolationError, RedoNotPossibleError
 from delta_orch.log.files.txn import UNIT_PREFIXES, TxnId, is_unit_name
-from delta_orch.pipeline.incremental import cdc_prefix
+from delta_orch.pipeline.file_reader import FileBatch, FileReader
+from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
 from delta_orch.pipeline.step import Step, Work
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.table_owner import INCREMENTAL
@@ -28,8 +29,13 @@ from delta_orch.verbs.unit_records import RecordedUnit, StepRecord
 
 if TYPE_CHECKING:
     from delta_orch.delta_table import TableSnapshot
-    from delta_orch.pipeline.incremental import ChangeBatch, IncrementalReader
     from delta_orch.protocol.types import StructType
+
+    Reader = IncrementalReader | FileReader
+
+
+Batch = ChangeBatch | FileBatch
+"""What a step makes rows of: changes of a table, or files."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,8 @@ class IncrementalStep(Step):
 
     def process(
         self,
-        reader: IncrementalReader,
-        rows: Callable[[ChangeBatch], object],
+        reader: Reader,
+        rows: Callable[[Any], object],
         *,
         until_current: bool = False,
         full_refresh: bool = False,
@@ -58,7 +64,7 @@ class IncrementalStep(Step):
 
         Args:
             reader: Reads for this step's table.
-            rows: Gives the rows of a batch; an empty result moves the cursor alone.
+            rows: Gives the rows of a `ChangeBatch`, or a `FileBatch`; an empty result moves the cursor alone.
             until_current: Go on until everything that was in the source at the start is processed.
             full_refresh: Start anew from the source as it stands, and replace everything in the table. The table keeps
                 its id, so those who read it go on.
@@ -74,8 +80,8 @@ class IncrementalStep(Step):
 
     def process_all(
         self,
-        readers: Mapping[str, IncrementalReader],
-        rows: Callable[[Mapping[str, ChangeBatch]], object],
+        readers: Mapping[str, Reader],
+        rows: Callable[[Mapping[str, Any]], object],
         *,
         until_current: bool = False,
         full_refresh: bool = False,
@@ -98,6 +104,8 @@ class IncrementalStep(Step):
                 remedy="Write by merge, or by overwrite_partitions",
             )
         self._ensure_expectations()
+        if any(isinstance(reader, FileReader) for reader in readers.values()):
+            self._ensure_loads_files(len(readers))
         before = snapshot_or_none(self.table)
         if before is not None and before.properties.set_transaction_retention_ms is not None:
             replace(self, unit_column=None)._ensure_told_by_rows()  # A cursor that expires starts anew.
@@ -107,7 +115,7 @@ class IncrementalStep(Step):
         if full_refresh:
             return self._refresh(before, readers, rows, work)
         reports: list[StepReport] = []
-        done: list[ChangeBatch] = []
+        done: list[Batch] = []
         committed: int | None = None
         if work.redone:
             work = self._ensure_redoable(before, work)
@@ -122,7 +130,7 @@ class IncrementalStep(Step):
         while batches := {
             name: batch for name, reader in readers.items() if (batch := reader.next_batch(**asked)) is not None
         }:
-            goals = goals or {name: reader.source.version() for name, reader in readers.items() if until_current}
+            goals = goals or {name: reader.newest_version() for name, reader in readers.items() if until_current}
             step, next_work = self._for_batches(
                 batches, readers, self._continued(before, committed), moves_cursors=True
             )
@@ -152,6 +160,15 @@ class IncrementalStep(Step):
             expected=reduce(add, expected) if expected else None,
         )
 
+    def _ensure_loads_files(self, num_sources: int) -> None:
+        """Raises InvalidRequestError: The mode replaces rows by those of new files, and would lose others."""
+        if self.mode in ("append", "merge") or (num_sources == 1 and self.mode in ("overwrite", "cdc")):
+            return
+        raise InvalidRequestError(
+            f"{self.name} loads files, and write={self.mode!r} would replace rows that other files brought",
+            remedy="Write by append or merge; by overwrite, where it reads all files each time",
+        )
+
     def _continued(self, before: TableSnapshot | None, committed: int | None) -> Work:
         """The unit as the batches before have left it: the next one adds to them.
 
@@ -172,8 +189,8 @@ class IncrementalStep(Step):
 
     def _for_batches(
         self,
-        batches: Mapping[str, ChangeBatch],
-        readers: Mapping[str, IncrementalReader],
+        batches: Mapping[str, Batch],
+        readers: Mapping[str, Reader],
         work: Work,
         *,
         moves_cursors: bool,
@@ -183,7 +200,7 @@ class IncrementalStep(Step):
         where = None
         for batch in batches.values():
             # All that is there came from the table that was there before the source was recreated.
-            if self.mode == "overwrite_changed" and not batch.is_recreated:
+            if self.mode == "overwrite_changed" and isinstance(batch, ChangeBatch) and not batch.is_recreated:
                 where = batch.partition_predicate()
                 if where is None:
                     raise InvalidRequestError(
@@ -195,20 +212,29 @@ class IncrementalStep(Step):
         is_unit = self.attempt is None
         work = replace(
             work,
-            consumers=tuple(cdc_prefix(reader.consumer) for reader in readers.values()),
+            consumers=tuple(reader.cursor_prefix for reader in readers.values()),
             inputs=tuple(batch.as_input() for batch in batches.values()),
-            cursors=tuple(replace(batch.txn, is_unit=is_unit) for batch in batches.values()) if moves_cursors else (),
+            cursors=tuple(
+                replace(batch.txn, is_unit=is_unit)
+                for batch in batches.values()
+                if moves_cursors or isinstance(batch, FileBatch)
+            ),
+            file_batches=tuple(batch for batch in batches.values() if isinstance(batch, FileBatch)),
         )
-        return replace(self, where=where, owner=INCREMENTAL), work
+        step = replace(self, where=where, owner=INCREMENTAL)
+        for batch in work.file_batches:
+            if batch.source.schema_mode != "fail" and self.schema_mode is None:
+                step = replace(step, schema_mode="merge")
+            if batch.new_files.replaces and self.mode == "append":
+                step = replace(step, mode="overwrite", where=batch.replaced_rows())
+        return step, work
 
-    def _batches_again(
-        self, readers: Mapping[str, IncrementalReader], recorded: RecordedUnit
-    ) -> Mapping[str, ChangeBatch]:
+    def _batches_again(self, readers: Mapping[str, Reader], recorded: RecordedUnit) -> Mapping[str, Batch]:
         """What a unit that is done again reads: the versions that its commits recorded, or where the mode does not
         add rows, those up to the cursors."""
         records = (StepRecord.of(commit.commit_info) for commit in commits_of_unit(recorded.walk, recorded.name))
         inputs = [one for record in records if record is not None for one in record.inputs]
-        again: dict[str, ChangeBatch] = {}
+        again: dict[str, Batch] = {}
         for name, reader in readers.items():
             own = [one for one in inputs if one.get("consumer") == reader.consumer]
             if own:
@@ -225,8 +251,8 @@ class IncrementalStep(Step):
     def _refresh(
         self,
         before: TableSnapshot | None,
-        readers: Mapping[str, IncrementalReader],
-        rows: Callable[[Mapping[str, ChangeBatch]], object],
+        readers: Mapping[str, Reader],
+        rows: Callable[[Mapping[str, Any]], object],
         work: Work,
     ) -> StepReport:
         """Replace everything by what `rows` makes of the sources as they stand."""
@@ -274,20 +300,24 @@ class IncrementalStep(Step):
             return report
         return replace(report, outcome="replaced" if gone else "written", batches=tuple(batches.values()))
 
-    def _read_together(
-        self, readers: Mapping[str, IncrementalReader], batches: Mapping[str, ChangeBatch]
-    ) -> Mapping[str, ChangeBatch]:
+    def _read_together(self, readers: Mapping[str, Reader], batches: Mapping[str, Batch]) -> Mapping[str, Batch]:
         """What the function of a step is handed. Where it replaces rows of all sources, it reads all of them."""
         if len(readers) == 1 or not (self._is_whole or self.mode == "overwrite_partitions"):
             return batches
-        every = {name: batches.get(name) or reader.quiet_batch() for name, reader in readers.items()}
+        # Such a step has no files among several sources.
+        changes = {name: batch for name, batch in batches.items() if isinstance(batch, ChangeBatch)}
+        tables = {name: reader for name, reader in readers.items() if isinstance(reader, IncrementalReader)}
+        every = {name: changes.get(name) or reader.quiet_batch() for name, reader in tables.items()}
         if self.mode != "overwrite_partitions":
             return every
-        touched = tuple(batch.partition_predicate() for batch in batches.values())
+        touched = tuple(batch.partition_predicate() for batch in changes.values())
         return {name: replace(batch, touched=touched) for name, batch in every.items()}
 
-    def guarded(self, batch: ChangeBatch) -> ChangeBatch:
+    def guarded(self, batch: Batch) -> Batch:
         """The batch, which offers only what is exact for this step's mode."""
+        if isinstance(batch, FileBatch):
+            # Change events have other columns than the table.
+            return replace(batch, schema=None) if self.mode == "cdc" else batch
         if self.mode == "append":
             return replace(batch, is_appended=True)
         if self._is_whole:
@@ -298,7 +328,7 @@ class IncrementalStep(Step):
 
 
 def ensure_touched(
-    name: str, given: Iterable[ChangeBatch], news: Iterable[ChangeBatch], strings: pa.Table, schema: StructType
+    name: str, given: Iterable[Batch], news: Iterable[Batch], strings: pa.Table, schema: StructType
 ) -> None:
     """Check that a step replaces no partition whose rows it has read in part: another batch has brought the others, or
     will replace what this one leaves there.
@@ -318,6 +348,8 @@ def ensure_touched(
     own = {column.lower(): column for column in strings.column_names}
     rows = dict.fromkeys(_spelled(strings, strings.column_names, schema))
     for batch in news:
+        if not isinstance(batch, ChangeBatch):
+            continue
         columns = batch.snapshot.partition_columns
         if not {column.lower() for column in columns} <= own.keys():
             # Only a first batch may be: it is all there is.

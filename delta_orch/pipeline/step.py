@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from delta_orch.expressions.nodes import Expression
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.pipeline.audit import Audit, AuditFinding
+    from delta_orch.pipeline.file_reader import FileBatch
     from delta_orch.staged_write import StagedWrite
     from delta_orch.verbs.change_events import Changes
     from delta_orch.verbs.expect import CheckedRows, ExpectationReport, Expectations
@@ -566,6 +567,11 @@ class Step:
         is_looked_at = is_looked_at or bool(self._quarantines(work))
         if checked is not None:
             data, options["operation_metrics"] = checked.kept, checked.metrics
+        for batch in work.file_batches:
+            if batch.may_set_aside:
+                options["stage"] = True
+            else:
+                batch.write_record()
         may_empty = bool(work.redone) and self.mode in (*ADDING, "overwrite_partitions")
         if self.audits or self._is_snapshot or work.unique_keys or is_looked_at or may_empty:
             options["stage"] = True
@@ -648,6 +654,9 @@ class Step:
         quarantine: Callable[[], list[Callable[[], None]]],
     ) -> tuple[CommitResult, tuple[AuditFinding, ...]]:
         """Look at what was staged, commit the quarantine, and publish it."""
+        for batch in work.file_batches:
+            if batch.may_set_aside:
+                batch.write_record()
         is_adding = self.mode in (*ADDING, "overwrite_partitions")
         if work.redone and not work.inputs and is_adding and not (expected and expected.num_quarantined):
             self._ensure_rows(result, work)
@@ -757,6 +766,7 @@ class Work:
         taken_back: Units whose rows a full refresh replaces, which no longer hold then; None for other writes.
         unique_keys: Columns that must identify a row in the whole table.
         look_at_partitions: Of `verbs.overwrite`.
+        file_batches: The files whose rows the commit brings. Their records are written before it.
     """
 
     txns: tuple[TxnId, ...]
@@ -770,6 +780,7 @@ class Work:
     taken_back: tuple[str, ...] | None = None
     unique_keys: tuple[str, ...] = ()
     look_at_partitions: Callable[..., None] | None = None
+    file_batches: tuple[FileBatch, ...] = ()
 
     def units_written(self) -> tuple[dict[str, Expression | None], list[Expression]]:
         """The units that the commit writes, each with its rows (None: all), and the rows of those that it leaves as

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from delta_orch.delta_table import DeltaTable, TableSnapshot
     from delta_orch.log.write.commit_options import CommitResult
     from delta_orch.pipeline.audit import AuditFinding
+    from delta_orch.pipeline.file_reader import FileBatch
     from delta_orch.pipeline.incremental import ChangeBatch
     from delta_orch.verbs.expect import ExpectationReport
 
@@ -32,7 +33,7 @@ class StepReport:
         left_out: Units that the commit left as they are: a newer run has written them, or this one before.
         commit: The last commit; None where the step was over before it computed anything.
         recovered: The commit that stands for the one that this attempt would have made.
-        batches: The batches of changes that an incremental step processed, in order.
+        batches: The batches of changes or files that an incremental step processed, in order.
         findings: What the audits found before the commit.
         expected: What the rules of the step found (`Step.expect`); None without rules, and of a step that computed
             nothing.
@@ -47,7 +48,7 @@ class StepReport:
     left_out: tuple[str, ...] = ()
     commit: CommitResult | None = None
     recovered: RecordedUnit | None = None
-    batches: tuple[ChangeBatch, ...] = ()
+    batches: tuple[ChangeBatch | FileBatch, ...] = ()
     findings: tuple[AuditFinding, ...] = ()
     expected: ExpectationReport | None = None
 
