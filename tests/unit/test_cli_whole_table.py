@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -68,3 +69,20 @@ def test_files_that_are_gone_and_versions_to_keep(tmp_path: Path, capsys: pytest
     assert call("sql", repair, "--dry-run") == 0 and "1 remove" in capsys.readouterr().out
     assert call("sql", repair) == 0
     assert ids(root) == []
+
+
+def test_files_are_loaded_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    landing, root = tmp_path / "landing", tmp_path / "t"
+    landing.mkdir()
+    (landing / "a.csv").write_text("id;day\n1;a\n2;b\n")
+    command = ("ingest", root, landing, "--format", "csv", "--format-option", "delimiter=;", "--partition-by", "day")
+    assert call(*command) == 0
+    assert "1 files (15 B) with 2 rows" in capsys.readouterr().out
+    assert call(*command) == 0
+    assert capsys.readouterr().out == "No new files\n"
+    assert (ids(root), DeltaTable(root).snapshot().partition_columns) == ([1, 2], ("day",))
+    (landing / "a.csv").write_text("id;day\n1;a\n")
+    assert call(*command) == 1
+    assert "FILES_CHANGED" in capsys.readouterr().err
+    assert call(*command, "--on-changed", "ignore", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["num_files"] == 0
