@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, cast
 
 from delta_orch.airflow.arguments import ensure_choice, ensure_write
@@ -10,6 +11,8 @@ from delta_orch.airflow.locations import checked_location, is_same_table, is_tem
 from delta_orch.airflow.run_context import CLOCKS_DIFFER_MS
 from delta_orch.airflow.step_operator import DeltaStepOperator, UserFunction
 from delta_orch.airflow.table_operator import CHANGED, OperatorArgument, XCom
+from delta_orch.arrival.file_source import FileSource
+from delta_orch.pipeline.file_reader import FileBatch
 from delta_orch.pipeline.incremental import cdc_app_id, default_consumer
 from delta_orch.pipeline.incremental_step import IncrementalStep
 from delta_orch.pipeline.step import Mode
@@ -22,10 +25,13 @@ if TYPE_CHECKING:
     from delta_orch.airflow.locations import TableLocation
     from delta_orch.airflow.run_context import TaskRun
     from delta_orch.delta_table import DeltaTable, TableSnapshot
-    from delta_orch.pipeline.incremental import Bootstrap, ChangeBatch, IncrementalReader, OnRecreated
+    from delta_orch.pipeline.incremental import Bootstrap, IncrementalReader, OnRecreated
+    from delta_orch.pipeline.incremental_step import Batch
     from delta_orch.verbs.change_events import Envelope
 
 WRITES = ("append", "merge", "cdc", "overwrite_partitions", "overwrite_changed")
+FILE_WRITES = ("append", "merge", "cdc", "overwrite")
+_MOST_NAMED = 20
 _SWITCH = {"true": True, "false": False, "none": False, "": False, "1": True, "0": False}
 
 
@@ -48,15 +54,18 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     Args:
         source: The table to read. For several tables, a dict of names to tables. The function then gets a dict with the
             batches of the tables that have changes (with `overwrite_partitions` of all tables), and one commit holds
-            all cursors. (templated)
+            all cursors. Or a `FileSource`: the files that the target has not loaded yet, each once (docs/files-in.md).
+            The function gets a `FileBatch` then, and without a function the rows are written as they are. A source
+            without storage options has those of the connection. (templated, but for a `FileSource`)
         target: The table written to; the first commit creates it. (templated)
-        python_callable: `(batch, …) -> rows`.
+        python_callable: `(batch, …) -> rows`. A `FileSource` needs none.
         op_args: Positional arguments after the batch. (templated)
         op_kwargs: Keyword arguments. (templated)
         write: `overwrite_changed` replaces the partitions that changed in the source, also where they are empty now;
             it is the default where source and target have the same partition columns. `overwrite_partitions` replaces
             the target's partitions that the rows belong to; `append` adds the rows; `merge` updates those with the same
-            `merge_keys` and inserts the others; `cdc` applies the rows as change events, in any order.
+            `merge_keys` and inserts the others; `cdc` applies the rows as change events, in any order. With
+            a `FileSource` one of `append` (default), `merge`, `cdc` and `overwrite`, which reads all files each time.
         merge_keys: With `merge` and `cdc`: the columns that identify a row.
         sequence_by: With `cdc`: the columns that order the events of a key, as `delete_when`, `except_columns`, `scd`,
             `full_snapshot`, `envelope` and `tombstone_retention`: see `DeltaTable.apply_changes`.
@@ -89,9 +98,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
     def __init__(
         self,
         *,
-        source: TableLocation | Mapping[str, TableLocation],
+        source: TableLocation | Mapping[str, TableLocation] | FileSource,
         target: TableLocation,
-        python_callable: UserFunction,
+        python_callable: UserFunction | None = None,
         write: str | None = None,
         merge_keys: Sequence[str] | None = None,
         sequence_by: str | Sequence[str] | None = None,
@@ -109,11 +118,11 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         **kwargs: OperatorArgument,
     ) -> None:
         super().__init__(table_uri=target, python_callable=python_callable, **kwargs)
-        self.source = (
-            {name: checked_location(one) for name, one in source.items()}
-            if isinstance(source, Mapping)
-            else checked_location(source)
-        )
+        self.source: object = source
+        if isinstance(source, Mapping):
+            self.source = {name: checked_location(one) for name, one in source.items()}
+        elif not isinstance(source, FileSource):
+            self.source = checked_location(source)
         self.write = write
         self.merge_keys = merge_keys
         self.max_versions = max_versions
@@ -121,7 +130,8 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.on_recreated = on_recreated
         self.consumer = consumer
         self.full_refresh = full_refresh
-        ensure_write(write, (None, *WRITES))
+        is_of_files = isinstance(source, FileSource)
+        ensure_write(write, (None, *(FILE_WRITES if is_of_files else WRITES)))
         ensure_choice("bootstrap", bootstrap, ("snapshot", "changes", "error"))
         ensure_choice("on_recreated", on_recreated, ("error", "bootstrap"))
         ensure_choice("schema_mode", self.schema_mode, (None, "merge"))
@@ -145,6 +155,19 @@ class DeltaIncrementalOperator(DeltaStepOperator):
         self.ensure_mode(write, changes)
         if not is_template(full_refresh):
             self._refreshes({})
+        if is_of_files:
+            self.reads_from()
+            table_arguments = {
+                "max_versions": max_versions is not None,
+                "bootstrap": bootstrap != "snapshot",
+                "on_recreated": on_recreated != "error",
+                "consumer": consumer is not None,
+            }
+            if given := [name for name, is_given in table_arguments.items() if is_given]:
+                raise self.refusal(f"has {given[0]}, which is about a table, and its source has files")
+            return
+        if python_callable is None:
+            raise self.refusal("has no python_callable", remedy="Pass a function: (batch, …) -> rows")
         if self.source == {}:
             raise self.refusal("has no source")
         if isinstance(self.source, dict) and len(self.source) > 1 and write in (None, "overwrite_changed"):
@@ -158,6 +181,9 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             raise self.refusal("has one table as source and target")
 
     def execute_on_table(self, context: Context, run: TaskRun, table: DeltaTable) -> XCom:
+        refreshes = self._refreshes(context.get("params") or {})
+        if isinstance(self.source, FileSource):
+            return self._load_files(context, run, table, self.source, refreshes)
         readers = self._readers(table)
         mode = cast("Mode", self.write or self._default_write(readers, table))
         before = snapshot_or_none(table)
@@ -166,7 +192,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 self._ensure_own_cursor(run, reader)
         with self.lazy_session(run) as session:
 
-            def rows(batches: Mapping[str, ChangeBatch]) -> object:
+            def rows(batches: Mapping[str, Batch]) -> object:
                 for batch in batches.values():
                     start = (
                         "the snapshot" if batch.starting_version is None else f"versions {batch.starting_version} to"
@@ -176,7 +202,7 @@ class DeltaIncrementalOperator(DeltaStepOperator):
                 return self.call_user_function(context, session(), argument)
 
             report = IncrementalStep.of(self.step(context, run, table, mode)).process_all(
-                readers, rows, until_current=True, full_refresh=self._refreshes(context.get("params") or {})
+                readers, rows, until_current=True, full_refresh=refreshes
             )
         details: dict[str, object] = {}
         if isinstance(self.source, dict):
@@ -205,6 +231,41 @@ class DeltaIncrementalOperator(DeltaStepOperator):
             for name, reader in readers.items()
             if reader.source.uri in ends
         }
+        return self.xcom_and_log(report, **details)
+
+    def _load_files(
+        self, context: Context, run: TaskRun, table: DeltaTable, source: FileSource, refreshes: bool
+    ) -> XCom:
+        from delta_orch.pipeline.file_reader import FileReader
+
+        if source.storage_options is None:
+            source = replace(source, storage_options=self.hook.storage_options())
+        reader = FileReader(source, table, self.engine, self.unit_column)
+        before = snapshot_or_none(table)
+        with self.lazy_session(run) as session:
+
+            def rows(batch: Batch) -> object:
+                assert isinstance(batch, FileBatch)
+                self.log.info("Loading %d files of %s", batch.files.num_rows, source.uri)
+                spark = None if self.engine == "local" else session()
+                if self.python_callable is None:
+                    return batch.rows(as_table=True)
+                return self.call_user_function(context, spark, batch)
+
+            mode = cast("Mode", self.write or "append")
+            step = IncrementalStep.of(self.step(context, run, table, mode))
+            report = step.process(reader, rows, until_current=True, full_refresh=refreshes)
+        batches = [batch for batch in report.batches if isinstance(batch, FileBatch)]
+        set_aside = [file for batch in batches for file in batch.set_aside.to_pylist()]
+        details: dict[str, object] = {
+            "source_uri": source.uri,
+            "files": sum(batch.files.num_rows for batch in batches) - len(set_aside),
+            "files_set_aside": len(set_aside),
+        }
+        if set_aside:
+            details["set_aside"] = [file["path"] for file in set_aside[:_MOST_NAMED]]
+        if report.version is not None and report.outcome in CHANGED:
+            details["starting_version"] = self._first_version(run, table, report.version, before)
         return self.xcom_and_log(report, **details)
 
     def _readers(self, table: DeltaTable) -> dict[str, IncrementalReader]:
