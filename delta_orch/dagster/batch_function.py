@@ -11,6 +11,7 @@ import dagster as dg
 from pydantic import Field, create_model
 
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.file_reader import FileBatch
 from delta_orch.pipeline.incremental import ChangeBatch
 
 CONFIG = "config"
@@ -60,13 +61,13 @@ class BatchFunction:
     def _find_batch(self) -> str:
         others = self._parameters[1:] if self._takes_context else self._parameters
         for parameter in others:
-            if parameter.annotation is ChangeBatch or parameter.name in ("batch", "batches"):
+            if parameter.annotation in (ChangeBatch, FileBatch) or parameter.name in ("batch", "batches"):
                 return parameter.name
         if len(others) == 1 and others[0].annotation is Parameter.empty:
             return others[0].name
         raise InvalidRequestError(
             f"The function {self._name} of an incremental asset takes no batch",
-            remedy="Name a parameter 'batch', or annotate one as ChangeBatch",
+            remedy="Name a parameter 'batch', or annotate one as ChangeBatch, or FileBatch",
         )
 
     def describe(self, compute: Callable[..., object], *, has_schema: bool = False) -> None:

@@ -17,6 +17,7 @@ from weakref import WeakKeyDictionary
 import dagster as dg
 
 from delta_orch.arguments import checked, checked_constructor
+from delta_orch.arrival.file_source import FileSource
 from delta_orch.dagster.audits import (
     audit_failure,
     audit_results,
@@ -48,16 +49,15 @@ from delta_orch.dagster.settings import (
 from delta_orch.delta_table import DeltaTable
 from delta_orch.errors import AuditFailedError, ExpectationFailedError, InvalidRequestError
 from delta_orch.pipeline.audit import AuditLike, as_audits, rule_check_name, rule_findings
+from delta_orch.pipeline.file_reader import FileBatch, FileReader
 from delta_orch.pipeline.incremental import (
     Bootstrap,
-    ChangeBatch,
     IncrementalReader,
     OnRecreated,
-    cdc_prefix,
     default_consumer,
     ensure_max_versions,
 )
-from delta_orch.pipeline.incremental_step import IncrementalStep
+from delta_orch.pipeline.incremental_step import Batch, IncrementalStep
 from delta_orch.pipeline.step_report import StepReport
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.pipeline.unit import OnRedo
@@ -72,12 +72,15 @@ if TYPE_CHECKING:
 
 Write = OneOf["append", "merge", "overwrite", "overwrite_changed", "overwrite_partitions", "cdc"]
 WRITES: tuple[Write, ...] = get_args(Write)
+FILE_WRITES: tuple[Write, ...] = ("append", "merge", "overwrite", "cdc")
 
 EngineName = OneOf["auto", "spark", "local"]
 TableOrKey = DeltaTableResource | str
-Sources = TableOrKey | Mapping[str, TableOrKey]
+Source = TableOrKey | FileSource
+Sources = Source | Mapping[str, Source]
 
 _LATEST_CHECKS = 20
+_MOST_NAMED = 20
 _NOT_TAKEN = {
     "partitions_def": "The cursor decides what is processed, so the asset has no partitions",
     "io_manager_key": "The asset writes its table itself",
@@ -127,7 +130,7 @@ class DeltaOut:
 class Reading:
     """How the sources of an incremental asset are read. The arguments are those of `delta_asset`."""
 
-    sources: Mapping[str, TableOrKey]
+    sources: Mapping[str, Source]
     consumer: str | None
     bootstrap: Bootstrap
     on_recreated: OnRecreated
@@ -135,11 +138,15 @@ class Reading:
     engine: EngineName
     conflict_retries: int
 
-    def readers(self, context: dg.AssetExecutionContext, target: DeltaTable) -> dict[str, IncrementalReader]:
+    def readers(
+        self, context: dg.AssetExecutionContext, target: DeltaTable, unit_column: str | None
+    ) -> dict[str, IncrementalReader | FileReader]:
         """A reader for each source. Of several cursors in one table each is named after its source."""
         own = self.consumer or default_consumer(target.uri)
         return {
-            name: IncrementalReader(
+            name: FileReader(source, target, self.engine, unit_column)
+            if isinstance(source, FileSource)
+            else IncrementalReader(
                 table_of(context, source),
                 target,
                 consumer=f"{own}:{name}" if name else own,
@@ -153,20 +160,21 @@ class Reading:
 
     def step(
         self, context: dg.AssetExecutionContext, out: DeltaOut, key: dg.AssetKey
-    ) -> tuple[IncrementalStep, dict[str, IncrementalReader]]:
+    ) -> tuple[IncrementalStep, dict[str, IncrementalReader | FileReader]]:
         """The step that writes a table, without its attempt, and its readers.
 
         Raises:
             InvalidRequestError: Nothing says how it writes, and the tables do not share partition columns.
         """
         table = table_of(context, out.table)
-        readers = self.readers(context, table)
-        if out.write is None:
-            _ensure_shared_partitions(table, out, next(iter(readers.values())).source)
+        readers = self.readers(context, table, out.unit_column)
+        first = next(iter(readers.values()))
+        if out.write is None and isinstance(first, IncrementalReader):
+            _ensure_shared_partitions(table, out, first.source)
         step = IncrementalStep(
             key.to_user_string(),
             table,
-            out.write or "overwrite_changed",
+            out.write or ("append" if isinstance(first, FileReader) else "overwrite_changed"),
             merge_keys=tuple(out.merge_keys or ()),
             changes=changes_of(out),
             schema_mode=parse_schema_mode(out.schema_mode),
@@ -240,6 +248,9 @@ def delta_asset(
         incremental_from: The table to read: a resource, or the key of one. For several tables, a mapping of names to
             tables. The function then gets in `batch` a mapping of names to batches: of the tables that have changes,
             with `overwrite_partitions`, `overwrite` and `full_snapshot` of all of them. One commit holds all cursors.
+            Or a `FileSource`: the files that the table has not loaded yet, each once (docs/files-in.md). The function
+            gets a `FileBatch` then: `batch.rows(as_table=True)` are its rows as the table has them. `write` is one of
+            `append` (default), `merge`, `cdc` and `overwrite`, which reads all files each time.
         table: The table to write, as above. It is created by the first run.
         write: `overwrite_changed` replaces exactly the partitions of the batch, by columns of the same names, so that a
             partition without rows becomes empty: the default, if the table has the source's partition columns among
@@ -304,7 +315,7 @@ def delta_asset(
             is_refresh, arguments = called.full_refresh(context, arguments)
             returned = Returned()
 
-            def rows(batches: Mapping[str, ChangeBatch]) -> object:
+            def rows(batches: Mapping[str, Batch]) -> object:
                 nonlocal returned
                 returned = called(context, batches.get("", batches), arguments)
                 return returned.rows
@@ -380,6 +391,12 @@ def delta_multi_asset(
     if any(_is_same_place(one.table, other.table) for one, other in combinations(outs.values(), 2)):
         raise InvalidRequestError("Two outputs share a table", remedy="Give each a table of its own")
     reading = Reading(_by_name(incremental_from), None, bootstrap, on_recreated, max_versions, engine, conflict_retries)
+    if any(isinstance(source, FileSource) for source in reading.sources.values()):
+        raise InvalidRequestError(
+            "delta_multi_asset loads no files",
+            cause="Each table records which files it has loaded, and they would be read for each",
+            remedy="Load them by a delta_asset, and read its table here",
+        )
     for out in outs.values():
         ensure_no_settings(_of_spec(out, "metadata"))
         ensure_sound(reading, out, multi_asset_arguments)
@@ -390,13 +407,13 @@ def delta_multi_asset(
 
         def compute(context: dg.AssetExecutionContext, **arguments: object) -> Iterator[object]:
             is_refresh, arguments = called.full_refresh(context, arguments)
-            calls: dict[object, tuple[Returned, Mapping[str, ChangeBatch]]] = {}
+            calls: dict[object, tuple[Returned, Mapping[str, Any]]] = {}
             returned = {name: Returned() for name in outs}
 
-            def rows_of(name: str, asked: Mapping[str, ChangeBatch]) -> object:
+            def rows_of(name: str, asked: Mapping[str, Any]) -> object:
                 place = tuple((n, b.starting_version, b.ending_version, bool(b.touched)) for n, b in asked.items())
                 if place not in calls:
-                    batches = asked
+                    batches: Mapping[str, Any] = asked
                     # One call gives the rows of all tables, so the batch is what is exact for each of them.
                     for other, out in outs.items():
                         step, _ = reading.step(context, out, keys[other])
@@ -458,8 +475,10 @@ def delta_multi_asset(
     return decorate
 
 
-def place_of(table: TableOrKey) -> str:
+def place_of(table: Source) -> str:
     """A location, or the resource key that names one. A variable is read."""
+    if isinstance(table, FileSource):
+        return str(table.uri)
     return table if isinstance(table, str) else table.table().uri.rstrip("/")
 
 
@@ -467,7 +486,7 @@ def _of_spec(out: DeltaOut, name: str) -> Any:
     return (out.spec or {}).get(name) or {}
 
 
-def _by_name(sources: Sources) -> Mapping[str, TableOrKey]:
+def _by_name(sources: Sources) -> Mapping[str, Source]:
     """The sources by name; a single one has none."""
     return sources if isinstance(sources, Mapping) else {"": sources}
 
@@ -539,7 +558,16 @@ def ensure_sound(reading: Reading, out: DeltaOut, asset_arguments: Mapping[str, 
             cause="It is the default" if write is None else None,
             remedy="Pass write='merge', or 'overwrite_partitions' with the partitions recomputed from all sources",
         )
+    is_of_files = any(isinstance(source, FileSource) for source in sources.values())
+    if is_of_files and (len(sources) > 1 or write not in (None, *FILE_WRITES)):
+        raise InvalidRequestError(
+            f"An asset that loads files has one source, and write is one of {', '.join(FILE_WRITES)}",
+            cause=f"It has {len(sources)} sources, and write={write!r}",
+            remedy="Load the files into a table of their own, and let another asset read that table",
+        )
     for name, source in sources.items():
+        if isinstance(source, FileSource):
+            continue
         if not isinstance(source, DeltaTableResource | str):
             raise InvalidRequestError(
                 f"incremental_from[{name!r}] is a value of type {type(source).__name__}",
@@ -609,7 +637,7 @@ def process(
     key: dg.AssetKey,
     out: DeltaOut,
     reading: Reading,
-    rows: Callable[[Mapping[str, ChangeBatch]], object],
+    rows: Callable[[Mapping[str, Batch]], object],
     returned: Callable[[], Returned],
     full_refresh: bool,
 ) -> Iterator[object]:
@@ -627,14 +655,17 @@ def process(
     started = time.perf_counter()
     try:
         with retry_conflicts(reading.conflict_retries):
-            report = step.process_all(readers, rows, full_refresh=full_refresh)
+            is_of_files = any(isinstance(one, FileReader) for one in readers.values())
+            report = step.process_all(readers, rows, until_current=is_of_files, full_refresh=full_refresh)
     except (AuditFailedError, ExpectationFailedError) as error:
         yield from audit_results(findings_of(error), key)
         raise audit_failure(error) from error
     context.log.info(report.sentence())
     seconds = time.perf_counter() - started
     is_news = report.outcome not in ("nothing new", "fenced")
-    is_news = is_news or _has_untold_commit(context.instance, key, report, [one.consumer for one in readers.values()])
+    is_news = is_news or _has_untold_commit(
+        context.instance, key, report, [one.cursor_prefix for one in readers.values()]
+    )
     yield from _results_of(context, key, step, report, returned(), seconds, is_news=is_news)
 
 
@@ -689,7 +720,7 @@ def _has_downstream_in_run(context: dg.AssetExecutionContext, key: dg.AssetKey) 
 
 
 def _has_untold_commit(
-    instance: dg.DagsterInstance, key: dg.AssetKey, report: StepReport, consumers: Sequence[str]
+    instance: dg.DagsterInstance, key: dg.AssetKey, report: StepReport, prefixes: Sequence[str]
 ) -> bool:
     """Whether a run of the asset has changed rows since the last materialization that Dagster has of it: it was killed
     after its commit, and what waits for new data has not run."""
@@ -699,7 +730,7 @@ def _has_untold_commit(
     last = None if event is None else event.asset_materialization
     of_table, _, version = ((last.tags if last else None) or {}).get("dagster/data_version", "").rpartition(":")
     told = int(version) if of_table == report.table.snapshot().metadata.id and version.isdecimal() else -1
-    own = tuple(map(cdc_prefix, consumers))
+    own = tuple(prefixes)
 
     def is_own_change(commit: "Commit") -> bool:
         is_own = any(txn.app_id.startswith(own) for txn in commit.txns)
@@ -739,7 +770,15 @@ def incremental_metadata(
     metadata = report_metadata(
         report, report.snapshot(), table_name, run_id=run_id, seconds=seconds, definition=definition
     )
+    files = [batch for batch in report.batches if isinstance(batch, FileBatch)]
+    if files:
+        set_aside = [file for batch in files for file in batch.set_aside.to_pylist()]
+        metadata["delta/files"] = sum(batch.files.num_rows for batch in files) - len(set_aside)
+        if set_aside:
+            metadata["delta/files_set_aside"] = dg.JsonMetadataValue(set_aside[:_MOST_NAMED])
     for batch in report.batches:
+        if isinstance(batch, FileBatch):
+            continue
         metadata |= {
             "delta/source_ending_version": batch.ending_version,
             "delta/is_bootstrap": batch.is_bootstrap,
@@ -748,7 +787,7 @@ def incremental_metadata(
         if batch.starting_version is not None:
             metadata["delta/source_starting_version"] = batch.starting_version
     if len(report.batches) > 1:
-        ends = {batch.source.uri: batch.ending_version for batch in report.batches}
+        ends = {str(batch.source.uri): batch.ending_version for batch in report.batches}
         metadata["delta/source_versions"] = dg.JsonMetadataValue(ends)
     return metadata
 
@@ -759,7 +798,7 @@ class IncrementalTables:
     cursors are called."""
 
     written: Mapping[str, TableOrKey]
-    sources: Mapping[str, TableOrKey]
+    sources: Mapping[str, Source]
     consumer: str | None = None
 
 

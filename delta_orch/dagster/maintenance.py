@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from delta_orch.arguments import checked
-from delta_orch.dagster.incremental import INCREMENTAL, TableOrKey, place_of
+from delta_orch.dagster.incremental import INCREMENTAL, Source, place_of
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
 from delta_orch.dagster.metadata import Metadata, data_version
 from delta_orch.dagster.outputs import parse_key, shares_folder
@@ -331,7 +331,7 @@ def tables_of(defs: dg.Definitions) -> dict[str, FoundTable]:
     return found
 
 
-def _resolved(table: TableOrKey, defs: dg.Definitions) -> DeltaTableResource | None:
+def _resolved(table: Source, defs: dg.Definitions) -> DeltaTableResource | None:
     resource = (defs.resources or {}).get(table) if isinstance(table, str) else table
     return resource if isinstance(resource, DeltaTableResource) else None
 

@@ -20,7 +20,7 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import delta_orch.dagster
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, FileSource
 from delta_orch.dagster import (
     ChangeBatch,
     DeltaLakeIOManager,
@@ -66,6 +66,12 @@ def ordinary(name: str) -> dict[str, Any]:
         "checks.row_count": {"min_rows": 1},
         "DeltaOut": {"table": TABLE},
         "build_delta_audit_checks": {"assets": [upstream]},
+        "build_delta_file_sensor": {
+            "name": "files",
+            "source": FileSource("/nonexistent/in", format="json"),
+            "table": TABLE,
+            "job": some_job,
+        },
         "build_delta_log_sensor": {"name": "new", "table_uri": "/nonexistent/t", "job": some_job},
         "build_delta_observations": {"tables": {"a": TABLE}},
         "delta_asset": {"incremental_from": SOURCE, "table": TABLE},
@@ -101,7 +107,9 @@ def public(name: str) -> Any:
 
 def _is_function(name: str) -> bool:
     found = public(name)
-    return inspect.isfunction(found) or (is_dataclass(found) and name not in ("ChangeBatch", "DeltaSnapshot"))
+    return inspect.isfunction(found) or (
+        is_dataclass(found) and name not in ("ChangeBatch", "DeltaSnapshot", "FileBatch")
+    )
 
 
 RULES = ("cdc_lag", "columns", "freshness", "health", "null_rate", "row_count", "txn_gaps", "unique")

@@ -33,7 +33,7 @@ RULES = [
 PARAMETERS_OF = [
     name
     for name in plugin.__all__
-    if name not in ("ChangeBatch", "DeltaAutomation", "DeltaSnapshot", "checks")
+    if name not in ("ChangeBatch", "DeltaAutomation", "DeltaSnapshot", "FileBatch", "checks")
 ]  # fmt: skip
 
 
