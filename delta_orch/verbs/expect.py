@@ -18,6 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 from typing import Literal as OneOf
 
@@ -301,21 +302,23 @@ class CheckedRows:
                 remedy="Run one partition at a time (BackfillPolicy.multi_run), or correct the row's partition",
                 constraint="unit",
             )
-        flags = {name: rows.column(flag).to_pylist() for name, flag in self._flags.items()}
+        broken = list(zip(*(rows.column(flag).to_pylist() for flag in self._flags.values()), strict=True))
+        # Few combinations of rules occur.
+        rules = {flags: list(compress(self._flags, flags)) for flags in set(broken)}
         files = pa.nulls(count, pa.string())
         if "source_file" in self._columns:
             files = pa.array(map(_path_of, rows.column("source_file").to_pylist()), pa.string())
         numbered = uuid.uuid4().hex
         columns = {
             "id": [f"{numbered}-{row}" for row in range(count)],
-            "rules": [[name for name in flags if flags[name][row]] for row in range(count)],
+            "rules": [rules[flags] for flags in broken],
             "row": row_texts(rows.select(self._columns)),
             "source_file": files,
             "unit": units,
-            "run": [run] * count,
-            "batch": [batch] * count,
-            "requeue": [None] * count,
-            "quarantined_at": [now] * count,
+            "run": pa.repeat(pa.scalar(run, pa.string()), count),
+            "batch": pa.repeat(pa.scalar(batch, pa.string()), count),
+            "requeue": pa.nulls(count, pa.string()),
+            "quarantined_at": pa.repeat(pa.scalar(now, QUARANTINE_SCHEMA.field("quarantined_at").type), count),
         }
         return pa.RecordBatch.from_pydict(columns, QUARANTINE_SCHEMA)
 
