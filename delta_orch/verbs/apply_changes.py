@@ -36,7 +36,7 @@ from delta_orch.expressions.tree import any_of, columns_of, conjunction, disjunc
 from delta_orch.log.files.txn import is_wholly_stale, stale_among
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
-from delta_orch.log.write.commit_options import CommitOptions, CommitResult, parse_txns
+from delta_orch.log.write.commit_options import SERIALIZABLE, CommitResult, parse_txns
 from delta_orch.protocol.arrow_building import python_rows, schema_to_arrow
 from delta_orch.protocol.schema_check import ensure_schema_fits
 from delta_orch.protocol.types import BOOLEAN, INTEGER, TIMESTAMP, VARIANT, MapType, StructField, StructType, types_of
@@ -50,7 +50,7 @@ from delta_orch.verbs.merge.run import MergeRequest, merge
 from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides, filled_up, settled
 from delta_orch.verbs.overwrite import overwrite
 from delta_orch.writing.sources import open_source
-from delta_orch.writing.target import WriteOptions, existing_target
+from delta_orch.writing.target import WriteOptions, existing_target, split_options
 
 VALID_FROM, VALID_TO, IS_CURRENT, IS_DELETED = "valid_from", "valid_to", "is_current", "is_deleted"
 DELETED_AT = "_deleted_at"
@@ -78,9 +78,9 @@ def apply_changes(
     """
     changes.ensure_sound()
     chosen = select_engine(data, engine)
-    about: CommitOptions = {n: options[n] for n in CommitOptions.__annotations__ if n in options}  # type: ignore
+    definition, about = split_options(options)
     if before is not None:
-        existing_target(before, options.get("partition_by"))
+        existing_target(before, definition.get("partition_by"))
         txns = parse_txns(about.get("txn"))
         recorded = before.txn_versions([txn.app_id for txn in txns]) if txns else {}
         if is_wholly_stale(txns, stale_among(txns, recorded)):
@@ -91,16 +91,23 @@ def apply_changes(
         batch = _Batch(chosen, before, rows, changes, kept)
         source, clauses, on = batch.versions() if changes.scd == 2 else batch.newest()
         if before is None:
-            return overwrite(log, None, _handed(chosen, source), None, "static", None, chosen, options)
-        about.setdefault("read_version", before.version)
+            # Rows of another writer, who creates the table meanwhile, may have these keys.
+            first: WriteOptions = {**options, "isolation_level": options.get("isolation_level") or SERIALIZABLE}
+            return overwrite(log, None, _handed(chosen, source), None, "static", None, chosen, first)
+        about = {"read_version": before.version, **about}
         request = MergeRequest(None, on, "s", "t", chosen, "merge" if batch.adds_column else None)
-        try:
-            return merge(log, before, request._replace(source=_handed(chosen, source)), clauses, about)
-        except ConflictError as e:
-            if "read_version" in options:
-                raise
-            # What was worked out from the table can be worked out again.
-            raise e.__cause__ or e from None
+        # Tombstones may stay, where another writer has dropped some of them just now.
+        tries = [source, chosen.filter(source, Not(Column((_DROPPED,))))] if batch.drops else [source]
+        while True:
+            try:
+                return merge(log, before, request._replace(source=_handed(chosen, tries.pop(0))), clauses, about)
+            except ConflictError as e:
+                if tries:
+                    continue
+                if "read_version" in options:
+                    raise
+                # What was worked out from the table can be worked out again.
+                raise e.__cause__ or e from None
 
 
 def _handed(engine: Engine, relation: Relation) -> object:
@@ -144,7 +151,7 @@ class _Batch:
             gone = Choice(((resolve_predicate(delete_when, schema), _TRUE), (_TRUE, _FALSE)))
         self._schema = StructType(tuple(field for field in schema if field.name not in left_out))
         rows = engine.project(rows, [*as_they_are(self._schema.names), _computed(_GONE, gone)])
-        self.adds_column = False
+        self.adds_column = self.drops = False
         if before is not None:
             rows = self._fitted(rows, before, own)
         elif changes.envelope is not None:
@@ -434,6 +441,7 @@ class _Batch:
         source = engine.project(fresh, [*columns, ComputedColumn(_DROPPED, _FALSE)])
         if has_column:
             dropped = self._expired(fresh, self._joined(fresh, table, by_key, "anti", self._places))
+            self.drops = bool(engine.to_arrow(dropped, limit=1).num_rows)
             source = engine.union([source, engine.conform(dropped, engine.schema(source))])
         drop = Clause(Kind.MATCHED, Action.DELETE, f"s.{_DROPPED}")
         return source, (drop, *_clauses([*names, *(one.name for one in deleted)])), self._same_keys()

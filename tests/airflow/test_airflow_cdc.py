@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
-from airflow.sdk import DAG
+from airflow.sdk import DAG, task
 
 from delta_orch import DeltaTable
 from delta_orch.airflow import DeltaIncrementalOperator, DeltaMergeOperator, DeltaPublishOperator
@@ -67,6 +67,25 @@ def test_rows_of_a_function(runs: Runs, tmp_path: Path, stage: bool) -> None:
     # A day that comes late puts its versions where they belong.
     runs.clear(dag, first, *dag.task_ids)
     assert (runs.state(first, last.task_id), content(uri)) == ("success", BOTH_DAYS)
+
+
+def test_the_newest_rows_of_a_decorated_function(runs: Runs, tmp_path: Path) -> None:
+    uri = tmp_path / "t"
+    with DAG("cdc_decorated", schedule="@daily", start_date=DAY, catchup=False) as dag:
+
+        @task.delta(
+            table_uri=uri, write="cdc", merge_keys=["name"], sequence_by=["since"], delete_when="gone",
+            except_columns=["gone"], tombstone_retention="interval 7 days",
+        )  # fmt: skip
+        def write(logical_date: datetime) -> pa.Table:
+            return DAYS[logical_date.day]
+
+        write()
+    # The second day first: what the first one brings is late.
+    for day in (1, 0):
+        assert runs.state(runs.run(dag, DAY + timedelta(days=day)), "write") == "success"
+    found = DeltaTable(uri).snapshot().scan(["name", "place"], "_deleted_at IS NULL").to_arrow()
+    assert sorted(zip(*found.to_pydict().values(), strict=True)) == [("a", "Köln"), ("c", "Jena")]
 
 
 @pytest.mark.parametrize("whole", [False, True])

@@ -21,7 +21,9 @@ from delta_orch.errors import (
     LateChangeError,
     SchemaMismatchError,
 )
+from delta_orch.testing import open_table
 from tests.families import family
+from tests.harness.fault_store import FaultStore, Moment
 
 SETS_OF_A_TABLE = 50
 MAPPED = {"delta.columnMapping.mode": "name"}
@@ -190,6 +192,17 @@ def test_tombstones_are_dropped_and_what_comes_later_is_refused(tmp_path: Path) 
     assert content(table, 1) == [(3, 3, 0, None, True), (5, 3, 1, "z", False), (8, 2, 0, "y", False)]
     apply(table, [Event(3, 4, 0, "again")], **none)
     assert content(table, 1)[0] == (3, 4, 0, "again", False)
+
+
+def test_two_appliers_drop_the_same_tombstones(tmp_path: Path) -> None:
+    none: dict[str, Any] = {"tombstone_retention": timedelta(0)}
+    properties = {**MAPPED, "delta.enableDeletionVectors": "true"}
+    apply(DeltaTable(tmp_path / "t"), [Event(key, key, 0, None, gone=True) for key in range(4)], properties=properties)
+    store = FaultStore(DeltaTable(tmp_path / "t").store)
+    other = DeltaTable(tmp_path / "t")
+    store.at(Moment.COMMIT_PUT, "before", do=lambda call: apply(other, [Event(8, 9, 0, "x")], **none))
+    apply(open_table(store), [Event(7, 9, 0, "y")], **none)
+    assert content(other, 1) == [(3, 3, 0, None, True), (7, 9, 0, "y", False), (8, 9, 0, "x", False)]
 
 
 def test_a_table_of_others_is_taken_over(tmp_path: Path) -> None:
@@ -379,6 +392,7 @@ def test_envelopes_of_debezium(tmp_path: Path, scd: Any) -> None:
         ({"envelope": "debezium", "delete_when": None}, SchemaMismatchError, "no column op|no column before"),
         ({"tombstone_retention": "soon"}, InvalidRequestError, "soon"),
         ({"delete_when": "nothing = 1"}, ColumnNotFoundError, "nothing"),
+        ({"tx": ("a", 1)}, InvalidRequestError, "no option 'tx'"),
     ],
 )
 def test_what_cannot_be_is_refused(tmp_path: Path, how: dict[str, Any], kind: type[Exception], problem: str) -> None:
