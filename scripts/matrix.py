@@ -54,7 +54,7 @@ _BELOW_AIRFLOW_3_0 = (
     "cadwyn==5.4.*", "fastapi==0.117.*", "pydantic==2.11.*", "svcs==25.*", "universal-pathlib==0.2.*"
 )  # fmt: skip
 _BELOW_AIRFLOW_3_2 = ("cadwyn==7.0.*", "fastapi==0.136.*", "pydantic==2.12.*", "svcs==25.*")
-_OLD_CORE = ("fsspec", "numpy", "orjson", "pyarrow", "pyroaring", "duckdb")
+_OLD_CORE = ("click", "fsspec", "numpy", "orjson", "pyarrow", "pyroaring", "duckdb")
 
 CELLS = (
     Cell("oldest", "3.11", "local", CORE, oldest=(*_OLD_CORE, "pandas", "polars")),

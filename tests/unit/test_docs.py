@@ -53,6 +53,7 @@ def test_the_index_lists_every_page() -> None:
     pages = {page.name for page in DOCS} - {"index.md"}
     assert pages <= set(LINK.findall((ROOT / "docs/index.md").read_text()))
     assert pages <= set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE))
+    assert {f"docs/{page}" for page in pages} == set(LINK.findall((ROOT / "llms.txt").read_text()))
 
 
 GENERATED = re.compile(
