@@ -1,4 +1,4 @@
-"""`delete`: the rows for which a predicate is true."""
+"""`delete`: remove the rows that satisfy a predicate."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def delete(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Delete the rows for which `where` is true, neither false nor null; None deletes every row.
+    """Delete the rows that satisfy `where`: it is true, neither false nor null. None deletes every row.
 
-    Files that partition values and statistics prove to hold no such row are not opened, and neither are those of which
-    they prove every row to be one: these leave as they are. Of the others only the columns of the predicate are read.
-    A file of which rows stay gets a deletion vector, or is written anew (`RowChanges.apply`).
+    Partition values and statistics decide about most files without opening them. A file without such rows stays, and a
+    file with such rows only is removed. Other files are opened, and only the columns of the predicate are read. They
+    get a deletion vector, or are rewritten (`RowChanges.apply`).
 
     Returns: `skipped` where no row matches. Without a `txn` nothing is committed then.
 

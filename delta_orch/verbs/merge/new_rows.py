@@ -202,7 +202,7 @@ def ensure_unique(
 
 
 def same_keys(shown: Sequence[Mapping[str, object]]) -> ConstraintViolationError:
-    """The error for new rows that agree in their keys, some of which are shown."""
+    """The error for new rows with the same keys. It shows some of the rows."""
     return ConstraintViolationError(
         "New rows have the same keys",
         cause=f"More than one of them has {'; '.join(map(str, shown))}, and a key names one row",
