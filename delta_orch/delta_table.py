@@ -521,7 +521,7 @@ class DeltaTable(_RowWrites):
         from delta_orch.change_feed.change_feed import read_changes
         from delta_orch.change_feed.changed_files import ChangeRange
 
-        asked = ChangeRange(
+        change_range = ChangeRange(
             starting_version,
             ending_version,
             None if starting_timestamp is None else parse_timestamp_ms(starting_timestamp),
@@ -531,7 +531,7 @@ class DeltaTable(_RowWrites):
         return read_changes(
             self.log,
             self.snapshot(),
-            asked,
+            change_range,
             require_change_data_feed=require_change_data_feed,
             schema_version=schema_version,
             columns=columns,
@@ -1132,10 +1132,10 @@ class TableSnapshot(_RowWrites, Snapshot):
             InvalidRequestError: Another version is asked for.
             MetadataChangedError: The version is no longer in the log, or another table is there now.
         """
-        given = options.get("read_version", self.version)
-        if given != self.version:
+        read_version = options.get("read_version", self.version)
+        if read_version != self.version:
             raise InvalidRequestError(
-                f"This is version {self.version}, and read_version is {given!r}",
+                f"This is version {self.version}, and read_version is {read_version!r}",
                 remedy="Leave read_version out: a snapshot is the version that was read",
             )
         last = self.segment.version_file

@@ -49,9 +49,11 @@ def delete(
         changes = RowChanges(write, selected.partial)
         rows = None
         if selected.partial.num_rows:
-            found = changes.scan(selected.leaving, ())
+            matching_rows = changes.scan(selected.leaving, ())
             address = as_they_are((ADDRESS.file_number, ADDRESS.row_position))
-            rows = write.engine.project(found, [*address, ComputedColumn(ADDRESS.kind, Literal(DELETE, STRING))])
+            rows = write.engine.project(
+                matching_rows, [*address, ComputedColumn(ADDRESS.kind, Literal(DELETE, STRING))]
+            )
         counts = changes.apply(rows, whole=selected.leaving_files)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=False)
 

@@ -82,12 +82,12 @@ def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress 
         SchemaMismatchError: One has a column of a type that a Delta table cannot have.
         StorageError: One cannot be read.
     """
-    found: dict[StructType, str] = {}
+    paths_by_schema: dict[StructType, str] = {}
     for done, (file, schema) in enumerate(_footers(store, files, _schema_of), 1):
-        found.setdefault(schema, decode_path(file.path))
+        paths_by_schema.setdefault(schema, decode_path(file.path))
         if progress is not None:
             progress(done, len(files))
-    return [FileSchema(schema, path) for schema, path in found.items()]
+    return [FileSchema(schema, path) for schema, path in paths_by_schema.items()]
 
 
 def _footers(

@@ -311,13 +311,13 @@ def _ensure_live_files_are_there(snapshot: Snapshot, store: LogStore, listed: pa
             )
 
 
-def _columns(found: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] | None]]:
+def _columns(listed_files: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] | None]]:
     """Files as columns `path`, `size` and `time`, and the identity of each."""
     paths: list[str] = []
     sizes: list[int] = []
     times: list[int] = []
     identities: list[tuple[int, int] | None] = []
-    for path, size, time_ms, identity in found:
+    for path, size, time_ms, identity in listed_files:
         # A log cannot hold a name that is not Unicode, so such a file is not this table's.
         if path.isascii() or _is_unicode(path):
             paths.append(path)
