@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
@@ -1133,9 +1134,9 @@ class TableSnapshot(_RowWrites, Snapshot):
             MetadataChangedError: The version is no longer in the log, or another table is there now.
         """
         read_version = options.get("read_version", self.version)
-        if read_version != self.version:
+        if not isinstance(read_version, Integral) or read_version != self.version:
             raise InvalidRequestError(
-                f"This is version {self.version}, and read_version is {read_version!r}",
+                f"This is version {self.version}, and read_version is {read_version!r:.60}",
                 remedy="Leave read_version out: a snapshot is the version that was read",
             )
         last = self.segment.version_file

@@ -19,7 +19,7 @@ MODULES = {
     for path in sorted((ROOT / "delta_orch").rglob("*.py"))
 }
 MOST_LINES = 900
-WHOLE_CLASSES = {"delta_orch.delta_table": 1_150}
+WHOLE_CLASSES = {"delta_orch.delta_table": 1_200}
 """Files that hold all of a class that users know, most of it documentation."""
 PUBLIC_PACKAGES = ("delta_orch", "delta_orch.airflow", "delta_orch.dagster", "delta_orch.testing")
 """What users import from packages."""
