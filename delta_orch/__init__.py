@@ -58,11 +58,11 @@ _HOME = {
 
 def __getattr__(name: str) -> Any:
     if name in _HOME:
-        found = getattr(import_module(_HOME[name]), name)
+        value = getattr(import_module(_HOME[name]), name)
         # A constant may be NaN or infinite: `literal` judges its argument itself.
-        if isinstance(found, FunctionType) and name != "literal":
-            found = globals()[name] = import_module("delta_orch.arguments").checked(found)
-        return found
+        if isinstance(value, FunctionType) and name != "literal":
+            value = globals()[name] = import_module("delta_orch.arguments").checked(value)
+        return value
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

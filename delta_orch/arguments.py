@@ -76,25 +76,27 @@ def _options_of(kind: type) -> dict[str, _Parameter]:
 
 
 def _wrapped(function: FunctionType) -> Callable[..., Any]:
-    if hasattr(function, "__wrapped__"):
+    if hasattr(function, "__wrapped__") or not function.__annotations__.keys() - {"return"}:
         return function
     code = function.__code__
     more = code.co_varnames[code.co_argcount + code.co_kwonlyargcount] if code.co_flags & 0x04 else ""
     parameters: dict[str, _Parameter] = {}
 
-    def fit(name: str, value: object) -> object:
-        return parameters[name].fit(value) if name in parameters else value
-
     @wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if not parameters:
             parameters.update(
-                (name, _Parameter(name, _text_of(annotation), function.__globals__, function.__module__))
+                (name, _Parameter(name, text, function.__globals__, function.__module__))
                 for name, annotation in function.__annotations__.items()
-                if name != "return"
+                if name != "return" and (text := _text_of(annotation)) != "object"
             )
         names = (*code.co_varnames[: code.co_argcount], *[more] * len(args))
-        return function(*map(fit, names, args), **{name: fit(name, value) for name, value in kwargs.items()})
+        positional = [
+            parameters[name].fit(value) if name in parameters else value
+            for name, value in zip(names, args, strict=False)
+        ]
+        named = {name: parameters[name].fit(value) if name in parameters else value for name, value in kwargs.items()}
+        return function(*positional, **named)
 
     return call
 
@@ -119,7 +121,7 @@ class _Parameter:
 
     def fit(self, value: object) -> object:
         """The value; of a value of NumPy what it holds. Raises InvalidRequestError."""
-        if type(value).__module__ == "numpy" and hasattr(value, "tolist") and self._text != "object":
+        if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
             value = value.tolist()
         if not self._fits(value):
             # Settings may be credentials.
@@ -132,9 +134,8 @@ class _Parameter:
                 remedy=self._remedy(value),
                 argument=self._name,
             )
-        if self._text != "object":
-            for part in (value, *_members(value)):
-                self._ensure_storable(part)
+        for part in (value, *_members(value)):
+            self._ensure_storable(part)
         return value
 
     def _remedy(self, value: object) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from numbers import Integral
 from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
@@ -523,7 +524,7 @@ class DeltaTable(_RowWrites):
         from delta_orch.change_feed.change_feed import read_changes
         from delta_orch.change_feed.changed_files import ChangeRange
 
-        asked = ChangeRange(
+        change_range = ChangeRange(
             starting_version,
             ending_version,
             None if starting_timestamp is None else parse_timestamp_ms(starting_timestamp),
@@ -533,7 +534,7 @@ class DeltaTable(_RowWrites):
         return read_changes(
             self.log,
             self.snapshot(),
-            asked,
+            change_range,
             require_change_data_feed=require_change_data_feed,
             schema_version=schema_version,
             columns=columns,
@@ -1169,10 +1170,10 @@ class TableSnapshot(_RowWrites, Snapshot):
             InvalidRequestError: Another version is asked for.
             MetadataChangedError: The version is no longer in the log, or another table is there now.
         """
-        given = options.get("read_version", self.version)
-        if given != self.version:
+        read_version = options.get("read_version", self.version)
+        if not isinstance(read_version, Integral) or read_version != self.version:
             raise InvalidRequestError(
-                f"This is version {self.version}, and read_version is {given!r}",
+                f"This is version {self.version}, and read_version is {read_version!r:.60}",
                 remedy="Leave read_version out: a snapshot is the version that was read",
             )
         last = self.segment.version_file

@@ -114,7 +114,7 @@ def _printable(part: str) -> str:
     if part.isascii() and part.isprintable():
         return part
     part = re.sub(_LINE_BREAKS, " ", part)
-    return re.sub(_UNPRINTABLE, lambda found: f"\\x{ord(found[0]):02x}", part)
+    return re.sub(_UNPRINTABLE, lambda match: f"\\x{ord(match[0]):02x}", part)
 
 
 def _cut(*parts: str) -> list[str]:

@@ -203,7 +203,7 @@ def kept(value: Any) -> Any:
     """A value of JSON that a commit may keep: as `redacted`, but queries without a signature, key or token stay, and
     passwords, keys and tokens go in whatever spelling they are set."""
     if isinstance(value, str):
-        return _kept(value, lambda found: f"{found[1]}{_HIDDEN}")
+        return _kept(value, lambda match: f"{match[1]}{_HIDDEN}")
     if isinstance(value, dict):
         return {
             kept(key): _HIDDEN if isinstance(item, str) and _names_secret(key) else kept(item)
@@ -219,10 +219,10 @@ def _kept(text: str, without_value: Callable[[re.Match[str]], str]) -> str:
     return _without_values(_in_pieces(text, kept_piece), _SHORTEST)
 
 
-def _without_value_unless_plain(found: re.Match[str]) -> str:
-    values = re.split(r"'\s?,\s?'", found[0][len(found[1]) :])
-    is_plain = re.search(_PATTERN_OR_ID, found[0]) or all(re.fullmatch(_PLAIN, value) for value in values)
-    return found[0] if is_plain else f"{found[1]}{_HIDDEN}"
+def _without_value_unless_plain(match: re.Match[str]) -> str:
+    values = re.split(r"'\s?,\s?'", match[0][len(match[1]) :])
+    is_plain = re.search(_PATTERN_OR_ID, match[0]) or all(re.fullmatch(_PLAIN, value) for value in values)
+    return match[0] if is_plain else f"{match[1]}{_HIDDEN}"
 
 
 def secrets_in(uri: str) -> list[str]:

@@ -213,8 +213,8 @@ class StagedWrite:
         if age_ms > max(table.properties.deleted_file_retention_ms, _HOUR_MS):
             cause = f"It was staged {age_ms / _HOUR_MS:.1f} hours ago, which is longer than the table's retention"
         else:
-            found = map_ahead(self._log.store.head, held.written, FAR_THREADS)
-            missing = [path for path, file in zip(held.written, found, strict=True) if file is None]
+            files = map_ahead(self._log.store.head, held.written, FAR_THREADS)
+            missing = [path for path, file in zip(held.written, files, strict=True) if file is None]
             if missing:
                 cause = f"{len(missing)} of its files are gone, for example {missing[0]}"
         if cause is None:
@@ -229,10 +229,10 @@ class StagedWrite:
 
 def staged_writes(log: TableLog) -> list[StagedWrite]:
     """See `DeltaTable.staged_writes`."""
-    found = []
+    writes = []
     for name in log.store.list_names(STAGED_DIRECTORY):
         try:
-            found.append(StagedWrite(log, name.removesuffix(".json")))
+            writes.append(StagedWrite(log, name.removesuffix(".json")))
         except (StagedWriteGoneError, InvalidRequestError):
             continue  # Discarded since it was listed, or not ours.
-    return sorted(found, key=lambda staged: staged.staged_ms)
+    return sorted(writes, key=lambda staged: staged.staged_ms)

@@ -249,7 +249,7 @@ def _timestamp_text(ms: int) -> str | None:
 def read_changes(
     table_log: TableLog,
     latest: Snapshot,
-    asked: ChangeRange,
+    change_range: ChangeRange,
     *,
     require_change_data_feed: bool | None = None,
     schema_version: int | None = None,
@@ -288,7 +288,7 @@ def read_changes(
         )
     if schema_version is not None:
         ensure_version(schema_version, "schema_version")
-    start, end = resolve_change_range(table_log, latest, asked)
+    start, end = resolve_change_range(table_log, latest, change_range)
     shape = end if schema_version is None else schema_version
     snapshot = latest if shape == latest.version else table_log.snapshot(shape)
     if start > end:

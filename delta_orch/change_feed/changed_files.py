@@ -231,7 +231,7 @@ class ChangeRange:
     allow_out_of_range: bool = False
 
 
-def resolve_change_range(table_log: TableLog, latest: Snapshot, asked: ChangeRange) -> tuple[int, int]:
+def resolve_change_range(table_log: TableLog, latest: Snapshot, change_range: ChangeRange) -> tuple[int, int]:
     """The first and the last version. The first is greater only where the range is empty and may be.
 
     Raises:
@@ -240,15 +240,15 @@ def resolve_change_range(table_log: TableLog, latest: Snapshot, asked: ChangeRan
         VersionNotFoundError, TimestampOutOfRangeError: A bound lies after the newest version, or the end before the
             first.
     """
-    _ensure_well_formed(asked)
-    start, end = asked.starting_version, asked.ending_version
-    if asked.starting_timestamp_ms is not None:
-        start = _first_since(table_log, latest, asked.starting_timestamp_ms, asked.allow_out_of_range)
-    if asked.ending_timestamp_ms is not None:
-        end = _last_until(table_log, latest, asked.ending_timestamp_ms, asked.allow_out_of_range)
+    _ensure_well_formed(change_range)
+    start, end = change_range.starting_version, change_range.ending_version
+    if change_range.starting_timestamp_ms is not None:
+        start = _first_since(table_log, latest, change_range.starting_timestamp_ms, change_range.allow_out_of_range)
+    if change_range.ending_timestamp_ms is not None:
+        end = _last_until(table_log, latest, change_range.ending_timestamp_ms, change_range.allow_out_of_range)
     assert start is not None
     end = latest.version if end is None else end
-    if max(start, end) > latest.version and not asked.allow_out_of_range:
+    if max(start, end) > latest.version and not change_range.allow_out_of_range:
         missing = start if start > latest.version else end
         raise VersionNotFoundError(
             f"Version {missing} does not exist",
@@ -257,7 +257,7 @@ def resolve_change_range(table_log: TableLog, latest: Snapshot, asked: ChangeRan
             version=missing,
             newest_version=latest.version,
         )
-    if start > end and not (start > latest.version and asked.allow_out_of_range):
+    if start > end and not (start > latest.version and change_range.allow_out_of_range):
         raise InvalidRequestError(
             f"The range is empty: it starts at version {start} and ends at version {end}",
             remedy="Start at the version that it ends at, or before",
@@ -265,17 +265,17 @@ def resolve_change_range(table_log: TableLog, latest: Snapshot, asked: ChangeRan
     return start, min(end, latest.version)
 
 
-def _ensure_well_formed(asked: ChangeRange) -> None:
-    if asked.starting_version is not None:
-        ensure_version(asked.starting_version, "starting_version")
-    if asked.ending_version is not None:
-        ensure_version(asked.ending_version, "ending_version")
-    if (asked.starting_version is None) is (asked.starting_timestamp_ms is None):
+def _ensure_well_formed(change_range: ChangeRange) -> None:
+    if change_range.starting_version is not None:
+        ensure_version(change_range.starting_version, "starting_version")
+    if change_range.ending_version is not None:
+        ensure_version(change_range.ending_version, "ending_version")
+    if (change_range.starting_version is None) is (change_range.starting_timestamp_ms is None):
         raise InvalidRequestError(
             "A change feed needs a starting_version or a starting_timestamp, and not both",
             remedy="Give one of them",
         )
-    if asked.ending_version is not None and asked.ending_timestamp_ms is not None:
+    if change_range.ending_version is not None and change_range.ending_timestamp_ms is not None:
         raise InvalidRequestError("Both an ending_version and an ending_timestamp are given", remedy="Give one of them")
 
 

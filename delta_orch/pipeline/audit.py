@@ -89,7 +89,7 @@ class Audit:
         if self.rows is not None:
             from delta_orch.expressions.parse import parse_expression
 
-            # What is no predicate on rows is refused here, and not by the first run.
+            # An invalid predicate is refused here, before the first run.
             parse_expression(self.rows)
         if self.min_rows is not None and self.min_rows < 0:
             raise InvalidRequestError(
@@ -290,8 +290,8 @@ def _field(name: str, text: object) -> StructField:
 
 
 def column_drift(schema: StructType, declared: DeclaredColumns, *, exact: bool) -> list[str]:
-    """What differs, one sentence a column. Names match whatever their case; `string` is any text, `varchar(20)` only
-    that. With `exact` other columns differ, too."""
+    """The differences, one sentence a column. Names match without regard to case. `string` matches any text type,
+    `varchar(20)` only itself. With `exact`, a column that is not declared is a difference."""
     drift = []
     for name, declared_field in declared.items():
         field = schema.find(name)

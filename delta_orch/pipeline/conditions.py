@@ -30,7 +30,7 @@ LOOKS_UNTIL_VERIFIED = 10
 
 @dataclass(frozen=True, slots=True)
 class WatchGoal:
-    """What is waited for, exactly one of the two.
+    """A version or a commit to wait for: exactly one of the two.
 
     Attributes:
         after_version: A version greater than this one; -1 waits for the table to be created.
@@ -123,7 +123,7 @@ class VersionWatch:
 
     def _look(self) -> FoundVersion | None:
         if not self._log.exists():
-            # Whoever creates the table writes version 0.
+            # The commit that creates the table is version 0.
             self.seen_version = -1
             return None
         snapshot, details = self._reported()
@@ -145,7 +145,7 @@ def whole_number(name: str, value: Any, least: int | None = None) -> int:
     """A whole number, which a template may have made text of.
 
     Raises:
-        InvalidRequestError: It is none, or below `least`.
+        InvalidRequestError: The value is not a whole number, or below `least`.
     """
     try:
         number = None if isinstance(value, bool | float) else int(value)
@@ -175,7 +175,7 @@ Value = str | int | bool | date | None
 
 
 class Condition:
-    """What is waited for. Kinds are frozen dataclasses of JSON values, so that a trigger can carry them."""
+    """A condition to wait for. Its kinds are frozen dataclasses of JSON values, so that a trigger can carry them."""
 
     kind: ClassVar[str]
 
@@ -349,7 +349,7 @@ class ConditionWatch(VersionWatch):
 
     Args:
         table: There need not be a table yet.
-        condition: What is waited for.
+        condition: The condition to wait for.
         seen_version: A version known not to fulfill it; None to find out.
     """
 

@@ -216,7 +216,7 @@ def retention_hours_for(source: DeltaTable, consumers: Sequence[DeltaTable], ret
     Args:
         source: The table that is vacuumed.
         consumers: Tables that incremental steps fill from it (`pipeline.incremental`).
-        retention_hours: What is asked for; None for the table's own.
+        retention_hours: The retention that the caller passes. None takes the table's own.
 
     Raises:
         InvalidRequestError: A consumer has never read the source, or a version it has not read is gone already.

@@ -94,8 +94,8 @@ def ensure_distinct(
 ) -> None:
     """Check that no two partitions mean the same value, or ranges that overlap: writing one would replace the other.
 
-    A partition that means nothing in this column is passed over (it is refused when it is written), unless it is the
-    format that drops what tells it from others.
+    A partition without a value in this column is skipped here and refused when it is written. It is refused here if the
+    format drops the part that distinguishes it from others.
 
     Raises:
         InvalidRequestError: Two do. The error names them.

@@ -27,8 +27,8 @@ class StepReport:
         version: The version it committed, or of `recovered` the commit that was found. Otherwise the version it found;
             None without a table, and of a staged write.
         outcome: See `unit.Outcome`.
-        rows_replaced: Of `replaced`: how many rows left, where the log tells.
-        fenced_by: Of `fenced`: the run that has written the unit.
+        rows_replaced: For `replaced`: the number of removed rows, if the log has it.
+        fenced_by: For `fenced`: the run that has written the unit.
         reason: Why it changed nothing.
         left_out: Units that the commit left as they are: a newer run has written them, or this one before.
         commit: The last commit; None where the step was over before it computed anything.

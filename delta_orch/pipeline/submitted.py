@@ -157,7 +157,7 @@ def carry_out(step: Step, submit: Callable[[CommitOptions], object]) -> StepRepo
                 commit.version, False, operation_metrics=metrics if isinstance(metrics, Mapping) else {}
             )
         if (done := step.already_done()) is not None and done.version is not None:
-            # What keeps the write out was committed meanwhile.
+            # Another attempt has committed the unit meanwhile.
             return CommitResult(done.version, True, (unit,))
         raise InvalidRequestError(
             f"{step.name} ran a program that has not committed to {step.table.uri} under the run's transaction",

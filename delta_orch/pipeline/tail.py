@@ -100,7 +100,7 @@ def current_cursor(log: TableLog) -> TailCursor:
 def poll(
     log: TableLog, cursor: TailCursor, *, verify: bool = False, max_versions: int | None = 1000
 ) -> TailBatch | None:
-    """What has been committed since the cursor, or None.
+    """Read the commits since the cursor. Returns None if there are none.
 
     One HEAD if there is nothing new. That one HEAD cannot tell "nothing new" from a log whose next commits were
     cleaned up unseen, or from a table that was recreated and is not longer than the old one; with `verify` the table is

@@ -126,7 +126,7 @@ def fit_frame(data: object, schema: StructType | None, *, merges: bool, hands_on
 
 
 def _untyped(data: object) -> list[str]:
-    """The columns of a frame of pandas or Polars for which it has no type but that of null."""
+    """The columns of a pandas or Polars frame that have only the type null."""
     pandas: Any = sys.modules.get("pandas")
     polars: Any = sys.modules.get("polars")
     if polars is not None and isinstance(data, polars.DataFrame | polars.LazyFrame):

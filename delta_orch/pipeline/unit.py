@@ -91,7 +91,7 @@ class Attempt:
 
     Attributes:
         units: At least one. All of them are written by one commit, or each batch of changes by one.
-        order: A later attempt has a higher one. Two attempts of which the second repeats the first may share it.
+        order: A later attempt has a higher order. An attempt that repeats another one may have the same order.
         run_id: The orchestrator's, for messages and `table.undo(run=…)`.
         relation: What a recorded attempt is to this one; by default the orders tell.
     """

@@ -153,7 +153,7 @@ def _ensure_plain(filesystem: pafs.FileSystem, path: str, schema: StructType, fl
     with reading(path), filesystem.open_input_file(path) as source:
         footer = read_footer(source)
         calendar, metadata = footer.calendar, footer.metadata
-        found = metadata.schema.to_arrow_schema()
+        file_schema = metadata.schema.to_arrow_schema()
         hidden = next((name for name in floats if _hides_nan(source, metadata, name)), None)
     if hidden is not None:
         _refuse(f"The bounds of {hidden} in {path} leave out NaN, and pyarrow would pass over these rows", "nan")
@@ -163,12 +163,12 @@ def _ensure_plain(filesystem: pafs.FileSystem, path: str, schema: StructType, fl
         _refuse(f"{path} holds times in 96 bits", "int96")
     ours = bare_types(schema)
     folded = {name.lower(): name for name in ours}
-    for field in found:
+    for field in file_schema:
         name = folded.get(field.name.lower())
         if name is None:
             continue
-        told = _type_of(field, path)
-        if name != field.name or told is None or str(told) != ours[name]:
+        file_type = _type_of(field, path)
+        if name != field.name or file_type is None or str(file_type) != ours[name]:
             _refuse(f"The column {name} is {ours[name]}, and in {path} it is {field.name}: {field.type}", "schema")
 
 

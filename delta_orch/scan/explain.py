@@ -145,8 +145,8 @@ def _compared_columns(node: Expression) -> set[Column]:
         case Opaque() | Coerced():
             return set()
         case Or(children):
-            found = [_compared_columns(child) for child in children]
-            return set().union(*found) if all(found) else set()
+            columns_of_children = [_compared_columns(child) for child in children]
+            return set().union(*columns_of_children) if all(columns_of_children) else set()
         case And(children):
             return set().union(*map(_compared_columns, children))
         case Not(child):

@@ -71,12 +71,14 @@ def _typed_statistics(snapshot: Snapshot, files: pa.Table) -> dict[str, pa.Array
     return {field.name: pc.struct_field(parsed, [field.name]) for field in logical}
 
 
-def _renamed(values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """The same structs under the names of `wanted`, which has the same fields in the same order."""
-    if not pa.types.is_struct(wanted):
+def _renamed(values: pa.Array, renamed_type: pa.DataType) -> pa.Array:
+    """The same structs under the names of `renamed_type`, which has the same fields in the same order."""
+    if not pa.types.is_struct(renamed_type):
         return values
-    children = [_renamed(pc.struct_field(values, [i]), wanted.field(i).type) for i in range(wanted.num_fields)]
-    return pa.StructArray.from_arrays(children, fields=list(wanted), mask=pc.is_null(values))
+    children = [
+        _renamed(pc.struct_field(values, [i]), renamed_type.field(i).type) for i in range(renamed_type.num_fields)
+    ]
+    return pa.StructArray.from_arrays(children, fields=list(renamed_type), mask=pc.is_null(values))
 
 
 def _as_struct(columns: pa.Table, num_rows: int) -> pa.Array:
@@ -105,8 +107,8 @@ def count_rows(snapshot: Snapshot, plan: ScanPlan) -> int:
     counts = live_row_counts(snapshot.files(["path", *ROW_COUNT_COLUMNS], plan.where))
     unknown = pc.filter(plan.files, pc.is_null(counts))
     counted = 0 if not unknown.num_rows else _read(replace(plan, files=unknown))
-    known = pc.filter(plan.files, pc.is_valid(counts))
-    return counted + _counted(snapshot, replace(plan, files=known), pc.drop_null(counts))
+    counted_files = pc.filter(plan.files, pc.is_valid(counts))
+    return counted + _counted(snapshot, replace(plan, files=counted_files), pc.drop_null(counts))
 
 
 def _is_of_partitions(plan: ScanPlan) -> bool:

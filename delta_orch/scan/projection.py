@@ -75,9 +75,9 @@ def resolve_projection(columns: Sequence[str], schema: StructType) -> Projection
 
 
 def _resolve_name(name: object, schema: StructType) -> Path:
-    found = find_named_column(name, schema) if isinstance(name, str) else None
-    if found is not None:
-        return (found.name,)
+    column = find_named_column(name, schema) if isinstance(name, str) else None
+    if column is not None:
+        return (column.name,)
     path = _parse_path(name) if isinstance(name, str) else ()
     if len(path) < 2:
         raise column_not_found(name, schema, "columns")
@@ -137,11 +137,11 @@ def resolve_row_tracking(snapshot: Snapshot) -> RowTracking:
     """
     _ensure_tracked(snapshot)
     for name in (ROW_ID, ROW_COMMIT_VERSION):
-        if (found := snapshot.schema.find(name)) is not None:
+        if (field := snapshot.schema.find(name)) is not None:
             raise InvalidRequestError(
-                f"The table has a column {found.name!r} of its own, which row tracking would hide",
+                f"The table has a column {field.name!r} of its own, which row tracking would hide",
                 remedy="Read without row_tracking, or rename the column",
-                column=found.name,
+                column=field.name,
             )
     configuration = snapshot.metadata.configuration
     return RowTracking(

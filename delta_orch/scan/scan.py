@@ -144,12 +144,12 @@ class Scan:
         """
         from delta_orch.scan.explain import explain_scan
 
-        told = explain_scan(self._snapshot, self._predicate.where, self._predicate.arrow_filter)
+        explanation = explain_scan(self._snapshot, self._predicate.where, self._predicate.arrow_filter)
         if not row_groups:
-            return told
+            return explanation
         from delta_orch.engines.local.scan import count_row_groups
 
-        return replace(told, row_groups=count_row_groups(replace(self.plan(), output=None)))
+        return replace(explanation, row_groups=count_row_groups(replace(self.plan(), output=None)))
 
     def tasks(self, max_bytes: int = DEFAULT_TASK_BYTES) -> list[ScanTask]:
         """The scan in independent pieces. A task can be pickled and read wherever the table's store can be reached.
@@ -373,8 +373,8 @@ class SnapshotPruning:
         if data_type not in EXACT_TYPES:
             return None
         files = self._files(["path", *EXACT_COLUMNS])
-        known = exact_extremes(files, physical_path(self._snapshot.schema, column.path), data_type)
-        return known.append_column("path", FileTable(files).path)
+        extremes = exact_extremes(files, physical_path(self._snapshot.schema, column.path), data_type)
+        return extremes.append_column("path", FileTable(files).path)
 
     def _kept(self, key: object, find: Callable[[], pa.Table | None]) -> pa.Table | None:
         with self._lock:

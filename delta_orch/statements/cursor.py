@@ -176,15 +176,15 @@ class Cursor:
 
     def clauses(self, *patterns: str, stops: Sequence[str] = ()) -> dict[str, Any]:
         """Parts in any order, each at most once, as long as one comes. Arguments as of `read`."""
-        found: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         waiting = [_items_of(pattern) for pattern in patterns]
         ends = [*(word for items in waiting for word in _words_ahead(items)), *stops]
         for items in waiting:
-            found.update(dict.fromkeys(_arguments_of(items)))
+            arguments.update(dict.fromkeys(_arguments_of(items)))
         while fitting := next((items for items in waiting if self._begins(_leading(items))), None):
             waiting.remove(fitting)
-            self._read(fitting, found, ends)
-        return found
+            self._read(fitting, arguments, ends)
+        return arguments
 
     def at(self, *words: str) -> bool:
         """Whether these words come next."""
@@ -232,10 +232,10 @@ class Cursor:
 
     def path(self) -> list[str]:
         """A name, or several with dots between."""
-        found = [self.name()]
+        names = [self.name()]
         while self.take("."):
-            found.append(self.name())
-        return found
+            names.append(self.name())
+        return names
 
     def table(self) -> TableName:
         """delta.`path`, or a name."""
@@ -269,17 +269,17 @@ class Cursor:
 
     def each(self, item: Callable[[], T]) -> list[T]:
         """One of something, or several with commas between."""
-        found = [item()]
+        items = [item()]
         while self.take(","):
-            found.append(item())
-        return found
+            items.append(item())
+        return items
 
     def listed(self, item: Callable[[], T]) -> list[T]:
         """The same in parentheses."""
         self.expect("(")
-        found = self.each(item)
+        items = self.each(item)
         self.expect(")")
-        return found
+        return items
 
     def key(self) -> str:
         """The key of a property, a string or names with dots between."""
@@ -363,9 +363,9 @@ class Cursor:
             return str(self.read("( {text expression} )")["expression"])
         numbers: dict[str, Any] = {"allow_explicit_insert": begin["by_default"]}
         if self.take("("):
-            found = self.clauses("START WITH {signed start}", "INCREMENT BY {signed step}")
+            options = self.clauses("START WITH {signed start}", "INCREMENT BY {signed step}")
             self.expect(")")
-            numbers |= {name: number for name, number in found.items() if number is not None}
+            numbers |= {name: number for name, number in options.items() if number is not None}
         return numbers
 
     def signed(self) -> int:
@@ -422,10 +422,10 @@ class Cursor:
 
     def version(self) -> tuple[int | None, str | None]:
         """`VERSION AS OF n` or `TIMESTAMP AS OF 'time'`."""
-        found = self.version_or_none()
-        if found == (None, None):
+        moment = self.version_or_none()
+        if moment == (None, None):
             self.refuse("VERSION AS OF or TIMESTAMP AS OF is missing")
-        return found
+        return moment
 
     def version_or_none(self) -> tuple[int | None, str | None]:
         """The same, where it comes next."""

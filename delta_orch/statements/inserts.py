@@ -102,19 +102,21 @@ def _fields(columns: Sequence[str] | None, schema: StructType) -> list[StructFie
 def _by_place(engine: Engine, rows: Relation, fields: Sequence[StructField]) -> Relation:
     """A row of VALUES with structs as `_placed` has them: what comes after goes by names."""
     placed: dict[str, Expression] = {}
-    for given, field in zip(engine.schema(rows), fields, strict=True):
-        kind = _placed(given.data_type, field.data_type, field.name)
-        placed[given.name] = Column((given.name,)) if kind == given.data_type else Cast(Column((given.name,)), kind)
+    for own_field, field in zip(engine.schema(rows), fields, strict=True):
+        kind = _placed(own_field.data_type, field.data_type, field.name)
+        placed[own_field.name] = (
+            Column((own_field.name,)) if kind == own_field.data_type else Cast(Column((own_field.name,)), kind)
+        )
     return engine.project(rows, [ComputedColumn(name, value) for name, value in placed.items()])
 
 
-def _inserted(given: StructType, fields: Sequence[StructField], schema: StructType) -> list[ComputedColumn]:
+def _inserted(row_schema: StructType, fields: Sequence[StructField], schema: StructType) -> list[ComputedColumn]:
     """What the table's columns are made of: by position, as in SQL. A column that the statement does not name becomes
     null, unless the table computes it."""
-    if len(given) != len(fields):
-        raise _other_count(len(given), len(fields))
+    if len(row_schema) != len(fields):
+        raise _other_count(len(row_schema), len(fields))
     columns = []
-    for field, own in zip(fields, given, strict=True):
+    for field, own in zip(fields, row_schema, strict=True):
         kind, value = _placed(own.data_type, field.data_type, field.name), Column((own.name,))
         placed = value if kind == own.data_type else Cast(value, kind)
         columns.append(ComputedColumn(field.name, cast_to(placed, kind, field.data_type, field.name)))
@@ -125,9 +127,9 @@ def _inserted(given: StructType, fields: Sequence[StructField], schema: StructTy
     return [*columns, *(ComputedColumn(field.name, Literal(None, field.data_type)) for field in missing)]
 
 
-def _other_count(given: int, expected: int) -> InvalidRequestError:
+def _other_count(num_values: int, expected: int) -> InvalidRequestError:
     return InvalidRequestError(
-        f"{given} values are given for {expected} columns",
+        f"{num_values} values are given for {expected} columns",
         remedy="Give one for each column, or list the columns after the table",
     )
 
@@ -206,14 +208,14 @@ def _constant(text: str, field: StructField) -> Expression:
 
 def _common_shape(rows: Sequence[StructType], fields: Sequence[StructField]) -> StructType:
     """The columns of the queries of all rows, in the types that Spark finds for an inline table."""
-    found = []
+    common_fields = []
     for index, field in enumerate(fields):
         kinds = {row.fields[index].data_type for row in rows} - {VOID}
         is_plain = all(isinstance(kind, PrimitiveType | DecimalType) for kind in kinds)
         # Nested values and times differ in no more than what the column's own type settles.
         is_told = len(kinds) == 1 or (is_plain and not kinds <= {DATE, TIMESTAMP, TIMESTAMP_NTZ})
-        found.append(StructField(f"c{index}", _common_kind(kinds, field) if is_told else field.data_type))
-    return StructType(tuple(found))
+        common_fields.append(StructField(f"c{index}", _common_kind(kinds, field) if is_told else field.data_type))
+    return StructType(tuple(common_fields))
 
 
 def _constants(rows: list[list[str]], fields: Sequence[StructField]) -> pa.Table:
@@ -229,12 +231,12 @@ def _column(texts: Sequence[str], field: StructField) -> pa.Array:
         if not isinstance(value, Literal):
             raise unsupported(f"VALUES with {text[:100]!r}, which is not a constant", "Write INSERT … SELECT …")
         kinds.append(VOID if value.value is None else value.data_type or natural_type(value.value))
-    found = {*kinds} - {VOID}
-    if found == {VARIANT}:
+    value_types = {*kinds} - {VOID}
+    if value_types == {VARIANT}:
         return json_to_variant(pa.array([value.value for value in values if isinstance(value, Literal)], pa.string()))
-    if not found:
+    if not value_types:
         return nulls_of(len(texts), type_to_arrow(field.data_type))
-    kind = _common_kind(found, field)
+    kind = _common_kind(value_types, field)
     arrays = [
         literal_array([value.value], kind if own == VOID else own).cast(type_to_arrow(kind))
         for value, own in zip(values, kinds, strict=True)

@@ -64,9 +64,9 @@ class Source:
                 return value.snapshot(self.version, self.timestamp)
             limits = zip(("starting", "ending"), self.changes, strict=True)
             bounds = {
-                f"{limit}_{'timestamp' if isinstance(given, str) else 'version'}": given
-                for limit, given in limits
-                if given is not None
+                f"{limit}_{'timestamp' if isinstance(bound, str) else 'version'}": bound
+                for limit, bound in limits
+                if bound is not None
             }
             return value.changes(**bounds)  # type: ignore[arg-type]
         if self.version is not None or self.timestamp is not None or self.changes is not None:
@@ -158,9 +158,9 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
     cursor.go_on(of_duckdb=of_duckdb)
     if cursor.token.word not in BEGIN_QUERY:
         cursor.refuse("SELECT is missing")
-    known = session.known
+    table_names = session.known
     named = _with_names(cursor)
-    for name in named & known:
+    for name in named & table_names:
         raise unsupported(
             f"WITH that calls a query {name[:100]!r}, as a table is called,", "Give the query another name"
         )
@@ -184,18 +184,18 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
         if _names_table(cursor, level, before):
             start = token.start
             if word == _CHANGES and cursor.tokens[cursor.index + 1].text == "(":
-                source, found = _changes(cursor), TableName("", "")
+                source, table_name = _changes(cursor), TableName("", "")
             else:
                 source = versioned(cursor)
-                found = source.table
+                table_name = source.table
             sources += 1
-            if source != Source(found) or found.path is not None or found.name.lower() in known:
+            if source != Source(table_name) or table_name.path is not None or table_name.name.lower() in table_names:
                 label = _label(source, tables, named)
                 tables[label] = source
                 text = session.quoted(label)
                 is_alone = before != "TABLE" and not cursor.at("AS") and not _is_alias(cursor)
-                if found.short and is_alone and found.short != label:
-                    text += f" AS {session.quoted(found.short)}"
+                if table_name.short and is_alone and table_name.short != label:
+                    text += f" AS {session.quoted(table_name.short)}"
                 pieces += [cursor.source[position:start], text]
                 position = cursor.tokens[cursor.index - 1].end
             before = ""
@@ -265,9 +265,9 @@ def _names_table(cursor: Cursor, level: _Level, before: str) -> bool:
 
 def _label(source: Source, tables: Mapping[str, Source], named: frozenset[str]) -> str:
     """The name of a table in the text that engines get. Messages quote it, and no other relation has it in any case."""
-    taken = {*named, *(label.lower() for label, other in tables.items() if other != source)}
+    used_labels = {*named, *(label.lower() for label, other in tables.items() if other != source)}
     label = source.label
-    while label.lower() in taken:
+    while label.lower() in used_labels:
         label += "'"
     return label
 

@@ -89,11 +89,11 @@ def sql(
     ensure_options(options, CommitOptions)
     if tables is not None and not (isinstance(tables, Mapping) and all(isinstance(name, str) for name in tables)):
         raise InvalidRequestError("tables must map names to tables", remedy="Write tables={'name': DeltaTable(…)}")
-    given = dict(tables or {})
-    if len({name.lower() for name in given}) < len(given):
+    named_tables = dict(tables or {})
+    if len({name.lower() for name in named_tables}) < len(named_tables):
         raise InvalidRequestError("Two table names differ only in case", remedy="Rename one")
     with one_moment():
-        session = Session(given, engine, storage_options, options)
+        session = Session(named_tables, engine, storage_options, options)
         return _parse_statement(text, session)(session)
 
 

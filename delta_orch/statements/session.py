@@ -74,8 +74,10 @@ class Session:
     def refuse_options(self, statement: str) -> None:
         """Raises InvalidRequestError where options of a commit are given to a statement without one."""
         if self.options:
-            given = ", ".join(self.options)
-            raise InvalidRequestError(f"{statement} commits nothing and takes no {given}", remedy="Leave them out")
+            option_names = ", ".join(self.options)
+            raise InvalidRequestError(
+                f"{statement} commits nothing and takes no {option_names}", remedy="Leave them out"
+            )
 
 
 Statement = Callable[[Session], object]

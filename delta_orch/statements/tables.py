@@ -166,12 +166,12 @@ def _unless_there(table: DeltaTable, make: Callable[[DeltaTable], object]) -> ob
     return CommitResult(there.version, skipped=True, timestamp_ms=there.timestamp_ms)
 
 
-def _properties_and_comment(given: dict[str, str]) -> tuple[dict[str, str], str | None]:
+def _properties_and_comment(properties: dict[str, str]) -> tuple[dict[str, str], str | None]:
     """Properties; `comment` is the table's description, not a property, as in Spark."""
     for name, clause in (("location", "LOCATION"), ("provider", "USING")):
-        if name in given:
+        if name in properties:
             raise unsupported(f"A property {name!r}", f"Write {clause}, where the table is created")
-    return {key: value for key, value in given.items() if key != "comment"}, given.get("comment")
+    return {key: value for key, value in properties.items() if key != "comment"}, properties.get("comment")
 
 
 # ALTER TABLE

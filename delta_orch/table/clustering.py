@@ -62,7 +62,7 @@ def serialize_clustering(columns: Sequence[Path]) -> str:
 
 def logical_path(schema: StructType, physical: Sequence[str]) -> Path | None:
     """The logical path of a physical one through structs; None where no column has it."""
-    found: list[str] = []
+    names: list[str] = []
     current: DataType = schema
     for name in physical:
         field = (
@@ -70,15 +70,15 @@ def logical_path(schema: StructType, physical: Sequence[str]) -> Path | None:
         )
         if field is None:
             return None
-        found.append(field.name)
+        names.append(field.name)
         current = field.data_type
-    return tuple(found)
+    return tuple(names)
 
 
 def logical_paths(schema: StructType, physical: Sequence[Path]) -> tuple[Path, ...]:
     """The logical paths of physical ones, without those that no column has."""
-    found = (logical_path(schema, path) for path in physical)
-    return tuple(path for path in found if path is not None)
+    paths = (logical_path(schema, path) for path in physical)
+    return tuple(path for path in paths if path is not None)
 
 
 def ensure_not_partitioned(configuration: TableConfiguration) -> None:

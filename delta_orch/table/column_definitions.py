@@ -64,14 +64,14 @@ def column(
             remedy="Give one of them",
             column=name,
         )
-    given: dict[str, object] = dict(metadata)
+    field_metadata: dict[str, object] = dict(metadata)
     if comment is not None:
-        given["comment"] = comment
+        field_metadata["comment"] = comment
     if default is not None:
-        given[CURRENT_DEFAULT] = ensure_default(name, default)
+        field_metadata[CURRENT_DEFAULT] = ensure_default(name, default)
     if generated_as is not None:
-        given[GENERATION_EXPRESSION] = generated_as
-    return StructField(name, declared, nullable, given)
+        field_metadata[GENERATION_EXPRESSION] = generated_as
+    return StructField(name, declared, nullable, field_metadata)
 
 
 def identity_column(
@@ -116,8 +116,12 @@ def ensure_definitions(schema: StructType, before: StructType | None) -> None:
     """
     ensure_none_stated(schema)
     for field in schema:
-        known = None if before is None else before.find(field.name)
-        if known is not None and known.metadata == field.metadata and known.data_type == field.data_type:
+        field_before = None if before is None else before.find(field.name)
+        if (
+            field_before is not None
+            and field_before.metadata == field.metadata
+            and field_before.data_type == field.data_type
+        ):
             continue
         if is_identity(field):
             ensure_identity(field)
@@ -215,8 +219,8 @@ def constraints_of(configuration: Mapping[str, str]) -> dict[str, str]:
 
 def generation_expression(field: StructField) -> str | None:
     """The text that computes a generated column, None for another column (PROTOCOL, "Generated Columns")."""
-    found = field.metadata.get(GENERATION_EXPRESSION)
-    return None if found is None else str(found)
+    expression = field.metadata.get(GENERATION_EXPRESSION)
+    return None if expression is None else str(expression)
 
 
 def expressions_of(configuration: TableConfiguration) -> Iterator[NamedExpression]:
@@ -240,14 +244,14 @@ def ensure_not_depended_on(configuration: TableConfiguration, path: Path, change
         InvalidRequestError: One does; all are named. Nothing was changed.
     """
     schema = configuration.schema
-    found = [e.what for e in expressions_of(configuration) if any(_overlap(c, path) for c in e.columns(schema))]
-    if found:
+    dependents = [e.what for e in expressions_of(configuration) if any(_overlap(c, path) for c in e.columns(schema))]
+    if dependents:
         raise InvalidRequestError(
             f"Column {quote_path(path)} cannot be {change}",
-            cause=f"It is used by {', '.join(found)}",
+            cause=f"It is used by {', '.join(dependents)}",
             remedy="Drop the constraint first; a generated column can only be dropped itself",
             column=".".join(path),
-            used_by=found,
+            used_by=dependents,
         )
 
 
@@ -262,14 +266,14 @@ def ensure_expressions_fit(configuration: TableConfiguration, before: TableConfi
         InvalidExpressionError: A column is missing, or a generated column uses itself or another generated one; a new
             expression may not be evaluated (`check_expression`).
     """
-    known = frozenset() if before is None else frozenset(expressions_of(before))
+    earlier_expressions = frozenset() if before is None else frozenset(expressions_of(before))
     schema = configuration.schema
     generated = {f.name.lower() for f in schema if generation_expression(f) is not None}
     for expression in expressions_of(configuration):
         try:
             columns = expression.columns(schema)
         except InvalidExpressionError:
-            if expression in known:
+            if expression in earlier_expressions:
                 continue
             raise
         for path in columns:

@@ -32,8 +32,8 @@ def physical_name(field: StructField) -> str:
 
 def field_id(field: StructField) -> int | None:
     """The Parquet field id of a field, None where it has none."""
-    found = field.metadata.get(FIELD_ID)
-    return found if isinstance(found, int) else None
+    recorded_id = field.metadata.get(FIELD_ID)
+    return recorded_id if isinstance(recorded_id, int) else None
 
 
 def nested_field_ids(field: StructField) -> Mapping[str, int]:
@@ -45,12 +45,12 @@ def nested_field_ids(field: StructField) -> Mapping[str, int]:
         return {}
     # Keys begin with the field's name, physical or logical; either may hold dots itself.
     prefixes = {f"{physical_name(field)}.", f"{field.name}."}
-    found: dict[str, int] = {}
+    ids_by_place: dict[str, int] = {}
     for key, value in stored.items():
         prefix = next((p for p in prefixes if key.startswith(p)), None)
         if prefix is not None and isinstance(value, int):
-            found[key.removeprefix(prefix)] = value
-    return found
+            ids_by_place[key.removeprefix(prefix)] = value
+    return ids_by_place
 
 
 def physical_path(schema: StructType, path: Sequence[str]) -> tuple[str, ...]:
@@ -235,14 +235,14 @@ def _assign_field(field: StructField, keeps_names: bool, nested_ids: bool, ids: 
 
 
 def _with_nested_ids(field: StructField, ids: _Ids) -> StructField:
-    wanted = list(_nested_places(field.data_type))
-    if not wanted:
+    places = list(_nested_places(field.data_type))
+    if not places:
         return field
-    known = nested_field_ids(field)
+    recorded_ids = nested_field_ids(field)
     name = physical_name(field)
-    given: Mapping[str, int] = {f"{name}.{place}": known.get(place) or ids.take() for place in wanted}
+    nested_ids: Mapping[str, int] = {f"{name}.{place}": recorded_ids.get(place) or ids.take() for place in places}
     # The protocol's text has one key, tables of the reference implementation the other.
-    return replace(field, metadata={**field.metadata, NESTED_IDS: given, NESTED_IDS_OF_READERS: given})
+    return replace(field, metadata={**field.metadata, NESTED_IDS: nested_ids, NESTED_IDS_OF_READERS: nested_ids})
 
 
 def _nested_places(data_type: DataType) -> Iterator[str]:

@@ -99,17 +99,17 @@ class TableConfiguration:
         Raises:
             ProtocolViolationError: One is not in the schema, or is named twice.
         """
-        found: list[str] = []
+        names: list[str] = []
         for name in self.metadata.partition_columns:
             field = self.schema.find(name)
-            if field is None or field.name in found:
+            if field is None or field.name in names:
                 raise ProtocolViolationError(
                     f"The partition column {name} is {'not in the schema' if field is None else 'named twice'}",
                     remedy="Restore the commit that wrote the metadata from a backup",
                     column=name,
                 )
-            found.append(field.name)
-        return tuple(found)
+            names.append(field.name)
+        return tuple(names)
 
     @cached_property
     def physical_partitions(self) -> tuple[str, ...]:

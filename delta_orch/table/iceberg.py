@@ -33,13 +33,13 @@ from delta_orch.table.row_tracking import ROW_ID_COLUMN
 def with_dependent_properties(configuration: Mapping[str, str]) -> dict[str, str]:
     """The properties of a table to be created, with those that they depend on: Iceberg compatibility maps columns, and
     V3 tracks rows."""
-    found = dict(configuration)
-    versions = TableProperties.parse(found).iceberg_compat_versions
+    properties = dict(configuration)
+    versions = TableProperties.parse(properties).iceberg_compat_versions
     if versions:
-        found.setdefault("delta.columnMapping.mode", "name")
+        properties.setdefault("delta.columnMapping.mode", "name")
     if 3 in versions:
-        found.setdefault("delta.enableRowTracking", "true")
-    return found
+        properties.setdefault("delta.enableRowTracking", "true")
+    return properties
 
 
 def needs_nested_ids(table: TableConfiguration) -> bool:
@@ -126,13 +126,13 @@ def ensure_same_partitioning(before: TableConfiguration, after: TableConfigurati
 
     Raises InvalidRequestError: It does not.
     """
-    known = before.metadata.partition_columns
+    columns_before = before.metadata.partition_columns
     is_compatible = before.properties.is_iceberg_compatible and after.properties.is_iceberg_compatible
-    if is_compatible and known and known != after.metadata.partition_columns:
+    if is_compatible and columns_before and columns_before != after.metadata.partition_columns:
         raise InvalidRequestError(
-            f"The table is compatible with Iceberg and stays partitioned by {', '.join(known)}",
+            f"The table is compatible with Iceberg and stays partitioned by {', '.join(columns_before)}",
             remedy="Keep the partition columns, or set the property of Iceberg compatibility to false first",
-            partition_columns=list(known),
+            partition_columns=list(columns_before),
         )
 
 

@@ -57,16 +57,16 @@ def required_features(configuration: TableConfiguration) -> frozenset[str]:
 
 def with_dependencies(names: Iterable[str]) -> set[str]:
     """The features, canonical names, and everything they require, at any distance."""
-    found: set[str] = set()
+    feature_names: set[str] = set()
     waiting = list(names)
     while waiting:
         name = waiting.pop()
         feature = find_feature(name)
         name = name if feature is None else feature.name
-        if name not in found:
-            found.add(name)
+        if name not in feature_names:
+            feature_names.add(name)
             waiting += () if feature is None else feature.requires
-    return found
+    return feature_names
 
 
 def protocol_for_new_table(schema: StructType, configuration: Mapping[str, str]) -> Protocol:
@@ -82,7 +82,7 @@ def protocol_for_new_table(schema: StructType, configuration: Mapping[str, str])
     return with_features(upgraded_versions(NEW_TABLE, *requested_versions(configuration)), needed)
 
 
-def protocol_for_existing_table(wanted: TableConfiguration, extra: Iterable[str] = ()) -> Protocol:
+def protocol_for_existing_table(configuration: TableConfiguration, extra: Iterable[str] = ()) -> Protocol:
     """The table's protocol, grown by what its metadata ask for and by the features named in `extra`.
 
     Returns: The protocol itself where nothing is missing. A legacy protocol grows within the legacy versions where
@@ -92,9 +92,9 @@ def protocol_for_existing_table(wanted: TableConfiguration, extra: Iterable[str]
     Raises:
         UnsupportedFeatureError: A feature this release does not write; all are named. Nothing was changed.
     """
-    needed = required_features(wanted) | with_dependencies(extra)
-    ensure_features_writable(needed - wanted.features)
-    return with_features(wanted.protocol, needed)
+    needed = required_features(configuration) | with_dependencies(extra)
+    ensure_features_writable(needed - configuration.features)
+    return with_features(configuration.protocol, needed)
 
 
 def with_features(protocol: Protocol, names: Iterable[str]) -> Protocol:
@@ -142,11 +142,16 @@ def upgraded_versions(
         InvalidRequestError: No such version exists, or readers would need more than writers: reader version 2 needs
             writer version 5, reader version 3 writer version 7.
     """
-    asked = tuple(1 if version is None else version for version in (min_reader_version, min_writer_version))
-    wrong = [version for version in asked if type(version) is not int or version < 1]
+    requested_versions = tuple(
+        1 if version is None else version for version in (min_reader_version, min_writer_version)
+    )
+    wrong = [version for version in requested_versions if type(version) is not int or version < 1]
     if wrong:
         raise InvalidRequestError(f"A protocol version is a positive integer, not {wrong[0]!r}")
-    reader, writer = max(protocol.min_reader_version, asked[0]), max(protocol.min_writer_version, asked[1])
+    reader, writer = (
+        max(protocol.min_reader_version, requested_versions[0]),
+        max(protocol.min_writer_version, requested_versions[1]),
+    )
     _ensure_versions(reader, writer)
     if (reader, writer) == (protocol.min_reader_version, protocol.min_writer_version) and writer < MAX_WRITER_VERSION:
         return protocol
@@ -222,8 +227,8 @@ def resolve_feature(name: str) -> TableFeature:
 
 def requested_versions(configuration: Mapping[str, str]) -> tuple[int | None, int | None]:
     """`delta.minReaderVersion` and `delta.minWriterVersion`, where they are asked for."""
-    found = {key.lower(): int(value) for key, value in configuration.items() if key.lower() in _VERSION_PROPERTIES}
-    return found.get(_VERSION_PROPERTIES[0]), found.get(_VERSION_PROPERTIES[1])
+    versions = {key.lower(): int(value) for key, value in configuration.items() if key.lower() in _VERSION_PROPERTIES}
+    return versions.get(_VERSION_PROPERTIES[0]), versions.get(_VERSION_PROPERTIES[1])
 
 
 def is_protocol_request(key: str) -> bool:
@@ -389,21 +394,21 @@ def without_features(protocol: Protocol, names: Iterable[str]) -> Protocol:
 _SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
 
 
-def united_protocol(kept: Protocol, taken: Protocol) -> Protocol:
+def united_protocol(kept: Protocol, other: Protocol) -> Protocol:
     """`kept`, grown by what another protocol supports; never lowered. Both are of tables this release can write."""
-    return with_features(kept, canonical_features(taken))
+    return with_features(kept, canonical_features(other))
 
 
 def with_own_commit_times(
-    properties: Mapping[str, str], taken: TableConfiguration, own: TableConfiguration | None
+    properties: Mapping[str, str], source_table: TableConfiguration, own: TableConfiguration | None
 ) -> dict[str, str]:
     """Properties that are taken over, with what the log itself says of since when its commits carry their time.
 
     Args:
-        taken: The table that the properties are of.
+        source_table: The table that the properties are of.
         own: The newest version of the table that gets them; None where it is new.
     """
-    if own is not None and not (taken.enables("inCommitTimestamp") and own.enables("inCommitTimestamp")):
+    if own is not None and not (source_table.enables("inCommitTimestamp") and own.enables("inCommitTimestamp")):
         return dict(properties)
     kept = {key: value for key, value in properties.items() if key not in _SINCE}
     now = {} if own is None else own.configuration

@@ -96,9 +96,9 @@ def overwritten_schema(table: StructType, source: StructType) -> StructType:
     """
     columns = []
     for column in source:
-        known = table.find(column.name)
-        if known is not None and _is_same(_loosen(known.data_type), _loosen(column.data_type)):
-            column = _beside(replace(known, nullable=known.nullable and column.nullable), column)
+        table_field = table.find(column.name)
+        if table_field is not None and _is_same(_loosen(table_field.data_type), _loosen(column.data_type)):
+            column = _beside(replace(table_field, nullable=table_field.nullable and column.nullable), column)
         columns.append(column)
     return StructType(tuple(columns))
 

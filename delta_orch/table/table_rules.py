@@ -91,11 +91,11 @@ def with_column_mapping(before: TableConfiguration | None, wanted: TableConfigur
     if mode is ColumnMappingMode.NONE:
         return wanted
     begins = before is not None and in_force is ColumnMappingMode.NONE
-    known = 0 if begins or before is None else highest_id(before.schema)
+    last_id = 0 if begins or before is None else highest_id(before.schema)
     properties = wanted.metadata.configuration
-    known = max(wanted.properties.max_column_id, known)
+    last_id = max(wanted.properties.max_column_id, last_id)
     nested_ids = iceberg.needs_nested_ids(wanted)
-    schema, last = assign_column_mapping(wanted.schema, known, keeps_names=begins, nested_ids=nested_ids)
+    schema, last = assign_column_mapping(wanted.schema, last_id, keeps_names=begins, nested_ids=nested_ids)
     # In force from here on: columns added later are new.
     mapped = wanted.after(with_features(wanted.protocol, {"columnMapping"}), None).with_schema(schema)
     return mapped.with_properties({**properties, MAX_COLUMN_ID: str(last)})
@@ -121,24 +121,27 @@ def _statistics_asked(configuration: TableConfiguration) -> tuple[object, ...]:
 
 def _ensure_statistics(configuration: TableConfiguration) -> None:
     """The reference writes to no table that asks for others."""
-    known: list[Path] = []
+    earlier_paths: list[Path] = []
     for path in configuration.properties.data_skipping_stats_columns or ():
-        found = resolve_path(configuration.schema, path)
+        resolved = resolve_path(configuration.schema, path)
         wrong = None
-        if found[0] in configuration.metadata.partition_columns:
+        if resolved[0] in configuration.metadata.partition_columns:
             wrong = "a partition column"
-        elif any(found[: len(other)] == other or other[: len(found)] == found for other in known):
+        elif any(resolved[: len(other)] == other or other[: len(resolved)] == resolved for other in earlier_paths):
             wrong = "a column that it names already"
-        elif isinstance(kind := type_at(configuration.schema, found), ArrayType | MapType) or kind in (BINARY, BOOLEAN):
+        elif isinstance(kind := type_at(configuration.schema, resolved), ArrayType | MapType) or kind in (
+            BINARY,
+            BOOLEAN,
+        ):
             wrong = f"a column of type {kind}"
         if wrong is not None:
             raise InvalidRequestError(
-                f"delta.dataSkippingStatsColumns names {quote_path(found)}, {wrong}",
+                f"delta.dataSkippingStatsColumns names {quote_path(resolved)}, {wrong}",
                 cause="No file is left out by its statistics",
                 remedy="Leave it out of the list",
-                column=".".join(found),
+                column=".".join(resolved),
             )
-        known.append(found)
+        earlier_paths.append(resolved)
 
 
 def _ensure_schema(before: TableConfiguration | None, settled: TableConfiguration) -> None:
@@ -151,16 +154,20 @@ def _ensure_schema(before: TableConfiguration | None, settled: TableConfiguratio
         and requested_mapping(before) is not ColumnMappingMode.NONE
         and requested_mapping(settled) is ColumnMappingMode.NONE
     )
-    known = None if before is None or feed_is_new or is_unmapped else before.schema
+    schema_before = None if before is None or feed_is_new or is_unmapped else before.schema
     partition_columns = settled.metadata.partition_columns
-    if before is not None and known == settled.schema and before.metadata.partition_columns == partition_columns:
+    if (
+        before is not None
+        and schema_before == settled.schema
+        and before.metadata.partition_columns == partition_columns
+    ):
         return
     ensure_valid_table_schema(
         settled.schema,
         partition_columns,
         any_characters=requested_mapping(settled) is not ColumnMappingMode.NONE,
         has_feed=settled.properties.enable_change_data_feed,
-        known=known,
+        known=schema_before,
     )
 
 

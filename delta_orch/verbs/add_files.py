@@ -66,10 +66,10 @@ def add_files(
     replace_where: str | Expression | None,
     options: CommitOptions,
 ) -> CommitResult:
-    """Commit Parquet files that are there already. None is moved, copied or changed.
+    """Commit Parquet files that exist already. No file is moved, copied or changed.
 
-    With `replace_where` they replace exactly the rows for which the predicate is true, in the same commit, as
-    `overwrite` does: all their rows must satisfy it, and files that also hold other rows are rewritten without those.
+    With `replace_where` they replace exactly the rows that satisfy the predicate, in the same commit, as `overwrite`
+    does. All rows of the new files must satisfy it. Older files that also hold other rows are rewritten.
 
     Statistics come from the footers. A table that has rules for its rows (NOT NULL, constraints, generated columns,
     lengths) has the rows of the files read and checked. A file may lack columns that may be null and have no default.
@@ -133,7 +133,7 @@ def _described(
 
 
 def _replace(write: Write, adds: pa.Table, where: str | Expression) -> dict[str, int]:
-    """Let the rows for which a predicate is true leave.
+    """Remove the rows that satisfy a predicate.
 
     Raises:
         ConstraintViolationError: A file that is added has another row.
@@ -182,7 +182,7 @@ def _log_path(store: LogStore, location: str | PathLike[str]) -> str:
     """A path as the log spells it: relative below the root, otherwise absolute.
 
     Raises:
-        InvalidRequestError: It is none, or leaves the table's directory, or one that no data file has.
+        InvalidRequestError: The value is not a path, leaves the table's directory, or is reserved for other files.
         UnsupportedStoreError: It lies where the table may not read.
     """
     text = fspath(location)

@@ -104,7 +104,7 @@ def convert(
         **commit,
     )
     target.stage_metadata(transaction)
-    # Whoever creates the table meanwhile may have taken the same files.
+    # Another writer that creates the table meanwhile may have added the same files.
     transaction.read_whole_table()
     adds = described_files(store, files, partitions, target.write_spec(), progress)
     transaction.add_files(adds, just_written=True)
@@ -116,7 +116,7 @@ def parse_partition_schema(partition_schema: object) -> tuple[StructField, ...]:
     """Partition columns as the caller names them: `{"day": "date"}`, or a schema in any shape that `create` takes.
 
     Raises:
-        InvalidRequestError, SchemaMismatchError: They are none.
+        InvalidRequestError, SchemaMismatchError: The value does not define partition columns.
     """
     if partition_schema is None:
         return ()
@@ -161,7 +161,7 @@ def _ensure_joins(newest: Snapshot, partition_columns: Sequence[StructField]) ->
 
 
 def _listed(store: LogStore) -> list[FileMeta]:
-    """The files to convert, none of which is hidden."""
+    """The files to convert, without hidden ones."""
     files = []
     for file in store.list_recursive():
         directories, _, name = file.path.rpartition("/")
@@ -189,7 +189,7 @@ def _is_hidden(directory: str) -> bool:
 
 
 def progress_of(progress: object) -> Progress | None:
-    """What is told of the progress: a function of the caller's, or a bar of tqdm or rich.
+    """The function that gets the progress: the caller's own, or one that draws a bar with tqdm or rich.
 
     Raises:
         InvalidRequestError: It is neither a function nor a flag.
@@ -209,7 +209,7 @@ def progress_of(progress: object) -> Progress | None:
 
 
 def progress_bar() -> Callable[[int, int], None]:
-    """A function that is told how many of how many are done.
+    """A function that gets the number of finished files and the number of all files.
 
     Raises:
         MissingDependencyError: Neither tqdm nor rich is installed.

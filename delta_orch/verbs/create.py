@@ -81,14 +81,12 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
 
 
 def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, options: WriteOptions) -> CommitResult:
-    """Make the table an empty one of this definition: as `create` where there is none; otherwise all its files leave,
-    and schema, partitioning, clustering, properties, name and description are the given ones and nothing else, but for
-    `_KEPT`.
+    """Create the table, or replace it by an empty one with this definition. All its files are removed. Schema,
+    partitioning, clustering, properties, name and description are the given ones only. The properties in `_KEPT` stay.
 
-    It is a new table in an old log, with an id of its own. Older versions stay readable. What the log has promised
-    stays, too: the protocol keeps its features, and transaction ids, the user's metadata domains, given row ids and
-    column ids go on. Only what says which rows are there goes with them: cursors, and marks of partitions that are
-    written once.
+    The new table has its own id in the old log. Older versions stay readable. The protocol keeps its features.
+    Transaction ids, the user's metadata domains, row ids and column ids continue. Cursors, and marks of partitions that
+    are written once, are removed with the rows that they describe.
 
     Returns: `skipped` where a transaction id is recorded.
 
@@ -97,7 +95,7 @@ def create_or_replace(log: TableLog, snapshot: Snapshot | None, schema: object, 
     struct = parse_schema_argument(schema)
     definition, commit = split_options(options)
     ensure_unscoped(commit, "A whole table is replaced")
-    # Whatever is asked for: whoever adds rows meanwhile adds them to the table that leaves.
+    # For every level that the caller passes: rows that another writer adds meanwhile belong to the replaced table.
     commit = {**commit, "isolation_level": SERIALIZABLE}
     before = None if snapshot is None else existing_target(snapshot)
     target = _new_target(log, struct, definition, before)
@@ -212,7 +210,7 @@ def _ensure_joins(snapshot: Snapshot, schema: StructType, partition_by: Sequence
 
 
 _ARROW = "__arrow_c_schema__"
-"""What schemas and fields of pyarrow have, and those of deltalake, Polars and others."""
+"""The method that schemas and fields of pyarrow, deltalake, Polars and others have."""
 
 
 def parse_schema_argument(schema: object) -> StructType:

@@ -1,4 +1,4 @@
-"""`delete`: the rows for which a predicate is true."""
+"""`delete`: remove the rows that satisfy a predicate."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ def delete(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Delete the rows for which `where` is true, neither false nor null; None deletes every row.
+    """Delete the rows that satisfy `where`: it is true, neither false nor null. None deletes every row.
 
-    Files that partition values and statistics prove to hold no such row are not opened, and neither are those of which
-    they prove every row to be one: these leave as they are. Of the others only the columns of the predicate are read.
-    A file of which rows stay gets a deletion vector, or is written anew (`RowChanges.apply`).
+    Partition values and statistics decide about most files without opening them. A file without such rows stays, and a
+    file with such rows only is removed. Other files are opened, and only the columns of the predicate are read. They
+    get a deletion vector, or are rewritten (`RowChanges.apply`).
 
     Returns: `skipped` where no row matches. Without a `txn` nothing is committed then.
 
@@ -49,9 +49,11 @@ def delete(
         changes = RowChanges(write, selected.partial)
         rows = None
         if selected.partial.num_rows:
-            found = changes.scan(selected.leaving, ())
+            matching_rows = changes.scan(selected.leaving, ())
             address = as_they_are((ADDRESS.file_number, ADDRESS.row_position))
-            rows = write.engine.project(found, [*address, ComputedColumn(ADDRESS.kind, Literal(DELETE, STRING))])
+            rows = write.engine.project(
+                matching_rows, [*address, ComputedColumn(ADDRESS.kind, Literal(DELETE, STRING))]
+            )
         counts = changes.apply(rows, whole=selected.leaving_files)
         return None if counts.changes_nothing else change_metrics(counts, started, is_update=False)
 

@@ -14,7 +14,8 @@ SYSTEM_PREFIX = "delta."
 def set_domain_metadata(
     log: TableLog, snapshot: Snapshot, domain: str, configuration: str, options: CommitOptions
 ) -> CommitResult:
-    """Set the configuration of a domain, whatever it was before. Conflicts with whoever sets or removes the same one.
+    """Set the configuration of a domain and replace the one before. It conflicts with a commit that sets or removes
+    the same domain.
 
     Raises:
         InvalidRequestError: The domain is the protocol's own (`delta.…`) or has no name, the configuration is not a

@@ -97,7 +97,7 @@ def _check_chunk(store: LogStore, filesystem: pafs.FileSystem, chunk: pa.RecordB
 
 
 def _look_up(filesystem: pafs.FileSystem, locations: list[str]) -> list[pafs.FileInfo | Exception]:
-    """What is at each location, or why that cannot be said."""
+    """Look up each location: its file, or the error of the store."""
     try:
         return list(filesystem.get_file_info(locations))
     except (OSError, ValueError) as e:
@@ -139,7 +139,7 @@ def check_deletion_vectors(store: LogStore, files: pa.Table) -> Iterator[Problem
 
 @dataclass(frozen=True, slots=True)
 class FsckReport:
-    """What was looked at, and what is wrong.
+    """The parts of a table that were checked, and the problems.
 
     Attributes:
         uri: The table.
@@ -181,7 +181,7 @@ def fsck(
     """Check the log, one version's state and its checksum, with `check_files` that the data is there, and with `deep`
     the data itself. Log compactions are held against their commits, checkpoints against their version checksums.
 
-    What is found ends up in the report, not in an error.
+    Problems are listed in the report. They raise no error.
 
     Args:
         version: By default the newest.
@@ -426,8 +426,8 @@ def repair(log: TableLog, snapshot: Snapshot, options: CommitOptions) -> CommitR
     """Remove the data files that are no longer in the store from the table, in one commit. Every live file is looked
     up by its name; none is read. Their rows are lost: the commit changes rows, and the change feed cannot tell which.
 
-    What is there stays: a file of another size, and a file whose deletion vector is gone, are damaged and still hold
-    rows. `fsck(check_files=True)` names them.
+    Files that exist stay. A file of another size, or one whose deletion vector is gone, is damaged but still holds
+    rows. `fsck(check_files=True)` names such files.
 
     Returns: `skipped` where no file is gone.
 

@@ -67,7 +67,7 @@ def write_checksum(snapshot: Snapshot) -> ChecksumResult:
         ChecksumMismatchError: There is one, and it disagrees with the state. Nothing was written.
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was written.
         CorruptLogError: The log, or the checksum, is damaged. Nothing was written.
-        StorageError: There is none, or another writer's.
+        StorageError: The file was not written, or another writer wrote it.
     """
     snapshot.configuration.for_writing()
     checksum = checksum_writer.compute_checksum(snapshot)

@@ -58,7 +58,7 @@ def optimize(
     Args:
         where: A predicate over partition columns; other partitions are left alone.
         target_file_size_bytes: By default `delta.targetFileSize`, or 128 MiB.
-        max_deleted_rows_ratio: Files of which a greater part than this is deleted are rewritten; 1 leaves them.
+        max_deleted_rows_ratio: A file is rewritten if a greater part of its rows is deleted. 1 rewrites none of them.
 
     Returns: `skipped` where there is nothing to merge: then nothing was written.
 

@@ -50,11 +50,11 @@ def overwrite(
     units: Collection[str] = (),
     located: Sequence[UnitFiles] = (),
 ) -> CommitResult:
-    """Replace all rows, or with `replace_where` exactly those for which the predicate is true, by the rows given.
+    """Replace all rows by the rows of `data`. With `replace_where`, replace exactly the rows that satisfy it.
 
-    All rows given must satisfy the predicate (null is a violation). Files that hold nothing else are dropped, others
-    rewritten without the replaced rows. Data without rows clears the range. No file is deleted: readers of older
-    versions, and the data itself if it is read from this table, keep theirs. A table that does not exist is created.
+    All new rows must satisfy this predicate, and null is a violation. Files with replaced rows only are removed, others
+    are rewritten without these rows. Data without rows clears the range. No file is deleted, so readers of older
+    versions keep their files, and the data may come from this table. A table that does not exist is created.
 
     Args:
         partition_overwrite_mode: `static` as described. `dynamic` replaces each partition for which the data has rows

@@ -65,7 +65,7 @@ _CALENDAR_TYPES = (DATE, TIMESTAMP, TIMESTAMP_NTZ)
 
 
 class FileSchema(NamedTuple):
-    """What columns a file has, and an example of such a file."""
+    """The columns of a file, and the path of one such file."""
 
     schema: StructType
     path: str
@@ -82,12 +82,12 @@ def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress 
         SchemaMismatchError: One has a column of a type that a Delta table cannot have.
         StorageError: One cannot be read.
     """
-    found: dict[StructType, str] = {}
+    paths_by_schema: dict[StructType, str] = {}
     for done, (file, schema) in enumerate(_footers(store, files, _schema_of), 1):
-        found.setdefault(schema, decode_path(file.path))
+        paths_by_schema.setdefault(schema, decode_path(file.path))
         if progress is not None:
             progress(done, len(files))
-    return [FileSchema(schema, path) for schema, path in found.items()]
+    return [FileSchema(schema, path) for schema, path in paths_by_schema.items()]
 
 
 def _footers(
@@ -176,9 +176,9 @@ def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], 
 
 
 def merged_schema(file_schemas: Sequence[FileSchema]) -> StructType:
-    """One schema that holds the rows of every file: columns by name without regard to case, in the order in which they
-    are first found, each of which may be null. A column that is narrower in some files becomes the widest type that is
-    there, and its history says so (PROTOCOL, "Type Widening").
+    """One schema that holds the rows of every file. Columns match by name, without regard to case, in the order of
+    their first file. All may be null. A column with several types gets the widest one, and its history records that
+    (PROTOCOL, "Type Widening").
 
     Raises:
         SchemaMismatchError: No type that is there holds the values of all; two files are named. Or no file knows the

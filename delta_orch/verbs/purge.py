@@ -35,12 +35,12 @@ def purge(
     """Rewrite the files that hold rows or columns which are no longer in the table: those with a deletion vector, and
     where columns are mapped those with a column that was dropped. No row changes, and none loses its id.
 
-    What was deleted stays in the older files until vacuum removes them: `purge`, then `vacuum`, erases it.
+    Deleted rows stay in the older files until vacuum deletes these. `purge` and then `vacuum` erases them.
 
     Args:
         where: A predicate over partition columns; other partitions are left alone.
 
-    Returns: `skipped` where no file holds such.
+    Returns: `skipped` if no file holds deleted rows or dropped columns.
 
     Raises as `optimize`.
     """

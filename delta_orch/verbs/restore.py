@@ -48,8 +48,8 @@ def restore(
     ids are not given twice. The user's metadata domains and transaction ids stay as they are; only the cursors of
     incremental steps go back, so that these read again what is undone.
 
-    The change data feed tells the difference by the files added and removed. The commit conflicts with every change of
-    rows or metadata since the newest version was read, unless a weaker isolation level is asked for.
+    The change data feed shows the difference from the files that are added and removed. The commit conflicts with every
+    change of rows or metadata since the newest version was read, unless the caller passes a weaker isolation level.
 
     Raises as `DeltaTable.restore`.
     """

@@ -251,8 +251,8 @@ def units_losing_rows(
 ) -> frozenset[str]:
     """The units whose rows a change of a table replaces or deletes.
 
-    A file's tag tells its unit. A file without one is of several units, or of none: the log tells which, and the files
-    of each unit, as they were written, tell whether they have rows of the predicate.
+    The tag of a file names its unit. A file without a tag has rows of several units, or of no unit. The log then names
+    the units, and the files that each unit wrote show whether they have rows of the predicate.
 
     Args:
         before, after: The version that is changed, and the table as the change leaves it.

@@ -1,4 +1,4 @@
-"""`update`: other values for the rows for which a predicate is true."""
+"""`update`: new values for the rows that satisfy a predicate."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def update(
     engine: EngineChoice,
     options: CommitOptions,
 ) -> CommitResult:
-    """Give columns other values in the rows for which `where` is true, neither false nor null; None updates every row.
+    """Set columns in the rows that satisfy `where`: it is true, neither false nor null. None updates every row.
 
     Values are computed from the row as it was. They are cast to their column's type: a constant must fit, any other
     value that does not raises. A field of a struct may be assigned alone; a null struct then becomes one whose other

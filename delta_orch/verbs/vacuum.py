@@ -95,13 +95,13 @@ def vacuum(
     `VACUUM END`, record it; a run that finds nothing commits nothing. Neither conflicts with any writer. On a full disk
     files are deleted first and recorded afterwards. A `restore` or `add_files` that commits meanwhile keeps its
     files or conflicts. Symbolic links are not followed, and a file that a version needs by another name (through a
-    link, a mount, a hard link) stays. A clock that is more than a minute ahead of the store's counts for nothing: then
-    the store's own tells how old files are.
+    link, a mount, a hard link) stays. If this machine's clock is more than a minute ahead of the store's,
+    the age of files is measured by the store's clock.
 
     Args:
         retention_hours: None takes `delta.deletedFileRetentionDuration`.
         enforce_retention: Refuse a retention below that property. A writer or reader that runs longer than the
-            retention loses its files: switch it off only when there is none.
+            retention loses its files, so pass False only if no writer or reader is active.
         full: False looks up only the files that tombstones of the newest version name, without listing the table: see
             `verbs.removed_files`.
         keep_versions: Versions whose files stay, whatever their age.
@@ -118,7 +118,7 @@ def vacuum(
     """
     existing_target(snapshot)
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
-    # What is exactly as old as the retention has expired: with none at all, so has what was written this millisecond.
+    # A file exactly as old as the retention has expired. With a retention of 0, so has a file of this millisecond.
     now_ms = time.time_ns() // 1_000_000
     expired_ms = now_ms - retention_ms
     store = table_log.store
@@ -147,7 +147,7 @@ def vacuum(
     except StorageError as e:
         if not is_full(e):
             raise
-        # Whoever cleans up because the disk is full needs the room first. The list of files is certain by now.
+        # The disk is full, so the files must go before a commit fits. Their list is complete by now.
         _LOGGER.warning("vacuum of %s begins without VACUUM START in the log: %s", store.uri, e)
         is_started = False
     result = _without_named(table_log, snapshot, result, expired_ms)
@@ -170,8 +170,8 @@ def vacuum(
 
 
 def _without_named(table_log: TableLog, snapshot: Snapshot, result: VacuumResult, expired_ms: int) -> VacuumResult:
-    """Without the files that another commit has named since the snapshot, such as a `restore`. What is named from here
-    on conflicts with the start of this vacuum (`Transaction.relies_on_unnamed_files`)."""
+    """The result without the files that another commit, such as a `restore`, has added since the snapshot. A later
+    commit that adds them conflicts with the start of this vacuum (`Transaction.relies_on_unnamed_files`)."""
     newest = table_log.advance(snapshot)
     if newest.version <= snapshot.version + 1:
         return result
@@ -315,13 +315,13 @@ def _ensure_live_files_are_there(snapshot: Snapshot, store: LogStore, listed: pa
             )
 
 
-def _columns(found: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] | None]]:
+def _columns(listed_files: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int, int] | None]]:
     """Files as columns `path`, `size` and `time`, and the identity of each."""
     paths: list[str] = []
     sizes: list[int] = []
     times: list[int] = []
     identities: list[tuple[int, int] | None] = []
-    for path, size, time_ms, identity, _ in found:
+    for path, size, time_ms, identity, _ in listed_files:
         # A log cannot hold a name that is not Unicode, so such a file is not this table's.
         if path.isascii() or _is_unicode(path):
             paths.append(path)

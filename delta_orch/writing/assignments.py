@@ -55,7 +55,7 @@ class Assignment(NamedTuple):
     value: Expression
 
 
-def parse_assignments(given: object, table: TableConfiguration) -> tuple[Assignment, ...]:
+def parse_assignments(assigned: object, table: TableConfiguration) -> tuple[Assignment, ...]:
     """Assignments as the caller wrote them: names of columns, or of fields inside structs (`st.a`), and for each a
     value in Spark SQL, an expression, or a Python value as `constant_for` takes it.
 
@@ -67,12 +67,12 @@ def parse_assignments(given: object, table: TableConfiguration) -> tuple[Assignm
         ColumnNotFoundError: There is no such column.
         InvalidExpressionError: A value is no expression, or not of one row (`parse_row_value`).
     """
-    if not isinstance(given, Mapping) or not given:
+    if not isinstance(assigned, Mapping) or not assigned:
         raise InvalidRequestError(
             "Nothing is assigned: set must name a column and its value",
             remedy='Write for example {"price": "price * 2"}',
         )
-    assignments = [Assignment(_place(name, table), _value(name, value, table)) for name, value in given.items()]
+    assignments = [Assignment(_place(name, table), _value(name, value, table)) for name, value in assigned.items()]
     ensure_apart([assignment.path for assignment in assignments])
     return tuple(assignments)
 
@@ -273,9 +273,9 @@ def _fitted(literal: Literal, have: DataType, want: DataType, name: str) -> Expr
             if have == STRING:
                 raise _unfit(f"the constant {literal.value!r}", want, name, "Give a constant of that type") from e
         if isinstance(fitted, Comparison) and fitted.op == "=" and isinstance(fitted.right, Literal):
-            found = fitted.right
-            if found.data_type == want:
-                return found
+            constant = fitted.right
+            if constant.data_type == want:
+                return constant
         number = literal.value if isinstance(literal.value, int | Decimal) else 0
         if _is_assignable(have, want) and _has_room(want, number):
             return Cast(literal, want)
@@ -300,8 +300,8 @@ def _cast_inside(have: DataType, want: DataType) -> DataType:
         return have
 
     def of_part(name: str, inner: DataType) -> DataType:
-        found = part_at(want, name)
-        return inner if found is None else _cast_inside(inner, found[1])
+        field = part_at(want, name)
+        return inner if field is None else _cast_inside(inner, field[1])
 
     return with_parts(have, of_part)
 

@@ -102,8 +102,8 @@ def with_marks_moved_to(schema: StructType, furthest: Mapping[str, int | None]) 
         if value is None or identity is None or (k := (value - identity.start) // identity.step) < 0:
             continue
         # The column's own value there or before: other clients count on from the mark.
-        mark, known = identity.start + k * identity.step, identity.high_water_mark
-        if known is None or (mark - known) * identity.step > 0:
+        mark, recorded_mark = identity.start + k * identity.step, identity.high_water_mark
+        if recorded_mark is None or (mark - recorded_mark) * identity.step > 0:
             marks[field.name] = mark
     return _with_marks(schema, marks)
 
@@ -134,8 +134,10 @@ def with_marks_kept(metadata: Metadata, newest: Metadata) -> Metadata:
         before, after = identity_of(field), None if current is None else identity_of(current)
         if before is None or after is None or after.high_water_mark is None or before.step * after.step < 0:
             continue
-        known = after.high_water_mark if before.high_water_mark is None else before.high_water_mark
-        marks[field.name] = max(known, after.high_water_mark) if before.step > 0 else min(known, after.high_water_mark)
+        recorded_mark = after.high_water_mark if before.high_water_mark is None else before.high_water_mark
+        marks[field.name] = (
+            max(recorded_mark, after.high_water_mark) if before.step > 0 else min(recorded_mark, after.high_water_mark)
+        )
     return replace(metadata, schema_string=serialize_schema(_with_marks(schema, marks))) if marks else metadata
 
 

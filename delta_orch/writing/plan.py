@@ -540,9 +540,9 @@ class Write:
 
         plan = scan_of_files(self.snapshot, selection.files, where=selection.leaving, table=self.target.table)
         spec = replace(self.target.write_spec(), change_type=DELETE, directory=CHANGE_DATA_DIRECTORY)
-        told = self.engine.write(self.engine.scan(plan), spec)
-        self.transaction.add_change_files(told, just_written=True)
-        return selection if told.num_rows else selection._replace(partial=selection.partial.slice(0, 0))
+        change_files = self.engine.write(self.engine.scan(plan), spec)
+        self.transaction.add_change_files(change_files, just_written=True)
+        return selection if change_files.num_rows else selection._replace(partial=selection.partial.slice(0, 0))
 
     def move(self, groups: Sequence[pa.Table]) -> tuple[pa.Table, pa.Table]:
         """Write the rows of each group of files into one file; what readers see does not change.

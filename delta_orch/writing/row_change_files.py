@@ -98,13 +98,13 @@ class ChangedFiles:
         files = pc.take(self._files, int64_array(numbers))
         vectors = read_deletion_vectors(self._snapshot.store, deletion_vector_descriptors(files))
         counts = record_counts(files).to_pylist()
-        found = []
+        touched_files = []
         for number, vector, count in zip(numbers, vectors, counts, strict=True):
             gone = RowSet().positions if vector is None else vector.bitmap
             deleted, updated = (sets.get((kind, number), RowSet()).positions for kind in (DELETE, UPDATE))
             live = None if count is None else count - len(marks_inside(gone, count))
-            found.append(_Touched(number, gone, deleted, updated, live))
-        return found
+            touched_files.append(_Touched(number, gone, deleted, updated, live))
+        return touched_files
 
     def stage(self, relation: Relation | None, *, recomputed: Collection[str], filled: Collection[str]) -> ChangeCounts:
         """Write what is new, and stage files added, removed and marked. Arguments and errors as `RowChanges.apply`."""
@@ -180,15 +180,15 @@ class ChangedFiles:
         fewer, or more, must not get away with it."""
         if any(file.live is None for file in rewritten):
             return
-        found = known_records(adds)
-        if found != self._expected(rewritten):
+        num_records = known_records(adds)
+        if num_records != self._expected(rewritten):
             self._count_live(rewritten)
-        if found != (expected := self._expected(rewritten)):
+        if num_records != (expected := self._expected(rewritten)):
             raise StorageError(
                 "The new files do not hold the rows that were to be written",
-                cause=f"They have {found} rows instead of {expected}",
+                cause=f"They have {num_records} rows instead of {expected}",
                 remedy="Look for what touches files below the table's directory; the table is unchanged",
-                found=found,
+                found=num_records,
                 expected=expected,
             )
 
@@ -272,27 +272,27 @@ class ChangedFiles:
 
     def _tell_leaving(self) -> list[pa.Table]:
         """Change data of the rows that are deleted, and of those that are updated as they were."""
-        told = [
+        change_files = [
             self._tell(_PREIMAGE, self._only([(file, file.updated) for file in self._touched if file.updated])),
             self._tell(DELETE, self._only([(file, file.deleted) for file in self._touched if file.deleted])),
         ]
         if self._whole.num_rows:
             whole = scan_of_files(self._snapshot, self._whole, table=self._write.target.table)
-            told.append(self._tell(DELETE, whole))
-        return [files for files in told if files.num_rows]
+            change_files.append(self._tell(DELETE, whole))
+        return [files for files in change_files if files.num_rows]
 
-    def _only(self, wanted: Sequence[tuple[_Touched, BitMap64]]) -> ScanPlan | None:
+    def _only(self, touched_rows: Sequence[tuple[_Touched, BitMap64]]) -> ScanPlan | None:
         """The scan of just these rows: every other row of their files counts as deleted."""
         from pyroaring import BitMap64
 
-        if not wanted:
+        if not touched_rows:
             return None
-        paths = pc.take(FileTable(self._files).path, int64_array([file.number for file, _ in wanted])).to_pylist()
+        paths = pc.take(FileTable(self._files).path, int64_array([file.number for file, _ in touched_rows])).to_pylist()
         lengths = read_num_rows(self._snapshot.store, paths)
-        others = [BitMap64(range(length)) - rows for (_, rows), length in zip(wanted, lengths, strict=True)]
+        others = [BitMap64(range(length)) - rows for (_, rows), length in zip(touched_rows, lengths, strict=True)]
         for rows in others:
             rows.run_optimize()
-        return self._scan_of([file for file, _ in wanted], others)
+        return self._scan_of([file for file, _ in touched_rows], others)
 
     def _tell(self, change_type: str, plan: ScanPlan | None) -> pa.Table:
         if plan is None:
@@ -321,8 +321,8 @@ class _NewRows:
     def may_stand_beside_others(self, kinds: Sequence[str]) -> bool:
         """Whether rows that are only moved may be in the same files: the rows are in the table's own types, and no rule
         is to be held against them."""
-        found = ((self._schema.find(field.name), field) for field in self._write.target.schema)
-        fits = all(have is not None and have.data_type == field.data_type for have, field in found)
+        field_pairs = ((self._schema.find(field.name), field) for field in self._write.target.schema)
+        fits = all(have is not None and have.data_type == field.data_type for have, field in field_pairs)
         return fits and all(self._shape(kind) == PLAIN for kind in kinds)
 
     def are_alike(self, kinds: Sequence[str]) -> bool:

@@ -81,8 +81,8 @@ class RowChanges:
     @property
     def address_columns(self) -> tuple[str, ...]:
         """The columns that `scan` adds."""
-        found = (ADDRESS.file_number, ADDRESS.row_position)
-        return (*found, ADDRESS.row_id) if self.tracks_rows else found
+        columns = (ADDRESS.file_number, ADDRESS.row_position)
+        return (*columns, ADDRESS.row_id) if self.tracks_rows else columns
 
     def scan(self, where: Expression | None = None, columns: Sequence[str] | None = None) -> Relation:
         """The rows of the files for which `where` is true, lazily.
@@ -97,8 +97,8 @@ class RowChanges:
         engine = self._write.engine
         rows = engine.scan(self._address_plan(where, columns))
         names = self._write.target.schema.names if columns is None else columns
-        wanted = [*names, *self.address_columns]
-        return engine.project(rows, as_they_are(wanted))
+        column_names = [*names, *self.address_columns]
+        return engine.project(rows, as_they_are(column_names))
 
     def _address_plan(self, where: Expression | None, columns: Sequence[str] | None) -> ScanPlan:
         names = None if columns is None else tuple(columns)
@@ -177,11 +177,11 @@ class RowChanges:
 
     def ensure_once(self, sets: Mapping[RowKey, RowSet], relation: Relation, keys: Sequence[str] = ()) -> None:
         """Raise as `apply` where a relation with addresses, which names the rows of `sets`, names one twice."""
-        found: dict[int, RowSet] = {}
+        rows_by_file: dict[int, RowSet] = {}
         for (_, number), rows in sets.items():
             if number is not None:
-                found.setdefault(number, RowSet()).unite(rows)
-        repeated = sum(rows.num_rows - len(rows.positions) for rows in found.values())
+                rows_by_file.setdefault(number, RowSet()).unite(rows)
+        repeated = sum(rows.num_rows - len(rows.positions) for rows in rows_by_file.values())
         if not repeated:
             return
         shown = self._repeated_rows(relation, keys) if keys else []

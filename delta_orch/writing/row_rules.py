@@ -316,19 +316,19 @@ def _type_of(value: Expression, schema: StructType) -> DataType | None:
     from delta_orch.engines.local.sql_operators import Scalars
     from delta_orch.engines.local.sql_types import Source
 
-    known = StructType(tuple(f for f in schema if f.data_type != VOID))
+    typed_schema = StructType(tuple(f for f in schema if f.data_type != VOID))
     try:
-        return Scalars(Source("rows", known)).value(value).data_type
+        return Scalars(Source("rows", typed_schema)).value(value).data_type
     except UnsupportedExpressionError:
         return None
 
 
-def _ensure_same(field: StructField, text: str, found: DataType | None) -> None:
-    if found is not None and _bare(found) != _bare(field.data_type):
+def _ensure_same(field: StructField, text: str, computed_type: DataType | None) -> None:
+    if computed_type is not None and _bare(computed_type) != _bare(field.data_type):
         raise SchemaMismatchError(
             f"The generated column {field.name} has another type than its expression",
-            cause=f"{text[:200]!r} is of type {found}, the column of type {field.data_type}",
-            remedy=f"Write CAST(… AS {field.data_type}) around the expression, or declare the column {found}",
+            cause=f"{text[:200]!r} is of type {computed_type}, the column of type {field.data_type}",
+            remedy=f"Write CAST(… AS {field.data_type}) around the expression, or declare the column {computed_type}",
             column=field.name,
         )
 

@@ -46,8 +46,12 @@ def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: 
     from delta_orch.writing.row_address import ADDRESS
 
     plan = scan_of_files(snapshot, files.select(SCAN_COLUMNS).combine_chunks(), columns=(), where=where)
-    found = engine.to_arrow(engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)), limit=1)
-    return FileTable(files).path[found.column(ADDRESS.file_number)[0].as_py()].as_py() if found.num_rows else None
+    addresses = engine.to_arrow(
+        engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)), limit=1
+    )
+    return (
+        FileTable(files).path[addresses.column(ADDRESS.file_number)[0].as_py()].as_py() if addresses.num_rows else None
+    )
 
 
 def files_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> pa.Table:
@@ -63,5 +67,5 @@ def files_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expre
     if files.num_rows == 0:
         return files
     plan = scan_of_files(snapshot, files.select(SCAN_COLUMNS).combine_chunks(), columns=(), where=where)
-    found = engine.to_arrow(engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)))
-    return files.take(pc.unique(found.column(ADDRESS.file_number)))
+    addresses = engine.to_arrow(engine.scan(with_row_addresses(plan, ADDRESS.file_number, ADDRESS.row_position)))
+    return files.take(pc.unique(addresses.column(ADDRESS.file_number)))

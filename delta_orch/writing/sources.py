@@ -52,7 +52,9 @@ def with_integers(data: object, target: StructType) -> object:
         field = target.find(name) if isinstance(name, str) else None
         kind, bits = _INTEGERS.get("" if field is None else str(field.data_type), ("", 0))
         if kind and frame[name].dtype.kind == "f":
-            known = frame[name].dropna()
-            if len(known) < len(frame) and bool(((known % 1 == 0) & (known.abs() < 2**bits)).all()):
+            present_values = frame[name].dropna()
+            if len(present_values) < len(frame) and bool(
+                ((present_values % 1 == 0) & (present_values.abs() < 2**bits)).all()
+            ):
                 integers[name] = kind
     return frame.astype(integers) if integers else frame

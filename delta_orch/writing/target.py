@@ -85,9 +85,9 @@ def split_options(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
     definition = {name: value for name, value in options.items() if name in names}
     commit = {name: value for name, value in options.items() if name not in names}
     parsed = cast(TableDefinition, definition)
-    for name, given in (("partition_by", parsed.get("partition_by")), ("cluster_by", parsed.get("cluster_by"))):
-        if given:
-            ensure_sequence_of_names(given, name)
+    for name, columns in (("partition_by", parsed.get("partition_by")), ("cluster_by", parsed.get("cluster_by"))):
+        if columns:
+            ensure_sequence_of_names(columns, name)
     for name, text in (("name", parsed.get("name")), ("description", parsed.get("description"))):
         if text is not None and not isinstance(text, str):
             raise InvalidRequestError(f"The {name} of a table must be a string, not {text!r}")
@@ -195,13 +195,13 @@ def existing_target(snapshot: Snapshot, partition_by: Sequence[str] | None = Non
     table = snapshot.configuration.for_writing()
     table.properties.ensure_valid()
     if partition_by is not None:
-        asked = resolve_column_names(partition_by, table.schema, "partition_by")
-        if asked != table.partition_columns:
+        column_names = resolve_column_names(partition_by, table.schema, "partition_by")
+        if column_names != table.partition_columns:
             raise InvalidRequestError(
-                f"partition_by asks for {_listed(asked)}, "
+                f"partition_by asks for {_listed(column_names)}, "
                 f"but the table is partitioned by {_listed(table.partition_columns)}",
                 remedy="Leave partition_by out, or name the table's own partition columns in their order",
-                partition_by=list(asked),
+                partition_by=list(column_names),
                 partition_columns=list(table.partition_columns),
             )
     return WriteTarget(snapshot.store, table, snapshot.clustering)
@@ -242,12 +242,12 @@ def new_target(
         description=definition.get("description"),
         created_time=time.time_ns() // 1_000_000,
     )
-    asked = TableConfiguration(protocol_for_new_table(schema, configuration), metadata)
-    if replaced is not None and requested_mapping(asked) is not ColumnMappingMode.NONE:
+    requested = TableConfiguration(protocol_for_new_table(schema, configuration), metadata)
+    if replaced is not None and requested_mapping(requested) is not ColumnMappingMode.NONE:
         last_id = replaced.table.configuration.get(MAX_COLUMN_ID, "0")
-        asked = asked.with_properties({**asked.configuration, MAX_COLUMN_ID: last_id})
+        requested = requested.with_properties({**requested.configuration, MAX_COLUMN_ID: last_id})
     cluster_by = definition.get("cluster_by")
-    table = settle(None, asked, {"clustering"} if cluster_by else ())
+    table = settle(None, requested, {"clustering"} if cluster_by else ())
     clustering = _clustering_by(table, cluster_by) if cluster_by else None
     if replaced is None:
         ensure_alone(store, may_nest=table.properties.allow_nested_tables)
@@ -350,8 +350,8 @@ def _overwritten(target: WriteTarget, source_schema: StructType, definition: Tab
             column=lost[0],
         )
     # All rows are new: they are checked against constraints, too.
-    asked = ensure_settable(definition.get("properties") or {}, on_new_table=True)
-    kept = {key: value for key, value in asked.items() if not is_protocol_request(key)}
+    requested_properties = ensure_settable(definition.get("properties") or {}, on_new_table=True)
+    kept = {key: value for key, value in requested_properties.items() if not is_protocol_request(key)}
     name, description = definition.get("name"), definition.get("description")
     metadata = replace(
         before.metadata,
@@ -360,10 +360,12 @@ def _overwritten(target: WriteTarget, source_schema: StructType, definition: Tab
         name=before.metadata.name if name is None else name or None,
         description=before.metadata.description if description is None else description or None,
     )
-    wanted = before.after(upgraded_versions(before.protocol, *requested_versions(asked)), metadata).with_schema(schema)
+    requested_table = before.after(
+        upgraded_versions(before.protocol, *requested_versions(requested_properties)), metadata
+    ).with_schema(schema)
     cluster_by = definition.get("cluster_by")
     clusters = {"clustering"} if cluster_by else set()
-    settled = settle(before, wanted, requested_features(asked) | clusters)
+    settled = settle(before, requested_table, requested_features(requested_properties) | clusters)
     ensure_same_partitioning(before, settled)
     clustering = target.clustering
     if cluster_by is not None and (cluster_by or clustering):

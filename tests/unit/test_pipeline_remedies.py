@@ -147,12 +147,14 @@ def test_partitions_that_changed_of_a_source_without_any(
 ) -> None:
     source.append(ids(1))
     reader = IncrementalReader(source, table)
-    incremental(table, "overwrite_changed").process(reader, scanned)
-    source.append(ids(2))
-    later = incremental(table, "overwrite_changed", part="tuesday")
-    assert mode in remedy_of(lambda: later.process(reader, scanned))
+    step = incremental(table, "overwrite_changed")
+    assert mode in remedy_of(lambda: step.process(reader, scanned))
+    assert not table.exists()
     keys: dict[str, Any] = {"merge_keys": ("id",)} if mode == "merge" else {}
-    incremental(table, mode, part="tuesday", **keys).process(reader, rows)
+    for part, id in (("monday", 1), ("tuesday", 2)):
+        if id > 1:
+            source.append(ids(id))
+        incremental(table, mode, part=part, **keys).process(reader, rows)
     assert ids_of(table) == [1, 2]
 
 

@@ -322,10 +322,10 @@ class Commit:
 def user_metadata_of(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:
     """What `commitInfo.userMetadata` says as a JSON object, as both plugins write it; nothing where it is none."""
     try:
-        said = orjson.loads(str((commit_info or {}).get("userMetadata")))
+        user_metadata = orjson.loads(str((commit_info or {}).get("userMetadata")))
     except ValueError:
         return {}
-    return said if isinstance(said, dict) else {}
+    return user_metadata if isinstance(user_metadata, dict) else {}
 
 
 def read_commits(store: LogStore, commits: Sequence[FileMeta], versions: Sequence[int]) -> Iterator[LogFile]:

@@ -71,8 +71,8 @@ def effect_of(commit: Commit) -> Effect | None:
     Returns: None for a commit of another client. If its actions alone prove that it moved no row (it adds no file
         beside those that it removes, or removes none), the effect that they prove.
     """
-    given = (commit.commit_info or {}).get(EFFECT_KEY)
-    if isinstance(given, Mapping) and (effect := _parsed(given)) is not None:
+    recorded_effect = (commit.commit_info or {}).get(EFFECT_KEY)
+    if isinstance(recorded_effect, Mapping) and (effect := _parsed(recorded_effect)) is not None:
         return effect
     adds, removes = commit.adds, commit.removes
     if adds.num_rows and removes.num_rows and not pc.all(_are_among(adds, [removes])).as_py():
@@ -80,14 +80,14 @@ def effect_of(commit: Commit) -> Effect | None:
     return count_effect([(adds, 0)], [removes])
 
 
-def _parsed(given: Mapping[str, object]) -> Effect | None:
+def _parsed(recorded_effect: Mapping[str, object]) -> Effect | None:
     counts: dict[str, int | None] = {}
     for key, name in _COUNTS.items():
-        count = given.get(key)
+        count = recorded_effect.get(key)
         if count is not None and (not isinstance(count, int) or isinstance(count, bool) or count < 0):
             return None
         counts[name] = count
-    predicate = given.get("predicate")
+    predicate = recorded_effect.get("predicate")
     return Effect(**counts, predicate=predicate if isinstance(predicate, str) else None)
 
 

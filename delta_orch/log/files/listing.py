@@ -109,8 +109,8 @@ def build_listing(files: Iterable[FileMeta], start_version: int = 0, end_version
         version: tuple(c._replace(has_checksum=version in checksums) for c in found)
         for version, found in complete.items()
     }
-    known = tuple(c._replace(has_checksum=c.end_version in checksums) for c in compactions)
-    return LogListing(start_version, commits, complete, incomplete, known)
+    known_compactions = tuple(c._replace(has_checksum=c.end_version in checksums) for c in compactions)
+    return LogListing(start_version, commits, complete, incomplete, known_compactions)
 
 
 _ByVersion = dict[int, tuple[CheckpointFiles, ...]]
@@ -119,7 +119,7 @@ _ByVersion = dict[int, tuple[CheckpointFiles, ...]]
 def _group_checkpoints(candidates: list[tuple[LogPath, FileMeta]]) -> tuple[_ByVersion, _ByVersion]:
     """Complete and incomplete checkpoints."""
     parts: dict[tuple[int, int], dict[int, FileMeta]] = {}
-    found: dict[int, list[CheckpointFiles]] = {}
+    sets_by_version: dict[int, list[CheckpointFiles]] = {}
     broken: dict[int, list[CheckpointFiles]] = {}
     for path, meta in candidates:
         if meta.size == 0:
@@ -128,20 +128,20 @@ def _group_checkpoints(candidates: list[tuple[LogPath, FileMeta]]) -> tuple[_ByV
         elif path.part is not None and path.num_parts is not None:
             parts.setdefault((path.version, path.num_parts), {})[path.part] = meta
         else:
-            found.setdefault(path.version, []).append(CheckpointFiles(path.version, path.kind, (meta,)))
+            sets_by_version.setdefault(path.version, []).append(CheckpointFiles(path.version, path.kind, (meta,)))
     for (version, num_parts), files in parts.items():
         ordered = tuple(meta for _, meta in sorted(files.items()))
         checkpoint = CheckpointFiles(version, LogFileKind.CHECKPOINT_MULTIPART, ordered)
         if len(files) == num_parts:
-            found.setdefault(version, []).append(checkpoint)
+            sets_by_version.setdefault(version, []).append(checkpoint)
         else:
             _LOGGER.info("Ignoring a checkpoint of version %d with %d of %d parts", version, len(files), num_parts)
             broken.setdefault(version, []).append(checkpoint)
-    return _sorted_sets(found), _sorted_sets(broken)
+    return _sorted_sets(sets_by_version), _sorted_sets(broken)
 
 
-def _sorted_sets(found: Mapping[int, list[CheckpointFiles]]) -> _ByVersion:
-    return {version: tuple(sorted(sets, key=_preference)) for version, sets in found.items()}
+def _sorted_sets(sets_by_version: Mapping[int, list[CheckpointFiles]]) -> _ByVersion:
+    return {version: tuple(sorted(sets, key=_preference)) for version, sets in sets_by_version.items()}
 
 
 def _preference(checkpoint: CheckpointFiles) -> tuple[int, str]:

@@ -46,14 +46,14 @@ def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_r
     named, values = pc.filter(rows, mine), pc.filter(items, mine)
     if named.equals(every_row):
         return values
-    found = pc.index_in(every_row, value_set=named)
-    if found.null_count:
+    indices = pc.index_in(every_row, value_set=named)
+    if indices.null_count:
         # Each file for itself, so that it does not matter which others it is looked at with.
         folded = pc.equal(pc.utf8_lower(keys), name.lower())
         others, other_values = pc.filter(rows, folded), pc.filter(items, folded)
         by_folded = pc.take(other_values, pc.index_in(every_row, value_set=others))
-        return pc.if_else(pc.is_null(found), by_folded, pc.take(values, found))
-    return pc.take(values, found)
+        return pc.if_else(pc.is_null(indices), by_folded, pc.take(values, indices))
+    return pc.take(values, indices)
 
 
 def partition_keys(strings: pa.Table, schema: StructType, *, equal_zeros: bool = False) -> pa.Array:

@@ -21,11 +21,11 @@ TXN_SCHEMA = pa.schema([("app_id", pa.string()), ("version", pa.int64()), ("last
 
 def txn_table(txns: Iterable[Txn]) -> pa.Table:
     """Identifiers as columns of `TXN_SCHEMA`."""
-    known = list(txns)
+    app_ids = list(txns)
     columns = [
-        string_array([txn.app_id for txn in known]),
-        int64_array([txn.version for txn in known]),
-        int64_array([txn.last_updated for txn in known]),
+        string_array([txn.app_id for txn in app_ids]),
+        int64_array([txn.version for txn in app_ids]),
+        int64_array([txn.last_updated for txn in app_ids]),
     ]
     return pa.Table.from_arrays(columns, schema=TXN_SCHEMA)
 
@@ -48,10 +48,10 @@ class TxnGroup:
 
     def among(self, app_ids: Iterable[str]) -> dict[str, Txn]:
         """Those of some ids; of an id that comes twice the last one."""
-        wanted = [a for a in app_ids if self._bounds is None or self._bounds[0] <= a <= self._bounds[1]]
-        if not wanted:
+        possible_ids = [a for a in app_ids if self._bounds is None or self._bounds[0] <= a <= self._bounds[1]]
+        if not possible_ids:
             return {}
-        rows = pc.filter(self.table, pc.is_in(self.table["app_id"], value_set=string_array(wanted)))
+        rows = pc.filter(self.table, pc.is_in(self.table["app_id"], value_set=string_array(possible_ids)))
         return {row["app_id"]: Txn(**row) for row in rows.to_pylist()}
 
 
@@ -86,11 +86,11 @@ class RecordedTxns(Mapping[str, Txn]):
 
     def among(self, app_ids: Sequence[str]) -> dict[str, Txn]:
         """Those of some ids, as far as they are recorded."""
-        found = {app_id: self._newer[app_id] for app_id in app_ids if app_id in self._newer}
-        older = [app_id for app_id in app_ids if app_id not in found]
+        versions = {app_id: self._newer[app_id] for app_id in app_ids if app_id in self._newer}
+        older = [app_id for app_id in app_ids if app_id not in versions]
         for group in self._groups if older else ():
-            found |= group.among(older)
-        return {app_id: txn for app_id, txn in found.items() if self._is_retained(txn)}
+            versions |= group.among(older)
+        return {app_id: txn for app_id, txn in versions.items() if self._is_retained(txn)}
 
     def _is_retained(self, txn: Txn) -> bool:
         return self._oldest_ms is None or txn.last_updated is None or txn.last_updated >= self._oldest_ms
@@ -157,5 +157,5 @@ class TxnVersions(Mapping[str, int]):
             is_named = pc.and_(is_named, reduce(pc.or_, parts))
         for start in but:
             is_named = pc.and_(is_named, pc.invert(pc.starts_with(names, start)))
-        found = pc.filter(table, is_named)
-        return dict(zip(found["app_id"].to_pylist(), found["version"].to_pylist(), strict=True))
+        rows = pc.filter(table, is_named)
+        return dict(zip(rows["app_id"].to_pylist(), rows["version"].to_pylist(), strict=True))

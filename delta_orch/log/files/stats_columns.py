@@ -55,44 +55,44 @@ def stats_type(
     return pa.struct(fields)
 
 
-def parse_stats(texts: pa.ChunkedArray, wanted: pa.StructType) -> pa.StructArray:
-    """Statistics as structs of type `wanted`; null where there are none, or none that can be understood."""
+def parse_stats(texts: pa.ChunkedArray, stats_type: pa.StructType) -> pa.StructArray:
+    """Statistics as structs of type `stats_type`; null where there are none, or none that can be understood."""
     column = one_chunk(texts)
     if column.null_count == len(column):
-        return pa.nulls(len(column), wanted)
-    parsed = _read_json(column, wanted)
+        return pa.nulls(len(column), stats_type)
+    parsed = _read_json(column, stats_type)
     if parsed is None:
         # Somebody spelled a value in another way (`NaN` as text, say): find out who, one by one.
-        column = string_array([_understandable(text, wanted) for text in column.to_pylist()])
-        parsed = _read_json(column, wanted)
+        column = string_array([_understandable(text, stats_type) for text in column.to_pylist()])
+        parsed = _read_json(column, stats_type)
         assert parsed is not None
-    return pc.if_else(pc.is_valid(column), parsed, pa.nulls(len(column), wanted))
+    return pc.if_else(pc.is_valid(column), parsed, pa.nulls(len(column), stats_type))
 
 
-def _read_json(column: pa.StringArray, wanted: pa.StructType) -> pa.StructArray | None:
+def _read_json(column: pa.StringArray, stats_type: pa.StructType) -> pa.StructArray | None:
     """None where a value is not of the type wanted, or a text is not one object."""
-    read_type = _json_type(wanted)
+    read_type = _json_type(stats_type)
     try:
         table = read_stats_json(column, pa.schema(list(read_type)))
-        return pc.cast(struct_array(read_type, [one_chunk(table[field.name]) for field in read_type]), wanted)
+        return pc.cast(struct_array(read_type, [one_chunk(table[field.name]) for field in read_type]), stats_type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
 
 
-def _understandable(text: str | None, wanted: pa.StructType) -> str | None:
+def _understandable(text: str | None, stats_type: pa.StructType) -> str | None:
     """The statistics of one file without the bounds that cannot be read; None where nothing can."""
     if text is None:
         return None
     values = members_of(text)
-    kept = {name: part for name, part in values.items() if _can_read({name: part}, wanted)}
+    kept = {name: part for name, part in values.items() if _can_read({name: part}, stats_type)}
     for bounds in ("minValues", "maxValues"):
         if isinstance(values.get(bounds), dict) and bounds not in kept:
-            kept[bounds] = {c: v for c, v in values[bounds].items() if _can_read({bounds: {c: v}}, wanted)}
+            kept[bounds] = {c: v for c, v in values[bounds].items() if _can_read({bounds: {c: v}}, stats_type)}
     return orjson.dumps(kept).decode() if kept else None
 
 
-def _can_read(values: JsonObject, wanted: pa.StructType) -> bool:
-    return _read_json(string_array([orjson.dumps(values).decode()]), wanted) is not None
+def _can_read(values: JsonObject, stats_type: pa.StructType) -> bool:
+    return _read_json(string_array([orjson.dumps(values).decode()]), stats_type) is not None
 
 
 def _json_type(data_type: pa.DataType) -> pa.DataType:
@@ -114,11 +114,11 @@ def _nested(
         path = (*prefix, field.name)
         if isinstance(field.data_type, StructType):
             child = _nested(field.data_type, path, indexed, name_of, leaf_type)
-            found = child if child.num_fields else None
+            indexed_type = child if child.num_fields else None
         else:
-            found = leaf_type(field.data_type) if path in indexed else None
-        if found is not None:
-            fields.append(pa.field(name_of(field), found))
+            indexed_type = leaf_type(field.data_type) if path in indexed else None
+        if indexed_type is not None:
+            fields.append(pa.field(name_of(field), indexed_type))
     return pa.struct(fields)
 
 

@@ -95,10 +95,10 @@ def ensure_follows(txns: Sequence[TxnId], recorded: Recorded, version: int | Non
         ConcurrentTransactionError: Another version is recorded.
     """
     for txn in txns:
-        found = recorded.get(txn.app_id)
-        if txn.follows is not None and (-1 if found is None else found) != txn.follows:
+        recorded_version = recorded.get(txn.app_id)
+        if txn.follows is not None and (-1 if recorded_version is None else recorded_version) != txn.follows:
             raise ConcurrentTransactionError(
-                f"The transaction of {txn.app_id!r} follows version {txn.follows}, but {found} is recorded",
+                f"The transaction of {txn.app_id!r} follows version {txn.follows}, but {recorded_version} is recorded",
                 cause="Another run has moved on in the meantime",
                 remedy="Run the operation again: it will start from what is recorded now",
                 winning_version=version,

@@ -47,8 +47,8 @@ def with_units(files: pa.Table, units: pa.Array) -> pa.Table:
         tags = pa.MapArray.from_arrays(offsets, keys, items)
         column = pc.if_else(has_unit, tags.cast(STRING_MAP), pa.nulls(1, STRING_MAP)[0])
     else:
-        given = (dict(tags or ()) for tags in files.column(index).to_pylist())
-        both = zip(given, units.to_pylist(), strict=True)
+        recorded_tags = (dict(tags or ()) for tags in files.column(index).to_pylist())
+        both = zip(recorded_tags, units.to_pylist(), strict=True)
         column = string_map_array([({**tags, UNIT_TAG: unit} if unit else tags) or None for tags, unit in both])
     field = ADD_SCHEMA.field("tags")
     return files.append_column(field, column) if index < 0 else files.set_column(index, field, column)

@@ -67,20 +67,20 @@ def _ensure_actions(struct: pa.Schema | pa.StructType, place: str = "") -> None:
             type.
     """
     action, names = place.rstrip(".").rpartition(".")[2], struct.names
-    known, keys = CHECKPOINT_FIELDS[action], CHECKPOINT_KEYS.get(action, {})
-    others = [name for name in names if name not in known]
-    doubtful = {name for name in names if names.count(name) > 1}.intersection(known)
+    known_fields, keys = CHECKPOINT_FIELDS[action], CHECKPOINT_KEYS.get(action, {})
+    others = [name for name in names if name not in known_fields]
+    doubtful = {name for name in names if names.count(name) > 1}.intersection(known_fields)
     if others:
-        spelled = {name.lower() for name in known}
+        spelled = {name.lower() for name in known_fields}
         doubtful |= {name for name in others if name.lower() in spelled}
     if doubtful:
         raise pa.ArrowInvalid(f"Columns of it are spelled twice or in another case: {place}{min(doubtful)}")
     for name, kind in keys.items():
-        found = struct.field(name).type if name in names else None
-        if found is None or not _IS_OF_TYPE[kind](found):
-            raise pa.ArrowInvalid(f"Its column {place}{name} should hold {kind}, and is {found or 'not there'}")
+        field_type = struct.field(name).type if name in names else None
+        if field_type is None or not _IS_OF_TYPE[kind](field_type):
+            raise pa.ArrowInvalid(f"Its column {place}{name} should hold {kind}, and is {field_type or 'not there'}")
     for name in names:
-        if name in CHECKPOINT_KEYS and name in known:
+        if name in CHECKPOINT_KEYS and name in known_fields:
             inner = struct.field(name).type
             if not pa.types.is_struct(inner):
                 raise pa.ArrowInvalid(f"Its column {place}{name} should be a struct, and is {inner}")

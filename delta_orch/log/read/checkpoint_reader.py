@@ -159,8 +159,8 @@ class ParquetPart:
     def num_actions(self, action: str) -> int | None:
         """How many such actions there are, going by the footer; None where that does not tell."""
         counts = [(g.num_rows, g.null_count(f"{action}.{PROBE_LEAF[action]}")) for g in self.row_groups(action)]
-        known = [rows - nulls for rows, nulls in counts if nulls is not None]
-        return sum(known) if len(known) == len(counts) else None
+        num_present = [rows - nulls for rows, nulls in counts if nulls is not None]
+        return sum(num_present) if len(num_present) == len(counts) else None
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ class RowGroup:
             probe: Their required leaf, which is known to be sound.
         """
         if (statistics := self.part.metadata.row_group(self.index).column(probe).statistics) is None:
-            return sum(len(found) - found.null_count for found in self.iter_field(action, PROBE_LEAF[action]))
+            return sum(len(column) - column.null_count for column in self.iter_field(action, PROBE_LEAF[action]))
         # Some writers count no nulls where there are none.
         return self.num_rows - (statistics.null_count if statistics.has_null_count else 0)
 
@@ -225,13 +225,15 @@ class RowGroup:
             CorruptLogError: The file is no Parquet file, or damaged.
             IncompleteCheckpointError: The file is gone.
         """
-        wanted = [name for name in fields if self.has(f"{action}.{name}")]
-        if not wanted:
+        present_fields = [name for name in fields if self.has(f"{action}.{name}")]
+        if not present_fields:
             return dict.fromkeys(fields)
-        batches = list(self.iter_structs(action, wanted, use_threads))
+        batches = list(self.iter_structs(action, present_fields, use_threads))
         with readable(self.part.path):
-            found = {name: pa.chunked_array([plain(child_of(struct, name)) for struct in batches]) for name in wanted}
-        return {name: found.get(name) for name in fields}
+            columns = {
+                name: pa.chunked_array([plain(child_of(struct, name)) for struct in batches]) for name in present_fields
+            }
+        return {name: columns.get(name) for name in fields}
 
     def iter_field(self, action: str, field: str) -> Iterator[pa.Array]:
         """One field of one action that the group has, some ten thousand rows at a time. Raises as `read`."""
@@ -322,8 +324,8 @@ class Checkpoint:
     @cached_property
     def protocol_and_metadata(self) -> tuple[Protocol | None, Metadata | None]:
         """Raises CorruptLogError where the checkpoint is damaged, ProtocolViolationError where an action is."""
-        said = self._said("protocol", "metaData", "checkpointMetadata")
-        return said.protocol, said.metadata
+        actions = self._said("protocol", "metaData", "checkpointMetadata")
+        return actions.protocol, actions.metadata
 
     @cached_property
     def txns(self) -> RecordedTxns:
@@ -368,11 +370,11 @@ class Checkpoint:
                     groups.setdefault(group, []).append(name)
         is_quick = sum(group.num_rows for group in groups) <= _QUICK_ROWS
         read = map if is_quick else run_parallel
-        said, file = LogActions(), LogFile(self.files.files[0].path, self.version, b"")
+        actions, file = LogActions(), LogFile(self.files.files[0].path, self.version, b"")
         for rows in read(lambda task: task[0].read_actions(task[1]), list(groups.items())):
             for row in rows:
-                said.take(row, file)
-        return said
+                actions.take(row, file)
+        return actions
 
     @cached_property
     def sidecar_parts(self) -> tuple[ParquetPart, ...]:
@@ -415,9 +417,9 @@ class Checkpoint:
         if self.json_actions is not None and self.json_actions.adds.num_rows:
             return False
         hint, own = read_last_checkpoint(self.store), self._said("checkpointMetadata").checkpoint_metadata
-        said = hint.num_of_add_files if hint is not None and hint.version == self.version else None
+        num_adds = hint.num_of_add_files if hint is not None and hint.version == self.version else None
         with readable(self.files.files[0].path):
-            if counts := {str(said), str(((own and own.tags) or {}).get("numOfAddFiles"))} - {"None", "0"}:
+            if counts := {str(num_adds), str(((own and own.tags) or {}).get("numOfAddFiles"))} - {"None", "0"}:
                 raise ValueError(f"It has no files, and should have {min(counts)}")
         return True
 
@@ -434,8 +436,8 @@ class Checkpoint:
         _, metadata = self.protocol_and_metadata
         counts = [part.num_actions("add") for part in self.file_parts]
         counts.append(0 if self.json_actions is None else self.json_actions.adds.num_rows)
-        known = [count for count in counts if count is not None]
-        num_files = sum(known) if len(known) == len(counts) else None
+        known_counts = [count for count in counts if count is not None]
+        num_files = sum(known_counts) if len(known_counts) == len(counts) else None
         return ensure_agrees(self.store, self.version, None if metadata is None else metadata.id, num_files)
 
 
@@ -443,15 +445,15 @@ def ensure_agrees(store: LogStore, version: int, table_id: str | None, num_files
     """As `Checkpoint.agrees_with_checksum`, of a checkpoint of such a table and with so many files, as far as known."""
     counted, recorded_id = _recorded(store, version)
     is_of = "is of the table with the id {}"
-    for has, is_so, said in ((is_of, table_id, recorded_id), ("has {} files", num_files, counted)):
-        if None not in (is_so, said) and is_so != said:
+    for has, is_so, recorded in ((is_of, table_id, recorded_id), ("has {} files", num_files, counted)):
+        if None not in (is_so, recorded) and is_so != recorded:
             raise ChecksumMismatchError(
                 f"The checkpoint of version {version} does not agree with its version checksum",
-                cause=f"The checkpoint {has.format(is_so)}, and the checksum says {said}",
+                cause=f"The checkpoint {has.format(is_so)}, and the checksum says {recorded}",
                 remedy="Compare both with the commits: delete the checkpoint if these are all there, or the checksum "
                 f"{checksum_path(version)} if that is wrong, or restore the log from a backup",
                 version=version,
-                recorded=said,
+                recorded=recorded,
                 computed=is_so,
             )
     return None not in (num_files, counted)

@@ -103,10 +103,10 @@ def validate_snapshot(snapshot: Snapshot) -> ChecksumValidation:
         if recorded != computed
     )
     if mismatches:
-        said = "; ".join(f"{m.field}: recorded {m.recorded}, computed {m.computed}" for m in mismatches)
+        differences = "; ".join(f"{m.field}: recorded {m.recorded}, computed {m.computed}" for m in mismatches)
         raise ChecksumMismatchError(
             f"Version {snapshot.version} does not agree with its version checksum",
-            cause=said,
+            cause=differences,
             remedy="Find out which of the two was changed after the commit: the log may be damaged, or the checksum",
             version=snapshot.version,
             path=path,

@@ -143,8 +143,8 @@ def _doubt(before: Tail, actions: LogActions, checkpoint: Checkpoint | None, che
     unknown = [txn.app_id for txn in recorded if txn.app_id not in after.txns]
     txns = {**(checkpoint.txns.among(unknown) if unknown and checkpoint is not None else {}), **after.txns}
     for txn in recorded:
-        known = txns.get(txn.app_id)
-        if known is None or known.version != txn.version:
+        earlier_txn = txns.get(txn.app_id)
+        if earlier_txn is None or earlier_txn.version != txn.version:
             return f"the version checksum has version {txn.version} of transaction {txn.app_id!r}"
     return None
 

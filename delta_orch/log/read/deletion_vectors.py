@@ -52,8 +52,8 @@ def read_deletion_vectors(
         CorruptDeletionVectorError: Its size, checksum or content is not what the log says; no row was returned.
         StorageError: It cannot be read for another reason.
     """
-    wanted = (d for d in descriptors if d is not None)
-    vectors = map_ahead(lambda d: read_deletion_vector(store, d), wanted, FAR_THREADS)
+    present = (d for d in descriptors if d is not None)
+    vectors = map_ahead(lambda d: read_deletion_vector(store, d), present, FAR_THREADS)
     return [None if d is None else next(vectors) for d in descriptors]
 
 

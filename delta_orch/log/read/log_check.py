@@ -214,11 +214,11 @@ def _differences_of_actions(commits: LogActions, compacted: LogActions) -> Itera
     yield from _differing_definitions(commits, compacted)
     if {t.app_id: t.version for t in commits.txns.values()} != {t.app_id: t.version for t in compacted.txns.values()}:
         yield "transaction identifiers"
-    told, said = (
+    of_commits, of_checkpoint = (
         {d.domain: d.configuration for d in actions.domain_metadata.values() if not d.removed}
         for actions in (commits, compacted)
     )
-    if told != said:
+    if of_commits != of_checkpoint:
         yield "metadata domains"
     before, after = reconcile_files(None, [commits]), reconcile_files(None, [compacted])
     yield from _differing_files(_sizes(before.adds), _sizes(after.adds))
@@ -246,7 +246,7 @@ def ensure_checkpoint_agrees(
         checkpoint.validate()
     if not with_commits:
         return
-    older = {v: found for v, found in listing.checkpoints.items() if v < version}
+    older = {v: checkpoints for v, checkpoints in listing.checkpoints.items() if v < version}
     rest = listing._replace(checkpoints=older, compactions=())
     if rest.latest_version is None:
         return
@@ -272,9 +272,11 @@ def _load(store: LogStore, segment: LogSegment) -> Snapshot:
 
 def _differences_of_states(commits: Snapshot, checkpoint: Snapshot) -> Iterator[str]:
     yield from _differing_definitions(commits, checkpoint)
-    told, said = ({app_id: txn.version for app_id, txn in s.every_txn.items()} for s in (commits, checkpoint))
+    of_commits, of_checkpoint = (
+        {app_id: txn.version for app_id, txn in s.every_txn.items()} for s in (commits, checkpoint)
+    )
     # One that has expired may be left out.
-    if any(told.get(app_id) != said.get(app_id) for app_id in {*said, *commits.txn_actions}):
+    if any(of_commits.get(app_id) != of_checkpoint.get(app_id) for app_id in {*of_checkpoint, *commits.txn_actions}):
         yield "transaction identifiers"
     if dict(commits.domain_metadata) != dict(checkpoint.domain_metadata):
         yield "metadata domains"
@@ -305,11 +307,14 @@ def _differing_definitions(one: LogActions | Snapshot, other: LogActions | Snaps
         yield "the metadata"
 
 
-def _differing_files(told: Mapping[str, int], said: Mapping[str, int]) -> Iterator[str]:
+def _differing_files(of_commits: Mapping[str, int], of_checkpoint: Mapping[str, int]) -> Iterator[str]:
     for what, keys in (
-        ("files that it lacks", told.keys() - said.keys()),
-        ("files that it adds", said.keys() - told.keys()),
-        ("the sizes of", {key for key in told.keys() & said.keys() if told[key] != said[key]}),
+        ("files that it lacks", of_commits.keys() - of_checkpoint.keys()),
+        ("files that it adds", of_checkpoint.keys() - of_commits.keys()),
+        (
+            "the sizes of",
+            {key for key in of_commits.keys() & of_checkpoint.keys() if of_commits[key] != of_checkpoint[key]},
+        ),
     ):
         if keys:
             yield f"{what}: {_named(keys)}"

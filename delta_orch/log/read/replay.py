@@ -46,8 +46,8 @@ class _PendingFiles:
     def most(self) -> int:
         """At most so many files, known without reconciling them."""
         before, runs = self._state
-        known = 0 if before is None else before.adds.num_rows + before.tombstones.num_rows
-        return known + sum(run.num_files for run in runs)
+        rows_before = 0 if before is None else before.adds.num_rows + before.tombstones.num_rows
+        return rows_before + sum(run.num_files for run in runs)
 
     def reconciled(self) -> TailFiles:
         from delta_orch.log.read.reconcile import reconcile_files

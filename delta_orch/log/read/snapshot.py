@@ -68,10 +68,12 @@ class Snapshot:
         self.checkpoint = checkpoint
         self.tail = tail
         protocol, metadata = _required(store, segment.version, checkpoint, tail)
-        known = None if previous is None else previous.configuration
+        configuration_before = None if previous is None else previous.configuration
         self.configuration: TableConfiguration = (
-            known
-            if known is not None and known.protocol is protocol and known.metadata is metadata
+            configuration_before
+            if configuration_before is not None
+            and configuration_before.protocol is protocol
+            and configuration_before.metadata is metadata
             else self._read_configuration(protocol, metadata)
         )
         # Files of an older snapshot on the same checkpoint, if it has decoded any.
@@ -184,11 +186,16 @@ class Snapshot:
     def txn_versions(self, app_ids: Sequence[str]) -> Mapping[str, int | None]:
         """As `txn_version`, of some app ids: of many at once, it takes no longer."""
         oldest_ms = self._oldest_txn_ms()
-        found = {app_id: txn for app_id in app_ids if (txn := self.tail.txns.get(app_id)) is not None}
-        if len(found) < len(app_ids) and self.checkpoint is not None:
-            found = self.checkpoint.txns.among([app_id for app_id in app_ids if app_id not in found]) | found
+        recorded_txns = {app_id: txn for app_id in app_ids if (txn := self.tail.txns.get(app_id)) is not None}
+        if len(recorded_txns) < len(app_ids) and self.checkpoint is not None:
+            recorded_txns = (
+                self.checkpoint.txns.among([app_id for app_id in app_ids if app_id not in recorded_txns])
+                | recorded_txns
+            )
         return {
-            app_id: txn.version if (txn := found.get(app_id)) is not None and _is_retained(txn, oldest_ms) else None
+            app_id: txn.version
+            if (txn := recorded_txns.get(app_id)) is not None and _is_retained(txn, oldest_ms)
+            else None
             for app_id in app_ids
         }
 
@@ -422,9 +429,9 @@ class LiveFiles:
             return None
         from delta_orch.log.read.checkpoint_files import CheckpointFileActions
 
-        known: CheckpointFileActions | None = None if self._older is None else self._older.__dict__.get(name)
-        if known is not None:
-            return known.without(self._tail.touched)
+        older_actions: CheckpointFileActions | None = None if self._older is None else self._older.__dict__.get(name)
+        if older_actions is not None:
+            return older_actions.without(self._tail.touched)
         return CheckpointFileActions(self._checkpoint, action, self._tail.touched)
 
 

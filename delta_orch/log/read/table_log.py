@@ -165,14 +165,14 @@ class TableLog:
 
     def _commits_after(self, version: int) -> list[FileMeta]:
         """The commits that follow, contiguous: probed one by one, listed where there are many."""
-        found: list[FileMeta] = []
-        while (meta := self.store.head(commit_path(version + 1 + len(found)))) is not None:
-            found.append(meta)
-            if len(found) == _MAX_PROBES:
-                listed = list_log(self.store, version + 1 + len(found)).commits
-                while (meta := listed.get(version + 1 + len(found))) is not None:
-                    found.append(meta)
-        return found
+        files: list[FileMeta] = []
+        while (meta := self.store.head(commit_path(version + 1 + len(files)))) is not None:
+            files.append(meta)
+            if len(files) == _MAX_PROBES:
+                listed = list_log(self.store, version + 1 + len(files)).commits
+                while (meta := listed.get(version + 1 + len(files))) is not None:
+                    files.append(meta)
+        return files
 
     def read_commit(self, version: int) -> Commit:
         """One commit, complete.
@@ -231,13 +231,13 @@ class TableLog:
         while last >= oldest:
             first = max(oldest, last - at_once + 1)
             try:
-                found = list(self.commits(first, last))
+                commits = list(self.commits(first, last))
             except VersionNotFoundError:
                 if first == last:
                     return  # Cleaned up, and all before it.
                 at_once = most = 1
                 continue
-            yield from reversed(found)
+            yield from reversed(commits)
             last, at_once = first - 1, min(4 * at_once, most)
 
     def history(self, limit: int | None = None) -> list[HistoryEntry]:
@@ -330,12 +330,12 @@ def _newest_first(store: LogStore, versions: range) -> Iterator[LogFile]:
 
 def _find(file: LogFile, app_id: str) -> Txn | None:
     """The application's `txn` in a commit. A line with an escape may spell the application id in another way."""
-    data, found = file.data, None
+    data, txn = file.data, None
     position = data.find(_TXN)
     while position >= 0:
         end = data.find(b"\n", position)
         line = data[data.rfind(b"\n", 0, position) + 1 : len(data) if end < 0 else end]
         if b"\\" in line or orjson.dumps(app_id) in line:
-            found = parse_log_files([LogFile(file.path, file.version, line)]).txns.get(app_id, found)
+            txn = parse_log_files([LogFile(file.path, file.version, line)]).txns.get(app_id, txn)
         position = -1 if end < 0 else data.find(_TXN, end)
-    return found
+    return txn

@@ -64,8 +64,8 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
 def split_version(path: str) -> tuple[str, int | None, str | None] | None:
     """The path, the version or the moment in UTC of `path@v1` or `path@yyyyMMddHHmmssSSS`; None for another path."""
     path, _, at = path.rpartition("@")
-    found = version_behind_at(at)
-    return (path, *found) if path and found is not None else None
+    version = version_behind_at(at)
+    return (path, *version) if path and version is not None else None
 
 
 def version_behind_at(text: str) -> tuple[int | None, str | None] | None:

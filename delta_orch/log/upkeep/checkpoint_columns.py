@@ -165,8 +165,8 @@ class CheckpointColumns:
         """Tombstones, columns `TOMBSTONE_COLUMNS`, as values of the column `remove`."""
         values = _file_values(files, REMOVE_FIELDS)
         values["dataChange"] = all_booleans(False, files.num_rows)
-        wanted = self.sidecar_schema.field("remove").type
-        return struct_array(wanted, [values[field.name] for field in wanted])
+        remove_type = self.sidecar_schema.field("remove").type
+        return struct_array(remove_type, [values[field.name] for field in remove_type])
 
     def _parse_partitions(self, files: pa.Table, wanted: pa.StructType) -> pa.StructArray:
         texts = partition_strings(FileTable(files).partition_values, [field.name for field in wanted])

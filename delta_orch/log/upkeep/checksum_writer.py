@@ -122,7 +122,9 @@ class StateCounter:
             protocol=snapshot.protocol,
             txn_id=txn_id if isinstance(txn_id := info.get("txnId"), str) else None,
             in_commit_timestamp_ms=snapshot.timestamp_ms if enabled and "inCommitTimestamp" in info else None,
-            txns=tuple(known.values()) if len(known := snapshot.txn_actions) <= _MAX_SMALL_ACTIONS else None,
+            txns=tuple(txn_actions.values())
+            if len(txn_actions := snapshot.txn_actions) <= _MAX_SMALL_ACTIONS
+            else None,
             domain_metadata=_unless_many(domains),
             file_size_histogram=self._sizes.histogram(),
             num_deleted_records=None if counted is None else counted.num_records,

@@ -164,15 +164,15 @@ def _expired_files(files: Iterable[FileMeta], kept: int, *, commits_first: bool)
     Args:
         commits_first: All commits before any checkpoint: protected checkpoints must outlive the commits they shield.
     """
-    found = []
+    expired = []
     for file in files:
         path = parse_log_path(file.path.rpartition("/")[2]) if _is_in_log(file) else None
         if path is None:
             continue
         is_compaction = path.kind is LogFileKind.COMPACTION
         if path.version < kept or (is_compaction and path.version == kept):
-            found.append((commits_first and path.is_checkpoint, path.version, path.is_checkpoint, file.path, file))
-    return [file for *_, file in sorted(found, key=lambda entry: entry[:-1])]
+            expired.append((commits_first and path.is_checkpoint, path.version, path.is_checkpoint, file.path, file))
+    return [file for *_, file in sorted(expired, key=lambda entry: entry[:-1])]
 
 
 def _keep_a_classic_name(log: TableLog, snapshot: Snapshot, listing: LogListing, kept: int) -> None:
@@ -180,8 +180,8 @@ def _keep_a_classic_name(log: TableLog, snapshot: Snapshot, listing: LogListing,
     compatibility while moving to UUID-named v2 Checkpoints")."""
     if not snapshot.configuration.supports("v2Checkpoint"):
         return
-    remaining = {version: found for version, found in listing.checkpoints.items() if version >= kept}
-    if any(c.kind is not LogFileKind.CHECKPOINT_UUID for found in remaining.values() for c in found):
+    remaining = {version: checkpoints for version, checkpoints in listing.checkpoints.items() if version >= kept}
+    if any(c.kind is not LogFileKind.CHECKPOINT_UUID for checkpoints in remaining.values() for c in checkpoints):
         return
     for version in sorted(remaining, reverse=True):
         try:

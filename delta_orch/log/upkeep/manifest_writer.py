@@ -69,17 +69,19 @@ def write_manifests(snapshot: Snapshot, touched: Iterable[str] | None = None) ->
     paths = _by_directory(files, snapshot)
     if not snapshot.partition_columns:
         paths.setdefault("", [])
-    wanted = set(paths) if touched is None else set(touched)
+    directories = set(paths) if touched is None else set(touched)
     written = []
-    for directory in sorted(wanted & paths.keys()):
+    for directory in sorted(directories & paths.keys()):
         text = "".join(f"{_shown(store, path)}\n" for path in paths[directory])
         written.append(_manifest_path(directory))
         store.put(written[-1], text.encode())
     if touched is None:
-        known = {file.path for file in store.list_recursive(MANIFEST_DIRECTORY) if file.path.endswith("/manifest")}
-        stale = known - set(written)
+        existing_manifests = {
+            file.path for file in store.list_recursive(MANIFEST_DIRECTORY) if file.path.endswith("/manifest")
+        }
+        stale = existing_manifests - set(written)
     else:
-        stale = {_manifest_path(directory) for directory in wanted - paths.keys()}
+        stale = {_manifest_path(directory) for directory in directories - paths.keys()}
     for path in sorted(stale):
         store.delete(path)
     return tuple(written)
@@ -122,12 +124,12 @@ def _by_directory(files: pa.Table, snapshot: Snapshot) -> dict[str, list[str]]:
     numbers, directories = _directories(files, snapshot.configuration)
     ordered = pc.sort_by(pa.table({"number": numbers, "path": FileTable(files).path}), "number")
     counts = pc.value_counts(ordered.column("number").combine_chunks()).field(1).to_pylist()
-    found: dict[str, list[str]] = {}
+    paths_by_directory: dict[str, list[str]] = {}
     start = 0
     for directory, count in zip(directories, counts, strict=True):
-        found[directory] = FileTable(ordered).path.slice(start, count).to_pylist()
+        paths_by_directory[directory] = FileTable(ordered).path.slice(start, count).to_pylist()
         start += count
-    return found
+    return paths_by_directory
 
 
 def _shown(store: LogStore, log_path: str) -> str:

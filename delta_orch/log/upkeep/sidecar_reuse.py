@@ -111,10 +111,10 @@ def _reusable(
         groups = part.row_groups(action)
         if action == "remove" and any(_may_expire(group, expired_ms) for group in groups):
             return None
-        found = [_count_untouched(group, action, touched) for group in groups]
-        if None in found:
+        untouched_counts = [_count_untouched(group, action, touched) for group in groups]
+        if None in untouched_counts:
             return None
-        counts[action] = sum(count or 0 for count in found)
+        counts[action] = sum(count or 0 for count in untouched_counts)
     return KnownSidecar(sidecar, counts["add"], counts["remove"])
 
 

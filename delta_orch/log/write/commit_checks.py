@@ -75,9 +75,9 @@ def ensure_start(options: CommitOptions, snapshot: Snapshot | None) -> None:
     if level is not None and level not in ISOLATION_LEVELS:
         raise InvalidRequestError(f"Unknown isolation level {level!r}", remedy=f"Use {' or '.join(ISOLATION_LEVELS)}")
     if version is not None and (snapshot is None or snapshot.version != version):
-        found = "no table" if snapshot is None else f"version {snapshot.version}"
+        start = "no table" if snapshot is None else f"version {snapshot.version}"
         raise InvalidRequestError(
-            f"The operation starts from {found}, not from version {version!r}",
+            f"The operation starts from {start}, not from version {version!r}",
             cause="It cannot be worked out from an older version, or needs further commits before",
             remedy="Run it without read_version",
         )
@@ -231,7 +231,7 @@ def ensure_manifests_true(result: TableConfiguration) -> None:
 PHYSICAL_NAMES = "physical names of columns"
 
 
-def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
+def ensure_joinable(configuration: TableConfiguration, created: CommitBase) -> None:
     """Check that two writers that create a table mean the same one. Then the second joins it.
 
     Raises:
@@ -239,15 +239,15 @@ def ensure_joinable(wanted: TableConfiguration, created: CommitBase) -> None:
             files differ, `context["differences"]` is `[PHYSICAL_NAMES]`. Nothing was written; running again finds an
             existing table.
     """
-    found = created.table
-    logical = [without_column_mapping(table.schema) for table in (wanted, found)]
+    created_table = created.table
+    logical = [without_column_mapping(table.schema) for table in (configuration, created_table)]
     differences = [
         what
         for what, same in (
             ("schema", logical[0] == logical[1]),
-            (PHYSICAL_NAMES, logical[0] != logical[1] or wanted.schema == found.schema),
-            ("partitioning", wanted.partition_columns == found.partition_columns),
-            ("properties", _chosen(wanted) == _chosen(found)),
+            (PHYSICAL_NAMES, logical[0] != logical[1] or configuration.schema == created_table.schema),
+            ("partitioning", configuration.partition_columns == created_table.partition_columns),
+            ("properties", _chosen(configuration) == _chosen(created_table)),
         )
         if not same
     ]
@@ -271,12 +271,12 @@ def _counts(files: pa.Table) -> pa.Array:
     return record_counts(files)
 
 
-def ensure_no_credential_enters(metadata: Metadata, known: Metadata | None) -> None:
-    """Check every text of a table's metadata that `known` does not have: names, comments, expressions, properties.
+def ensure_no_credential_enters(metadata: Metadata, metadata_before: Metadata | None) -> None:
+    """Check each new text of the metadata, compared with `metadata_before`: names, comments, expressions, properties.
 
     Raises InvalidPropertyError: One holds a credential, which the log would keep.
     """
-    old = set() if known is None else {text for _, text in _texts(known)}
+    old = set() if metadata_before is None else {text for _, text in _texts(metadata_before)}
     for place, text in _texts(metadata):
         if text not in old:
             ensure_no_credential(text, place)

@@ -78,13 +78,13 @@ def ensure_options(options: Mapping[str, object], kind: type) -> None:
         InvalidRequestError: One does not. The error names the one it is close to.
     """
     ensure_types(options, kind)
-    known = list(kind.__annotations__)
+    option_names = list(kind.__annotations__)
     for name in options:
-        if name not in known:
+        if name not in option_names:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, known, 1)
-            remedy = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(known)}"
+            near = get_close_matches(name, option_names, 1)
+            remedy = f"Did you mean {near[0]}?" if near else f"Use one of {', '.join(option_names)}"
             if here := _ELSEWHERE.get(name.replace("_", "").lower()):
                 remedy = f"Here it is {here}"
             raise InvalidRequestError(f"There is no option {name!r}", remedy=remedy, option=name)
@@ -116,12 +116,12 @@ _ELSEWHERE = {
 
 def provenance_only(options: CommitOptions) -> CommitOptions:
     """Who commits and why, for a commit that prepares the one asked for; without what must happen only once."""
-    told: CommitOptions = {}
+    provenance: CommitOptions = {}
     if "user_metadata" in options:
-        told["user_metadata"] = options["user_metadata"]
+        provenance["user_metadata"] = options["user_metadata"]
     if "commit_info" in options:
-        told["commit_info"] = options["commit_info"]
-    return told
+        provenance["commit_info"] = options["commit_info"]
+    return provenance
 
 
 def parse_txns(txn: TxnArgument | None) -> tuple[TxnId, ...]:

@@ -106,16 +106,18 @@ def pack_deletion_vectors(
         raise InvalidRequestError(
             "A deletion vector marks no row", remedy="Add the file without a deletion vector instead"
         )
-    found = [vector.inline_descriptor() if len(vector.data) <= inline_bytes else None for vector in serialized]
-    large = [index for index, descriptor in enumerate(found) if descriptor is None]
+    inline_descriptors = [
+        vector.inline_descriptor() if len(vector.data) <= inline_bytes else None for vector in serialized
+    ]
+    large = [index for index, descriptor in enumerate(inline_descriptors) if descriptor is None]
     files = []
     for members in _shared_files([serialized[index].stored_bytes for index in large], file_bytes):
         indexes = [large[member] for member in members]
         descriptors, file = _pack_file([serialized[index] for index in indexes], random_prefix_length)
         files.append(file)
         for index, descriptor in zip(indexes, descriptors, strict=True):
-            found[index] = descriptor
-    return [descriptor for descriptor in found if descriptor is not None], files
+            inline_descriptors[index] = descriptor
+    return [descriptor for descriptor in inline_descriptors if descriptor is not None], files
 
 
 def _shared_files(sizes: Sequence[int], file_bytes: int) -> Iterator[range]:
@@ -349,5 +351,5 @@ def bitmaps_of(store: LogStore, files: pa.Table) -> list[BitMap64]:
     """The rows that the deletion vectors of files mark. Raises as `read_deletion_vectors`."""
     from pyroaring import BitMap64
 
-    found = read_deletion_vectors(store, deletion_vector_descriptors(files))
-    return [BitMap64() if vector is None else vector.bitmap for vector in found]
+    bitmaps = read_deletion_vectors(store, deletion_vector_descriptors(files))
+    return [BitMap64() if vector is None else vector.bitmap for vector in bitmaps]

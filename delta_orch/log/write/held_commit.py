@@ -122,7 +122,7 @@ class HeldCommit:
             file.put_if_absent(reference_path(self.reference))
 
     def _content(self) -> bytes:
-        told = asdict(self.provenance)
+        provenance = asdict(self.provenance)
         small = [a for a in (self.staged.protocol, self.staged.metadata) if a is not None]
         actions = serialize_actions([*small, *self.staged.domain_metadata.values()])
         return orjson.dumps(
@@ -135,7 +135,7 @@ class HeldCommit:
                 "stagedTime": self.staged_ms,
                 "readVersion": self.read_version,
                 "isolationLevel": self.isolation_level,
-                "provenance": told,
+                "provenance": provenance,
                 "txns": [_txn_json(txn) for txn in self.txns],
                 "takenBack": [[name, version] for name, version in self.taken_back.items()],
                 "skippedTxns": [_txn_json(txn) for txn in self.skipped_txns],

@@ -90,13 +90,13 @@ class ReadSet:
         """For each file whether all of its rows were read: with the whole table, or with its partition."""
         if self.whole_table:
             return all_booleans(True, files.num_rows)
-        found, columns = all_booleans(False, files.num_rows), list(table.partition_columns)
+        is_read, columns = all_booleans(False, files.num_rows), list(table.partition_columns)
         if self.partitions:
             keys = file_partition_keys(files, table.schema, columns, equal_zeros=True)
             for partitions in self.partitions:
                 read = partition_keys(partitions.select(columns), table.schema, equal_zeros=True)
-                found = pc.or_(found, pc.is_in(keys, value_set=read))
-        return found
+                is_read = pc.or_(is_read, pc.is_in(keys, value_set=read))
+        return is_read
 
     def keys_in(self, snapshot: Snapshot) -> pa.Array:
         """The keys of all files of a snapshot that may hold rows that were read. Partition values and statistics of the
@@ -104,17 +104,17 @@ class ReadSet:
 
         Raises as `Snapshot.files`.
         """
-        found = list(self.files)
+        keys = list(self.files)
         if self.whole_table:
-            found.append(keys_of(snapshot.files(_KEY_COLUMNS)))
+            keys.append(keys_of(snapshot.files(_KEY_COLUMNS)))
         else:
-            found += [keys_of(snapshot.files(_KEY_COLUMNS, where)) for where in self.predicates]
+            keys += [keys_of(snapshot.files(_KEY_COLUMNS, where)) for where in self.predicates]
             if self.partitions:
                 files = snapshot.files((*_KEY_COLUMNS, "partition_values"))
                 by_value = ReadSet(partitions=self.partitions)
                 hit = by_value.may_hold_read_rows(files, snapshot.configuration)
-                found.append(keys_of(pc.filter(files, hit)))
-        return pa.concat_arrays(found) if found else pa.nulls(0, pa.string())
+                keys.append(keys_of(pc.filter(files, hit)))
+        return pa.concat_arrays(keys) if keys else pa.nulls(0, pa.string())
 
 
 @dataclass(slots=True)
@@ -202,11 +202,11 @@ class StagedActions:
         Args:
             known_keys: Keys of files that were read; those that are removed count as well.
         """
-        known = [paths_of(keys) for keys in (*known_keys, self.removed_keys())]
+        known_paths = [paths_of(keys) for keys in (*known_keys, self.removed_keys())]
         added = [canonical_paths(FileTable(files).path) for files in self.adds if files.num_rows]
-        if not added or not any(len(paths) for paths in known):
+        if not added or not any(len(paths) for paths in known_paths):
             return pa.nulls(0, pa.string())
-        value_set = pa.concat_arrays(known)
+        value_set = pa.concat_arrays(known_paths)
         return pa.concat_arrays(
             [pc.filter(paths, pc.is_in(paths, value_set=value_set)) for paths in map(one_chunk, added)]
         )
@@ -324,11 +324,11 @@ def ensure_file_table(files: pa.Table) -> pa.Table:
         raise InvalidRequestError(f"A table of files lacks the columns {', '.join(missing)}", columns=missing)
     if not files.schema.equals(ADD_SCHEMA):
         names = [name for name in ADD_SCHEMA.names if name in files.column_names]
-        wanted = pa.schema([ADD_SCHEMA.field(name) for name in names])
+        file_schema = pa.schema([ADD_SCHEMA.field(name) for name in names])
         files = files.select(names)
-        if files.schema.types != wanted.types:
+        if files.schema.types != file_schema.types:
             try:
-                files = files.cast(wanted)
+                files = files.cast(file_schema)
             except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as e:
                 raise InvalidRequestError("A table of files has columns of the wrong type", cause=str(e)) from None
     if any(files.column(name).null_count for name in _REQUIRED):

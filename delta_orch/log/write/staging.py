@@ -84,12 +84,12 @@ class Provenance:
         self.user_metadata = kept(self.user_metadata)
         self.more = kept(ensure_json(self.more, "commit_info"))
         _ensure_readable(self.more)
-        if taken := sorted(_OWN_KEYS & self.more.keys()):
+        if reserved_keys := sorted(_OWN_KEYS & self.more.keys()):
             raise InvalidRequestError(
-                f"commit_info cannot have {', '.join(taken)}",
+                f"commit_info cannot have {', '.join(reserved_keys)}",
                 cause="The commit itself says what these are",
                 remedy="Use names of your own; texts go into user_metadata, figures into operation_metrics",
-                keys=taken,
+                keys=reserved_keys,
             )
         self.own_metrics = kept(dict(ensure_mapping(self.own_metrics, "operation_metrics")))
         ensure_json(json_parameters(self.own_metrics), "operation_metrics")
@@ -137,13 +137,13 @@ class Provenance:
 def _ensure_readable(more: Mapping[str, object]) -> None:
     """Other clients read these as texts, or as mappings to texts, and otherwise fail to read the history."""
     for key in ("userId", "userName", "clusterId", "job", "notebook", "tags"):
-        given, is_text = more.get(key), key in ("userId", "userName", "clusterId")
-        parts = list(given.values()) if isinstance(given, dict) else []
-        fits = isinstance(given, str) if is_text else isinstance(given, dict) and all(isinstance(p, str) for p in parts)
-        if given is not None and not fits:
+        value, is_text = more.get(key), key in ("userId", "userName", "clusterId")
+        parts = list(value.values()) if isinstance(value, dict) else []
+        fits = isinstance(value, str) if is_text else isinstance(value, dict) and all(isinstance(p, str) for p in parts)
+        if value is not None and not fits:
             raise InvalidRequestError(
                 f"commit_info has a {key} that is not {'text' if is_text else 'a mapping to texts'}",
-                cause=f"Other clients could not read the history: {given!r:.100}",
+                cause=f"Other clients could not read the history: {value!r:.100}",
                 remedy="Write it as text, or under a name of your own",
                 keys=[key],
             )
@@ -435,9 +435,9 @@ class Staging:
         """The rows of files that are removed: if not these themselves, the snapshot has their statistics."""
         if self.snapshot is not None and "stats" not in files.column_names:
             paths = one_chunk(canonical_paths(FileTable(files).path))
-            known = self.snapshot.files_at(paths, ("path", "dv_id", "stats"))
-            places = pc.index_in(keys_of(files), value_set=keys_of(known))
-            files = files.append_column("stats", pc.take(one_chunk(FileTable(known).stats), places))
+            live_files = self.snapshot.files_at(paths, ("path", "dv_id", "stats"))
+            places = pc.index_in(keys_of(files), value_set=keys_of(live_files))
+            files = files.append_column("stats", pc.take(one_chunk(FileTable(live_files).stats), places))
         return live_rows(files)
 
     def _result(self) -> TableConfiguration:

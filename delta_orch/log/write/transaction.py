@@ -452,8 +452,8 @@ class Transaction(Staging):
         preview: CommitPreview | None = None,
     ) -> CommitResult:
         effect, rebased = None if skipped else self._count_rows(), tuple(self._rebased)
-        told = (version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms)
-        return CommitResult(*told, preview=preview, effect=effect)
+        result_fields = (version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms)
+        return CommitResult(*result_fields, preview=preview, effect=effect)
 
     # What the attempts are made of
 

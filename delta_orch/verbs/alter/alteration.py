@@ -113,7 +113,7 @@ def alter(
                 _write_checkpoint(log, read_snapshot, result.version)
             return result
         except (ConflictError, CommitRetriesExhaustedError) as e:
-            # What was read of rows would have to be read again: that is for the caller to decide.
+            # The rows would have to be read again, and the caller decides about that.
             if (
                 attempt == _MAX_RESTARTS - 1
                 or options.get("read_version") is not None
@@ -163,10 +163,10 @@ def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draf
 
 
 def _operation(steps: Sequence[tuple[Change, Draft, Draft]], settled: TableConfiguration) -> Operation:
-    """One change is told as the reference implementation tells it; several as a list of such."""
+    """The operation of the commit. One change is recorded as by Delta on Spark, several as a list of changes."""
     operations = []
     for change, before, after in steps:
-        # The protocol is only known once everything that asks for features has been said.
+        # The protocol depends on all changes, because each may need features.
         shown = replace(after, table=after.table.after(settled.protocol, None))
         operations.append(Operation(change.operation, change.parameters(before, shown)))
     if len(operations) == 1:

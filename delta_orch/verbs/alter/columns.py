@@ -352,7 +352,7 @@ def change_type(named: ColumnPath, data_type: DataType, lengths: Sequence[Declar
 
 
 def _with_lengths(draft: Draft, path: Path, lengths: Sequence[DeclaredLength]) -> Draft:
-    """What texts may have in characters: files stay as they are, so only what they cannot violate."""
+    """Set how many characters texts may have. Files are not rewritten, so the rows in them must fit."""
     before, after = lengths_at(draft.schema, path), {length.place: length for length in lengths}
     for place, length in after.items():
         old = before.get(place)

@@ -20,7 +20,7 @@ class RowProof(NamedTuple):
 
     Attributes:
         name: What the error calls it.
-        condition: As it is told to the user.
+        condition: The condition in messages to the user.
         violation: The rows that break it, resolved against the schema as the change leaves it.
     """
 
@@ -102,7 +102,7 @@ class Change(NamedTuple):
 
 
 def not_null_proof(schema: StructType, path: Path) -> RowProof:
-    """What rows must satisfy for a column to become NOT NULL.
+    """The condition that rows must satisfy before a column becomes NOT NULL.
 
     Raises:
         InvalidRequestError: The column lies inside an array or a map, where no predicate can look.

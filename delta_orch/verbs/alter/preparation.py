@@ -74,8 +74,8 @@ def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: D
 
 
 def without_traces(draft: Draft) -> Draft:
-    """The table as the draft leaves it, but for the features of which the history is to hold nothing: those are still
-    listed, and used no more."""
+    """The table as the draft leaves it. Features whose traces must leave the history are still listed, but nothing uses
+    them."""
     snapshot = draft.snapshot
     table = draft.table.after(with_features(draft.table.protocol, draft.truncates), None)
     if table.features == snapshot.configuration.features:
@@ -133,7 +133,7 @@ def truncate_history(
     if last is None:
         return False
     if last == snapshot.version:
-        # The commit that undid the feature tells of what it undid: a log without it begins behind it.
+        # The commit that removed the feature still has traces of it, so the log must begin after that commit.
         Transaction(table_log, snapshot, operation="DROP FEATURE CHECKPOINT", **provenance_only(options)).commit()
         snapshot = read_snapshot()
     if not any(version > last for version in list_log(table_log.store, last).checkpoints):

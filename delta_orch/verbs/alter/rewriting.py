@@ -40,7 +40,7 @@ FILES_AT_ONCE = 10_000
 
 
 class _Basis(NamedTuple):
-    """What files are made for: one that was made for something else is of no use."""
+    """The definition that files are written for. Files for another definition cannot be used."""
 
     spec: WriteSpec
     schema: StructType

@@ -56,7 +56,7 @@ class Candidates(NamedTuple):
 
 
 def equalities(on: Expression, sides: Sides) -> list[Equality]:
-    """The equalities of a condition, keys of which both sides have."""
+    """The equalities in a condition between an expression of the table and one of the source."""
     pairs = []
     for part in conjuncts(on):
         match part:

@@ -87,7 +87,7 @@ def _flat(column: Column, sides: Sides) -> str:
 
 
 def needed_columns(clauses: Clauses, recomputed: Sequence[str], sides: Sides) -> dict[Column, None]:
-    """The top-level columns of both sides out of which new rows are made."""
+    """The top-level columns of both sides that new rows are computed from."""
     needed: dict[Column, None] = {}
     for clause in clauses.all:
         for value in clause.values.values():
@@ -204,9 +204,9 @@ def with_keys(engine: Engine, source: Relation, on: Expression, mark: str) -> Re
     looked_at = {column.path[1] for column in columns_of(on) if column.path[0] == SOURCE} - {mark}
     fields = [field for field in schema if field.name in looked_at]
     groups = source
-    # What repeats costs time alone, and not every engine has groups of all types.
+    # Repeated rows only cost time, and not every engine can group by all types.
     if all(isinstance(f.data_type, PrimitiveType | DecimalType) and f.data_type != VARIANT for f in fields):
-        # The mark is a key, too: without rows there is no combination.
+        # The mark is one of the keys, so that a source without rows gives no group.
         groups = engine.aggregate(source, as_they_are([mark, *(field.name for field in fields)]), [])
     keys = [
         ComputedColumn(field.name, Column((field.name,)) if field.name in looked_at else Literal(None, field.data_type))

@@ -39,7 +39,7 @@ class Clause:
 
     Attributes:
         condition: A predicate as the user gave it; None takes every row of the kind.
-        values: What columns become, by name as the user gave it; None for the source's columns of the same name.
+        values: The new values by column, with the user's names. None takes the source's columns of the same name.
         except_columns: Without `values`: source columns that are left aside.
         replaces: It is one of the two of `replace_matched`, which are about all rows.
     """
@@ -201,8 +201,8 @@ class Merge:
         return self._also(Clause(Kind.NOT_MATCHED_BY_SOURCE, Action.DELETE, condition))
 
     def replace_matched(self, values: Mapping[str, object] | None = None) -> Merge:
-        """Delete table rows that have a source row, and insert every source row, those with the same keys, too. It is
-        the only clause then.
+        """Delete table rows that match a source row, and insert every source row, even if several have the same keys.
+        The merge has no other clause then.
 
             table.merge(days, "t.day = s.day", source_alias="s", target_alias="t").replace_matched().execute()
 

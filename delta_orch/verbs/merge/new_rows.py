@@ -87,8 +87,10 @@ def clause_rows(
     parts = [
         _rows_of(engine, classified, clause, types, columns, changes.address_columns, computed) for clause in clauses
     ]
-    known = engine.schema(parts[0])
-    labels = tuple(StructField(label, field.data_type) for label in shown if (field := known.find(label)) is not None)
+    rows_schema = engine.schema(parts[0])
+    labels = tuple(
+        StructField(label, field.data_type) for label in shown if (field := rows_schema.find(label)) is not None
+    )
     shape = StructType((*columns, *address, StructField(ADDRESS.kind, STRING), *labels))
     return engine.union([engine.conform(part, shape) for part in parts])
 
@@ -202,7 +204,7 @@ def ensure_unique(
 
 
 def same_keys(shown: Sequence[Mapping[str, object]]) -> ConstraintViolationError:
-    """The error for new rows that agree in their keys, some of which are shown."""
+    """The error for new rows with the same keys. It shows some of the rows."""
     return ConstraintViolationError(
         "New rows have the same keys",
         cause=f"More than one of them has {'; '.join(map(str, shown))}, and a key names one row",

@@ -73,8 +73,8 @@ class MergeRequest(NamedTuple):
     """A merge as the caller asks for it.
 
     Attributes:
-        bounds: Where the merge may write. Predicates on columns of the table, of which no two are true for a row. Every
-            new row must satisfy one, and a row of the table that a source row matches the same one.
+        bounds: Where the merge may write: predicates on columns of the table. No row satisfies two of them. Every new
+            row must satisfy one. A table row that matches a source row must satisfy the same one as that row.
         unique: Columns of both sides that identify a row: see `new_rows.ensure_unique`.
         lossless: The source has no column that the table lacks, and no value that its column would change, as for an
             append. Otherwise columns are left out and values are cast, as an assignment of SQL has it.
@@ -159,7 +159,7 @@ class _Run:
         self._engine: Engine = write.engine
         self._request = request
         self._user_clauses = clauses
-        # The column that tells rows that come in, where what they match is replaced.
+        # The column that marks the rows of the source, for merges that replace the matched rows.
         self._mark: str | None = None
         self._evolves = evolves
 
@@ -197,7 +197,7 @@ class _Run:
         return replace(explain_scan(snapshot, row_filter, None), row_groups=count_row_groups(plan))
 
     def _prepare(self) -> Relation:
-        """Fit the clauses to both sides. What does not fit is refused before a row is read.
+        """Fit the clauses to both sides. Clauses that do not fit raise an error before a row is read.
 
         Returns: The source.
         """
@@ -208,7 +208,7 @@ class _Run:
         source, columns = filled_up(engine, source, write.target.schema)
         sides = self._fit_table(columns)
         if self._request.lossless:
-            # What is missing is the clauses' concern.
+            # The clauses fill the columns that the source lacks.
             ensure_schema_fits(sides.source, sides.target, filled=sides.target.names, fill_nulls=self._evolves)
         self._on = sides.predicate(self._request.on, "condition of the merge")
         resolved = resolve_clauses(self._user_clauses, sides, write.target.table, evolves=self._evolves)

@@ -167,8 +167,8 @@ def aliases(target_alias: object, source_alias: object) -> tuple[str, str]:
 
 
 def filled_up(engine: Engine, rows: Relation, target: StructType) -> tuple[Relation, StructType]:
-    """The rows of a source, and its columns. Those that are called as a `char(n)` column of the table are of that type,
-    too: filled up with spaces, as whoever reads the table sees its values."""
+    """The rows and columns of a source. A column with the name of a `char(n)` column of the table gets that type. Its
+    values are padded with spaces, as in the table."""
     source = engine.schema(rows)
     chars = {column.name.lower(): column for column in target if char_width(column)}
     filled_columns = {

@@ -113,13 +113,13 @@ def data_columns(
 ) -> dict[tuple[str, ...], DataType]:
     """The leaf columns of a predicate that statistics may know, by physical path."""
     partitions = {name.lower() for name in partition_columns}
-    found = {}
+    columns = {}
     for column in columns_of(where):
         data_type = leaf_type(schema, column.path)
         is_partition = len(column.path) == 1 and column.path[0].lower() in partitions
         if data_type is not None and not is_partition and not isinstance(data_type, (StructType, ArrayType, MapType)):
-            found[physical_path(schema, column.path)] = data_type
-    return found
+            columns[physical_path(schema, column.path)] = data_type
+    return columns
 
 
 class _Evaluator:
@@ -288,13 +288,13 @@ class Pruning(NamedTuple):
     def _values_of(self, group: RowGroup, names: tuple[str, ...]) -> PartitionValues:
         """The partition values of all rows of a group. They stay with the checkpoint: typed, they are small."""
         key = self._key(group, names)
-        known = group.part.decoded.get(key)
-        if not isinstance(known, PartitionValues):
+        partition_values = group.part.decoded.get(key)
+        if not isinstance(partition_values, PartitionValues):
             from delta_orch.log.read.checkpoint_decoding import decode_columns
 
             maps = one_chunk(decode_columns("add", group, ["partition_values"], None)["partition_values"])
-            known = group.part.decoded[key] = PartitionValues.of_maps(maps, self.schema, names)
-        return known
+            partition_values = group.part.decoded[key] = PartitionValues.of_maps(maps, self.schema, names)
+        return partition_values
 
     def _key(self, group: RowGroup, names: tuple[str, ...]) -> object:
         return group.index, tuple((name, self.schema.find(name)) for name in names)

@@ -48,11 +48,11 @@ def exact_extremes(files: pa.Table, path: Sequence[str], data_type: DataType) ->
     has_none = pc.and_(pc.is_null(lowest), pc.is_null(highest))
     is_empty = pc.and_(pc.and_(pc.invert(bounds.may_be_value), pc.is_valid(counts)), has_none)
     is_tight = pc.and_(pc.is_null(one_chunk(FileTable(files).deletion_vector)), _are_tight(stats))
-    known = pc.and_(is_tight, pc.or_(is_empty, pc.and_(has_range, pc.greater(pc.fill_null(counts, 0), 0))))
+    is_exact = pc.and_(is_tight, pc.or_(is_empty, pc.and_(has_range, pc.greater(pc.fill_null(counts, 0), 0))))
     nothing = pa.nulls(1, pa.int64())[0]
     return pa.table(
         {
-            "is_known": known,
+            "is_known": is_exact,
             "lowest": pc.if_else(is_empty, nothing, lowest),
             "highest": pc.if_else(is_empty, nothing, highest),
         }
@@ -69,8 +69,8 @@ def _are_tight(stats: pa.ChunkedArray) -> pa.Array:
     parts = []
     for chunk in stats.chunks:
         try:
-            told = one_chunk(read_stats_json(chunk, _TIGHT)["tightBounds"])
+            tight_bounds = one_chunk(read_stats_json(chunk, _TIGHT)["tightBounds"])
         except pa.ArrowInvalid:
-            told = pa.array([False] * len(chunk))
-        parts.append(pc.fill_null(told, True))
+            tight_bounds = pa.array([False] * len(chunk))
+        parts.append(pc.fill_null(tight_bounds, True))
     return pa.concat_arrays(parts) if parts else pa.array([], pa.bool_())

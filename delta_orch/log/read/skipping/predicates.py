@@ -224,14 +224,14 @@ def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: Dat
     """
     present = [value for value in plain_values(literals) if value is not None]
     if pa.types.is_floating(values.type):
-        wanted = {_ordered(v) for v in present}
-        found = bool_array([None if v is None else _ordered(v) in wanted for v in values.to_pylist()])
+        ordered_literals = {_ordered(v) for v in present}
+        is_listed = bool_array([None if v is None else _ordered(v) in ordered_literals for v in values.to_pylist()])
     else:
         listed = pc.is_in(values, value_set=literal_array(present, data_type))
-        found = pc.if_else(pc.is_valid(values), listed, _NULL)
+        is_listed = pc.if_else(pc.is_valid(values), listed, _NULL)
     if len(present) == len(literals):
-        return found
-    return pc.if_else(pc.coalesce(found, False), found, _NULL)
+        return is_listed
+    return pc.if_else(pc.coalesce(is_listed, False), is_listed, _NULL)
 
 
 def _compare_floats(op: str, left: Sequence[float | None], right: Sequence[float | None]) -> pa.BooleanArray:
