@@ -395,8 +395,8 @@ class DeltaTable(_RowWrites):
 
     @property
     def uri(self) -> str:
-        """The location in its canonical spelling."""
-        return self.store.uri
+        """The location in its canonical spelling, or the name in the catalog."""
+        return self.store.address
 
     def quarantine(self, table_uri: str | PathLike[str] | None = None) -> DeltaTable:
         """The table to which steps with rules (`Expect`) move rows that break one. Touches nothing: it need not exist.

@@ -19,7 +19,7 @@ class SchemaName(NamedTuple):
     schema: str
 
     def __str__(self) -> str:
-        return ".".join(map(_quoted, self))
+        return ".".join(map(quoted_part, self))
 
     def table(self, name: str) -> TableName:
         return TableName(self.catalog, self.schema, name)
@@ -33,7 +33,7 @@ class TableName(NamedTuple):
     table: str
 
     def __str__(self) -> str:
-        return ".".join(map(_quoted, self))
+        return ".".join(map(quoted_part, self))
 
     @property
     def uri(self) -> str:
@@ -66,6 +66,26 @@ def parse_schema_name(uri: str) -> SchemaName:
     return SchemaName(*parts)
 
 
+def parse_below(uri: str) -> list[str]:
+    """The parts of `uc://`, `uc://catalog` or `uc://catalog.schema`. Raises InvalidRequestError."""
+    parts = _parts(uri)
+    if not is_catalog_uri(uri) or len(parts) > 2 or (not parts and len(uri) > len(SCHEME)):
+        raise _not_a_name(uri, "schema", "uc://catalog.schema")
+    return parts
+
+
+def location_below(root: str, *parts: str) -> str:
+    """The location of a table below a root: a folder of it, or a table of a schema, whose name joins its parts by `__`
+    where it has several.
+
+    Raises:
+        InvalidRequestError: The root is the name of something in a catalog, and not of a schema.
+    """
+    if not is_catalog_uri(root):
+        return "/".join([root.rstrip("/"), *parts])
+    return parse_schema_name(root).table("__".join(parts)).uri
+
+
 def _parts(uri: str) -> list[str]:
     text, parts, at = uri[len(SCHEME) :], [], 0
     while (found := _PART.match(text, at)) is not None:
@@ -79,7 +99,8 @@ def _parts(uri: str) -> list[str]:
     return []
 
 
-def _quoted(part: str) -> str:
+def quoted_part(part: str) -> str:
+    """A part of a name, between backticks if it has other characters."""
     return part if _PLAIN.fullmatch(part) else "`" + part.replace("`", "``") + "`"
 
 

@@ -45,6 +45,12 @@ class CatalogSettings:
         return f"CatalogSettings({self.uri!r})"
 
 
+def is_configured(options: Mapping[str, object] | None) -> bool:
+    """Whether something says where the catalog is."""
+    given = {str(name).upper() for name, value in (options or {}).items() if value is not None}
+    return any(name in given or os.environ.get(name) for name in (_URI, _HOST))
+
+
 def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSettings, dict[str, object]]:
     """The settings of the catalog, and the options that are left for the tables' store.
 

@@ -229,6 +229,10 @@ class CatalogStore(LogStore):
         return self.name.uri if files is None else files.uri
 
     @property
+    def address(self) -> str:
+        return self.name.uri
+
+    @property
     def is_near(self) -> bool:
         files = self._place()
         return files is not None and files.is_near

@@ -189,7 +189,8 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
                 source = versioned(cursor)
                 found = source.table
             sources += 1
-            if source != Source(found) or found.path is not None or found.name.lower() in known:
+            is_table = found.path is not None or found.name.lower() in known or session.is_of_catalog(found)
+            if is_table or source != Source(found):
                 label = _label(source, tables, named)
                 tables[label] = source
                 text = session.quoted(label)

@@ -103,6 +103,11 @@ class LogStore(ABC):
     """The root in its canonical spelling, without a trailing slash: `file:///data/t`, `s3://bucket/t`, `memory://t`."""
 
     @property
+    def address(self) -> str:
+        """What users call the table: its root, or its name in a catalog. Asks nobody."""
+        return self.uri
+
+    @property
     def is_near(self) -> bool:
         """Whether nothing is asked across a network: a request costs less than handing it to a thread."""
         return self.uri.startswith(("file:", "memory:"))

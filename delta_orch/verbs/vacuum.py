@@ -115,7 +115,8 @@ def vacuum(
         StorageError: Files could not be deleted, all others are gone; or nothing was deleted, as the log cannot be
             written. `context["num_deleted"]` and `context["failed"]` tell. Running it again is safe.
     """
-    table_log.store.ensure_may_maintain(Maintenance.CLEAN_DATA, "vacuum()")
+    if not dry_run:
+        table_log.store.ensure_may_maintain(Maintenance.CLEAN_DATA, "vacuum()")
     existing_target(snapshot)
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
     # What is exactly as old as the retention has expired: with none at all, so has what was written this millisecond.

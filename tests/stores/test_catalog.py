@@ -13,8 +13,11 @@ from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
-from delta_orch import DeltaTable, configure
+import delta_orch.cli.main  # noqa: F401 (it adds the commands)
+from delta_orch import DeltaTable, configure, sql
+from delta_orch.cli.app import app
 from delta_orch.errors import (
     CatalogError,
     CommitOutcomeUnknownError,
@@ -26,6 +29,7 @@ from delta_orch.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
+from delta_orch.pipeline.tail import current_cursor, poll
 from delta_orch.protocol.paths import commit_path
 from tests.harness.unity_emulator import API, TOKEN, Fault, UnityEmulator, unity_emulator
 
@@ -520,3 +524,63 @@ def test_a_killed_writer_loses_and_doubles_nothing(unity: UnityEmulator, table: 
         again.append(_rows(number), txn=("killed", number))
     assert _ids(_new(unity)) == [1, 2, 3, *range(100, 100 + len(before) - 3 + 2)]
     assert not unity.table(NAME).commits, "all are published"
+
+
+# Other doors
+
+
+def test_sql_takes_names_of_three_parts(unity: UnityEmulator, table: DeltaTable) -> None:
+    found = sql(f"SELECT sum(id) AS total FROM {NAME}", storage_options=unity.options)
+    assert found.to_pydict() == {"total": [6]}  # type: ignore[attr-defined]
+    sql(f"DELETE FROM {NAME} WHERE id = 1", storage_options=unity.options)
+    sql("CREATE TABLE main.default.made (id BIGINT) USING delta", storage_options=unity.options)
+    sql(f"INSERT INTO main.default.made SELECT id FROM delta.`{URI}`", storage_options=unity.options)
+    assert _ids(DeltaTable("uc://main.default.made", unity.options)) == [2, 3]
+    with pytest.raises(InvalidRequestError, match="no relation"):
+        sql("SELECT * FROM a.b.c")
+
+
+def test_the_command_line(unity: UnityEmulator, table: DeltaTable) -> None:
+    options = [word for name, value in unity.options.items() for word in ("-o", f"{name}={value}")]
+    unity.catalogs["main"].add("other schema")
+    for name in ("a", "b", "c"):
+        unity.add_external(f"main.default.{name}", "file:///nowhere")
+    printed = {
+        uri: CliRunner().invoke(app, ["tables", uri, *options]).stdout.split("\n")[:-1]
+        for uri in ("uc://", "uc://main", "uc://main.default")
+    }
+    assert printed == {
+        "uc://": ["uc://main"],
+        "uc://main": ["uc://main.default", "uc://main.`other schema`"],
+        "uc://main.default": [f"uc://main.default.{name}" for name in ("a", "b", "c", "t")],
+    }
+    shown = CliRunner().invoke(app, ["snapshot", URI, *options])
+    assert URI in shown.stdout
+    assert TOKEN not in shown.stdout
+
+
+def test_what_a_table_calls_itself_asks_nobody(unity: UnityEmulator) -> None:
+    with unity.counting() as counted:
+        assert _new(unity).uri == URI
+        assert _new(unity).store.address == URI
+    assert not counted
+
+
+def test_a_change_feed_that_follows_the_table(unity: UnityEmulator, table: DeltaTable) -> None:
+    cursor = current_cursor(table.log)
+    assert poll(table.log, cursor) is None
+    _new(unity).append(_rows(4))
+    with unity.counting() as counted:
+        batch = poll(table.log, cursor)
+    assert batch is not None
+    assert (batch.starting_version, batch.ending_version) == (2, 2)
+    assert counted["loadTable"] <= 2
+
+
+def test_a_staged_write_is_published_through_the_catalog(unity: UnityEmulator, table: DeltaTable) -> None:
+    staged = table.append(_rows(4), stage=True)
+    assert _ids(_new(unity)) == [1, 2, 3]
+    assert staged.staged is not None
+    _new(unity).append(_rows(5))
+    _new(unity).staged(staged.staged).publish()
+    assert _ids(_new(unity)) == [1, 2, 3, 4, 5]

@@ -87,7 +87,8 @@ def clean_up_log(
     """
     snapshot.configuration.for_writing()
     store = log.store
-    store.ensure_may_maintain(Maintenance.CLEAN_LOG, "cleanup of the log")
+    if not dry_run:
+        store.ensure_may_maintain(Maintenance.CLEAN_LOG, "cleanup of the log")
     given_ms, given_cut_off = now_ms, cut_off
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     files = list(store.list_recursive(LOG_DIRECTORY))
