@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 from urllib.parse import parse_qs, unquote, urlsplit
 
 API = "/api/2.1/unity-catalog"
@@ -49,7 +49,7 @@ ENDPOINTS = {
     "reportMetrics": "POST /v1/catalogs/{catalog}/schemas/{schema}/tables/{table}/metrics",
     "getStagingTableCredentials": "GET /v1/staging-tables/{table_id}/credentials",
 }
-_ROUTES = {
+ROUTES = {
     "getConfig": "GET /delta/v1/config",
     **{name: endpoint.replace(" /v1", " /delta/v1") for name, endpoint in ENDPOINTS.items()},
     "listCatalogs": "GET /catalogs",
@@ -124,6 +124,8 @@ class UnityEmulator:
         lifetime_ms: Of credentials; None for ever.
     """
 
+    routes: ClassVar[Mapping[str, str]] = ROUTES
+
     def __init__(self, directory: Path, root: str | None = None) -> None:
         self.root = (root or directory.absolute().as_uri()).rstrip("/")
         self.catalogs: dict[str, set[str]] = {"main": {"default"}}
@@ -192,6 +194,21 @@ class UnityEmulator:
     def table(self, name: str) -> Table:
         """By its name `catalog.schema.table`."""
         return self.tables[_name(name)]
+
+    def unpublish(self, name: str) -> None:
+        """As after a crash between ratifying and publishing the newest version of a table in a local directory."""
+        table = self.table(name)
+        version, log = table.latest, Path(unquote(urlsplit(table.location).path)) / "_delta_log"
+        staged = log / "_staged_commits" / table.ratified[version]
+        table.backfilled = version - 1
+        table.commits[version] = {
+            "version": version,
+            "timestamp": table.last_timestamp,
+            "file-name": staged.name,
+            "file-size": staged.stat().st_size,
+            "file-modification-timestamp": 1,
+        }
+        (log / f"{version:020d}.json").unlink()
 
     def add_external(self, name: str, location: str, properties: Mapping[str, str] | None = None) -> None:
         """Register a table whose commits its files decide."""
@@ -571,7 +588,7 @@ class UnityEmulator:
         url = urlsplit(target)
         path = url.path.removeprefix(API)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        endpoint, parameters = _route(method, path)
+        endpoint, parameters = _route(self.routes, method, path)
         if endpoint is None:
             return 404, _error(404, "NotFoundException", f"No endpoint {method} {path}")
         with self._lock:
@@ -635,8 +652,8 @@ def _error(status: int, kind: str, message: str) -> dict[str, Any]:
     return {"error": {"type": kind, "code": status, "message": message}}
 
 
-def _route(method: str, path: str) -> tuple[str | None, dict[str, str]]:
-    for name, endpoint in _ROUTES.items():
+def _route(routes: Mapping[str, str], method: str, path: str) -> tuple[str | None, dict[str, str]]:
+    for name, endpoint in routes.items():
         verb, _, pattern = endpoint.partition(" ")
         found = re.fullmatch(re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", pattern), path)
         if verb == method and found is not None:

@@ -157,23 +157,8 @@ def test_a_ratified_commit_is_read_before_it_is_published(unity: UnityEmulator, 
     assert _ids(_new(unity)) == [1, 2, 3, 4]
 
 
-def _unpublish(unity: UnityEmulator, version: int) -> None:
-    """As after a crash between ratifying and publishing."""
-    found = unity.table(NAME)
-    staged = _directory(unity) / "_delta_log/_staged_commits" / found.ratified[version]
-    found.backfilled = version - 1
-    found.commits[version] = {
-        "version": version,
-        "timestamp": found.last_timestamp,
-        "file-name": staged.name,
-        "file-size": staged.stat().st_size,
-        "file-modification-timestamp": 1,
-    }
-    (_directory(unity) / commit_path(version)).unlink()
-
-
 def test_the_next_writer_publishes_what_a_dead_one_left(unity: UnityEmulator, table: DeltaTable) -> None:
-    _unpublish(unity, 1)
+    unity.unpublish(NAME)
     assert _ids(_new(unity)) == [1, 2, 3]
     assert _ids(_new(unity), 1) == [1, 2, 3]
     _new(unity).append(_rows(4))
@@ -184,7 +169,7 @@ def test_the_next_writer_publishes_what_a_dead_one_left(unity: UnityEmulator, ta
 def test_the_commit_that_the_catalog_names_goes_before_a_published_file(
     unity: UnityEmulator, table: DeltaTable
 ) -> None:
-    _unpublish(unity, 1)
+    unity.unpublish(NAME)
     (_directory(unity) / commit_path(1)).write_bytes(b"not a commit")
     assert _ids(_new(unity)) == [1, 2, 3]
     unity.table(NAME).backfilled = 1
@@ -329,7 +314,7 @@ def test_a_property_of_the_catalog_alone_stays(unity: UnityEmulator, table: Delt
 
 def test_too_many_commits_that_are_not_published(unity: UnityEmulator, table: DeltaTable) -> None:
     unity.most_unbackfilled = 1
-    _unpublish(unity, 1)
+    unity.unpublish(NAME)
     table.append(_rows(4))
     assert unity.table(NAME).backfilled == 2
 
@@ -353,7 +338,7 @@ def test_tables_that_iceberg_clients_share_are_not_written(unity: UnityEmulator,
 
 
 def test_an_answer_that_contradicts_itself(unity: UnityEmulator, table: DeltaTable) -> None:
-    _unpublish(unity, 1)
+    unity.unpublish(NAME)
     unity.table(NAME).commits[1]["file-name"] = "../../secret.json"
     with pytest.raises(CatalogError, match="specification"):
         _new(unity).snapshot()
@@ -413,7 +398,7 @@ def test_maintenance_is_left_to_the_catalog(unity: UnityEmulator, table: DeltaTa
 
 
 def test_checkpoints_stand_for_published_versions(unity: UnityEmulator, table: DeltaTable) -> None:
-    _unpublish(unity, 1)
+    unity.unpublish(NAME)
     other = _new(unity)
     other.checkpoint()
     assert (_directory(unity) / commit_path(1)).exists(), "publishing comes first"
