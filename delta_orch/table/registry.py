@@ -136,6 +136,7 @@ FEATURES: tuple[TableFeature, ...] = (
 )  # fmt: skip
 
 CATALOG_MANAGED = "catalogManaged"
+_SPELLED = (CATALOG_MANAGED, "catalogOwned-preview", "catalogOwned")
 
 FEATURES_BY_NAME: Mapping[str, TableFeature] = {name: f for f in FEATURES for name in (f.name, *f.aliases)}
 """The features by their names, older ones included."""
@@ -227,9 +228,9 @@ def ensure_asks_catalog(configuration: TableConfiguration, is_catalog_managed: b
     if not is_catalog_managed and CATALOG_MANAGED in configuration.features:
         raise UnsupportedFeatureError(
             f"The table at {place} can only be opened through its catalog",
-            cause="It has the feature catalogManaged: the catalog, not the files, says which commits are its versions",
+            cause=f"It has the feature {CATALOG_MANAGED}: the catalog, not the files, says what its versions are",
             remedy='Open it by its name: DeltaTable("uc://catalog.schema.table"), see docs/catalogs.md',
-            features=[CATALOG_MANAGED],
+            features=sorted(n for n in supported_features(configuration.protocol) if n in _SPELLED),
         )
 
 

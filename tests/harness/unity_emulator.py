@@ -120,6 +120,7 @@ class UnityEmulator:
         most_unbackfilled: The limit of commits that are not reported as published.
         allowed_maintenance: Of all tables.
         lag: How many answers of `loadTable` still are those of before the newest commit.
+        watch: Is called around each request, with its endpoint and `before` or `after`; nothing is locked then.
         vended: The `config` of credentials; None of a local place.
         lifetime_ms: Of credentials; None for ever.
     """
@@ -159,6 +160,7 @@ class UnityEmulator:
             "delta.rowTracking.materializedRowCommitVersionColumnName": None,
         }
         self.tokens = {TOKEN}
+        self.watch: Callable[[str, str], object] | None = None
         self._lock = threading.RLock()
         self._lagging: dict[tuple[str, str, str], dict[str, Any]] = {}
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
@@ -591,6 +593,16 @@ class UnityEmulator:
         endpoint, parameters = _route(self.routes, method, path)
         if endpoint is None:
             return 404, _error(404, "NotFoundException", f"No endpoint {method} {path}")
+        if self.watch is not None:
+            self.watch(endpoint, "before")
+        answered = self._answer(endpoint, parameters, query, body, authorization)
+        if self.watch is not None:
+            self.watch(endpoint, "after")
+        return answered
+
+    def _answer(
+        self, endpoint: str, parameters: dict[str, str], query: Any, body: Any, authorization: str | None
+    ) -> tuple[int, Any]:
         with self._lock:
             self.requests[endpoint] += 1
             fault = next((f for f in self.faults if f.endpoint == endpoint and f.times > 0), None)

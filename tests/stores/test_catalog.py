@@ -29,6 +29,7 @@ from delta_orch.errors import (
     TableNotFoundError,
     UnsupportedFeatureError,
 )
+from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 from delta_orch.pipeline.tail import current_cursor, poll
 from delta_orch.protocol.paths import commit_path
 from tests.harness.unity_emulator import API, TOKEN, Fault, UnityEmulator, unity_emulator
@@ -408,6 +409,17 @@ def test_checkpoints_stand_for_published_versions(unity: UnityEmulator, table: D
     assert len(_ids(_new(unity))) == 15
 
 
+def test_a_commit_that_is_published_meanwhile_still_is_the_same(unity: UnityEmulator, table: DeltaTable) -> None:
+    unity.unpublish(NAME)
+    reader = _new(unity)
+    seen = reader.snapshot()
+    table.append(_rows(4))  # It publishes version 1 as well.
+    assert reader.store.is_unchanged(seen.segment.version_file)
+    assert reader.store.head(commit_path(1)) == seen.segment.version_file
+    write_checkpoint(reader.log, seen)
+    assert _ids(_new(unity)) == [1, 2, 3, 4]
+
+
 # Names, settings, secrets
 
 
@@ -485,7 +497,7 @@ def _append_until_killed(options: dict[str, str], start: int) -> None:
         table.append(_rows(number), txn=("killed", number))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("moment", range(6))
 def test_a_killed_writer_loses_and_doubles_nothing(unity: UnityEmulator, table: DeltaTable, moment: int) -> None:
     context = multiprocessing.get_context("spawn")

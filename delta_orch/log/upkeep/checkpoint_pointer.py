@@ -43,6 +43,8 @@ def ensure_version_present(store: LogStore, snapshot: Snapshot) -> None:
 def is_version_present(store: LogStore, snapshot: Snapshot) -> bool:
     """Whether the file that makes the snapshot's version is the one it was read from. One metadata request."""
     expected = snapshot.segment.version_file
+    if store.is_catalog_managed:
+        return store.is_unchanged(expected)
     found = store.head(expected.path)
     return found is not None and found.size == expected.size and _is_same_time(found, expected)
 

@@ -29,6 +29,7 @@ import delta_orch.arrow_compute as pc
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, IncompleteCheckpointError
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_tombstones
 from delta_orch.log.files.commit_reader import parse_log_files, read_commits
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
@@ -86,7 +87,7 @@ def _figures(commit: Committed) -> dict[str, int | None]:
     actions = commit.actions
     return {
         "num-files-added": actions.num_added,
-        "num-bytes-added": sum(pc.sum(files.column("size")).as_py() or 0 for files in actions.adds),
+        "num-bytes-added": sum(pc.sum(FileTable(files).size).as_py() or 0 for files in actions.adds),
         "num-files-removed": actions.num_removed,
     }
 
