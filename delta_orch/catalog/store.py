@@ -46,7 +46,7 @@ from delta_orch.storage.base import (
     StagedOutput,
 )
 from delta_orch.storage.open import open_store, open_vended_store
-from delta_orch.storage.patience import Patience
+from delta_orch.storage.patience import Patience, waiting_at_most
 from delta_orch.storage.storage_options import parse_location
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 _LOGGER = logging.getLogger(__name__)
 _MOST_REMEMBERED = 1000
+_REPORT_S = 5.0
 _CONTRACT = (
     "io.unitycatalog.tableId",
     "delta.enableInCommitTimestamps",
@@ -497,7 +498,9 @@ class CatalogStore(LogStore):
                     self._writing.put_if_absent(commit_path(version), data)
                 published = version
             if published is not None:
-                answer = self._client.update_table(self.name, published_body(entry, published))
+                # Nobody waits long for what the next writer can do as well.
+                with waiting_at_most(_REPORT_S):
+                    answer = self._client.update_table(self.name, published_body(entry, published))
                 if not isinstance(answer, Refusal):
                     self._adopt(answer)
         except (StorageError, TableNotFoundError):

@@ -30,6 +30,7 @@ from delta_orch.errors import (
     UnsupportedFeatureError,
 )
 from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
+from delta_orch.pipeline.lake import read_lake
 from delta_orch.pipeline.tail import current_cursor, poll
 from delta_orch.protocol.paths import commit_path
 from tests.harness.unity_emulator import API, TOKEN, Fault, UnityEmulator, unity_emulator
@@ -581,3 +582,24 @@ def test_a_staged_write_is_published_through_the_catalog(unity: UnityEmulator, t
     _new(unity).append(_rows(5))
     _new(unity).staged(staged.staged).publish()
     assert _ids(_new(unity)) == [1, 2, 3, 4, 5]
+
+
+def test_clones_are_refused_and_rows_are_copied(unity: UnityEmulator, table: DeltaTable, tmp_path: Path) -> None:
+    DeltaTable(tmp_path / "plain").append(_rows(7))
+    for source, target in ((table, str(tmp_path / "copy")), (DeltaTable(tmp_path / "plain"), "uc://main.default.c")):
+        with pytest.raises(UnsupportedFeatureError, match="cannot be cloned"):
+            source.clone(target, storage_options=unity.options)
+    # The remedy of the error.
+    DeltaTable(tmp_path / "copy").append(table.snapshot())
+    DeltaTable("uc://main.default.c", unity.options).append(DeltaTable(tmp_path / "plain").snapshot())
+    assert _ids(DeltaTable(tmp_path / "copy")) == [1, 2, 3]
+    assert _ids(DeltaTable("uc://main.default.c", unity.options)) == [7]
+
+
+def test_a_report_on_a_schema(unity: UnityEmulator, table: DeltaTable) -> None:
+    DeltaTable("uc://main.default.u", unity.options).append(_rows(1))
+    report = read_lake(["uc://main.default"], unity.options)
+    assert {state.uri: (state.num_rows, state.error) for state in report.tables} == {
+        URI: (3, None),
+        "uc://main.default.u": (1, None),
+    }
