@@ -9,12 +9,12 @@ from os import PathLike
 from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 from delta_orch.arguments import checked
+from delta_orch.catalog.open import open_table_store
 from delta_orch.errors import InvalidRequestError, MetadataChangedError, TableNotFoundError
 from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.read.time_travel import Timestamp, ensure_version, parse_timestamp_ms
 from delta_orch.redaction import redacted
-from delta_orch.storage.open import open_store
 
 if TYPE_CHECKING:
     from datetime import timedelta
@@ -351,7 +351,7 @@ class DeltaTable(_RowWrites):
         *,
         external_paths: Sequence[str | PathLike[str]] | None = None,
     ) -> None:
-        self.store: LogStore = open_store(table_uri, storage_options)
+        self.store: LogStore = open_table_store(table_uri, storage_options)
         if external_paths is not None:
             from delta_orch.storage.external_paths import parse_roots
 
@@ -398,8 +398,8 @@ class DeltaTable(_RowWrites):
 
     @property
     def uri(self) -> str:
-        """The location in its canonical spelling."""
-        return self.store.uri
+        """The location in its canonical spelling, or the name in the catalog."""
+        return self.store.address
 
     def quarantine(self, table_uri: str | PathLike[str] | None = None) -> DeltaTable:
         """The table to which steps with rules (`Expect`) move rows that break one. Touches nothing: it need not exist.
@@ -728,12 +728,12 @@ class DeltaTable(_RowWrites):
                 before. It may hold copies that no commit names; vacuum removes them.
             ConflictError: Another writer created or changed the target in the meantime.
         """
-        from delta_orch.storage.open import open_store
+        from delta_orch.catalog.open import open_table_store
         from delta_orch.verbs.clone import clone
 
         source = self.snapshot(version, timestamp)
         is_newest = version is None and timestamp is None
-        target = TableLog(open_store(target_uri, storage_options), type(source), self.log.observer)
+        target = TableLog(open_table_store(target_uri, storage_options), type(source), self.log.observer)
         return clone(
             source,
             target,

@@ -19,7 +19,8 @@
     │   ├── UnsupportedFeatureError
     │   ├── UnsupportedVersionError
     │   ├── UnsupportedStoreError
-    │   └── UnsupportedExpressionError
+    │   ├── UnsupportedExpressionError
+    │   └── MaintenanceNotAllowedError
     ├── InvalidRequestError(ValueError)
     │   ├── SchemaMismatchError
     │   ├── ColumnNotFoundError
@@ -48,7 +49,8 @@
     │   ├── FileExistsInStoreError
     │   ├── FileMissingInStoreError
     │   ├── UnreadableFileError
-    │   └── StorageOutcomeUnknownError  (the same)
+    │   ├── StorageOutcomeUnknownError  (the same)
+    │   └── CatalogError  (the same)
     ├── MissingDependencyError(ImportError)
     └── CancelledError
 
@@ -253,6 +255,12 @@ class UnsupportedExpressionError(UnsupportedError):
     code = "UNSUPPORTED_EXPRESSION"
 
 
+class MaintenanceNotAllowedError(UnsupportedError):
+    """The catalog of the table maintains it and does not let others do this maintenance. Nothing was changed."""
+
+    code = "MAINTENANCE_NOT_ALLOWED"
+
+
 class InvalidRequestError(DeltaError, ValueError):
     """The request is invalid. Nothing was changed."""
 
@@ -451,6 +459,12 @@ class StorageOutcomeUnknownError(StorageError):
     """It is unknown whether a request took effect."""
 
     code = "STORAGE_OUTCOME_UNKNOWN"
+
+
+class CatalogError(StorageError):
+    """A catalog refused a request, or could not be reached. Nothing was changed."""
+
+    code = "CATALOG_ERROR"
 
 
 class MissingDependencyError(DeltaError, ImportError):

@@ -36,7 +36,18 @@ _ROOT = str(_HERE.parent)
 os.environ["PYTHONPATH"] = os.pathsep.join([_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])])
 
 # What is set for other work must not reach the tests: another Spark, a cloud, an Airflow or Dagster that runs here.
-_OF_OTHER_WORK = ("AIRFLOW", "AWS_", "AZURE_", "DAGSTER_", "GOOGLE_", "HADOOP_", "PYSPARK_", "SPARK_")
+_OF_OTHER_WORK = (
+    "AIRFLOW",
+    "AWS_",
+    "AZURE_",
+    "DAGSTER_",
+    "DATABRICKS_",
+    "GOOGLE_",
+    "HADOOP_",
+    "PYSPARK_",
+    "SPARK_",
+    "UNITY_",
+)
 for _name in [name for name in os.environ if name.startswith(_OF_OTHER_WORK)]:
     del os.environ[_name]
 # No proxy stands before the emulators.

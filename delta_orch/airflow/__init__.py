@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from delta_orch.airflow.assets import delta_table_asset
+    from delta_orch.airflow.assets import delta_catalog_assets, delta_table_asset
     from delta_orch.airflow.check_operator import DeltaCheckOperator
     from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
     from delta_orch.airflow.decorators import delta_changes_task, delta_task
@@ -62,6 +62,7 @@ __all__ = [
     "DeltaVacuumOperator",
     "DeltaVersionTrigger",
     "DeltaWriteOperator",
+    "delta_catalog_assets",
     "delta_changes_task",
     "delta_table_asset",
     "delta_task",
@@ -69,7 +70,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "assets": "delta_table_asset",
+    "assets": "delta_catalog_assets delta_table_asset",
     "check_operator": "DeltaCheckOperator",
     "commit_trigger": "DeltaCommitTrigger",
     "decorators": "delta_changes_task delta_task",

@@ -7,6 +7,7 @@ normalisation (which drops fragments, sorts queries and cuts trailing slashes) l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult
 
@@ -69,6 +70,28 @@ def delta_table_asset(
         return Asset(name=name, uri=uri, group=group, extra=extra or {}, watchers=watchers)
     except ValueError as error:
         raise InvalidRequestError(f"Airflow takes no such asset: {error}") from error
+
+
+def delta_catalog_assets(
+    schema_uri: str, storage_options: Mapping[str, object] | None = None, *, group: str = "asset"
+) -> dict[str, Asset]:
+    """The tables of a schema of Unity Catalog as assets, by their names. The catalog is asked when the DAG file is
+    parsed: give it a cache, or name the tables, if it is parsed often.
+
+    Args:
+        schema_uri: `uc://catalog.schema`. Each asset has the name `catalog.schema.table`.
+        storage_options: Where the catalog is, unless the environment says so.
+        group: The group of the assets.
+
+    Raises:
+        InvalidRequestError: The name has not two parts, or nothing says where the catalog is.
+        CatalogError: It cannot be reached, or refuses.
+    """
+    from delta_orch.catalog.discovery import list_tables
+    from delta_orch.catalog.names import parse_table_name
+
+    names = {uri: parse_table_name(uri) for uri in list_tables(schema_uri, storage_options)}
+    return {name.table: delta_table_asset(str(name), uri, group=group) for uri, name in names.items()}
 
 
 def outlet_for(location: object) -> Asset | AssetUriRef | None:

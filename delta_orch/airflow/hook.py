@@ -143,6 +143,8 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
     def test_connection(self) -> tuple[bool, str]:
         """Whether the settings can be understood and the `table_root` is there and can be listed. A store that is out
         of reach is told of after seconds, whatever `retry_seconds` is."""
+        from delta_orch.catalog.discovery import list_tables
+        from delta_orch.catalog.names import is_catalog_uri
         from delta_orch.storage.open import open_store
         from delta_orch.storage.patience import waiting_at_most
 
@@ -151,7 +153,12 @@ class DeltaHook(BaseHook):  # type: ignore[misc]
             self._mask(settings)
             if settings.root is None:
                 return True, "The connection is well formed. It names no table root, so no storage was contacted."
-            store = open_store(absolute_location(settings.root), settings.options)
+            root = absolute_location(settings.root)
+            if is_catalog_uri(root):
+                with waiting_at_most(_TEST_S):
+                    next(list_tables(root, settings.options), None)
+                return True, f"{settings.root} can be listed."
+            store = open_store(root, settings.options)
             with waiting_at_most(_TEST_S):
                 is_empty = next(iter(store.list_from("")), None) is None
             if is_empty and not _is_directory(settings.root):

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, TypeAlias
 from urllib.parse import quote, unquote, urlsplit
 
+from delta_orch.catalog.names import location_below
 from delta_orch.errors import InvalidRequestError
 from delta_orch.redaction import redacted
 
@@ -141,7 +142,7 @@ def absolute_location(text: str, root: str | None = None, conn_id: str = "") -> 
             cause="A worker and a triggerer run in other working directories than the DAG author",
             remedy="Pass an absolute path or URI, or set table_root in the connection's extra",
         )
-    return f"{absolute_location(root).rstrip('/')}/{text}"
+    return location_below(absolute_location(root), *text.split("/"))
 
 
 def asset_uri_of_table(table_uri: object) -> str:

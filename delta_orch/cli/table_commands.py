@@ -29,7 +29,7 @@ def snapshot(table: DeltaTable, version: int | None, timestamp: str | None, as_j
     if as_json:
         out.print_json(_description(state))
         return
-    out.print_fields(state.store.uri, _summary(state))
+    out.print_fields(state.store.address, _summary(state))
     out.print_rows(
         ("column", "type", "nullable", ""),
         [
@@ -45,7 +45,7 @@ def _description(state: TableSnapshot) -> dict[str, object]:
     properties, protocol = state.properties, state.protocol
     features = {name: getattr(protocol, name) for name in ("reader_features", "writer_features")}
     return {
-        "uri": state.store.uri,
+        "uri": state.store.address,
         **out.attributes(state, "version timestamp_ms"),
         "metadata": out.attributes(
             state.metadata, "id name description schema_string partition_columns configuration created_time"
@@ -249,3 +249,16 @@ def report(
     out.answer(lake, f"{text}, {len(unreadable):,} of them unreadable" if unreadable else text, as_json=as_json)
     if unreadable:
         raise click.exceptions.Exit(1)
+
+
+@command()
+def tables(uri: str, storage_options: dict[str, str], as_json: bool) -> None:
+    """List the tables of a schema uc://catalog.schema, the schemas of uc://catalog, or the catalogs of uc://."""
+    from delta_orch.catalog.discovery import list_below
+
+    names = list(list_below(uri, storage_options or None))
+    if as_json:
+        out.print_json(names)
+        return
+    for name in names:
+        out.print_name(name)

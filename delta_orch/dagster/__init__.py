@@ -9,7 +9,12 @@ from delta_orch.dagster.audits import build_delta_audit_checks
 from delta_orch.dagster.automation import DeltaAutomation
 from delta_orch.dagster.batch_function import IncrementalConfig
 from delta_orch.dagster.checks import ByPartition, build_delta_check
-from delta_orch.dagster.components import DeltaIncrementalComponent, DeltaMaintenanceComponent, DeltaTablesComponent
+from delta_orch.dagster.components import (
+    DeltaCatalogComponent,
+    DeltaIncrementalComponent,
+    DeltaMaintenanceComponent,
+    DeltaTablesComponent,
+)
 from delta_orch.dagster.file_sensor import build_delta_file_sensor
 from delta_orch.dagster.incremental import DeltaOut, delta_asset, delta_multi_asset
 from delta_orch.dagster.io_manager import DeltaLakeIOManager
@@ -30,6 +35,7 @@ __all__ = [
     "ByPartition",
     "ChangeBatch",
     "DeltaAutomation",
+    "DeltaCatalogComponent",
     "DeltaIncrementalComponent",
     "DeltaLakeIOManager",
     "DeltaMaintenanceComponent",

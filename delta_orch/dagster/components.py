@@ -18,13 +18,15 @@ from typing import Annotated, Any, Literal, Self
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field
 
+from delta_orch.catalog.discovery import list_tables
+from delta_orch.catalog.names import parse_table_name
 from delta_orch.dagster.automation import DeltaAutomation
 from delta_orch.dagster.checks import Rule, build_delta_check, columns, freshness, health, row_count, unique
 from delta_orch.dagster.incremental import Write, delta_asset
 from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance_assets
 from delta_orch.dagster.observation import build_delta_observations
 from delta_orch.dagster.outputs import parse_key
-from delta_orch.dagster.resource import DeltaTableResource
+from delta_orch.dagster.resource import DeltaTableResource, resolve_options
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
@@ -191,6 +193,35 @@ class DeltaTablesComponent(_DeltaComponent):
                 )
             checks += _checks(key, resource, table)
         return dg.Definitions(assets=assets, asset_checks=checks)
+
+
+class DeltaCatalogComponent(_DeltaComponent):
+    """The tables of a schema of Unity Catalog as observed assets. The catalog is asked when definitions are loaded."""
+
+    catalog_schema: Annotated[str, about("The schema: uc://catalog.schema.")]
+    tables: Annotated[list[str] | None, about("Names of its tables. None: all.")] = None
+    key_prefix: Annotated[list[str], about("What comes before the name of a table in its asset key.")] = Field([])
+    observe_cron: Annotated[str | None, about("When to observe: a cron schedule. None: by hand.")] = None
+    group_name: Annotated[str | None, about("The group of the observed assets.")] = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        options = resolve_options(self.resource(self.catalog_schema).storage_options)
+        found = {parse_table_name(uri).table: uri for uri in list_tables(self.catalog_schema, options)}
+        names = sorted(found) if self.tables is None else self.tables
+        if missing := [name for name in names if name not in found]:
+            raise InvalidRequestError(
+                f"{self.catalog_schema} has no table {missing[0]!r}", remedy=f"It has {', '.join(found) or 'none'}"
+            )
+        if not names:
+            return dg.Definitions()
+        condition = None if self.observe_cron is None else dg.AutomationCondition.on_cron(self.observe_cron)
+        assets = build_delta_observations(
+            {name: self.resource(found[name]) for name in names},
+            key_prefix=self.key_prefix,
+            group_name=self.group_name,
+            automation_condition=condition,
+        )
+        return dg.Definitions(assets=assets)
 
 
 @dg.scaffold_with(DeltaIncrementalScaffolder)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import dagster as dg
 from pydantic import ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
+from delta_orch.catalog.names import location_below
 from delta_orch.dagster.audits import PASSED, audit_failure, report_failed_checks, rule_metadata
 from delta_orch.dagster.inputs import input_name, load_value, unwrap_optional
 from delta_orch.dagster.metadata import (
@@ -107,7 +108,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
     # Options may be credentials.
     model_config = ConfigDict(hide_input_in_errors=True)
 
-    root_uri: str = Field(description="The folder of all tables: a path or a URI.")
+    root_uri: str = Field(description="The folder of all tables: a path or a URI; or a schema, uc://catalog.schema.")
     write: str = Field(
         default="overwrite",
         description="overwrite: replace the run's partitions, or the table of an asset without partitions. "
@@ -431,7 +432,7 @@ class DeltaLakeIOManager(dg.ConfigurableIOManager):
             raise InvalidRequestError(
                 "root_uri is empty", remedy="Name the folder of all tables, such as lake or s3://b/l"
             )
-        return DeltaTable("/".join([root.rstrip("/"), *path]), resolve_options(self.storage_options))
+        return DeltaTable(location_below(root, *path), resolve_options(self.storage_options))
 
 
 def _written_metadata(context: dg.OutputContext) -> Mapping[str, object]:

@@ -20,7 +20,7 @@ from delta_orch.dagster.resource import DeltaTableResource
 from delta_orch.dagster.run import DEFAULT_CONFLICT_RETRIES, read_run, retry_conflicts
 from delta_orch.dagster.settings import plain_metadata
 from delta_orch.delta_table import DeltaTable, TableSnapshot
-from delta_orch.errors import InvalidRequestError
+from delta_orch.errors import InvalidRequestError, MaintenanceNotAllowedError
 from delta_orch.log.upkeep.log_cleanup import clean_up_log
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.pipeline.maintenance import (
@@ -73,7 +73,8 @@ def build_delta_maintenance_assets(
     compacts (and clusters a clustered table), purges rows that are marked as deleted, writes a checkpoint, vacuums and
     cleans up the log, in that order; `delta/done` lists what it did. If another commit conflicts with a compaction or a
     purge, the step is tried again. Vacuum first reports what it will delete, then deletes it. The log of a table with
-    `delta.enableExpiredLogCleanup` false is left alone. With `dry_run: true` in the run's config, it only reports. A
+    `delta.enableExpiredLogCleanup` false is left alone. What the catalog of a table does itself is left to it, and
+    listed in `delta/left_to_catalog`. With `dry_run: true` in the run's config, it only reports. A
     table that does not exist yet needs no maintenance.
 
     Args:
@@ -163,13 +164,18 @@ def _observe(
         numbers = {f"delta/health/{name}": value for name, value in health.as_metadata().items()}
         due: list[str] = []
         done: list[str] = []
+        left: list[str] = []
         details: Metadata = {}
         for name, (is_due, work) in steps.items():
             if not is_due(health):
                 continue
             due.append(name)
-            with retry_conflicts(DEFAULT_CONFLICT_RETRIES):
-                details |= work(table, snapshot, run, config.dry_run)
+            try:
+                with retry_conflicts(DEFAULT_CONFLICT_RETRIES):
+                    details |= work(table, snapshot, run, config.dry_run)
+            except MaintenanceNotAllowedError:
+                left.append(name)
+                continue
             if details.pop("changed") and not config.dry_run:
                 done.append(name)
                 # What it left behind may be due now. An advanced snapshot knows no newer checkpoint.
@@ -177,6 +183,9 @@ def _observe(
                 snapshot = table.snapshot()
                 health = read_table_health(snapshot, log=table.log)
         context.log.info("Due: %s. Done: %s.", ", ".join(due) or "nothing", ", ".join(done) or "nothing")
+        if left:
+            details["delta/left_to_catalog"] = ", ".join(left)
+            context.log.info("The catalog of the table does this itself: %s.", ", ".join(left))
         newest = table.snapshot()
         yield dg.ObserveResult(
             asset_key=key,

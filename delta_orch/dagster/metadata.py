@@ -67,7 +67,7 @@ def table_metadata(snapshot: Snapshot, table_name: str, definition: Mapping[str,
     metadata: Metadata = {
         "dagster/column_schema": column_schema(snapshot.schema, snapshot.partition_columns, declared),
         "dagster/table_name": table_name,
-        "dagster/uri": snapshot.store.uri,
+        "dagster/uri": snapshot.store.address,
         "dagster/storage_kind": STORAGE_KIND,
         "delta/version": snapshot.version,
         "delta/num_files": snapshot.num_files,
@@ -232,7 +232,7 @@ def column_lineage(
         plan, own = rows.plans()[0], rows.table_schema
     else:
         return {}
-    uri = plan.store.uri.rstrip("/")
+    uri = plan.store.address.rstrip("/")
     parents = [parent for parent in graph.get(key).parent_keys if uri in _places(parent, graph, instance)]
     if len(parents) != 1:
         return {}

@@ -14,12 +14,12 @@ from typing import Literal as OneOf
 import dagster as dg
 
 from delta_orch.arguments import checked
+from delta_orch.catalog.open import open_table_store
 from delta_orch.dagster.partitions import PartitionKeyOf, Touched, TouchedPartitions, dynamic_keys
 from delta_orch.dagster.resource import DeltaTableResource, resolve_env, resolve_options
 from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.pipeline.tail import NO_TABLE, TailBatch, TailCursor, current_cursor, parse_cursor, poll
-from delta_orch.storage.open import open_store
 from delta_orch.storage.patience import waiting_at_most
 from delta_orch.storage.storage_options import public_uri
 
@@ -225,7 +225,7 @@ def build_delta_log_sensor(
 
     def look(context: dg.SensorEvaluationContext, table: str, text: str | None, room: int) -> _Look:
         uri, options = followed[table]
-        log = TableLog(open_store(resolve_env(uri), resolve_options(options)))
+        log = TableLog(open_table_store(resolve_env(uri), resolve_options(options)))
         if text is None and start == "latest":
             cursor = current_cursor(log)
             return _Look(SensorState(cursor), f"Watching from version {cursor.version} on.")

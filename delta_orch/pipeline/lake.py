@@ -13,6 +13,8 @@ from typing import Any
 
 import delta_orch.arrow_compute as pc
 from delta_orch.arguments import checked
+from delta_orch.catalog.discovery import list_tables
+from delta_orch.catalog.names import is_catalog_uri, parse_table_name
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.errors import DeltaError, InvalidRequestError, TableNotFoundError
 from delta_orch.log.files.commit_reader import Commit, user_metadata_of
@@ -154,7 +156,7 @@ def read_lake(
     report with its error.
 
     Args:
-        roots: Locations of tables, or of directories that tables lie in.
+        roots: Locations of tables, or of directories that tables lie in; or schemas, `uc://catalog.schema`.
         storage_options: Of the stores of all roots.
         days: How many days back units and commits go; at least 1.
 
@@ -174,6 +176,8 @@ def read_lake(
 
 def _find_tables(root: str, storage_options: Mapping[str, object] | None) -> list[tuple[str, str]]:
     """The location of each table, and its path relative to the root."""
+    if is_catalog_uri(root):
+        return [(uri, parse_table_name(uri).table) for uri in list_tables(root, storage_options)]
     store = open_store(root, storage_options)
     # In a URI of a file a percent sign would begin an escape.
     base = store.root if store.uri.startswith("file:") else store.uri

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 LOG_DIRECTORY = "_delta_log"
 SIDECAR_DIRECTORY = f"{LOG_DIRECTORY}/_sidecars"
+STAGED_COMMIT_DIRECTORY = f"{LOG_DIRECTORY}/_staged_commits"
+"""Where commits lie that are proposed to a catalog."""
 STAGED_DIRECTORY = "_delta_orch/staged"
 """Where writes wait that are staged and not published. Hidden from every client; vacuum clears it."""
 LOADED_DIRECTORY = "_delta_orch/loaded"

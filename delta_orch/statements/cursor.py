@@ -22,10 +22,11 @@ _OPENING, _CLOSING = {"(": ")", "[": "]", "{": "}"}, {")", "]", "}"}
 
 
 class TableName(NamedTuple):
-    """A table in a statement: `path` for delta.`path`, otherwise the name in `tables`."""
+    """A table in a statement: `path` for delta.`path`, else the name in `tables`, or of a catalog by `parts`."""
 
     path: str | None
     name: str
+    parts: tuple[str, ...] = ()
 
     @property
     def short(self) -> str | None:
@@ -243,7 +244,8 @@ class Cursor:
         if [token.name.lower() for token in ahead[:2]] == ["delta", "."] and ahead[-1].kind == "quoted":
             _, path = self.path()
             return TableName(path, path)
-        return TableName(None, ".".join(self.path()))
+        parts = self.path()
+        return TableName(None, ".".join(parts), tuple(parts))
 
     def place(self) -> TableName:
         """The same, or a location as a string: Delta's own statements take one."""

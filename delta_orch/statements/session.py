@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from delta_orch.catalog.names import TableName as CatalogName
+from delta_orch.catalog.settings import is_configured
 from delta_orch.delta_table import DeltaTable
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.engines.select import EngineChoice, is_spark_value, select_engine
@@ -34,12 +36,19 @@ class Session:
         """A name in a query of the engine."""
         return self.engine().quoted(name)
 
+    def is_of_catalog(self, name: TableName) -> bool:
+        """Whether a name is that of a table of the catalog: it has three parts, and `tables` does not have it."""
+        is_own = name.name.lower() in self.known or name.parts[:1] == ("spark_catalog",)
+        return len(name.parts) == 3 and not is_own and is_configured(self.storage_options)
+
     def value(self, name: TableName) -> object:
         """What a name stands for. Raises InvalidRequestError where it stands for nothing."""
         if name.path is not None:
             return DeltaTable(name.path, self.storage_options)
         folded = {key.lower(): value for key, value in self.tables.items()}
         if name.name.lower() not in folded:
+            if self.is_of_catalog(name):
+                return DeltaTable(CatalogName(*name.parts).uri, self.storage_options)
             raise InvalidRequestError(
                 f"There is no table {name.name[:200]!r}",
                 cause=f"The tables given are {', '.join(map(repr, self.tables)) or 'none'}",

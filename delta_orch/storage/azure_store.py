@@ -11,7 +11,7 @@ from weakref import finalize
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.failed_request import Answer
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk
-from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, StoreOptions, account_of
+from delta_orch.storage.storage_options import PUBLIC_AZURE, ObjectLocation, OptionsSource, StoreOptions, account_of
 
 
 class AzureStore(ObjectStore):
@@ -23,8 +23,10 @@ class AzureStore(ObjectStore):
         "or the AZURE_STORAGE_… variables of this process"
     )
 
-    def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
-        super().__init__(location.with_account(account_of(options.library)), options)
+    def __init__(self, location: ObjectLocation, options: StoreOptions | OptionsSource) -> None:
+        # A catalog names the account in the location.
+        named = location.with_account(account_of(options.library)) if isinstance(options, StoreOptions) else location
+        super().__init__(named, options)
 
     def _connect(self) -> Sdk:
         from azure.storage.blob import BlobServiceClient

@@ -9,8 +9,9 @@ import logging
 import os
 import stat
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
+from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Self
 
 from delta_orch.errors import CorruptLogError, FileMissingInStoreError, StorageError
@@ -19,6 +20,8 @@ from delta_orch.protocol.paths import LAST_CHECKPOINT_PATH, LOG_DIRECTORY
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.fs as pafs
+
+    from delta_orch.protocol.actions import Metadata
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -33,6 +36,29 @@ class FileMeta(NamedTuple):
     modification_time_ms: int
     identity: tuple[int, int] | None = None
     etag: str | None = None
+
+
+class Maintenance(Enum):
+    """Kinds of maintenance, by the names that catalogs allow them under."""
+
+    REORGANIZE = "DATA_REORGANIZATION"
+    """Rewrite data files without a change of rows: OPTIMIZE, REORG."""
+    CLEAN_DATA = "DATA_CLEANUP"
+    """Delete data files that no version needs: VACUUM."""
+    CLEAN_LOG = "METADATA_CLEANUP"
+    """Delete old files of the log."""
+
+
+class DefinitionRules(NamedTuple):
+    """Table properties that a catalog asks for, `delta.feature.<name>` included.
+
+    Attributes:
+        required: A table without them is refused. A null value is for the writer to choose.
+        suggested: Taken where the user does not say otherwise.
+    """
+
+    required: Mapping[str, str | None] = {}
+    suggested: Mapping[str, str | None] = {}
 
 
 class StagedFile(ABC):
@@ -79,12 +105,22 @@ class LogStore(ABC):
     """The root in its canonical spelling, without a trailing slash: `file:///data/t`, `s3://bucket/t`, `memory://t`."""
 
     @property
+    def address(self) -> str:
+        """What users call the table: its root, or its name in a catalog. Asks nobody."""
+        return self.uri
+
+    @property
     def is_near(self) -> bool:
         """Whether nothing is asked across a network: a request costs less than handing it to a thread."""
         return self.uri.startswith(("file:", "memory:"))
 
     root: str
     """The root's path in `data_filesystem()`'s file system."""
+
+    @property
+    def is_catalog_managed(self) -> bool:
+        """Whether a catalog decides which commits are versions of the table (PROTOCOL, "Catalog-Managed Tables")."""
+        return False
 
     external_paths: tuple[str, ...] | None = None
     """Where data files outside the root may lie, see `storage.external_paths`. None takes all of the table's own store:
@@ -112,6 +148,15 @@ class LogStore(ABC):
 
         A directory that does not exist lists as empty.
         """
+
+    def at_one_moment(self) -> LogStore:
+        """The store for several looks at the log that belong together. A catalog that decides which versions there are
+        is asked once, now. Where files decide, this is the store itself."""
+        return self
+
+    def is_unchanged(self, commit: FileMeta) -> bool:
+        """Whether a commit that was seen before still is the commit of its version."""
+        return self.head(commit.path) == commit
 
     def list_names(self, directory: str) -> list[str]:
         """The names of the files directly in `directory`, ascending: what `list_from` lists, without a look at each."""
@@ -212,6 +257,39 @@ class LogStore(ABC):
             StorageError: e.g. a full disk. `data` was not written.
         """
         return _BufferedFile(self, data)
+
+    def stage_commit(
+        self, data: bytes | memoryview, *, before: Metadata | None, after: Sequence[str] = ()
+    ) -> StagedFile:
+        """As `stage`, for a commit: `put_if_absent` with the path of version v proposes it as version v.
+
+        This is the whole seam between the commit loop and what decides about commits. Files decide by exclusive
+        creation; a catalog is asked. Whoever loses sees FileExistsInStoreError, and the winner is then the commit of
+        version v that `head` and `read_bytes` show.
+
+        Args:
+            before: The table's metadata in the version before; None creates the table. A catalog is told what changes.
+        """
+        return self.stage(LOG_DIRECTORY, data, after=after)
+
+    def publish(self, version: int) -> bool:
+        """Whether the commit of a version lies in the log's directory, where checkpoints may stand for it. A catalog's
+        commit is copied there if it is not. Raises StorageError."""
+        return True
+
+    def ensure_may_maintain(self, operation: Maintenance, verb: str) -> None:  # noqa: B027 - files allow everything
+        """Check that others than the catalog may maintain the table in this way.
+
+        Raises:
+            MaintenanceNotAllowedError: The catalog does not allow it. Nothing was done.
+        """
+
+    def definition_rules(self) -> DefinitionRules:
+        """What the catalog of the table asks of its definition. A store of files asks nothing."""
+        return DefinitionRules()
+
+    def report_commit(self, figures: Mapping[str, int | None]) -> None:  # noqa: B027 - files need no report
+        """Tell the catalog how much a commit has changed. A failure is logged."""
 
     def stage_output(self, directory: str) -> StagedOutput:
         """As `stage`, for content that comes in pieces and may be larger than memory.

@@ -48,7 +48,13 @@ from delta_orch.storage.failed_request import (
 )
 from delta_orch.storage.log_redaction import hide_in_logs, shows_secret
 from delta_orch.storage.patience import Patience
-from delta_orch.storage.storage_options import ObjectLocation, StoreOptions, parse_location, read_only
+from delta_orch.storage.storage_options import (
+    ObjectLocation,
+    OptionsSource,
+    StoreOptions,
+    parse_location,
+    read_only,
+)
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -80,7 +86,7 @@ class ObjectStore(FlatStore):
 
     Args:
         location: The table's root.
-        options: The library's, and the user's promise of a single writer.
+        options: The library's, and the user's promise of a single writer; or what knows them at each moment.
     """
 
     label: ClassVar[str]
@@ -92,16 +98,29 @@ class ObjectStore(FlatStore):
     page_objects = 1000
     """How many objects one request lists."""
 
-    def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
+    def __init__(self, location: ObjectLocation, options: StoreOptions | OptionsSource) -> None:
         self.location = location
         self.uri = location.uri
         self.root = location.fsspec_path
-        self.options = options
-        hide_in_logs(options.secrets)
+        self._source = options if isinstance(options, OptionsSource) else None
+        self._options = options if isinstance(options, StoreOptions) else None
+        if self._options is not None:
+            hide_in_logs(self._options.secrets)
+
+    @property
+    def options(self) -> StoreOptions:
+        """The options of now. Raises StorageError where a source of them fails."""
+        if self._source is not None and (newest := self._source.current()) is not self._options:
+            hide_in_logs(newest.secrets)
+            self._options = newest
+            self.__dict__.pop("_options_key", None)
+        assert self._options is not None
+        return self._options
 
     def __getstate__(self) -> dict[str, Sdk]:
         # What was made here stays here: another process connects for itself.
-        return {"location": self.location, "options": self.options, "external_paths": self.external_paths}
+        options = self._options if self._source is None else self._source
+        return {"location": self.location, "options": options, "external_paths": self.external_paths}
 
     def __setstate__(self, state: dict[str, Sdk]) -> None:
         ObjectStore.__init__(self, state["location"], state["options"])
@@ -327,6 +346,7 @@ class ObjectStore(FlatStore):
         return hashlib.sha256(told.encode()).hexdigest()
 
     def _shared(self, part: str, make: Callable[[], Sdk]) -> Sdk:
+        _ = self.options  # Other credentials make another client.
         key = (os.getpid(), type(self), part, self._options_key)
         made = _MADE.get(key)
         if made is None:

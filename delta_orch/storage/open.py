@@ -14,7 +14,7 @@ from delta_orch.storage.base import LogStore
 from delta_orch.storage.local import LocalStore
 
 if TYPE_CHECKING:
-    from delta_orch.storage.storage_options import StoreKind
+    from delta_orch.storage.storage_options import ObjectLocation, OptionsSource, StoreKind, StoreOptions
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):(?=/)")
 _IN_SQL = re.compile(r"(?:delta|parquet)\.`(.+)`", re.IGNORECASE | re.DOTALL)
@@ -86,7 +86,7 @@ def _at_home(path: str) -> str:
 
 def _remote(table_uri: str, storage_options: Mapping[str, object] | None) -> LogStore:
     # A local table needs none of this.
-    from delta_orch.storage.storage_options import StoreKind, ensure_no_credentials, parse_location
+    from delta_orch.storage.storage_options import ensure_no_credentials, parse_location
 
     location = parse_location(table_uri)
     if location is None:
@@ -96,7 +96,17 @@ def _remote(table_uri: str, storage_options: Mapping[str, object] | None) -> Log
         return FsspecStore(table_uri, storage_options)
     from delta_orch.storage.storage_options import parse_options
 
-    options = parse_options(location.kind, storage_options)
+    return _object_store(location, parse_options(location.kind, storage_options))
+
+
+def open_vended_store(location: ObjectLocation, options: OptionsSource) -> LogStore:
+    """The store of a place whose credentials somebody vends. Raises MissingDependencyError."""
+    return _object_store(location, options)
+
+
+def _object_store(location: ObjectLocation, options: StoreOptions | OptionsSource) -> LogStore:
+    from delta_orch.storage.storage_options import StoreKind
+
     ensure_installed(location.kind)
     match location.kind:
         case StoreKind.S3:

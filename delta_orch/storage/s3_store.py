@@ -19,7 +19,7 @@ from delta_orch.errors import FileExistsInStoreError, UnsupportedStoreError
 from delta_orch.storage.base import FileMeta
 from delta_orch.storage.failed_request import Answer, Failure, FailureKind
 from delta_orch.storage.object_store import Content, ObjectStore, Sdk, before
-from delta_orch.storage.storage_options import ObjectLocation, StoreOptions
+from delta_orch.storage.storage_options import ObjectLocation, OptionsSource, StoreOptions
 
 _EXCLUSIVE: dict[tuple[str, str], bool] = {}
 """What trying out has shown, by endpoint and bucket."""
@@ -39,7 +39,7 @@ class S3Store(ObjectStore):
         "Check the storage options key, secret and token, or the AWS_… variables or profile of this process"
     )
 
-    def __init__(self, location: ObjectLocation, options: StoreOptions) -> None:
+    def __init__(self, location: ObjectLocation, options: StoreOptions | OptionsSource) -> None:
         if location.bucket.endswith("--x-s3"):
             raise UnsupportedStoreError(
                 f"Tables in S3 directory buckets are not supported: {location.uri}",

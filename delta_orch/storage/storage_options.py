@@ -10,6 +10,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -227,6 +228,14 @@ class StoreOptions:
 
     def __repr__(self) -> str:
         return f"StoreOptions({', '.join(sorted(self.library))})"
+
+
+class OptionsSource(ABC):
+    """Options that change while a store is used: those with credentials that end."""
+
+    @abstractmethod
+    def current(self) -> StoreOptions:
+        """The options of now: the same object as long as they are the same. Raises StorageError."""
 
 
 class _Option(NamedTuple):

@@ -81,6 +81,7 @@ class TableFeature(NamedTuple):
         enabled_by: The table property that switches it on, where one does.
         requires: Features that must be supported along with it.
         aliases: Older names of the same feature.
+        by_catalog: Whether tables with it are read and written if a catalog opens them (`ensure_asks_catalog`).
     """
 
     name: str
@@ -93,6 +94,7 @@ class TableFeature(NamedTuple):
     enabled_by: str | None = None
     requires: tuple[str, ...] = ()
     aliases: tuple[str, ...] = ()
+    by_catalog: bool = False
 
 
 FEATURES: tuple[TableFeature, ...] = (
@@ -129,9 +131,12 @@ FEATURES: tuple[TableFeature, ...] = (
     TableFeature("variantType", reader=True, aliases=("variantType-preview",)),
     TableFeature("variantShredding", reader=True, enabled_by="delta.enableVariantShredding",
                  requires=("variantType",), aliases=("variantShredding-preview",)),
-    TableFeature("catalogManaged", reader=True, reads=False, writes=False,
+    TableFeature("catalogManaged", reader=True, reads=False, writes=False, by_catalog=True,
                  aliases=("catalogOwned-preview", "catalogOwned")),
 )  # fmt: skip
+
+CATALOG_MANAGED = "catalogManaged"
+_SPELLED = (CATALOG_MANAGED, "catalogOwned-preview", "catalogOwned")
 
 FEATURES_BY_NAME: Mapping[str, TableFeature] = {name: f for f in FEATURES for name in (f.name, *f.aliases)}
 """The features by their names, older ones included."""
@@ -178,7 +183,7 @@ def ensure_readable(configuration: TableConfiguration) -> None:
     # Reader version 2 implies it, and tables at (3, 7) exist that list it for writers only.
     if "columnMapping" in supported_features(protocol):
         needed.add("columnMapping")
-    _refuse("read", needed, lambda f: f.reads or not f.is_active(configuration))
+    _refuse("read", needed, lambda f: f.reads or f.by_catalog or not f.is_active(configuration))
     if TYPE_CHANGES in configuration.metadata.schema_string:
         from delta_orch.table.type_widening import ensure_known_type_changes
 
@@ -198,7 +203,7 @@ def ensure_writable(configuration: TableConfiguration) -> None:
     ensure_readable(configuration)
     protocol = configuration.protocol
     _ensure_version("write", protocol.min_writer_version, MAX_WRITER_VERSION, protocol.writer_features)
-    _refuse("write", supported_features(protocol), lambda f: f.writes or not f.is_active(configuration))
+    _refuse("write", supported_features(protocol), lambda f: f.writes or f.by_catalog or not f.is_active(configuration))
 
 
 def ensure_features_writable(names: Iterable[str]) -> None:
@@ -208,6 +213,25 @@ def ensure_features_writable(names: Iterable[str]) -> None:
         UnsupportedFeatureError: Features that are unknown or not implemented, all named. Nothing was changed.
     """
     _refuse("write", set(names), lambda f: f.writes)
+
+
+def ensure_asks_catalog(configuration: TableConfiguration, is_catalog_managed: bool, place: str) -> None:
+    """Refuse the files of a table whose commits a catalog decides, if the catalog is not asked.
+
+    Args:
+        is_catalog_managed: Whether the table was opened by its name in the catalog.
+        place: The table in messages.
+
+    Raises:
+        UnsupportedFeatureError: It was opened by its path. Nothing was read or written.
+    """
+    if not is_catalog_managed and CATALOG_MANAGED in configuration.features:
+        raise UnsupportedFeatureError(
+            f"The table at {place} can only be opened through its catalog",
+            cause=f"It has the feature {CATALOG_MANAGED}: the catalog, not the files, says what its versions are",
+            remedy='Open it by its name: DeltaTable("uc://catalog.schema.table"), see docs/catalogs.md',
+            features=sorted(n for n in supported_features(configuration.protocol) if n in _SPELLED),
+        )
 
 
 def _refuse(verb: str, names: frozenset[str] | set[str], passes: Callable[[TableFeature], bool]) -> None:
@@ -223,7 +247,7 @@ def _refuse(verb: str, names: frozenset[str] | set[str], passes: Callable[[Table
         causes.append(f"unknown: {', '.join(unknown)}")
     remedy = "Use a newer release of delta_orch, or drop the feature with the client that added it"
     if any(n.startswith("catalog") for n in both):
-        remedy = "A catalog decides this table's commits: access it through that catalog, not through its files"
+        remedy = "Only a catalog can make a table whose commits it decides: create it by its name in the catalog"
     raise UnsupportedFeatureError(
         f"Cannot {verb} the table: it uses table features this release does not support",
         cause="; ".join(causes),

@@ -22,6 +22,7 @@ from delta_orch.errors import (
     MissingFileError,
     TableExistsError,
     TableNotFoundError,
+    UnsupportedFeatureError,
     UnsupportedStoreError,
 )
 from delta_orch.log.files.file_columns import ADD_SCHEMA, FileTable, deletion_vector_array
@@ -93,6 +94,13 @@ def clone(
     if is_one_table(target.store.uri, source.store.uri):
         raise InvalidRequestError(
             "A table cannot be cloned onto itself", remedy="To go back to an older version, use restore"
+        )
+    if source.store.is_catalog_managed or target.store.is_catalog_managed:
+        raise UnsupportedFeatureError(
+            f"{source.store.address} cannot be cloned to {target.store.address}",
+            cause="A catalog decides the commits of one of them, and a clone takes over files and features of a log",
+            remedy="Copy the rows: DeltaTable(target).append(DeltaTable(source).snapshot())",
+            features=["catalogManaged"],
         )
     overrides = ensure_settable(property_texts(properties or {}), on_new_table=False)
     before = _snapshot_or_none(target, options.get("read_version"))

@@ -12,6 +12,7 @@ from collections.abc import Collection, Iterator, Sequence
 import pyarrow as pa
 
 import delta_orch.arrow_compute as pc
+from delta_orch.errors import MaintenanceNotAllowedError
 from delta_orch.expressions.nodes import Expression
 from delta_orch.log.files.file_columns import FileTable, record_counts
 from delta_orch.log.files.partition_columns import file_partition_keys
@@ -19,6 +20,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, Committed
 from delta_orch.protocol.arrow_building import all_booleans, int64_array, one_chunk
+from delta_orch.storage.base import Maintenance
 from delta_orch.writing.plan import REMOVED_FILE_COLUMNS, Write, WritePlan, run_plan
 
 # Ratios of rows are compared in whole numbers.
@@ -135,7 +137,10 @@ def compact_after(log: TableLog, read: Snapshot | None, commit: Committed) -> No
     """
     try:
         if commit.operation in _OPERATIONS and commit.table.properties.auto_compact not in (None, "false"):
+            log.store.ensure_may_maintain(Maintenance.REORGANIZE, "Compaction after a write")
             _compact(log, read, commit)
+    except MaintenanceNotAllowedError as e:
+        _LOGGER.info("%s", e)
     except Exception:
         _LOGGER.warning("Could not compact %s after version %d", log.store.uri, commit.version, exc_info=True)
 

@@ -25,6 +25,7 @@ from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.protocol.arrow_building import int64_array, one_chunk, string_array, string_map_array
 from delta_orch.protocol.schema_edit import Path, quote_path, resolve_path, type_at
 from delta_orch.scan.scan import scan_of_files
+from delta_orch.storage.base import Maintenance
 from delta_orch.storage.prefetch import FAR_THREADS, FAR_WAIT_BYTES, map_ahead
 from delta_orch.table.clustering import ensure_bounded, indexed_columns, logical_paths
 from delta_orch.verbs.compaction import candidates, compaction_metrics, cut_bins
@@ -66,7 +67,9 @@ def optimize(
         InvalidRequestError: `target_file_size_bytes` or `max_deleted_rows_ratio` is invalid; `zorder_by` names nothing.
         InvalidExpressionError, ColumnNotFoundError: `where` does not fit, or reads another column.
         ConcurrentDeleteReadError, ConcurrentDeleteDeleteError: A merged file is gone. The table holds the other commit.
+        MaintenanceNotAllowedError: The catalog of the table does this itself. Nothing was written.
     """
+    log.store.ensure_may_maintain(Maintenance.REORGANIZE, "optimize()")
     if target_file_size_bytes is not None and not _is_positive(target_file_size_bytes):
         raise InvalidRequestError(f"target_file_size_bytes must be an integer from 1, not {target_file_size_bytes!r}")
     if not 0 <= max_deleted_rows_ratio <= 1:

@@ -18,6 +18,7 @@ from delta_orch.log.read.snapshot import Snapshot
 from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitOptions, CommitResult
 from delta_orch.protocol.arrow_building import int64_array, one_chunk
+from delta_orch.storage.base import Maintenance
 from delta_orch.table.column_mapping import ColumnMappingMode
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 from delta_orch.verbs.compaction import compaction_metrics, cut_bins
@@ -48,6 +49,7 @@ def purge(
     if where is not None:
         predicate = resolve_predicate(where, snapshot.schema)
         ensure_partition_predicate(predicate, snapshot.partition_columns, "where")
+    log.store.ensure_may_maintain(Maintenance.REORGANIZE, "purge()")
     properties = existing_target(snapshot).properties
     size = properties.target_file_size_bytes or DEFAULT_FILE_SIZE_BYTES
     parameters = {

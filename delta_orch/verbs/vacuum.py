@@ -30,7 +30,7 @@ from delta_orch.log.write.commit_options import VACUUM_END, VACUUM_START, Commit
 from delta_orch.log.write.transaction import Transaction
 from delta_orch.protocol.arrow_building import bool_array, int64_array, one_chunk, string_array
 from delta_orch.protocol.paths import LOG_DIRECTORY, STAGED_DIRECTORY, decode_path
-from delta_orch.storage.base import FileMeta, LogStore, is_full
+from delta_orch.storage.base import FileMeta, LogStore, Maintenance, is_full
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.storage.store_clock import present_ms
 from delta_orch.verbs.removed_files import inner_tables_above, removed_files, vector_paths
@@ -113,9 +113,12 @@ def vacuum(
         MissingFileError: A file of the newest version is missing (`full` only). Nothing was deleted.
         ProtocolViolationError: Files have deletion vectors that the protocol does not list. Nothing was deleted.
         UnsupportedStoreError: The store does not say when files were written. Nothing was deleted.
+        MaintenanceNotAllowedError: The catalog of the table does this itself. Nothing was deleted.
         StorageError: Files could not be deleted, all others are gone; or nothing was deleted, as the log cannot be
             written. `context["num_deleted"]` and `context["failed"]` tell. Running it again is safe.
     """
+    if not dry_run:
+        table_log.store.ensure_may_maintain(Maintenance.CLEAN_DATA, "vacuum()")
     existing_target(snapshot)
     retention_ms = resolve_retention_ms(snapshot, retention_hours, enforce=enforce_retention)
     # A file exactly as old as the retention has expired. With a retention of 0, so has a file of this millisecond.

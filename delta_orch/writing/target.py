@@ -224,10 +224,16 @@ def new_target(
     from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
     from delta_orch.table.column_definitions import generation_expression
     from delta_orch.table.iceberg import with_dependent_properties
-    from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table
+    from delta_orch.table.protocol_upgrade import is_protocol_request, protocol_for_new_table, with_features
     from delta_orch.table.table_rules import requested_mapping, settle
 
-    configuration = with_dependent_properties(ensure_settable(definition.get("properties") or {}, on_new_table=True))
+    given = ensure_settable(definition.get("properties") or {}, on_new_table=True)
+    catalog_features: frozenset[str] = frozenset()
+    if store.is_catalog_managed:
+        from delta_orch.writing.catalog_definition import as_catalog_asks
+
+        given, catalog_features = as_catalog_asks(given, store.definition_rules())
+    configuration = with_dependent_properties(given)
     schema = as_first_defined(schema)
     # Before it is written down: what is read back with two columns of one name counts as a damaged log.
     ensure_distinct_names(schema)
@@ -242,8 +248,14 @@ def new_target(
         description=definition.get("description"),
         created_time=time.time_ns() // 1_000_000,
     )
+<<<<<<< HEAD
     requested = TableConfiguration(protocol_for_new_table(schema, configuration), metadata)
     if replaced is not None and requested_mapping(requested) is not ColumnMappingMode.NONE:
+=======
+    protocol = with_features(protocol_for_new_table(schema, configuration), catalog_features)
+    asked = TableConfiguration(protocol, metadata)
+    if replaced is not None and requested_mapping(asked) is not ColumnMappingMode.NONE:
+>>>>>>> h-catalog
         last_id = replaced.table.configuration.get(MAX_COLUMN_ID, "0")
         requested = requested.with_properties({**requested.configuration, MAX_COLUMN_ID: last_id})
     cluster_by = definition.get("cluster_by")

@@ -25,7 +25,7 @@ def test_the_page_lists_all_errors() -> None:
         name: (kind.code, kind.retryable) for name, kind in ERRORS.items()
     }
     some = {name for _, name, _, _, retried in rows if retried == "some"}
-    assert some == {"StorageError", "StorageOutcomeUnknownError", "CommitOutcomeUnknownError"}
+    assert some == {"StorageError", "StorageOutcomeUnknownError", "CommitOutcomeUnknownError", "CatalogError"}
     assert all(kind("It broke", retryable=True).retryable for kind in ERRORS.values())
     assert len(rows) == len(ERRORS) == len({kind.code for kind in ERRORS.values()})
 

@@ -13,6 +13,7 @@ from delta_orch.table.protocol_upgrade import protocol_for_new_table
 from delta_orch.table.registry import (
     FEATURES,
     TableFeature,
+    ensure_asks_catalog,
     find_feature,
     supported_features,
 )
@@ -41,8 +42,9 @@ def test_legacy_tables_that_use_nothing_special_are_read_and_written(protocol: P
 def test_reader_features_not_implemented_are_refused_by_name(feature: TableFeature) -> None:
     used = metadata({"delta.columnMapping.mode": "name"})
     for name in (feature.name, *feature.aliases):
-        with pytest.raises(UnsupportedFeatureError, match=name) as e:
-            TableConfiguration.for_reading(Protocol(3, 7, (name,), (name,)), used)
+        with pytest.raises(UnsupportedFeatureError, match=feature.name) as e:
+            found = TableConfiguration.for_reading(Protocol(3, 7, (name,), (name,)), used)
+            ensure_asks_catalog(found, is_catalog_managed=False, place="/t")
         assert e.value.context["features"] == [name]
 
 

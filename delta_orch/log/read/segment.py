@@ -77,6 +77,7 @@ def resolve_segment(store: LogStore, version: int | None = None) -> LogSegment:
         VersionNotFoundError: The version was never written, or its log is gone.
         LogGapError: A commit between two others is missing; the error names the first one.
     """
+    store = store.at_one_moment()
     hint = read_last_checkpoint(store)
     if hint is not None and (version is None or hint.version <= version):
         listing = list_log(store, hint.version, version)
@@ -96,6 +97,7 @@ def resolve_segment(store: LogStore, version: int | None = None) -> LogSegment:
 
 def latest_version(store: LogStore) -> int:
     """The newest version, from a listing alone. Raises TableNotFoundError."""
+    store = store.at_one_moment()
     hint = read_last_checkpoint(store)
     if hint is not None:
         listing = list_log(store, hint.version)

@@ -19,7 +19,7 @@ from delta_orch.protocol.table_properties import TableProperties
 from delta_orch.protocol.types import StructType
 from delta_orch.storage.base import LogStore
 from delta_orch.table.configuration import TableConfiguration
-from delta_orch.table.registry import supported_features
+from delta_orch.table.registry import ensure_asks_catalog, supported_features
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -83,6 +83,7 @@ class Snapshot:
 
     def _read_configuration(self, protocol: Protocol, metadata: Metadata) -> TableConfiguration:
         configuration = TableConfiguration.for_reading(protocol, metadata)
+        ensure_asks_catalog(configuration, self.store.is_catalog_managed, self.store.uri)
         # Now, so that a version whose schema cannot be read fails as it is opened.
         _ = configuration.schema
         return configuration

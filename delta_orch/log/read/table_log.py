@@ -58,9 +58,10 @@ class TableLog:
 
     def exists(self) -> bool:
         """Whether there is a table: one request where it has a commit 0 or a checkpoint hint, else a listing."""
-        if self.has_version(0) or segments.read_last_checkpoint(self.store) is not None:
+        store = self.store.at_one_moment()
+        if store.head(commit_path(0)) is not None or segments.read_last_checkpoint(store) is not None:
             return True
-        listing = list_log(self.store)
+        listing = list_log(store)
         return listing.latest_version is not None or bool(listing.incomplete_checkpoints)
 
     def latest_version(self) -> int:
@@ -108,7 +109,7 @@ class TableLog:
     def newest(self, known: Snapshot | None = None) -> Snapshot:
         """The newest version; only commits after `known` are read, if that belongs to the table at the location. The
         table may have been deleted, and another one created in its place. Raises as `snapshot`."""
-        if known is None or self.store.head(known.segment.version_file.path) != known.segment.version_file:
+        if known is None or not self.store.is_unchanged(known.segment.version_file):
             return self.snapshot()
         return self.advance(known)
 
@@ -165,6 +166,7 @@ class TableLog:
 
     def _commits_after(self, version: int) -> list[FileMeta]:
         """The commits that follow, contiguous: probed one by one, listed where there are many."""
+<<<<<<< HEAD
         files: list[FileMeta] = []
         while (meta := self.store.head(commit_path(version + 1 + len(files)))) is not None:
             files.append(meta)
@@ -173,6 +175,17 @@ class TableLog:
                 while (meta := listed.get(version + 1 + len(files))) is not None:
                     files.append(meta)
         return files
+=======
+        found: list[FileMeta] = []
+        store = self.store.at_one_moment()
+        while (meta := store.head(commit_path(version + 1 + len(found)))) is not None:
+            found.append(meta)
+            if len(found) == _MAX_PROBES:
+                listed = list_log(store, version + 1 + len(found)).commits
+                while (meta := listed.get(version + 1 + len(found))) is not None:
+                    found.append(meta)
+        return found
+>>>>>>> h-catalog
 
     def read_commit(self, version: int) -> Commit:
         """One commit, complete.
@@ -266,8 +279,9 @@ class TableLog:
                     raise
 
     def _list_all(self) -> LogListing:
-        listing = list_log(self.store)
-        segments.ensure_log_exists(self.store, listing)
+        store = self.store.at_one_moment()
+        listing = list_log(store)
+        segments.ensure_log_exists(store, listing)
         return listing
 
 
@@ -290,6 +304,7 @@ def read_last_txn(store: LogStore, app_id: str) -> Txn | None:
         CorruptLogError: A file that had to be read is damaged or missing. A file that has no line to parse is not
             checked.
     """
+    store = store.at_one_moment()
     versions = _uncheckpointed(store)
     checkpoint = None
     if versions is None:

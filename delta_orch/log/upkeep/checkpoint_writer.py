@@ -20,7 +20,7 @@ import orjson
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError
+from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, InvalidRequestError, StorageError
 from delta_orch.log.files.commit_json import serialize_actions
 from delta_orch.log.files.file_columns import ADD_SCHEMA
 from delta_orch.log.read.checkpoint_decoding import iter_live_rows
@@ -88,9 +88,26 @@ def write_checkpoint(
         StorageError: e.g. a full disk. No part of a checkpoint is visible.
     """
     snapshot.configuration.for_writing()
+    ensure_published(log.store, snapshot.version)
     if _is_v2(snapshot, policy):
         return write_v2_checkpoint(log.store, snapshot, v2_format, watch)
     return _write_v1_checkpoint(log.store, snapshot, watch)
+
+
+def ensure_published(store: LogStore, version: int) -> None:
+    """Check that a checkpoint or a compaction may stand for a version (PROTOCOL, "Maintenance Operations on
+    Catalog-managed Tables"); publish it if it is not.
+
+    Raises:
+        StorageError: It cannot be published now.
+    """
+    if not store.publish(version):
+        raise StorageError(
+            f"Version {version} of {store.uri} is not published",
+            cause="Its commit could not be copied into the log, and a checkpoint may only stand for published commits",
+            remedy="Try again",
+            retryable=True,
+        )
 
 
 def _is_v2(snapshot: Snapshot, policy: CheckpointPolicy | None) -> bool:

@@ -25,6 +25,7 @@ from delta_orch.log.read.time_travel import adjusted_file_times
 from delta_orch.log.upkeep.checkpoint_writer import write_classic_copy_of
 from delta_orch.protocol.paths import LOG_DIRECTORY, SIDECAR_DIRECTORY, LogFileKind, parse_log_path
 from delta_orch.protocol.table_properties import TableProperties
+from delta_orch.storage.base import Maintenance
 from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 
 if TYPE_CHECKING:
@@ -81,10 +82,13 @@ def clean_up_log(
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was removed.
         UnsupportedStoreError: The store does not say when files were written. Nothing was removed.
+        MaintenanceNotAllowedError: The catalog of the table does this itself. Nothing was removed.
         StorageError: A file could not be listed or removed. Those before it in the plan are gone.
     """
     snapshot.configuration.for_writing()
     store = log.store
+    if not dry_run:
+        store.ensure_may_maintain(Maintenance.CLEAN_LOG, "cleanup of the log")
     given_ms, given_cut_off = now_ms, cut_off
     now_ms = time.time_ns() // 1_000_000 if now_ms is None else now_ms
     files = list(store.list_recursive(LOG_DIRECTORY))

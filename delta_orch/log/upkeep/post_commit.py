@@ -25,9 +25,11 @@ import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+import delta_orch.arrow_compute as pc
 from delta_orch.errors import FileExistsInStoreError, FileMissingInStoreError, IncompleteCheckpointError
 from delta_orch.log.files.commit_json import serialize_actions, serialize_adds, serialize_tombstones
 from delta_orch.log.files.commit_reader import parse_log_files, read_commits
+from delta_orch.log.files.file_columns import FileTable
 from delta_orch.log.read.replay import Tail
 from delta_orch.log.read.segment import read_last_checkpoint
 from delta_orch.log.upkeep.background import is_known_to_complete, run_behind
@@ -75,19 +77,32 @@ def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
         from delta_orch.log.upkeep.manifest_writer import keep_manifests
 
         _attempt(log, version, "write the symlink manifests", lambda: keep_manifests(log, read, commit))
+    _attempt(log, version, "report the commit", lambda: store.report_commit(_figures(commit)))
     if version:
         _attempt(log, version, "write the checkpoint", lambda: _do_or_defer(log, read, commit))
 
 
+def _figures(commit: Committed) -> dict[str, int | None]:
+    """What catalogs want to know of a commit."""
+    actions = commit.actions
+    return {
+        "num-files-added": actions.num_added,
+        "num-bytes-added": sum(pc.sum(FileTable(files).size).as_py() or 0 for files in actions.adds),
+        "num-files-removed": actions.num_removed,
+    }
+
+
 def _do_or_defer(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     version, properties = commit.version, commit.table.properties
+    if not log.store.publish(version):
+        return  # Neither a checkpoint nor a compaction may stand for it.
     if version % properties.checkpoint_interval:
         _attempt(log, version, "compact the log", lambda: _compact_log(log, read, version, properties))
         return
 
     def act() -> None:
         _attempt(log, version, "write the checkpoint", lambda: _write_checkpoint(log, read, version))
-        if properties.enable_expired_log_cleanup:
+        if properties.enable_expired_log_cleanup and not log.store.is_catalog_managed:
             _attempt(log, version, "clean up the log", lambda: _clean_up_once_a_day(log, version, properties))
 
     if _may_wait_for(log.store, read, commit):
@@ -222,7 +237,10 @@ def write_compaction(log: TableLog, snapshot: Snapshot, start_version: int, end_
         CorruptLogError: One is damaged. Nothing was written.
         StorageError: Nothing was written.
     """
+    from delta_orch.log.upkeep.checkpoint_writer import ensure_published
+
     _ensure_understood(log, snapshot, start_version, end_version)
+    ensure_published(log.store, end_version)
     data = _serialize(_reconcile(log, start_version, end_version))
     if not data:
         # To readers an empty file is a broken one.

@@ -25,6 +25,7 @@ from delta_orch.protocol.actions import Metadata
 from delta_orch.protocol.table_properties import ensure_no_credential
 from delta_orch.table.column_mapping import without_column_mapping
 from delta_orch.table.configuration import TableConfiguration
+from delta_orch.table.registry import ensure_asks_catalog
 from delta_orch.table.row_tracking import ROW_COMMIT_VERSION_COLUMN, ROW_ID_COLUMN
 
 if TYPE_CHECKING:
@@ -53,6 +54,7 @@ def ensure_may_commit(
     """
     before = None if base is None else base.table
     result.for_writing()
+    ensure_asks_catalog(result, log.store.is_catalog_managed, log.store.uri)
     for adds in staged.adds:
         ensure_partitioned(adds, result.partition_columns)
     # Now, so that nothing can fail once the commit stands.

@@ -44,8 +44,9 @@ from delta_orch.log.write.commit_options import (
 from delta_orch.log.write.staged_actions import StagedActions, paths_of
 from delta_orch.log.write.staging import Provenance, Staging
 from delta_orch.protocol.actions import Txn
-from delta_orch.protocol.paths import LOG_DIRECTORY, commit_path
+from delta_orch.protocol.paths import commit_path
 from delta_orch.storage.patience import Patience
+from delta_orch.table.registry import ensure_asks_catalog
 from delta_orch.table.row_tracking import with_materialized_columns
 
 if TYPE_CHECKING:
@@ -249,7 +250,8 @@ class Transaction(Staging):
             if self._file is None:
                 self._write_vectors()
                 after = self._paths_just_written()
-                self._file = self.log.store.stage(LOG_DIRECTORY, self._serialize(version), after=after)
+                before = None if self._base is None else self._base.table.metadata
+                self._file = self.log.store.stage_commit(self._serialize(version), before=before, after=after)
                 self._just_written.clear()
             return self._file.put_if_absent(commit_path(version))
         except FileExistsInStoreError as e:
@@ -302,6 +304,7 @@ class Transaction(Staging):
             if self._leave_out(stale, base):
                 return self._skip(base, attempt)
             self._base = base
+            ensure_asks_catalog(base.table, self.log.store.is_catalog_managed, self.log.store.uri)
             self._follow_moved_rows(winner, base)
             united = self._put_marks_on_top(winner)
             intent = self._intent = self._intent or self._intend(
