@@ -189,12 +189,8 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
                 source = versioned(cursor)
                 table_name = source.table
             sources += 1
-<<<<<<< HEAD
-            if source != Source(table_name) or table_name.path is not None or table_name.name.lower() in table_names:
-=======
-            is_table = found.path is not None or found.name.lower() in known or session.is_of_catalog(found)
-            if is_table or source != Source(found):
->>>>>>> h-catalog
+            is_table = table_name.path is not None or table_name.name.lower() in table_names
+            if is_table or session.is_of_catalog(table_name) or source != Source(table_name):
                 label = _label(source, tables, named)
                 tables[label] = source
                 text = session.quoted(label)

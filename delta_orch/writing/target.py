@@ -248,14 +248,9 @@ def new_target(
         description=definition.get("description"),
         created_time=time.time_ns() // 1_000_000,
     )
-<<<<<<< HEAD
-    requested = TableConfiguration(protocol_for_new_table(schema, configuration), metadata)
-    if replaced is not None and requested_mapping(requested) is not ColumnMappingMode.NONE:
-=======
     protocol = with_features(protocol_for_new_table(schema, configuration), catalog_features)
-    asked = TableConfiguration(protocol, metadata)
-    if replaced is not None and requested_mapping(asked) is not ColumnMappingMode.NONE:
->>>>>>> h-catalog
+    requested = TableConfiguration(protocol, metadata)
+    if replaced is not None and requested_mapping(requested) is not ColumnMappingMode.NONE:
         last_id = replaced.table.configuration.get(MAX_COLUMN_ID, "0")
         requested = requested.with_properties({**requested.configuration, MAX_COLUMN_ID: last_id})
     cluster_by = definition.get("cluster_by")

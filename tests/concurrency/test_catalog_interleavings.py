@@ -169,6 +169,7 @@ class _FaultAt:
         if self._left == 0:
             self.has_come = True
             kind = "TooManyRequestsException" if self._status == 429 else "InternalServerErrorException"
-            when_done = "after" if self._when == "after" else "before"
-            self._unity.fail(endpoint, status=self._status, kind=kind, when=when_done)
+            self._unity.fail(
+                endpoint, status=self._status, kind=kind, when="after" if self._when == "after" else "before"
+            )
         self._left -= 1

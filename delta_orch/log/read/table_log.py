@@ -166,26 +166,15 @@ class TableLog:
 
     def _commits_after(self, version: int) -> list[FileMeta]:
         """The commits that follow, contiguous: probed one by one, listed where there are many."""
-<<<<<<< HEAD
         files: list[FileMeta] = []
-        while (meta := self.store.head(commit_path(version + 1 + len(files)))) is not None:
+        store = self.store.at_one_moment()
+        while (meta := store.head(commit_path(version + 1 + len(files)))) is not None:
             files.append(meta)
             if len(files) == _MAX_PROBES:
-                listed = list_log(self.store, version + 1 + len(files)).commits
+                listed = list_log(store, version + 1 + len(files)).commits
                 while (meta := listed.get(version + 1 + len(files))) is not None:
                     files.append(meta)
         return files
-=======
-        found: list[FileMeta] = []
-        store = self.store.at_one_moment()
-        while (meta := store.head(commit_path(version + 1 + len(found)))) is not None:
-            found.append(meta)
-            if len(found) == _MAX_PROBES:
-                listed = list_log(store, version + 1 + len(found)).commits
-                while (meta := listed.get(version + 1 + len(found))) is not None:
-                    found.append(meta)
-        return found
->>>>>>> h-catalog
 
     def read_commit(self, version: int) -> Commit:
         """One commit, complete.

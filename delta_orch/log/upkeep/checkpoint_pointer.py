@@ -43,15 +43,10 @@ def ensure_version_present(store: LogStore, snapshot: Snapshot) -> None:
 def is_version_present(store: LogStore, snapshot: Snapshot) -> bool:
     """Whether the file that makes the snapshot's version is the one it was read from. One metadata request."""
     expected = snapshot.segment.version_file
-<<<<<<< HEAD
-    version_file = store.head(expected.path)
-    return version_file is not None and version_file.size == expected.size and _is_same_time(version_file, expected)
-=======
     if store.is_catalog_managed:
         return store.is_unchanged(expected)
-    found = store.head(expected.path)
-    return found is not None and found.size == expected.size and _is_same_time(found, expected)
->>>>>>> h-catalog
+    version_file = store.head(expected.path)
+    return version_file is not None and version_file.size == expected.size and _is_same_time(version_file, expected)
 
 
 def _is_same_time(one: FileMeta, other: FileMeta) -> bool:
