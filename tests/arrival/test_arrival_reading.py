@@ -584,6 +584,21 @@ def test_a_file_that_cannot_be_read(tmp_path: Path, case: str) -> None:
     assert [row["id"] for row in unknown.batches.read_all().to_pylist()] == [1, 9]
 
 
+@pytest.mark.parametrize("kind", ["csv", "json"])
+@pytest.mark.parametrize("count", [2, 3, 5, 9, 40])
+def test_one_of_many_files_that_is_cut_off_is_named(tmp_path: Path, kind: str, count: int) -> None:
+    """DuckDB leaves out the last row of such a file where it reads many at once."""
+    for number in range(count):
+        (tmp_path / f"{number:03}").write_text("id,note\n1,a\n" if kind == "csv" else '{"id": 1}\n')
+    name = f"{count // 2:03}"
+    (tmp_path / name).write_text('id,note\n1,"a""b"\n2,"c' if kind == "csv" else '{"id": 1}\n{"id": 2, "note": "c')
+    with pytest.raises(UnreadableFileError, match=name):
+        opened(tmp_path, ORDERS, format=kind).batches.read_all()
+    rows = opened(tmp_path, ORDERS, format=kind, on_error="quarantine")
+    assert rows.batches.read_all().num_rows == count - 1
+    assert rows.set_aside["path"].to_pylist() == [name]
+
+
 def test_many_broken_files_are_set_aside_and_no_other(tmp_path: Path) -> None:
     files = {f"{n:03}": '{"id": 1}\n{"id"' if n % 7 == 3 else f'{{"id": {n}}}\n' for n in range(60)}
     write_files(tmp_path, files)
