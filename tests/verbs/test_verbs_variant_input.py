@@ -7,7 +7,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 
@@ -164,8 +163,7 @@ def test_variants_that_are_null_are_written(tmp_path: Path) -> None:
     sql("CREATE TABLE t (id INT, v VARIANT, s STRUCT<v: VARIANT, b: BIGINT>, a ARRAY<VARIANT>) USING delta")
     sql("INSERT INTO t VALUES (1, NULL, NULL, NULL), (2, parse_json('{\"x\": [1]}'), NULL, NULL)")
     sql("INSERT INTO t (id) VALUES (3)")
-    # Before 2.0, DuckDB calls a NULL of a query an integer.
-    sql("INSERT INTO t (id, v) SELECT 4, NULL" if duckdb.__version__ >= "2" else "INSERT INTO t (id) VALUES (4)")
+    sql("INSERT INTO t (id, v) SELECT 4, NULL")
     assert texts(table) == [None, '{"x": [1]}', None, None]
     table.append(pa.table({"id": pa.array([5], pa.int32()), "s": [{"b": 5}]}), schema_mode="merge")
     source = "(SELECT id + 4 AS id FROM t WHERE id IN (1, 2)) AS s ON t.id = s.id"
