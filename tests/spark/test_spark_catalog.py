@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from delta_orch import DeltaTable
+from tests.harness.emulators import s3_emulator
 from tests.harness.unity_emulator import UnityEmulator, unity_emulator
 
 pytestmark = pytest.mark.spark
@@ -58,3 +59,20 @@ def _copy(stream: DataFrame, unity: UnityEmulator, tmp_path: Path) -> None:
     writer = stream.writeStream.format("delta_orch").option("checkpointLocation", str(tmp_path / "checkpoint"))
     query = writer.option("storageOptions", json.dumps(unity.options)).trigger(availableNow=True)
     query.start("uc://main.default.copy").awaitTermination()
+
+
+def test_executors_ask_for_credentials_themselves(spark: SparkSession, tmp_path: Path) -> None:
+    """The plan that they get holds none."""
+    with s3_emulator() as s3, unity_emulator(tmp_path, f"{s3.root}{tmp_path.name}") as unity:
+        unity.vended = {"s3.access-key-id": "vended-key-0", "s3.secret-access-key": "vended-secret-0"}
+        options = unity.options | {"endpoint_url": s3.endpoint, "region": "us-east-1"}
+        table = DeltaTable(URI, options)
+        table.create("id BIGINT")
+        table.append(pa.table({"id": [1, 2]}))
+        asked = unity.requests["getTableCredentials"]
+        frame = spark.read.format("delta_orch").option("storageOptions", json.dumps(options)).load(URI)
+        assert frame.count() == 2
+        assert unity.requests["getTableCredentials"] > asked + 1, "the driver and a task"
+        frame.write.format("delta_orch").mode("append").option("storageOptions", json.dumps(options)).save(URI)
+        assert DeltaTable(URI, options).snapshot().scan().to_arrow().num_rows == 4
+        unity.ensure_lawful()
