@@ -28,7 +28,7 @@ def bad_ids(table: DeltaTable) -> list[int]:
 
 def test_bad_rows_go_out(runs: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     values = [amounts(1, None, -3)]
-    with DAG("bad_rows", schedule=None) as dag:
+    with DAG("bad_rows_go_out", schedule=None) as dag:
         DeltaWriteOperator(
             task_id="load", python_callable=lambda: values[-1], table_uri=str(tmp_path / "t"), expect=RULES
         )
