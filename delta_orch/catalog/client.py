@@ -65,6 +65,7 @@ class CatalogClient:
 
     def __init__(self, settings: CatalogSettings) -> None:
         self.settings = settings
+        hide_in_logs(value for value in (settings.token, settings.client_secret) if value)
 
     # The Delta API
 

@@ -10,17 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from delta_orch.errors import InvalidRequestError
-from delta_orch.storage.log_redaction import hide_in_logs
 
-_URI = "UNITY_CATALOG_URI"
-_TOKEN = "UNITY_CATALOG_TOKEN"
-_HOST = "DATABRICKS_HOST"
-_HOST_TOKEN = "DATABRICKS_TOKEN"
-_CLIENT_ID = ("UNITY_CATALOG_CLIENT_ID", "DATABRICKS_CLIENT_ID")
-_CLIENT_SECRET = ("UNITY_CATALOG_CLIENT_SECRET", "DATABRICKS_CLIENT_SECRET")
+_PLACES = ("UNITY_CATALOG_URI", "DATABRICKS_HOST")
+_TOKENS = ("UNITY_CATALOG_TOKEN", "DATABRICKS_TOKEN")
+_CLIENT_IDS = ("UNITY_CATALOG_CLIENT_ID", "DATABRICKS_CLIENT_ID")
+_CLIENT_SECRETS = ("UNITY_CATALOG_CLIENT_SECRET", "DATABRICKS_CLIENT_SECRET")
 _TOKEN_URI = "UNITY_CATALOG_OAUTH_URI"
-VARIABLES = (_URI, _TOKEN, _TOKEN_URI, *_CLIENT_ID, *_CLIENT_SECRET, _HOST, _HOST_TOKEN)
-"""Every setting of the catalog."""
+VARIABLES = (*_PLACES, *_TOKENS, *_CLIENT_IDS, *_CLIENT_SECRETS, _TOKEN_URI)
+"""Every setting of the catalog. Those of one vendor go together: no token goes to the place of the other."""
 
 _API = "/api/2.1/unity-catalog"
 
@@ -47,8 +44,7 @@ class CatalogSettings:
 
 def is_configured(options: Mapping[str, object] | None) -> bool:
     """Whether something says where the catalog is."""
-    given = {str(name).upper() for name, value in (options or {}).items() if value is not None}
-    return any(name in given or os.environ.get(name) for name in (_URI, _HOST))
+    return _place(_given(options)[0]) is not None
 
 
 def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSettings, dict[str, object]]:
@@ -57,27 +53,15 @@ def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSetting
     Raises:
         InvalidRequestError: Nothing says where the catalog is, or its address is none.
     """
-    given, rest = {}, {}
-    for name, value in (options or {}).items():
-        upper = str(name).upper()
-        if upper not in VARIABLES:
-            rest[name] = value
-        elif value is not None:
-            given[upper] = str(value)
-
-    def setting(*names: str) -> str | None:
-        # Options of any of the names go before the environment.
-        return next((found for source in (given, os.environ) for name in names if (found := source.get(name))), None)
-
-    uri = setting(_URI)
-    host = setting(_HOST)
-    if uri is None and host is None:
+    given, rest = _given(options)
+    found = _place(given)
+    if found is None:
         raise InvalidRequestError(
             "Nothing says where the catalog is",
-            cause=f"Neither the storage option {_URI.lower()} nor the environment variable {_URI} is set",
-            remedy=f'Pass storage_options={{"{_URI.lower()}": "https://…", "{_TOKEN.lower()}": "…"}}, or set them',
+            cause=f"Neither the storage option {_PLACES[0].lower()} nor the environment variable {_PLACES[0]} is set",
+            remedy=f'Pass storage_options={{"{_PLACES[0].lower()}": "https://…", "{_TOKENS[0].lower()}": "…"}}',
         )
-    place = str(uri or host).rstrip("/")
+    place, vendor = found
     if "://" not in place:
         place = f"https://{place}"
     if not place.lower().startswith(("http://", "https://")) or "@" in place or "?" in place:
@@ -85,12 +69,35 @@ def split_settings(options: Mapping[str, object] | None) -> tuple[CatalogSetting
             "The address of the catalog is not an http: or https: address without credentials",
             remedy="Write it as https://host, and credentials as other options",
         )
-    client_id, client_secret = setting(*_CLIENT_ID), setting(*_CLIENT_SECRET)
-    token = setting(_TOKEN, _HOST_TOKEN)
-    token_uri = setting(_TOKEN_URI) or (f"{place}/oidc/v1/token" if client_id else None)
-    hide_in_logs(value for value in (token, client_secret) if value)
-    return CatalogSettings(
-        place if place.endswith(_API) else place + _API,
-        token,
-        *((token_uri, client_id, client_secret) if token is None and client_id and client_secret else ()),
-    ), rest
+
+    def setting(name: str) -> str | None:
+        return given.get(name) or os.environ.get(name)
+
+    uri = place if place.endswith(_API) else place + _API
+    if (token := setting(_TOKENS[vendor])) is not None:
+        return CatalogSettings(uri, token), rest
+    client_id, client_secret = setting(_CLIENT_IDS[vendor]), setting(_CLIENT_SECRETS[vendor])
+    if not client_id or not client_secret:
+        return CatalogSettings(uri), rest
+    token_uri = (setting(_TOKEN_URI) if vendor == 0 else None) or f"{place.removesuffix(_API)}/oidc/v1/token"
+    return CatalogSettings(uri, None, token_uri, client_id, client_secret), rest
+
+
+def _given(options: Mapping[str, object] | None) -> tuple[dict[str, str], dict[str, object]]:
+    """Options of the catalog, by the names of their variables, and the others."""
+    given, rest = {}, {}
+    for name, value in (options or {}).items():
+        if (upper := str(name).upper()) not in VARIABLES:
+            rest[name] = value
+        elif value is not None:
+            given[upper] = str(value)
+    return given, rest
+
+
+def _place(given: Mapping[str, str]) -> tuple[str, int] | None:
+    """The address and whose settings go with it. Options go before the environment."""
+    for source in (given, os.environ):
+        for vendor, name in enumerate(_PLACES):
+            if source.get(name):
+                return source[name].rstrip("/"), vendor
+    return None

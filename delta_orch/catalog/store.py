@@ -144,8 +144,12 @@ class CatalogStore(LogStore):
         entry = self._known()
         return True if entry is None else entry.is_managed
 
+    @property
+    def _is_decided_by_files(self) -> bool:
+        return self._entry is not None and not self._entry.is_managed
+
     def at_one_moment(self) -> LogStore:
-        if self._is_pinned:
+        if self._is_pinned or self._is_decided_by_files:
             return self
         if self._load() is not None:
             self._place()
@@ -313,7 +317,8 @@ class CatalogStore(LogStore):
         return files.read_bytes(path)
 
     def list_from(self, directory: str, start_name: str = "") -> Iterator[FileMeta]:
-        entry = self._entry if self._is_pinned or directory != LOG_DIRECTORY else self._load()
+        is_known = self._is_pinned or self._is_decided_by_files or directory != LOG_DIRECTORY
+        entry = self._entry if is_known else self._load()
         files = self._place()
         if files is None:
             return iter(())

@@ -109,6 +109,15 @@ class Table:
     owner: str = ""
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """A client that was killed does not hear its answer."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)  # type: ignore[arg-type]
+
+
 class UnityEmulator:
     """A running catalog. See the module.
 
@@ -163,8 +172,7 @@ class UnityEmulator:
         self.watch: Callable[[str, str], object] | None = None
         self._lock = threading.RLock()
         self._lagging: dict[tuple[str, str, str], dict[str, Any]] = {}
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), self._handler())
         self.endpoint = f"http://127.0.0.1:{self._server.server_address[1]}"
         self.options: dict[str, str] = {"unity_catalog_uri": self.endpoint, "unity_catalog_token": TOKEN}
 

@@ -444,6 +444,9 @@ def test_settings_of_the_environment(unity: UnityEmulator, table: DeltaTable, mo
     monkeypatch.setenv("DATABRICKS_TOKEN", TOKEN)
     assert _ids(DeltaTable(URI)) == [1, 2, 3]
     monkeypatch.setenv("UNITY_CATALOG_URI", f"{unity.endpoint}{API}/")
+    with pytest.raises(CatalogError, match="401"):
+        DeltaTable(URI).snapshot()  # The token of Databricks is not sent there.
+    assert _ids(DeltaTable(URI, {"databricks_host": unity.endpoint})) == [1, 2, 3]
     monkeypatch.setenv("UNITY_CATALOG_TOKEN", "a-wrong-token-12345")
     with pytest.raises(CatalogError, match="401"):
         DeltaTable(URI).snapshot()
@@ -487,6 +490,9 @@ def test_external_tables_commit_by_their_files(unity: UnityEmulator, tmp_path: P
     assert _ids(table) == [1, 2, 3]
     table.optimize()
     assert "updateTable" not in unity.requests
+    with unity.counting() as counted:
+        table.append(_rows(4))
+    assert not counted, "files decide"
 
 
 # Kills
