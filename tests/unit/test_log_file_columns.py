@@ -33,6 +33,7 @@ def test_no_module_reads_a_column_of_files_by_a_string() -> None:
     found = [
         f"{path.relative_to(PACKAGE)}:{getattr(node, 'lineno', 0)}"
         for path in sorted(PACKAGE.rglob("*.py"))
+        if path.parent.name != "arrival"  # Its listings of a source's files are no files of a log.
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
         if _reads_by_string(node)
     ]
