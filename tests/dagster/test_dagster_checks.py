@@ -289,7 +289,7 @@ def test_no_check_passes_for_what_it_could_not_read(
         store._rules.append(Rule(is_out_of_reach, "before", store.fail, sys.maxsize))
         return store
 
-    monkeypatch.setattr(delta_table_module, "open_store", open_failing)
+    monkeypatch.setattr(delta_table_module, "open_table_store", open_failing)
     assert look.decorated_fn(None).passed
     calls, refused = count, 0
     for first in range(calls):

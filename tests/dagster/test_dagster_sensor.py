@@ -91,7 +91,7 @@ def stores(monkeypatch: pytest.MonkeyPatch) -> list[FaultStore]:
         opened.append(FaultStore(open_store(*arguments)))
         return opened[-1]
 
-    monkeypatch.setattr(sensor_module, "open_store", open_counting)
+    monkeypatch.setattr(sensor_module, "open_table_store", open_counting)
     return opened
 
 
@@ -653,7 +653,7 @@ def test_a_store_out_of_reach_holds_no_table_of_another_up(tmp_path: Path, monke
             pass
         raise StorageError("Out of reach", retryable=True)
 
-    monkeypatch.setattr(sensor_module, "open_store", opened)
+    monkeypatch.setattr(sensor_module, "open_table_store", opened)
     monkeypatch.setattr(sensor_module, "PATIENCE_S", 0.05)
     there = DeltaTable(tmp_path / "there")
     there.append(rows("x"))
