@@ -12,6 +12,7 @@ import pytest
 
 from delta_orch import DeltaTable, column
 from delta_orch.engines.local.engine import LocalEngine
+from delta_orch.engines.local.sources import relation_of
 from delta_orch.errors import DeltaError, InvalidRequestError, SchemaMismatchError
 
 ROWS = pa.table({"id": pa.array([1, 2], pa.int64()), "name": ["a", None]})
@@ -316,6 +317,39 @@ class TestWideNumbers:
         with pytest.raises(DeltaError):
             table.append(frame.lazy().select(pl.col("n").cast(pl.Int8)))
         assert table.version() == 1
+
+
+class TestPolarsQueries:
+    def test_rows_come_before_the_query_has_ended(self) -> None:
+        """All rows are more than a pass may hold. They come in their order, again in each pass."""
+        pl = pytest.importorskip("polars")
+        computed: list[int] = []
+
+        def counted(frame: Any) -> Any:
+            computed.append(len(frame))
+            return frame
+
+        query = pl.LazyFrame({"n": pl.int_range(5_000_000, eager=True)}).map_batches(counted, streamable=True)
+        relation = relation_of(query.with_columns(text=pl.col("n").cast(pl.String)))
+        batches = relation.batches()
+        first = next(batches)
+        assert 0 < sum(computed) < 5_000_000
+        numbers = pa.chunked_array([first["n"], *(batch["n"] for batch in batches)])
+        assert numbers.equals(pa.chunked_array([pa.array(range(5_000_000), pa.int64())]))
+        assert relation.to_reader().read_next_batch()["n"][0].as_py() == 0
+
+    def test_a_query_that_fails_half_way(self, tmp_path: Path) -> None:
+        pl = pytest.importorskip("polars")
+        table = DeltaTable(tmp_path / "t")
+        text = pl.concat([pl.repeat("1", 2_000_000, eager=True), pl.Series(["one"])])
+        with pytest.raises(SchemaMismatchError, match="one"):
+            table.append(pl.LazyFrame({"n": text}).with_columns(pl.col("n").cast(pl.Int64)))
+        assert not table.exists()
+
+    def test_polars_without_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        pl = pytest.importorskip("polars")
+        monkeypatch.delattr(pl.LazyFrame, "collect_batches")
+        assert read(polars_frame().lazy()) == ROWS.to_pylist()
 
 
 def _unsound() -> dict[str, pa.Array]:

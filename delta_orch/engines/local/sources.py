@@ -39,8 +39,8 @@ def relation_of(data: Data) -> LocalRelation:
     dicts (a row each), of a dict of columns (lists or arrays of one length), or of anything that exports an Arrow
     stream (`__arrow_c_stream__`), such as a DuckDB relation, or a batch (`__arrow_c_array__`, or a list of such).
 
-    A pandas index is dropped unless its levels have names: then they become columns. A Polars LazyFrame is collected
-    each time its rows are read. A RecordBatchReader can be read once.
+    A pandas index is dropped unless its levels have names: then they become columns. A Polars LazyFrame runs
+    each time its rows are read, and is streamed. A RecordBatchReader can be read once.
 
     Raises:
         InvalidRequestError: Not such a value, or a pandas index of which some levels have names and others none. When
@@ -72,7 +72,7 @@ def relation_of(data: Data) -> LocalRelation:
         data = _polars(lambda: _with_delta_types(data))
     if _is_a(data, "polars", "LazyFrame"):
         schema = pa.table(data.collect_schema().to_frame()).schema
-        return _relation(schema, lambda: _stream(_polars(data.collect)))
+        return _relation(schema, lambda: _polars_batches(data))
     if _is_a(data, "pyarrow._dataset", "Dataset"):
         return _relation(data.schema, lambda: data.scanner().to_reader())
     if _exports("__arrow_c_array__", data) and not _exports("__arrow_c_stream__", data):
@@ -377,6 +377,15 @@ def _polars(make: Callable[[], Data]) -> Data:
         ) from e
     except PolarsError as e:
         raise InvalidRequestError("The Polars query failed", cause=str(e), remedy="Collect it first") from e
+
+
+def _polars_batches(query: Data) -> Iterator[pa.RecordBatch]:
+    """The rows of a LazyFrame as they are computed, in order. Polars before 1.34 computes all of them first. Raises as
+    `_polars`."""
+    is_streamed = hasattr(query, "collect_batches")
+    frames = _polars(lambda: iter(query.collect_batches()) if is_streamed else iter([query.collect()]))
+    while (frame := _polars(lambda: next(frames, None))) is not None:
+        yield from _stream(frame)
 
 
 def _is_a(data: object, package: str, name: str) -> bool:
