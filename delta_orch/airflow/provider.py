@@ -23,7 +23,7 @@ def get_provider_info() -> dict[str, object]:
                 "tags": ["software"],
             }
         ],
-        "hooks": _modules("delta_orch.airflow.hook"),
+        "hooks": _modules("delta_orch.airflow.hook", "delta_orch.airflow.sql_hook"),
         "operators": _modules(
             "delta_orch.airflow.write_operator",
             "delta_orch.airflow.incremental_operator",
@@ -81,7 +81,7 @@ def _modules(*names: str) -> list[dict[str, object]]:
 def _connection_type() -> dict[str, object]:
     return {
         "connection-type": CONNECTION_TYPE,
-        "hook-class-name": "delta_orch.airflow.hook.DeltaHook",
+        "hook-class-name": "delta_orch.airflow.sql_hook.DeltaSqlHook",
         "hook-name": INTEGRATION,
         "ui-field-behaviour": {
             "hidden-fields": ["host", "schema", "port", "login", "password"],

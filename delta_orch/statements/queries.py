@@ -158,9 +158,8 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
     cursor.go_on(of_duckdb=of_duckdb)
     if cursor.token.word not in BEGIN_QUERY:
         cursor.refuse("SELECT is missing")
-    table_names = session.known
     named = _with_names(cursor)
-    for name in named & table_names:
+    for name in named & session.known:
         raise unsupported(
             f"WITH that calls a query {name[:100]!r}, as a table is called,", "Give the query another name"
         )
@@ -189,8 +188,8 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
                 source = versioned(cursor)
                 table_name = source.table
             sources += 1
-            is_table = table_name.path is not None or table_name.name.lower() in table_names
-            if is_table or session.is_of_catalog(table_name) or source != Source(table_name):
+            is_table = table_name.name.lower() not in named and session.is_table(table_name)
+            if is_table or source != Source(table_name):
                 label = _label(source, tables, named)
                 tables[label] = source
                 text = session.quoted(label)

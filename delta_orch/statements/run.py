@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack, cast
 
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
@@ -14,6 +14,11 @@ from delta_orch.statements import describe, inserts, rows, tables
 from delta_orch.statements.cursor import Cursor
 from delta_orch.statements.queries import BEGIN_QUERY, parse_query
 from delta_orch.statements.session import Session, Statement, unsupported
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from delta_orch.delta_table import DeltaTable
 
 _READS: dict[str, Callable[..., object]] = {
     "DESCRIBE|DESC HISTORY {place table} [LIMIT {integer limit}]": describe.history,
@@ -95,6 +100,32 @@ def sql(
     with one_moment():
         session = Session(named_tables, engine, storage_options, options)
         return _parse_statement(text, session)(session)
+
+
+def read(
+    text: str, open_table: Callable[[str], DeltaTable], storage_options: Mapping[str, object] | None = None
+) -> pa.Table:
+    """The rows of a statement that only reads, in process: a query, DESCRIBE or SHOW.
+
+    Args:
+        text: The statement.
+        open_table: The table of a location, delta.`path`, or of a name without dots.
+        storage_options: Of tables of a catalog by their names of three parts.
+
+    Raises:
+        InvalidRequestError: The statement does something else. Nothing was read or changed.
+        DeltaError: As `sql`.
+    """
+    word = Cursor(text).token.word
+    if word not in (*BEGIN_QUERY, "DESCRIBE", "DESC", "SHOW"):
+        raise InvalidRequestError(
+            f"The statement {word[:60] or text[:60]!r} does not read" if text.strip() else "The statement is empty",
+            cause="Only queries, DESCRIBE and SHOW run here: a retry would repeat what changes a table",
+            remedy="Change tables in a step of the orchestrator, or by delta_orch.sql",
+        )
+    with one_moment():
+        session = Session({}, "local", storage_options, {}, open_table)
+        return cast("pa.Table", _parse_statement(text, session)(session))
 
 
 def _parse_statement(text: str, session: Session) -> Statement:

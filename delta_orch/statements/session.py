@@ -26,6 +26,9 @@ class Session:
     choice: EngineChoice
     storage_options: Mapping[str, object] | None
     options: CommitOptions
+    open_table: Callable[[str], DeltaTable] | None = None
+    """Opens the table of a location, and of a name without dots that `tables` does not have. None: names do not stand
+    for tables then, and locations are those of `DeltaTable`."""
 
     @property
     def known(self) -> frozenset[str]:
@@ -41,14 +44,21 @@ class Session:
         is_own = name.name.lower() in self.known or name.parts[:1] == ("spark_catalog",)
         return len(name.parts) == 3 and not is_own and is_configured(self.storage_options)
 
+    def is_table(self, name: TableName) -> bool:
+        """Whether a name in FROM stands for a table of the session, and not for one of the query itself."""
+        is_own = name.path is not None or name.name.lower() in self.known
+        return is_own or self.is_of_catalog(name) or (self.open_table is not None and len(name.parts) == 1)
+
     def value(self, name: TableName) -> object:
         """What a name stands for. Raises InvalidRequestError where it stands for nothing."""
         if name.path is not None:
-            return DeltaTable(name.path, self.storage_options)
+            return self.open_table(name.path) if self.open_table else DeltaTable(name.path, self.storage_options)
         folded = {key.lower(): value for key, value in self.tables.items()}
         if name.name.lower() not in folded:
             if self.is_of_catalog(name):
                 return DeltaTable(CatalogName(*name.parts).uri, self.storage_options)
+            if self.open_table is not None and len(name.parts) == 1:
+                return self.open_table(name.name)
             raise InvalidRequestError(
                 f"There is no table {name.name[:200]!r}",
                 cause=f"The tables given are {', '.join(map(repr, self.tables)) or 'none'}",

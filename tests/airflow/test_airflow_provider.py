@@ -61,7 +61,7 @@ def test_every_module_it_names_can_be_imported() -> None:
 def test_hook_and_connection_type(manager: ProvidersManager) -> None:
     hook = providers_of_tasks().hooks["delta"]
     assert hook is not None
-    assert (hook.hook_class_name, hook.hook_name) == ("delta_orch.airflow.hook.DeltaHook", "Delta Lake")
+    assert (hook.hook_class_name, hook.hook_name) == ("delta_orch.airflow.sql_hook.DeltaSqlHook", "Delta Lake")
     assert hook.connection_id_attribute_name == "delta_conn_id"
     if RELEASE < (3, 2):
         pytest.skip("Airflow before 3.2 takes no fields of a connection type from a provider's description")
