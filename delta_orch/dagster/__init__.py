@@ -11,6 +11,7 @@ from delta_orch.dagster.batch_function import IncrementalConfig
 from delta_orch.dagster.checks import ByPartition, build_delta_check
 from delta_orch.dagster.components import (
     DeltaCatalogComponent,
+    DeltaConnectionComponent,
     DeltaIncrementalComponent,
     DeltaMaintenanceComponent,
     DeltaTablesComponent,
@@ -36,6 +37,7 @@ __all__ = [
     "ChangeBatch",
     "DeltaAutomation",
     "DeltaCatalogComponent",
+    "DeltaConnectionComponent",
     "DeltaIncrementalComponent",
     "DeltaLakeIOManager",
     "DeltaMaintenanceComponent",

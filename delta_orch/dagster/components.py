@@ -16,6 +16,7 @@ from importlib.util import module_from_spec, spec_from_file_location
 from typing import Annotated, Any, Literal, Self
 
 import dagster as dg
+from dagster.components.lib.sql_component.sql_client import SQLClient
 from pydantic import BaseModel, ConfigDict, Field
 
 from delta_orch.catalog.discovery import list_tables
@@ -27,6 +28,7 @@ from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance
 from delta_orch.dagster.observation import build_delta_observations
 from delta_orch.dagster.outputs import parse_key
 from delta_orch.dagster.resource import DeltaTableResource, resolve_options
+from delta_orch.dagster.sql_statement import run_statement
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
@@ -64,8 +66,12 @@ class DeltaStore(dg.Model, dg.Resolvable):
 
     def resource(self, table_uri: str) -> DeltaTableResource:
         """The table at a location."""
+        return DeltaTableResource(table_uri=table_uri, storage_options=self.all_options())
+
+    def all_options(self) -> dict[str, str]:
+        """The options, secret ones as variables."""
         hidden = {option: dg.EnvVar(variable) for option, variable in self.secrets.items()}
-        return DeltaTableResource(table_uri=table_uri, storage_options={**self.storage_options, **hidden})
+        return {**self.storage_options, **hidden}
 
 
 class _DeltaComponent(DeltaStore, dg.Component):
@@ -222,6 +228,23 @@ class DeltaCatalogComponent(_DeltaComponent):
             automation_condition=condition,
         )
         return dg.Definitions(assets=assets)
+
+
+class DeltaConnectionComponent(_DeltaComponent, SQLClient):
+    """The `connection` of a `dagster.TemplatedSqlComponent`, whose statement then runs as the unit of its asset, in
+    process. It defines nothing itself."""
+
+    tables: Annotated[dict[str, str], about("Name in the SQL → where the table is. Others are delta.`path`.")] = Field(
+        {}
+    )
+
+    def connect_and_execute(self, sql: str) -> None:
+        """Run a statement. Raises as `sql_statement.run_statement`."""
+        tables = {name: self.resource(uri).table() for name, uri in self.tables.items()}
+        run_statement(sql, tables, resolve_options(self.all_options()))
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        return dg.Definitions()
 
 
 @dg.scaffold_with(DeltaIncrementalScaffolder)

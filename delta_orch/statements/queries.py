@@ -142,7 +142,14 @@ def options_of_commit(
     out of that table, the options name its version: what others commit in between is a conflict. For what `appends`,
     the table's isolation level says whether that holds for blind appends, too."""
     options: CommitOptions = {**session.options}
-    if "read_version" not in options and any(source.is_newest(session, table) for source in rows.sources):
+    reads_itself = any(source.is_newest(session, table) for source in rows.sources)
+    if reads_itself and session.runs_again:
+        raise InvalidRequestError(
+            f"The statement reads {table.uri}, which it changes",
+            cause="It would count twice where the orchestrator runs it again",
+            remedy="Read a table that it does not change, or a version: t VERSION AS OF n",
+        )
+    if "read_version" not in options and reads_itself:
         if appends:
             options.setdefault("isolation_level", table.snapshot().configuration.properties.isolation_level)
         options["read_version"] = EveryRow(table.version())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Unpack, cast
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal, Unpack, cast
 
 from delta_orch.engines.select import EngineChoice
 from delta_orch.errors import InvalidRequestError
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from delta_orch.delta_table import DeltaTable
+    from delta_orch.log.write.commit_options import CommitResult
 
 _READS: dict[str, Callable[..., object]] = {
     "DESCRIBE|DESC HISTORY {place table} [LIMIT {integer limit}]": describe.history,
@@ -94,11 +97,8 @@ def sql(
     ensure_options(options, CommitOptions)
     if tables is not None and not (isinstance(tables, Mapping) and all(isinstance(name, str) for name in tables)):
         raise InvalidRequestError("tables must map names to tables", remedy="Write tables={'name': DeltaTable(…)}")
-    named_tables = dict(tables or {})
-    if len({name.lower() for name in named_tables}) < len(named_tables):
-        raise InvalidRequestError("Two table names differ only in case", remedy="Rename one")
     with one_moment():
-        session = Session(named_tables, engine, storage_options, options)
+        session = Session(_named_tables(tables or {}), engine, storage_options, options)
         return _parse_statement(text, session)(session)
 
 
@@ -126,6 +126,79 @@ def read(
     with one_moment():
         session = Session({}, "local", storage_options, {}, open_table)
         return cast("pa.Table", _parse_statement(text, session)(session))
+
+
+_REPLACING: dict[tuple[str, ...], Literal["overwrite", "delete"]] = {
+    ("INSERT", "OVERWRITE"): "overwrite",
+    ("CREATE", "OR", "REPLACE", "TABLE"): "overwrite",
+    ("REPLACE", "TABLE"): "overwrite",
+    ("DELETE", "FROM"): "delete",
+    ("TRUNCATE", "TABLE"): "delete",
+}
+"""How statements begin that leave the same table when they run again, and what becomes of the rows that are there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Replacement:
+    """A statement that replaces or deletes rows, and may run again.
+
+    Attributes:
+        table: The table that it changes.
+        mode: As of a step: `overwrite` or `delete`.
+        is_whole: It replaces every row.
+        run: Runs the statement. Raises as `sql`.
+    """
+
+    table: DeltaTable
+    mode: Literal["overwrite", "delete"]
+    is_whole: bool
+    run: Callable[[CommitOptions], CommitResult]
+
+
+def parse_replacement(
+    text: str, tables: Mapping[str, object], storage_options: Mapping[str, object] | None
+) -> Replacement:
+    """A statement that leaves the same table when it runs again: INSERT OVERWRITE, also with REPLACE WHERE, CREATE OR
+    REPLACE TABLE, REPLACE TABLE, DELETE and TRUNCATE.
+
+    Raises:
+        InvalidRequestError: It is another statement, or it cannot be read. When it runs: its query reads the table that
+            it changes. Nothing was read or changed.
+        UnsupportedExpressionError: As `sql`.
+    """
+    session = Session(_named_tables(tables), "auto", storage_options, {}, runs_again=True)
+    _parse_statement(text, session)
+    cursor = Cursor(text)
+    begin = next((words for words in _REPLACING if cursor.at(*words)), None)
+    if begin is None:
+        words = " ".join(token.text for token in cursor.tokens[:2])
+        raise InvalidRequestError(
+            f"A statement that begins with {words[:60]} does not run here",
+            cause="Where the orchestrator runs it again, it would add or change rows twice, or it changes no rows",
+            remedy="Write INSERT OVERWRITE t [REPLACE WHERE p], CREATE OR REPLACE TABLE t or DELETE FROM t",
+        )
+    cursor.expect(*begin)
+    cursor.take("TABLE")
+    table = session.target(cursor.table())
+    pairs = list(pairwise(cursor.tokens))
+    if "REPLACE" in begin and any(first.word == "LOCATION" and second.kind == "string" for first, second in pairs):
+        raise unsupported("LOCATION", "Write delta.`path` as the name of the table")
+
+    def run(options: CommitOptions) -> CommitResult:
+        with one_moment():
+            own = replace(session, options=options)
+            return cast("CommitResult", _parse_statement(text, own)(own))
+
+    mode = _REPLACING[begin]
+    is_scoped = any((first.word, second.word) == ("REPLACE", "WHERE") for first, second in pairs)
+    return Replacement(table, mode, mode == "overwrite" and not is_scoped, run)
+
+
+def _named_tables(tables: Mapping[str, object]) -> dict[str, object]:
+    """Raises InvalidRequestError: Two names differ only in case."""
+    if len({name.lower() for name in tables}) < len(tables):
+        raise InvalidRequestError("Two table names differ only in case", remedy="Rename one")
+    return dict(tables)
 
 
 def _parse_statement(text: str, session: Session) -> Statement:

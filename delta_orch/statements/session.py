@@ -29,6 +29,8 @@ class Session:
     open_table: Callable[[str], DeltaTable] | None = None
     """Opens the table of a location, and of a name without dots that `tables` does not have. None: names do not stand
     for tables then, and locations are those of `DeltaTable`."""
+    runs_again: bool = False
+    """Refuse a statement whose query reads the table that it changes: where it runs again it counts twice."""
 
     @property
     def known(self) -> frozenset[str]:
