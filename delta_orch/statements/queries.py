@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from delta_orch.delta_table import DeltaTable, TableSnapshot
 from delta_orch.engines.base import Engine, Relation
 from delta_orch.errors import DeltaError, InvalidRequestError
 from delta_orch.expressions.parse import ensure_no_column_in_double_quotes
+from delta_orch.expressions.tokens import Token
 from delta_orch.log.write.commit_options import CommitOptions, EveryRow
 from delta_orch.statements.cursor import Cursor, TableName
 from delta_orch.statements.session import Session, unsupported
@@ -165,7 +167,9 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
     cursor.go_on(of_duckdb=of_duckdb)
     if cursor.token.word not in BEGIN_QUERY:
         cursor.refuse("SELECT is missing")
-    named = _with_names(cursor)
+    named_within = _with_names(cursor)
+    # In a query within, the engine takes its own name before that of a table.
+    named = named_within if cursor.at("WITH") else frozenset[str]()
     for name in named & session.known:
         raise unsupported(
             f"WITH that calls a query {name[:100]!r}, as a table is called,", "Give the query another name"
@@ -195,7 +199,7 @@ def parse_query(cursor: Cursor, session: Session) -> Query:
                 source = versioned(cursor)
                 table_name = source.table
             sources += 1
-            is_table = table_name.name.lower() not in named and session.is_table(table_name)
+            is_table = session.is_table(table_name, named_within)
             if is_table or source != Source(table_name):
                 label = _label(source, tables, named)
                 tables[label] = source
@@ -295,11 +299,26 @@ def _changes(cursor: Cursor) -> Source:
 
 
 def _with_names(cursor: Cursor) -> frozenset[str]:
-    """The names that WITH defines, in lower case."""
-    if not cursor.at("WITH"):
+    """The names that WITH defines, at any depth, in lower case."""
+    tokens = cursor.tokens[cursor.index :]
+    if not any(token.word == "WITH" for token in tokens):
         return frozenset()
-    names = zip(cursor.tokens, cursor.tokens[1:], cursor.tokens[2:], strict=False)
-    return frozenset(name.name.lower() for name, middle, last in names if (middle.word, last.word) == ("AS", "("))
+    defined = set()
+    for index, (token, after) in enumerate(pairwise(tokens)):
+        if token.word == "AS" and after.word in ("(", "MATERIALIZED", "NOT"):
+            defined.add(tokens[_before_parentheses(tokens, index - 1)].name.lower())
+    return frozenset(defined)
+
+
+def _before_parentheses(tokens: Sequence[Token], index: int) -> int:
+    """Where the name stands that a list of columns follows, and perhaps USING KEY with another one."""
+    while tokens[index].text == ")":
+        depth = 1
+        while depth and index > 0:
+            index -= 1
+            depth += (tokens[index].text == ")") - (tokens[index].text == "(")
+        index -= 3 if tokens[index - 1].word == "KEY" else 1
+    return index
 
 
 def _is_alias(cursor: Cursor) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from delta_orch.catalog.names import TableName as CatalogName
@@ -46,10 +46,12 @@ class Session:
         is_own = name.name.lower() in self.known or name.parts[:1] == ("spark_catalog",)
         return len(name.parts) == 3 and not is_own and is_configured(self.storage_options)
 
-    def is_table(self, name: TableName) -> bool:
-        """Whether a name in FROM stands for a table of the session, and not for one of the query itself."""
-        is_own = name.path is not None or name.name.lower() in self.known
-        return is_own or self.is_of_catalog(name) or (self.open_table is not None and len(name.parts) == 1)
+    def is_table(self, name: TableName, named: Collection[str]) -> bool:
+        """Whether a name in FROM stands for a table. Without `tables`, the names that WITH defines (`named`, in lower
+        case) do not."""
+        if name.path is not None or name.name.lower() in self.known or self.is_of_catalog(name):
+            return True
+        return self.open_table is not None and len(name.parts) == 1 and name.name.lower() not in named
 
     def value(self, name: TableName) -> object:
         """What a name stands for. Raises InvalidRequestError where it stands for nothing."""

@@ -114,6 +114,15 @@ def test_cursor(lake: Path) -> None:
         ("SELECT f.id FROM flights f JOIN delta.`flights` g USING (id, carrier) WHERE f.id = 1", [(1,)]),
         ("SELECT flights.id FROM flights, (SELECT 3 AS id) AS sq WHERE flights.id = sq.id", [(3,)]),
         ("WITH flights AS (SELECT 9 AS id) SELECT id FROM flights", [(9,)]),
+        ("WITH flights(id, n) AS (SELECT 9, 1) SELECT id FROM flights", [(9,)]),
+        ("WITH flights AS MATERIALIZED (SELECT 9 AS id) SELECT id FROM flights", [(9,)]),
+        ("SELECT id FROM (WITH Flights AS (SELECT 9 AS id) SELECT id FROM flights) AS q", [(9,)]),
+        (
+            "WITH RECURSIVE flights(id, n) USING KEY (id) AS "
+            "(SELECT 1, 1 UNION SELECT id, n + 1 FROM flights WHERE n < 3) SELECT n FROM flights",
+            [(3,)],
+        ),
+        ("SELECT count(*) OVER w AS n FROM flights WINDOW w AS (PARTITION BY carrier) ORDER BY n", [(1,), (2,), (2,)]),
         ("WITH a AS (SELECT id FROM flights), b AS (SELECT * FROM a) SELECT count(*) FROM b", [(3,)]),
         ("SELECT count(*) FROM flights WHERE extract(year FROM DATE '2024-01-01') = 2024", [(3,)]),
         ("SELECT id FROM flights WHERE delay IS DISTINCT FROM id AND id = 2", [(2,)]),
