@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pyarrow as pa
 import pytest
 from airflow.sdk import DAG
 
+from delta_orch import DeltaTable, Expect
 from delta_orch.airflow import DeltaIncrementalOperator
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.file_reader import FileBatch
@@ -87,6 +89,23 @@ def test_a_function_and_a_refresh(runs: Any, landing: Landing, tmp_path: Path) -
         )
     assert runs.xcom(runs.run(anew), "load")["outcome"] == "written"
     assert ids_of(tmp_path / "target2") == [3]
+
+
+def test_rules_for_the_rows_of_files(runs: Any, landing: Landing, tmp_path: Path) -> None:
+    expect = {"id is positive": Expect("id > 0"), "id is small": Expect("id < 100", "drop")}
+    how = {"source_file": True, "on_changed": "ignore"}
+    dag = loading(tmp_path, "rules", landing, how, expect=expect, max_quarantined=2)
+    landing.put("a.json", 1, -2, 100)
+    first = runs.run(dag)
+    assert runs.xcom(first, "load")["broken_rules"] == {"id is positive": 1, "id is small": 1}
+    landing.put("b.json", -3, 4)
+    runs.run(dag, day_of(2))
+    landing.put("a.json", 5, -6)
+    runs.clear(dag, first, "load")
+    assert ids_of(tmp_path / "target") == [4, 5]
+    rows = DeltaTable(tmp_path / "target").quarantine().snapshot().scan(["row", "source_file"]).to_arrow().to_pylist()
+    bad = sorted((json.loads(row["row"])["id"], row["source_file"].rpartition("/")[2]) for row in rows)
+    assert bad == [(-6, "a.json"), (-3, "b.json")]
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """`delta_asset` with a `FileSource`: the rows of each file once, whatever becomes of the run."""
 
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -8,6 +9,7 @@ import dagster as dg
 import pyarrow as pa
 import pytest
 
+from delta_orch import DeltaTable, Expect
 from delta_orch.dagster import DeltaTableResource, FileBatch, build_delta_file_sensor, delta_asset
 from delta_orch.errors import InvalidRequestError
 from tests.arrival.landing import Landing, ids_of
@@ -58,7 +60,8 @@ def test_runs_and_reruns(landing: Landing, tmp_path: Path) -> None:
 def orders_job() -> dg.JobDefinition:
     """Dagster executes only jobs again that it can import."""
     root = Path(os.environ["DELTA_TEST_ROOT"])
-    asset = loaded(Landing(root / "landing"), root, {"on_changed": "ignore"})
+    expect = {"id is positive": Expect("id > 0")}
+    asset = loaded(Landing(root / "landing"), root, {"on_changed": "ignore"}, expect=expect)
     return dg.Definitions([asset], jobs=[dg.define_asset_job("orders_job", "*")]).resolve_job_def("orders_job")
 
 
@@ -68,13 +71,35 @@ def test_all_steps_again(landing: Landing, tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.setenv("DELTA_TEST_ROOT", str(tmp_path))
     job = dg.reconstructable(orders_job)
     with dg.DagsterInstance.get() as instance:
+        landing.put("a.json", 1, 2, -1)
         first = dg.execute_job(job, instance)
-        landing.put("b.json", 3)
+        landing.put("b.json", 3, -4)
         assert dg.execute_job(job, instance).success
-        landing.put("a.json", 10)
+        landing.put("a.json", 10, -5)
         again = dg.ReexecutionOptions(first.run_id)
         assert dg.execute_job(job, instance, reexecution_options=again).success
-    assert ids_of(tmp_path / "orders") == [3, 10]
+    table = DeltaTable(tmp_path / "orders")
+    bad = table.quarantine().snapshot().scan(["row"]).to_arrow()["row"].to_pylist()
+    assert (ids_of(table), sorted(json.loads(row)["id"] for row in bad)) == ([3, 10], [-5, -4])
+
+
+def test_rules_for_the_rows_of_files(landing: Landing, tmp_path: Path) -> None:
+    instance = dg.DagsterInstance.ephemeral()
+    expect = {"id is positive": Expect("id > 0")}
+    asset = loaded(landing, tmp_path, {"source_file": True}, expect=expect, max_quarantined=0.5)
+    landing.put("a.json", 1, -2)
+    first = dg.materialize([asset], instance=instance)
+    (check,) = first.get_asset_check_evaluations()
+    assert not check.passed
+    landing.put("b.json", -3, 4)
+    dg.materialize([asset], instance=instance)
+    table = DeltaTable(tmp_path / "orders")
+    rows = table.quarantine().snapshot().scan(["row", "source_file"]).to_arrow().to_pylist()
+    bad = sorted((json.loads(row["row"])["id"], row["source_file"].rpartition("/")[2]) for row in rows)
+    assert (ids_of(table), bad) == ([1, 4], [(-3, "b.json"), (-2, "a.json")])
+    landing.put("c.json", -5, -6)
+    assert not dg.materialize([asset], instance=instance, raise_on_error=False).success
+    assert ids_of(table) == [1, 4]
 
 
 def test_a_function_and_merge(landing: Landing, tmp_path: Path) -> None:
