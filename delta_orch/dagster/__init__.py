@@ -12,6 +12,7 @@ from delta_orch.dagster.checks import ByPartition, build_delta_check
 from delta_orch.dagster.components import (
     DeltaCatalogComponent,
     DeltaIncrementalComponent,
+    DeltaIngestComponent,
     DeltaMaintenanceComponent,
     DeltaTablesComponent,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "DeltaAutomation",
     "DeltaCatalogComponent",
     "DeltaIncrementalComponent",
+    "DeltaIngestComponent",
     "DeltaLakeIOManager",
     "DeltaMaintenanceComponent",
     "DeltaOut",
