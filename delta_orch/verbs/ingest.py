@@ -144,7 +144,8 @@ def _checked(
     if rules is None:
         yield None
         return
-    with checked_rows(engine, Source(data).open(engine, snapshot and snapshot.schema), rules, {}) as checked:
+    schema = None if snapshot is None else snapshot.schema
+    with checked_rows(engine, Source(data).open(engine, schema), rules, {}) as checked:
         yield checked
 
 
