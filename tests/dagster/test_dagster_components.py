@@ -152,11 +152,11 @@ def test_files_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         with sandbox.build_all_defs() as defs:
             instance = dg.DagsterInstance.ephemeral()
             sensor = defs.resolve_sensor_def("lake__orders__files")
-            assert isinstance(sensor(dg.build_sensor_context()), dg.RunRequest)
+            assert isinstance(sensor(dg.build_sensor_context(instance=instance)), dg.RunRequest)
             job = defs.resolve_implicit_global_asset_job_def()
             result = job.execute_in_process(instance=instance)
             assert (ids_of(table), table.quarantine().snapshot().scan().to_arrow().num_rows) == ([1], 1)
-            assert isinstance(sensor(dg.build_sensor_context()), dg.SkipReason)
+            assert isinstance(sensor(dg.build_sensor_context(instance=instance)), dg.SkipReason)
             assert "hidden-value" not in "".join(str(entry) for entry in instance.all_logs(result.run_id))
         function = "def rows(batch):\n    return batch.to_arrow().select(['id'])\n"
         (folder / "own.py").write_text(function)

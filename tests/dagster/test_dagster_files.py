@@ -121,13 +121,60 @@ def test_what_would_lose_rows_is_refused(landing: Landing, tmp_path: Path, write
         loaded(landing, tmp_path, write=write)
 
 
+@pytest.mark.parametrize("max_active_runs", [1, None])
+def test_a_sensor_requests_a_failed_run_again(landing: Landing, tmp_path: Path, max_active_runs: int | None) -> None:
+    asset, instance = loaded(landing, tmp_path), dg.DagsterInstance.ephemeral()
+    sensor = build_delta_file_sensor(
+        name="arrivals",
+        source=landing.source(),
+        table=DeltaTableResource(table_uri=str(tmp_path / "orders")),
+        target=[asset],
+        max_active_runs=max_active_runs,
+    )
+    job = dg.Definitions([asset]).resolve_implicit_global_asset_job_def()
+    requested: set[str | None] = set()
+
+    def tick() -> dg.DagsterRun | None:
+        """As the daemon: a run for each new run key."""
+        found: Any = sensor(dg.build_sensor_context(instance=instance))
+        if isinstance(found, dg.SkipReason) or found.run_key in requested:
+            return None
+        requested.add(found.run_key)
+        tags = {**found.tags, "dagster/sensor_name": "arrivals"}
+        return instance.create_run_for_job(job, tags=tags, status=dg.DagsterRunStatus.STARTED)
+
+    for _ in range(3):
+        run = tick()
+        assert run is not None
+        assert tick() is None  # It is still active.
+        instance.report_run_failed(run)
+    assert tick() is None
+    landing.put("b.json", 3)
+    run = tick()
+    assert run is not None
+    instance.report_run_canceled(run)
+    assert tick() is None
+    landing.put("c.json", 4)
+    run = tick()
+    assert run is not None
+    dg.materialize([asset])
+    landing.put("d.json", 5)
+    assert (tick() is None) == (max_active_runs == 1)
+    for limit in ({"max_active_runs": 0}, {"max_retries": -1}):
+        table = DeltaTableResource(table_uri=str(tmp_path / "orders"))
+        with pytest.raises(InvalidRequestError, match="is below"):
+            build_delta_file_sensor(name="a", source=landing.source(), table=table, target=[asset], **limit)
+
+
 def test_a_sensor_requests_a_run_for_new_files(landing: Landing, tmp_path: Path) -> None:
     asset = loaded(landing, tmp_path)
     table = DeltaTableResource(table_uri=str(tmp_path / "orders"))
     sensor = build_delta_file_sensor(name="arrivals", source=landing.source(), table=table, target=[asset])
 
+    instance = dg.DagsterInstance.ephemeral()
+
     def tick() -> Any:
-        found = sensor(dg.build_sensor_context())
+        found = sensor(dg.build_sensor_context(instance=instance))
         return found.run_key if isinstance(found, dg.RunRequest) else None
 
     first = tick()
