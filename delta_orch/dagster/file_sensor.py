@@ -84,9 +84,9 @@ def build_delta_file_sensor(
             return dg.SkipReason(f"No new files in {source.uri}")
         key = _key_of(found)
         retries = _failed_runs(context.instance, name, key, max_retries) if max_retries else 0
-        own = {**(tags or {}), "delta/files": str(found.files.num_rows), _FILES_KEY: key}
+        run_tags = {**(tags or {}), "delta/files": str(found.files.num_rows), _FILES_KEY: key}
         # Dagster requests no run key twice.
-        return dg.RunRequest(run_key=f"{key}:{retries}" if retries else key, tags=own)
+        return dg.RunRequest(run_key=f"{key}:{retries}" if retries else key, tags=run_tags)
 
     return look
 
