@@ -600,6 +600,7 @@ class DeltaTable(_RowWrites):
         *,
         engine: EngineChoice = "auto",
         max_commits: int | None = None,
+        expect: Mapping[str, object] | None = None,
         **options: Unpack[WriteOptions],
     ) -> IngestResult:
         """Load the files of a source that this table has not loaded yet, each once. The first one creates the table.
@@ -613,21 +614,26 @@ class DeltaTable(_RowWrites):
         Args:
             engine: As of `append`.
             max_commits: The most commits. None loads all files that one listing has.
+            expect: Rules for the rows: `Expect` by name, with the actions `fail`, `drop` and `warn`. The engine checks
+                the rows of each commit once, while it writes them.
             options: `TableDefinition` of a table that is created, and `user_metadata`, `commit_info`,
                 `isolation_level` and `operation_metrics` of each commit.
 
         Raises:
             FilesChangedError: A file that was loaded is another one now, and `on_changed` is `error`.
             InvalidRequestError: The table forgets what it has loaded (`delta.setTransactionRetentionDuration`), lies
-                below the source, or was restored to a version that its log does not have any more.
+                below the source, or was restored to a version that its log does not have any more. Or a rule has the
+                action `quarantine`, which needs a unit: load the files in a step then.
             MissingFileError: The record of loaded files was deleted.
             ConflictError: Others were faster many times. Running it again is safe.
+            ExpectationFailedError: A row breaks a rule with the action `fail`. None of the files of its commit is
+                loaded.
             DeltaError: As `append`, and what reading a file raises. Commits that were made before the error stay, and
                 the next run goes on behind them.
         """
         from delta_orch.verbs.ingest import ingest
 
-        return ingest(self.log, lambda: self._target_or_none({})[1], source, engine, max_commits, options)
+        return ingest(self.log, lambda: self._target_or_none({})[1], source, engine, max_commits, expect, options)
 
     # The table as a whole
 

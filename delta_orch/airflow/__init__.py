@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from delta_orch.airflow.check_operator import DeltaCheckOperator
     from delta_orch.airflow.commit_trigger import DeltaCommitTrigger
     from delta_orch.airflow.decorators import delta_changes_task, delta_task
+    from delta_orch.airflow.file_trigger import DeltaFileTrigger
     from delta_orch.airflow.hook import DeltaHook
     from delta_orch.airflow.incremental_operator import DeltaIncrementalOperator
     from delta_orch.airflow.maintenance_operators import (
@@ -44,6 +45,7 @@ __all__ = [
     "DeltaCommitTrigger",
     "DeltaConditionTrigger",
     "DeltaDeleteOperator",
+    "DeltaFileTrigger",
     "DeltaFreshnessSensor",
     "DeltaHook",
     "DeltaIncrementalOperator",
@@ -74,6 +76,7 @@ _MODULES = {
     "check_operator": "DeltaCheckOperator",
     "commit_trigger": "DeltaCommitTrigger",
     "decorators": "delta_changes_task delta_task",
+    "file_trigger": "DeltaFileTrigger",
     "hook": "DeltaHook",
     "incremental_operator": "DeltaIncrementalOperator",
     "maintenance_operators": "DeltaCheckpointOperator DeltaOptimizeOperator DeltaVacuumOperator",

@@ -36,7 +36,9 @@ def get_provider_info() -> dict[str, object]:
             "delta_orch.airflow.publish_operator",
         ),
         "sensors": _modules("delta_orch.airflow.sensors"),
-        "triggers": _modules("delta_orch.airflow.triggers", "delta_orch.airflow.commit_trigger"),
+        "triggers": _modules(
+            "delta_orch.airflow.triggers", "delta_orch.airflow.commit_trigger", "delta_orch.airflow.file_trigger"
+        ),
         "connection-types": [_connection_type()],
         "extra-links": ["delta_orch.airflow.table_operator.DeltaTableLink"],
         "task-decorators": [

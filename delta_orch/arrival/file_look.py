@@ -128,12 +128,8 @@ class FileLook:
             MissingFileError: The record of loaded files is gone.
             StorageError: The source or the record cannot be read.
         """
-        loaded = recorded_files(self._log, snapshot, cursor_id(self.source))
-        if self._listed is None:
-            self._listed = self.source.list_files(loaded.last_path if self.source.names_ascend else "")
-        if self._at != loaded.recorded:
-            self._new, self._changed = loaded.select(self._listed)
-            self._ensure_unchanged()
+        loaded = self._select(snapshot)
+        self._ensure_unchanged()
         version = loaded.next_version()
         replaces = self.source.on_changed == "replace" and self._changed.num_rows > 0
         if replaces:
@@ -143,6 +139,25 @@ class FileLook:
         # What is left is left of the next version, unless somebody else writes that.
         self._at = version
         return NewFiles(self.source, files, replaces, loaded, version) if files.num_rows else None
+
+    def waiting_files(self, snapshot: Snapshot | None) -> pa.Table:
+        """All files that commits behind a version of the table load, columns of `file_source.LISTING_SCHEMA`, and those
+        that have changed where that is an error.
+
+        Raises as `next_files`, but no FilesChangedError.
+        """
+        self._select(snapshot)
+        return self._new if self.source.on_changed == "ignore" else pa.concat_tables([self._changed, self._new])
+
+    def _select(self, snapshot: Snapshot | None) -> LoadedFiles:
+        """Look the listed files up in the record of a version. What commits take of them is left out until then."""
+        loaded = recorded_files(self._log, snapshot, cursor_id(self.source))
+        if self._listed is None:
+            self._listed = self.source.list_files(loaded.last_path if self.source.names_ascend else "")
+        if self._at != loaded.recorded:
+            self._new, self._changed = loaded.select(self._listed)
+            self._at = loaded.recorded
+        return loaded
 
     def _first(self, files: pa.Table, most: int) -> tuple[pa.Table, pa.Table]:
         count = min(most, files.num_rows)

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     from delta_orch.verbs.ingest import IngestResult
 
 _FORMATS = ["json", "csv", "parquet", "avro", "orc", "text", "binary"]
+_RULES = {
+    "fail": "A row that breaks it fails the load.",
+    "drop": "A row that breaks it is left out.",
+    "warn": "A row that breaks it is counted.",
+}
 SOURCE_STORAGE_OPTION = "--source-storage-option"
 
 
@@ -49,6 +54,13 @@ SOURCE_STORAGE_OPTION = "--source-storage-option"
     click.option("--names-ascend", is_flag=True, help="No file arrives with a lesser path: list what comes behind."),
     click.option("--max-files", type=int, default=10_000, metavar="N", help="Files of one commit. Default: 10000."),
     click.option("--max-bytes", type=int, metavar="N", help="Bytes of one commit."),
+    *(
+        click.option(
+            f"--expect-{action}", multiple=True, metavar="PREDICATE",
+            help=f"A rule for each row, in Spark SQL. {meaning} Repeatable.",
+        )
+        for action, meaning in _RULES.items()
+    ),
     click.option("--max-commits", type=int, metavar="N", help="Default: until no file is new."),
     click.option("--partition-by", metavar="A,B", callback=take.parse_columns, help="Of a table that is created."),
     click.option(
@@ -73,6 +85,12 @@ def ingest(
     from delta_orch.arrival.file_source import FileSource
     from delta_orch.delta_table import DeltaTable
 
+    rules: dict[str, dict[str, str]] = {}
+    for action in _RULES:
+        for rule in about.pop(f"expect_{action}"):
+            if rule in rules:
+                raise click.UsageError(f"The rule {rule!r} stands there twice")
+            rules[rule] = {"rule": rule, "action": action}
     files = FileSource(
         source,
         options={name: _value(text) for name, text in options.items()},
@@ -80,10 +98,14 @@ def ingest(
         **about,
     )
     table = DeltaTable(uri, storage_options or None)
-    result = table.ingest(files, engine=open_engine(engine), max_commits=max_commits, partition_by=partition_by)
+    result = table.ingest(
+        files, engine=open_engine(engine), max_commits=max_commits, expect=rules, partition_by=partition_by
+    )
     report = {
         **out.attributes(result, "version commits num_files size_bytes num_rows"),
         "set_aside": result.set_aside.to_pylist(),
+        "num_dropped": result.expected.num_dropped,
+        "broken_rules": result.expected.counts,
     }
     out.answer(report, _sentence(result), as_json=as_json)
 
@@ -103,4 +125,9 @@ def _sentence(result: IngestResult) -> str:
         return "No new files"
     size = text_of_bytes(result.size_bytes)
     done = f"Version {result.version}: {result.num_files:,} files ({size}) with {result.num_rows:,} rows are loaded"
-    return "\n".join([done, *lines])
+    broken = [
+        f"{rule.num_broken:,} rows break {rule.name!r} ({rule.action})"
+        for rule in result.expected.results
+        if rule.num_broken
+    ]
+    return "\n".join([done, *broken, *lines])

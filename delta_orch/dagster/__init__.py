@@ -13,6 +13,7 @@ from delta_orch.dagster.components import (
     DeltaCatalogComponent,
     DeltaConnectionComponent,
     DeltaIncrementalComponent,
+    DeltaIngestComponent,
     DeltaMaintenanceComponent,
     DeltaTablesComponent,
 )
@@ -39,6 +40,7 @@ __all__ = [
     "DeltaCatalogComponent",
     "DeltaConnectionComponent",
     "DeltaIncrementalComponent",
+    "DeltaIngestComponent",
     "DeltaLakeIOManager",
     "DeltaMaintenanceComponent",
     "DeltaOut",

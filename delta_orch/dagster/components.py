@@ -19,10 +19,12 @@ import dagster as dg
 from dagster.components.lib.sql_component.sql_client import SQLClient
 from pydantic import BaseModel, ConfigDict, Field
 
+from delta_orch.arrival.file_source import FileFormat, FileOrder, FileSource, OnChanged, OnError, SchemaFit
 from delta_orch.catalog.discovery import list_tables
 from delta_orch.catalog.names import parse_table_name
 from delta_orch.dagster.automation import DeltaAutomation
 from delta_orch.dagster.checks import Rule, build_delta_check, columns, freshness, health, row_count, unique
+from delta_orch.dagster.file_sensor import build_delta_file_sensor
 from delta_orch.dagster.incremental import Write, delta_asset
 from delta_orch.dagster.maintenance import DEFAULT_POOL, build_delta_maintenance_assets
 from delta_orch.dagster.observation import build_delta_observations
@@ -30,6 +32,7 @@ from delta_orch.dagster.outputs import parse_key
 from delta_orch.dagster.resource import DeltaTableResource, resolve_options
 from delta_orch.dagster.sql_statement import run_statement
 from delta_orch.errors import InvalidRequestError
+from delta_orch.pipeline.file_reader import FileBatch
 from delta_orch.pipeline.incremental import Bootstrap, OnRecreated
 from delta_orch.pipeline.maintenance import MaintenancePolicy
 from delta_orch.pipeline.unit import OnRedo
@@ -38,10 +41,14 @@ from delta_orch.verbs.change_events import Envelope
 _DUE = MaintenancePolicy()
 _OF_POLICY = [field.name for field in fields(MaintenancePolicy)]
 _OF_ASSET = (
-    *("write", "merge_keys", "sequence_by", "delete_when", "except_columns", "scd", "full_snapshot", "envelope"),
-    *("tombstone_retention", "consumer", "bootstrap", "on_recreated"),
-    *("max_versions", "partition_by", "properties", "schema_mode", "audit", "expect", "max_quarantined", "quarantine"),
+    *("write", "merge_keys", "sequence_by", "delete_when", "except_columns", "scd", "envelope", "tombstone_retention"),
+    *("partition_by", "properties", "audit", "expect", "max_quarantined", "quarantine"),
     *("unit_column", "on_redo", "exactly_once", "group_name"),
+)
+_OF_CHANGES = ("full_snapshot", "consumer", "bootstrap", "on_recreated", "max_versions", "schema_mode")
+_OF_FILES = (
+    *("format", "pattern", "options", "schema_mode", "on_error", "on_changed", "compression", "encoding"),
+    *("source_file", "settle_seconds", "order", "names_ascend", "max_files", "max_bytes"),
 )
 _OF_MAINTENANCE = ("target_file_size_bytes", "vacuum_retention_hours", "vacuum_dry_run_only", "pool", "group_name")
 """Attributes that a component hands on under their own names."""
@@ -138,6 +145,14 @@ class DeltaTablesScaffolder(_Scaffolder):
 
 class DeltaMaintenanceScaffolder(_Scaffolder):
     attributes = {"tables": {"events": _uri("events")}, "cron": "0 3 * * *"}  # noqa: RUF012
+
+
+class DeltaIngestScaffolder(_Scaffolder):
+    attributes = {  # noqa: RUF012
+        "key": "lake/orders",
+        "files": {"uri": _uri("landing/orders"), "format": "json", "pattern": "**/*.json"},
+        "table_uri": _uri("orders"),
+    }
 
 
 class DeltaIncrementalScaffolder(_Scaffolder):
@@ -247,19 +262,11 @@ class DeltaConnectionComponent(_DeltaComponent, SQLClient):
         return dg.Definitions()
 
 
-@dg.scaffold_with(DeltaIncrementalScaffolder)
-class DeltaIncrementalComponent(_DeltaComponent):
-    """An asset that processes the changes of a table, and commits its cursor with its rows: `delta_asset`."""
+class _WritingComponent(_DeltaComponent):
+    """A component of one asset that writes a table: `delta_asset`."""
 
     key: Annotated[str, about("The asset key, its parts separated by slashes.")]
-    source_uri: Annotated[str, about("The table to read.")]
     table_uri: Annotated[str, about("The table to write.")]
-    function: Annotated[
-        str, about("Makes rows of a `ChangeBatch`: `file.py:name` beside defs.yaml, or `package.module.name`.")
-    ]
-    write: Annotated[Write | None, about("What the rows replace. None: overwrite_changed, the changed partitions.")] = (
-        None
-    )
     merge_keys: Annotated[list[str] | None, about("The columns that identify a row, for `merge` and `cdc`.")] = None
     sequence_by: Annotated[str | list[str] | None, about("The columns that order the events of a key, for `cdc`.")] = (
         None
@@ -267,13 +274,10 @@ class DeltaIncrementalComponent(_DeltaComponent):
     delete_when: Annotated[str | None, about("A predicate, true where a row deletes its key, for `cdc`.")] = None
     except_columns: Annotated[list[str] | None, about("Columns that the table does not get, for `cdc`.")] = None
     scd: Annotated[Literal[1, 2] | None, about("1: the newest row of each key. 2: all versions. For `cdc`.")] = None
-    full_snapshot: Annotated[bool, about("The rows are all keys, others are deleted, for `cdc`.")] = False
     envelope: Annotated[Envelope | None, about("What the rows are wrapped in, for `cdc`.")] = None
     tombstone_retention: Annotated[str | None, about("How long deleted keys are remembered, for `cdc`.")] = None
-    consumer: Annotated[str | None, about("The name of the cursor, if another asset has the same two tables.")] = None
     partition_by: Annotated[list[str] | None, about("Partition columns of a new table.")] = None
     properties: Annotated[dict[str, str] | None, about("Properties of a new table.")] = None
-    schema_mode: Annotated[Literal["merge", "overwrite"] | None, about("How the schema follows.")] = None
     audit: Annotated[
         dict[str, Any], about("Before the commit must hold: name → a predicate, or the arguments of an `Audit`.")
     ] = Field({})
@@ -287,12 +291,28 @@ class DeltaIncrementalComponent(_DeltaComponent):
     unit_column: Annotated[str | None, about("A text column that is filled with the unit of each row.")] = None
     on_redo: Annotated[OnRedo, about("What a run does that is executed again.")] = "replace"
     exactly_once: Annotated[bool, about("False: a run that is executed again goes on from the cursor.")] = True
+    group_name: Annotated[str | None, about("The group of the asset.")] = None
+
+
+@dg.scaffold_with(DeltaIncrementalScaffolder)
+class DeltaIncrementalComponent(_WritingComponent):
+    """An asset that processes the changes of a table, and commits its cursor with its rows: `delta_asset`."""
+
+    source_uri: Annotated[str, about("The table to read.")]
+    function: Annotated[
+        str, about("Makes rows of a `ChangeBatch`: `file.py:name` beside defs.yaml, or `package.module.name`.")
+    ]
+    write: Annotated[Write | None, about("What the rows replace. None: overwrite_changed, the changed partitions.")] = (
+        None
+    )
+    full_snapshot: Annotated[bool, about("The rows are all keys, others are deleted, for `cdc`.")] = False
+    consumer: Annotated[str | None, about("The name of the cursor, if another asset has the same two tables.")] = None
+    schema_mode: Annotated[Literal["merge", "overwrite"] | None, about("How the schema follows.")] = None
     bootstrap: Annotated[Bootstrap, about("Where the first run begins.")] = "snapshot"
     on_recreated: Annotated[OnRecreated, about("What to do when the source was recreated.")] = "error"
     max_versions: Annotated[int | None, about("The most versions of the source in one run.")] = None
     deps: Annotated[list[str], about("Keys of the assets that write the source.")] = Field([])
     cron: Annotated[str | None, about("When to run. None: when one of `deps` has new data.")] = None
-    group_name: Annotated[str | None, about("The group of the asset.")] = None
 
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         on_cron = None if self.cron is None else dg.AutomationCondition.on_cron(self.cron)
@@ -302,9 +322,78 @@ class DeltaIncrementalComponent(_DeltaComponent):
             key=parse_key(self.key),
             deps=[parse_key(key) for key in self.deps],
             automation_condition=on_cron or DeltaAutomation.on_new_data(),
-            **{name: getattr(self, name) for name in _OF_ASSET},
+            **{name: getattr(self, name) for name in (*_OF_ASSET, *_OF_CHANGES)},
         )(_function(self.function, context))
         return dg.Definitions(assets=[made])
+
+
+class DeltaFilesSpec(DeltaStore):
+    """Files that arrive below a location: `FileSource`. Without options of a store it has those of the table."""
+
+    uri: Annotated[str, about("The location.")]
+    format: Annotated[FileFormat, about("What the files are.")]
+    pattern: Annotated[str, about("Which files below the location, by their path.")] = "**/*"
+    options: Annotated[dict[str, Any], about("Options of the format, such as the delimiter of CSV.")] = Field({})
+    schema_mode: Annotated[SchemaFit, about("What becomes of a value that does not fit the table.")] = "fail"
+    on_error: Annotated[OnError, about("What becomes of a file that cannot be read.")] = "fail"
+    on_changed: Annotated[OnChanged, about("What becomes of a file that has changed since it was loaded.")] = "error"
+    compression: Annotated[str | None, about("Of JSON, CSV and text. None: by the name.")] = None
+    encoding: Annotated[str | None, about("Of JSON, CSV and text. None: UTF-8.")] = None
+    source_file: Annotated[bool, about("Whether each row tells its file, in the column `source_file`.")] = False
+    settle_seconds: Annotated[float, about("Leave a file for the next look until it is so old.")] = 0.0
+    order: Annotated[FileOrder, about("The order in which files are loaded.")] = "name"
+    names_ascend: Annotated[bool, about("A promise: no file arrives with a lesser path.")] = False
+    max_files: Annotated[int, about("The most files of one commit.")] = 10_000
+    max_bytes: Annotated[int | None, about("The most bytes of one commit.")] = None
+
+    def source(self, table: DeltaTableResource) -> FileSource:
+        """The files, for a table."""
+        own = self.resource(self.uri).storage_options or table.storage_options
+        return FileSource(
+            self.uri, storage_options=resolve_options(own) or None, **{name: getattr(self, name) for name in _OF_FILES}
+        )
+
+
+@dg.scaffold_with(DeltaIngestScaffolder)
+class DeltaIngestComponent(_WritingComponent):
+    """An asset that loads the files that arrive below a location, each once, and the sensor that looks for them:
+    `delta_asset` and `build_delta_file_sensor`."""
+
+    files: Annotated[DeltaFilesSpec, about("The files: the fields of a `FileSource`.")]
+    function: Annotated[
+        str | None, about("Makes rows of a `FileBatch`, `file.py:name` or `package.module.name`. None: as they are.")
+    ] = None
+    write: Annotated[
+        Literal["append", "merge", "cdc", "overwrite"] | None, about("What the rows replace. None: append, nothing.")
+    ] = None
+    cron: Annotated[str | None, about("When to run. None: when the sensor finds new files.")] = None
+    minimum_interval_seconds: Annotated[int | None, about("Seconds between two looks of the sensor.")] = None
+
+    def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
+        key, table = parse_key(self.key), self.resource(self.table_uri)
+        source = self.files.source(table)
+        made = delta_asset(
+            incremental_from=source,
+            table=table,
+            key=key,
+            automation_condition=None if self.cron is None else dg.AutomationCondition.on_cron(self.cron),
+            **{name: getattr(self, name) for name in _OF_ASSET},
+        )(_as_they_are if self.function is None else _function(self.function, context))
+        if self.cron is not None:
+            return dg.Definitions(assets=[made])
+        sensor = build_delta_file_sensor(
+            name=f"{'__'.join(key.path)}__files",
+            source=source,
+            table=table,
+            target=[made],
+            minimum_interval_seconds=self.minimum_interval_seconds,
+        )
+        return dg.Definitions(assets=[made], sensors=[sensor])
+
+
+def _as_they_are(batch: FileBatch) -> object:
+    """The rows of new files."""
+    return batch.rows(as_table=True)
 
 
 @dg.scaffold_with(DeltaMaintenanceScaffolder)

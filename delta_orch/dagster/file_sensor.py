@@ -12,10 +12,12 @@ from delta_orch.arguments import checked
 from delta_orch.arrival.file_look import FileLook, NewFiles
 from delta_orch.arrival.file_source import FileSource
 from delta_orch.dagster.resource import DeltaTableResource
-from delta_orch.dagster.sensor import PATIENCE_S, Target
+from delta_orch.dagster.sensor import PATIENCE_S, Target, active_runs, are_active, ensure_limits
 from delta_orch.errors import InvalidRequestError
 from delta_orch.pipeline.target_table import snapshot_or_none
 from delta_orch.storage.patience import waiting_at_most
+
+_FILES_KEY = "delta/files_key"
 
 
 @checked
@@ -27,6 +29,8 @@ def build_delta_file_sensor(
     target: Target = None,
     job: Target = None,
     tags: Mapping[str, str] | None = None,
+    max_active_runs: int | None = 1,
+    max_retries: int = 2,
     minimum_interval_seconds: int | None = None,
     default_status: dg.DefaultSensorStatus = dg.DefaultSensorStatus.STOPPED,
     description: str | None = None,
@@ -34,8 +38,9 @@ def build_delta_file_sensor(
     """A sensor that requests a run when a source has files that a table has not loaded.
 
     A tick lists the source once and looks the files up in the table's own record, so the sensor has no cursor that
-    could disagree with it. As long as the same files wait, they request one run: a run that failed is not requested
-    again before another file arrives. Give the job a retry policy.
+    could disagree with it. While a run that it requested is active, a tick requests nothing and lists nothing. As long
+    as the same files wait, they request one run. If that run fails, a later tick requests it again, `max_retries`
+    times. After that, another file must arrive.
 
     Args:
         name: Of the sensor.
@@ -43,16 +48,23 @@ def build_delta_file_sensor(
         table: The table of that asset, which need not exist yet.
         target: Assets to materialize (as in `dg.sensor`). Give this or `job`.
         job: The job to run.
-        tags: Tags of the requested runs, beside `delta/files`.
+        tags: Tags of the requested runs, beside `delta/files` (how many files wait) and `delta/files_key` (which).
+        max_active_runs: So many runs of the sensor may be queued or running at once, as of `build_delta_log_sensor`.
+            None: any number. A run loads all files that it finds, so more than one rarely helps.
+        max_retries: How often the run of the same files is requested again if it fails. A run that was canceled is not.
         minimum_interval_seconds: As in `dg.sensor`.
         default_status: As in `dg.sensor`.
         description: As in `dg.sensor`.
 
     Raises:
-        InvalidRequestError: Neither `target` nor `job` is given, or both. A tick fails as `DeltaTable.ingest`.
+        InvalidRequestError: Neither `target` nor `job` is given, or both, or a limit is too low. A tick fails as
+            `DeltaTable.ingest`.
     """
     if (target is None) == (job is None):
         raise InvalidRequestError(f"Sensor {name} needs a target or a job", remedy="Give one of them")
+    ensure_limits(max_active_runs=max_active_runs)
+    if max_retries < 0:
+        raise InvalidRequestError(f"max_retries={max_retries} is below 0", remedy="Pass 0 for no retries, or more")
 
     @dg.sensor(
         name=name,
@@ -63,14 +75,27 @@ def build_delta_file_sensor(
         description=description or f"Files of {source.uri} that {name} has not seen loaded.",
     )
     def look(context: dg.SensorEvaluationContext) -> dg.RunRequest | dg.SkipReason:
+        if max_active_runs is not None and active_runs(context, name, max_active_runs) >= max_active_runs:
+            return are_active(max_active_runs)
         with waiting_at_most(PATIENCE_S):
             own = table.table()
             found = FileLook(source, own.log).next_files(snapshot_or_none(own))
         if found is None:
             return dg.SkipReason(f"No new files in {source.uri}")
-        return dg.RunRequest(run_key=_key_of(found), tags={**(tags or {}), "delta/files": str(found.files.num_rows)})
+        key = _key_of(found)
+        retries = _failed_runs(context.instance, name, key, max_retries) if max_retries else 0
+        run_tags = {**(tags or {}), "delta/files": str(found.files.num_rows), _FILES_KEY: key}
+        # Dagster requests no run key twice.
+        return dg.RunRequest(run_key=f"{key}:{retries}" if retries else key, tags=run_tags)
 
     return look
+
+
+def _failed_runs(instance: dg.DagsterInstance, sensor_name: str, key: str, at_most: int) -> int:
+    """How many runs of the same files have failed; it counts to a limit."""
+    tags = {"dagster/sensor_name": sensor_name, _FILES_KEY: key}
+    failed = dg.RunsFilter(tags=tags, statuses=[dg.DagsterRunStatus.FAILURE])
+    return len(instance.get_run_ids(failed, limit=at_most))
 
 
 def _key_of(found: NewFiles) -> str:

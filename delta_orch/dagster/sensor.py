@@ -205,13 +205,11 @@ def build_delta_log_sensor(
     Raises:
         InvalidRequestError: The arguments do not go together.
     """
-    for limit, value in (
-        ("max_runs_per_tick", max_runs_per_tick),
-        ("max_partitions_per_run", max_partitions_per_run),
-        ("max_active_runs", max_active_runs),
-    ):
-        if value is not None and value < 1:
-            raise InvalidRequestError(f"{limit}={value} is below 1", remedy="Pass at least 1, or None")
+    ensure_limits(
+        max_runs_per_tick=max_runs_per_tick,
+        max_partitions_per_run=max_partitions_per_run,
+        max_active_runs=max_active_runs,
+    )
     followed = _followed(table_uri, storage_options, tables)
     given = partition_expr is not None or partition_key_of is not None or partition_format is not None
     is_by_range = max_partitions_per_run > 1
@@ -257,9 +255,9 @@ def build_delta_log_sensor(
         )
 
     def evaluate(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        free = None if max_active_runs is None else max_active_runs - _active_runs(context, name, max_active_runs)
+        free = None if max_active_runs is None else max_active_runs - active_runs(context, name, max_active_runs)
         if free == 0:
-            return dg.SkipReason(f"Of the runs that this sensor requested, {max_active_runs} are still active.")
+            return are_active(max_active_runs)
         room = min(limit for limit in (max_runs_per_tick, free, sys.maxsize) if limit is not None)
         before = {"": context.cursor} if tables is None else parse_cursors(context.cursor)
         looks: dict[str, _Look] = {}
@@ -440,6 +438,18 @@ def _where(run: WantedRun, mapping: TouchedPartitions | None, state: SensorState
     return found.pop()
 
 
+def ensure_limits(**limits: int | None) -> None:
+    """Raises InvalidRequestError: A limit is below 1."""
+    for limit, value in limits.items():
+        if value is not None and value < 1:
+            raise InvalidRequestError(f"{limit}={value} is below 1", remedy="Pass at least 1, or None")
+
+
+def are_active(max_active_runs: int | None) -> dg.SkipReason:
+    """Why a tick requests nothing."""
+    return dg.SkipReason(f"Of the runs that this sensor requested, {max_active_runs} are still active.")
+
+
 _ACTIVE = (
     dg.DagsterRunStatus.QUEUED,
     dg.DagsterRunStatus.NOT_STARTED,
@@ -449,7 +459,7 @@ _ACTIVE = (
 )
 
 
-def _active_runs(context: dg.SensorEvaluationContext, sensor_name: str, at_most: int) -> int:
+def active_runs(context: dg.SensorEvaluationContext, sensor_name: str, at_most: int) -> int:
     """How many runs of the sensor are queued or running; it counts to a limit. Another code location may have a sensor
     of the same name."""
     requested = dg.RunsFilter(tags={"dagster/sensor_name": sensor_name}, statuses=list(_ACTIVE))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -20,6 +22,7 @@ from delta_orch.log.read.table_log import TableLog
 from delta_orch.log.write.commit_options import CommitResult
 from delta_orch.log.write.staging import write_metrics
 from delta_orch.table.schema_evolution import SchemaMode
+from delta_orch.verbs.expect import CheckedRows, ExpectationReport, Expectations, checked_rows
 from delta_orch.verbs.overwrite import replace_rows
 from delta_orch.writing.plan import Source, Write, WritePlan, run_plan
 from delta_orch.writing.target import WriteOptions
@@ -44,6 +47,7 @@ class IngestResult:
         num_rows: Rows that were added.
         set_aside: Files that could not be read (`on_error='quarantine'`): `path` string, below the source, and `error`
             string. They are read again once they have changed.
+        expected: What became of the rules (`expect`); no results without rules.
     """
 
     version: int | None
@@ -52,8 +56,11 @@ class IngestResult:
     size_bytes: int = 0
     num_rows: int = 0
     set_aside: pa.Table = field(default_factory=SET_ASIDE_SCHEMA.empty_table, repr=False)
+    expected: ExpectationReport = field(default_factory=ExpectationReport)
 
-    def after(self, batch: NewFiles, commit: CommitResult, set_aside: pa.Table) -> IngestResult:
+    def after(
+        self, batch: NewFiles, commit: CommitResult, set_aside: pa.Table, expected: ExpectationReport
+    ) -> IngestResult:
         """With one more commit."""
         return IngestResult(
             commit.version,
@@ -62,6 +69,7 @@ class IngestResult:
             self.size_bytes + batch.size_bytes,
             self.num_rows + (0 if commit.effect is None else commit.effect.rows_added or 0),
             pa.concat_tables([self.set_aside, set_aside]),
+            self.expected + expected,
         )
 
 
@@ -71,6 +79,7 @@ def ingest(
     source: FileSource,
     engine: EngineChoice,
     max_commits: int | None,
+    expect: Mapping[str, object] | None,
     options: WriteOptions,
 ) -> IngestResult:
     """Load the files that are new, in commits of at most `max_files` and `max_bytes`. See `DeltaTable.ingest`.
@@ -90,6 +99,7 @@ def ingest(
         )
     if max_commits is not None and max_commits < 1:
         raise InvalidRequestError(f"max_commits={max_commits} is below 1", remedy="Pass at least 1, or None")
+    rules = _rules_of(expect)
     look, reader, snapshot, losses = FileLook(source, log), select_engine(None, engine), advance(), 0
     result = IngestResult(None if snapshot is None else snapshot.version)
     while max_commits is None or len(result.commits) < max_commits:
@@ -99,12 +109,12 @@ def ingest(
         rows = read_files(source, batch.files, columns_from_files(snapshot), engine=reader)
         lost: ConflictError | None = None
         try:
-            commit = _load(log, snapshot, batch, rows, reader, options)
+            commit, expected = _load(log, snapshot, batch, rows, reader, rules, options)
         except ConflictError as e:
             lost = e
         if lost is None and not commit.skipped:
-            losses, result = 0, result.after(batch, commit, rows.set_aside)
-            _tell(result, source, rows.set_aside)
+            losses, result = 0, result.after(batch, commit, rows.set_aside, expected)
+            _tell(result, source, rows.set_aside, expected)
         else:
             _LOGGER.info("Another commit to %s came first: looking again which files are new", log.store.uri)
             losses += 1
@@ -114,14 +124,40 @@ def ingest(
     return result
 
 
+def _rules_of(expect: Mapping[str, object] | None) -> Expectations | None:
+    """Raises InvalidRequestError: A rule puts rows into a quarantine. Otherwise as `Expectations.of`."""
+    rules = Expectations.of(expect)
+    if rules is None or not rules.quarantines:
+        return rules
+    name = next(name for name, rule in rules.rules.items() if rule.action == "quarantine")
+    raise InvalidRequestError(
+        f"ingest has the rule {name!r} with the action 'quarantine'",
+        cause="Its commits belong to no unit: two loaders of the same files could quarantine a row twice, or lose it",
+        remedy="Load the files in a step of Airflow or Dagster, or use the actions 'fail', 'drop' and 'warn'",
+    )
+
+
+@contextmanager
+def _checked(
+    data: object, snapshot: Snapshot | None, rules: Expectations | None, engine: Engine
+) -> Iterator[CheckedRows | None]:
+    if rules is None:
+        yield None
+        return
+    schema = None if snapshot is None else snapshot.schema
+    with checked_rows(engine, Source(data).open(engine, schema), rules, {}) as checked:
+        yield checked
+
+
 def _load(
     log: TableLog,
     snapshot: Snapshot | None,
     batch: NewFiles,
     rows: FileRows,
     engine: Engine,
+    rules: Expectations | None,
     options: WriteOptions,
-) -> CommitResult:
+) -> tuple[CommitResult, ExpectationReport]:
     where, data = None, rows.batches
     if batch.replaces:
         if batch.source.on_error == "quarantine" and isinstance(data, pa.RecordBatchReader):
@@ -135,19 +171,24 @@ def _load(
 
     mode = SchemaMode.MERGE if batch.source.schema_mode != "fail" and snapshot is not None else None
     parameters = {"mode": "Append" if where is None else "Overwrite", "source": str(batch.source.uri)}
-    plan = WritePlan(
-        "WRITE",
-        parameters,
-        change,
-        {**options, "txn": batch.txn},
-        Source(data, mode),
-        engine,
-        is_blind=where is None,
-    )
-    return run_plan(log, snapshot, plan)
+    with _checked(data, snapshot, rules, engine) as checked:
+        own: WriteOptions = {**options, "txn": batch.txn}
+        if checked is not None:
+            data, own["operation_metrics"] = checked.kept, partial(_metrics, options, checked)
+        source, is_blind = Source(data, mode), where is None
+        plan = WritePlan("WRITE", parameters, change, own, source, engine, is_blind=is_blind)
+        result = run_plan(log, snapshot, plan)
+        # A commit that another loader has made leaves the rows unread.
+        report = None if checked is None else checked.ended()
+    return result, report or ExpectationReport()
 
 
-def _tell(result: IngestResult, source: FileSource, set_aside: pa.Table) -> None:
+def _metrics(options: WriteOptions, checked: CheckedRows) -> dict[str, int | str]:
+    given = options.get("operation_metrics") or {}
+    return {**(given() if callable(given) else given), **checked.metrics()}
+
+
+def _tell(result: IngestResult, source: FileSource, set_aside: pa.Table, expected: ExpectationReport) -> None:
     _LOGGER.info(
         "Version %d: %d files, %d bytes and %d rows of %s are loaded so far",
         result.commits[-1],
@@ -156,5 +197,8 @@ def _tell(result: IngestResult, source: FileSource, set_aside: pa.Table) -> None
         result.num_rows,
         source.uri,
     )
+    for rule in expected.results:
+        if rule.num_broken:
+            _LOGGER.warning("%d rows break the rule %r (%s)", rule.num_broken, rule.name, rule.action)
     for file in set_aside.slice(0, 5).to_pylist():
         _LOGGER.warning("%s/%s is set aside: %s", source.uri, file["path"], file["error"])

@@ -11,9 +11,11 @@ import deltalake
 import pyarrow as pa
 import pytest
 
-from delta_orch import DeltaTable, FileSource
+from delta_orch import DeltaTable, Expect, FileSource
 from delta_orch.errors import (
+    ColumnNotFoundError,
     ConcurrentTransactionError,
+    ExpectationFailedError,
     FilesChangedError,
     InvalidRequestError,
     MissingFileError,
@@ -364,3 +366,64 @@ def test_a_record_of_the_same_version_is_a_conflict(landing: Landing, table: Del
     batch.write_record(none)
     with pytest.raises(ConcurrentTransactionError):
         batch.write_record(none)
+
+
+def test_rules_for_rows(landing: Landing, table: DeltaTable) -> None:
+    landing.put("c.json", 4, -5)
+    expect = {"id is positive": Expect("id > 0", "drop"), "id is even": Expect("id % 2 = 0", "warn")}
+    result = table.ingest(landing.source(max_files=2), expect=expect, operation_metrics={"mine": 1})
+    assert (result.commits, result.num_rows, ids_of(table)) == ((0, 1), 4, [1, 2, 3, 4])
+    assert (result.expected.num_rows, result.expected.num_dropped) == (5, 1)
+    assert result.expected.counts == {"id is positive": 1, "id is even": 3}
+    assert result.expected.results[0].rows == ({"id": -5, "file": "c.json"},)
+    metrics = [commit.operation_metrics for commit in table.history()]
+    assert sorted((one["numDroppedRows"], one["mine"]) for one in metrics) == [("0", "1"), ("1", "1")]
+    # No rule brings a file again.
+    assert table.ingest(landing.source()).commits == ()
+
+
+def test_a_rule_that_must_hold_keeps_the_files_of_its_commit_out(landing: Landing, table: DeltaTable) -> None:
+    landing.put("z.json", 4, -5)
+    must = {"id is positive": Expect("id > 0", "fail")}
+    with pytest.raises(ExpectationFailedError, match="1 rows"):
+        table.ingest(landing.source(), expect=must)
+    assert not table.exists()
+    with pytest.raises(ExpectationFailedError):
+        table.ingest(landing.source(max_files=2), expect=must)
+    assert ids_of(table) == [1, 2, 3]
+    landing.put("z.json", 4, 5)
+    table.ingest(landing.source(), expect=must)
+    assert ids_of(table) == [1, 2, 3, 4, 5]
+
+
+def test_rules_where_files_are_replaced_set_aside_and_rescued(landing: Landing, table: DeltaTable) -> None:
+    how = {"on_changed": "replace", "on_error": "quarantine", "source_file": True, "schema_mode": "rescue"}
+    expect = {"nothing is rescued": Expect("_rescued_data IS NULL", "drop")}
+    table.ingest(landing.source(**how), expect=expect)
+    landing.put("a.json", 10)
+    (landing.root / "c.json").write_text('{"id": 7}\n{"id": "x"}\n')
+    (landing.root / "d.json").write_text('{"id')
+    result = table.ingest(landing.source(**how), expect=expect)
+    assert ids_of(table) == [3, 7, 10]
+    assert (result.expected.num_dropped, result.set_aside["path"].to_pylist()) == (1, ["d.json"])
+
+
+def test_two_loaders_with_rules(landing: Landing, table: DeltaTable) -> None:
+    store = FaultStore(table.store)
+    expect = {"id is odd": Expect("id % 2 = 1", "drop")}
+
+    def load(call: object) -> None:
+        DeltaTable(table.uri).ingest(landing.source(max_files=1), max_commits=1, expect=expect)
+
+    store.at(Moment.COMMIT_PUT, "before", do=load)
+    result = open_table(store).ingest(landing.source(), expect=expect)
+    assert ids_of(table) == [1, 3]
+    # Of the file that the other one has loaded, nothing is counted here.
+    assert (result.num_files, result.expected.num_rows) == (1, 1)
+
+
+@pytest.mark.parametrize("expect", [{"r": Expect("id > 0")}, {"r": "id > 0"}, {"r": Expect("nope > 0", "warn")}])
+def test_rules_that_ingest_does_not_take(landing: Landing, table: DeltaTable, expect: dict[str, object]) -> None:
+    with pytest.raises((InvalidRequestError, ColumnNotFoundError)):
+        table.ingest(landing.source(), expect=expect)
+    assert not table.exists()

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, Expect
 from delta_orch.storage.open import open_store
 from delta_orch.testing import StoreCall, open_table
 from delta_orch.testing.failing_store import Rule, When
@@ -36,6 +36,9 @@ def dying(path: Path, number: int, when: When) -> DeltaTable:
     return open_table(store)
 
 
+RULES = {"id is positive": Expect("id >= 0", "drop")}
+
+
 @pytest.mark.parametrize(
     ("case", "when"),
     [
@@ -50,23 +53,23 @@ def test_a_loader_that_dies_at_any_call_loads_each_file_once(tmp_path: Path, cas
     landing, number, seen = Landing(tmp_path / "landing"), 0, set()
     source = landing.source(max_files=2, on_changed="replace", source_file=True)
     for n in range(3):
-        landing.put(f"a{n}.json", 10 * n, 10 * n + 1)
+        landing.put(f"a{n}.json", 10 * n, 10 * n + 1, -1)
     before = []
     while True:
         path = tmp_path / f"table{number}"
         if case != "first":
-            DeltaTable(path).ingest(source)
+            DeltaTable(path).ingest(source, expect=RULES)
             before = ids_of(path)
         if case == "replace":
-            landing.put("a1.json", 100 + number)
+            landing.put("a1.json", 100 + number, -2)
         elif case == "further":
-            landing.put("b.json", 50)
+            landing.put("b.json", 50, -3)
             landing.put("c.json", 51)
             landing.put("d.json", 52)
         expected = {"first": [0, 1, 10, 11, 20, 21], "further": [0, 1, 10, 11, 20, 21, 50, 51, 52]}
         after = expected.get(case, [0, 1, 20, 21, 100 + number])
         try:
-            dying(path, number, when).ingest(source)
+            dying(path, number, when).ingest(source, expect=RULES)
         except Killed:
             pass
         else:
@@ -74,9 +77,9 @@ def test_a_loader_that_dies_at_any_call_loads_each_file_once(tmp_path: Path, cas
         found = ids_of(path)
         assert found in ([], before, after) or set(found) < set(after)
         seen.add(len(found))
-        DeltaTable(path).ingest(source)
+        DeltaTable(path).ingest(source, expect=RULES)
         assert ids_of(path) == after
-        landing.put("a1.json", 10, 11)
+        landing.put("a1.json", 10, 11, -1)
         for name in ("b", "c", "d"):
             (landing.root / f"{name}.json").unlink(missing_ok=True)
         number += 1

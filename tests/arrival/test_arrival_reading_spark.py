@@ -11,13 +11,19 @@ import pyarrow.orc as orc
 import pyarrow.parquet as pq
 import pytest
 
-from delta_orch import DeltaTable
+from delta_orch import DeltaTable, Expect
 from delta_orch.arrival.file_source import FileSource
 from delta_orch.arrival.read_files import FileRows, read_files
 from delta_orch.engines.base import Engine
 from delta_orch.engines.local.engine import LocalEngine
 from delta_orch.engines.select import select_engine
-from delta_orch.errors import ConstraintViolationError, DeltaError, SchemaMismatchError, UnreadableFileError
+from delta_orch.errors import (
+    ConstraintViolationError,
+    DeltaError,
+    ExpectationFailedError,
+    SchemaMismatchError,
+    UnreadableFileError,
+)
 from tests.arrival.test_arrival_reading import AVRO_FIELDS, avro_file, avro_row
 
 pytestmark = pytest.mark.spark
@@ -128,3 +134,21 @@ def test_a_column_that_is_not_null_takes_no_row_without_it(tmp_path: Path, spark
     with pytest.raises(ConstraintViolationError, match="id"):
         table.ingest(FileSource(str(tmp_path / "landing"), format="json"), engine=engine_name)
     assert table.snapshot().version == 0
+
+
+def test_rules_for_rows_on_spark(engine: Engine, tmp_path: Path) -> None:
+    landing = tmp_path / "landing"
+    landing.mkdir()
+    (landing / "a.json").write_text('{"id": 1}\n{"id": -2}\n{"id": null}\n')
+    (landing / "b.json").write_text('{"id')
+    table = DeltaTable(tmp_path / "table")
+    source = FileSource(str(landing), format="json", on_error="quarantine")
+    expect = {"id is positive": Expect("id > 0", "drop"), "id is odd": Expect("id % 2 = 1", "warn")}
+    result = table.ingest(source, engine="spark", expect=expect)
+    assert table.snapshot().scan(["id"]).to_arrow()["id"].to_pylist() == [1]
+    assert (result.expected.counts, result.expected.num_dropped) == ({"id is positive": 2, "id is odd": 2}, 2)
+    assert (result.num_rows, result.set_aside["path"].to_pylist()) == (1, ["b.json"])
+    (landing / "c.json").write_text('{"id": 3}\n{"id": -4}\n')
+    with pytest.raises(ExpectationFailedError):
+        table.ingest(source, engine="spark", expect={"id is positive": Expect("id > 0", "fail")})
+    assert table.version() == 0

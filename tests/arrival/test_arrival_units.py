@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from delta_orch import DeltaTable, FileSource
+from delta_orch import DeltaTable, Expect, FileSource
 from delta_orch.errors import (
     ConcurrentTransactionError,
     ConstraintViolationError,
+    ExpectationFailedError,
     InvalidRequestError,
     RedoNotPossibleError,
 )
@@ -22,6 +24,7 @@ from delta_orch.pipeline.unit import Attempt, Unit
 from delta_orch.testing import Moment, open_table
 from delta_orch.testing.failing_store import When
 from delta_orch.verbs.change_events import Changes
+from delta_orch.verbs.expect import Expectations
 from tests.arrival.landing import Landing, ids_of
 from tests.arrival.test_arrival_killed import Killed, dying
 from tests.harness.fault_store import FaultStore
@@ -198,6 +201,95 @@ def test_change_events(landing: Landing, table: DeltaTable, scd: int) -> None:
     put("c1.json", {"id": 1, "at": 1, "op": "u"}, {"id": 3, "at": 1, "op": "u"})
     assert apply("tuesday", 2) == [2, 3]
     assert apply("monday", 3) == [2, 3]
+
+
+POSITIVE = Expectations.of({"id is positive": Expect("id > 0")})
+
+
+def quarantined(where: Path | DeltaTable) -> list[tuple[int, str]]:
+    """The rows of the quarantine: the id, and the name of the file."""
+    table = DeltaTable(where.uri if isinstance(where, DeltaTable) else where).quarantine()
+    rows = table.snapshot().scan(["row", "source_file"]).to_arrow().to_pylist() if table.exists() else []
+    return sorted((json.loads(row["row"])["id"], row["source_file"].rpartition("/")[2]) for row in rows)
+
+
+@pytest.mark.parametrize("how", WAYS)
+def test_rows_that_break_a_rule_go_to_the_quarantine_once(
+    landing: Landing, table: DeltaTable, how: dict[str, str]
+) -> None:
+    source = landing.source(max_files=1, source_file=True)
+    landing.put("a.json", 1, -2)
+    landing.put("b.json", 3, -4)
+    report = load(table, source, "monday", 1, expect=POSITIVE, **how)
+    assert report.expected is not None
+    assert (report.expected.num_rows, report.expected.num_quarantined) == (4, 2)
+    assert (ids_of(table), quarantined(table)) == ([1, 3], [(-4, "b.json"), (-2, "a.json")])
+    landing.put("c.json", -5, 6)
+    load(table, source, "tuesday", 2, expect=POSITIVE, **how)
+    landing.put("a.json", -10, 20)
+    load(table, landing.source(source_file=True, on_changed="ignore"), "monday", 3, expect=POSITIVE, **how)
+    expected = [(-10, "a.json"), (-5, "c.json"), (-4, "b.json")]
+    assert (ids_of(table), quarantined(table)) == ([3, 6, 20], expected)
+    landing.put("d.json", -7, 8)
+    with pytest.raises(ExpectationFailedError):
+        load(table, landing.source(source_file=True), "wednesday", 4, expect=replace(POSITIVE, max_quarantined=0))
+    assert (ids_of(table), quarantined(table)) == ([3, 6, 20], expected)
+
+
+@pytest.mark.parametrize(
+    ("is_redo", "when"),
+    [
+        (False, "after"),
+        *(
+            pytest.param(*case, marks=pytest.mark.long)
+            for case in [(False, "before"), (True, "before"), (True, "after")]
+        ),
+    ],
+)
+def test_a_load_with_a_quarantine_that_dies_at_any_call(
+    tmp_path: Path, landing: Landing, is_redo: bool, when: When
+) -> None:
+    number, source = 0, landing.source(source_file=True, on_changed="ignore")
+    while True:
+        path, order = tmp_path / f"table{number}", 2 if is_redo else 1
+        landing.put("a.json", 1, -2)
+        if is_redo:
+            load(DeltaTable(path), source, "monday", 1, expect=POSITIVE)
+            landing.put("a.json", 5, -6)
+        try:
+            load(dying(path, number, when), source, "monday", order, expect=POSITIVE)
+        except Killed:
+            pass
+        else:
+            break
+        load(DeltaTable(path), source, "monday", order, expect=POSITIVE)
+        assert ids_of(path) == ([3, 5] if is_redo else [1, 3])
+        assert quarantined(path) == ([(-6, "a.json")] if is_redo else [(-2, "a.json")])
+        assert DeltaTable(path).ingest(source).commits == ()
+        number += 1
+    assert number > 10
+
+
+def test_a_quarantine_dies_with_its_process(tmp_path: Path, landing: Landing) -> None:
+    """The quarantine has a store of its own: its process dies at each of its calls, too."""
+    landing.put("a.json", 1, -2)
+    source, number = landing.source(source_file=True), 0
+    while True:
+        path = tmp_path / f"table{number}"
+        quarantine = dying(tmp_path / f"table{number}_quarantine", number, "after")
+        try:
+            load(DeltaTable(path), source, "monday", 1, expect=POSITIVE, quarantine=quarantine)
+        except Killed:
+            pass
+        else:
+            break
+        # More files are there when the step runs again.
+        landing.put("c.json", 4, -5)
+        load(DeltaTable(path), source, "monday", 1, expect=POSITIVE)
+        assert (ids_of(path), quarantined(path)) == ([1, 3, 4], [(-5, "c.json"), (-2, "a.json")])
+        (landing.root / "c.json").unlink()
+        number += 1
+    assert number > 3
 
 
 @pytest.mark.long

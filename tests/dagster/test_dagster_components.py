@@ -15,14 +15,21 @@ from dagster.components.testing import create_defs_folder_sandbox
 
 from delta_orch.dagster import (
     DeltaIncrementalComponent,
+    DeltaIngestComponent,
     DeltaMaintenanceComponent,
     DeltaTablesComponent,
 )
 from delta_orch.delta_table import DeltaTable
+from tests.arrival.landing import Landing, ids_of
 
 # How Dagster itself reads YAML and makes references to it is beta, and deprecated by pydantic.
 pytestmark = pytest.mark.filterwarnings("ignore")
-COMPONENTS: list[Any] = [DeltaTablesComponent, DeltaIncrementalComponent, DeltaMaintenanceComponent]
+COMPONENTS: list[Any] = [
+    DeltaTablesComponent,
+    DeltaIncrementalComponent,
+    DeltaIngestComponent,
+    DeltaMaintenanceComponent,
+]
 ROWS = pa.table({"day": ["a", "b"], "id": pa.array([1, 2], pa.int64())})
 
 
@@ -53,6 +60,7 @@ def test_what_is_scaffolded_loads(component: Any) -> None:
     expected = {
         DeltaTablesComponent: {"lake/events"},
         DeltaIncrementalComponent: {"lake/daily"},
+        DeltaIngestComponent: {"lake/orders"},
         DeltaMaintenanceComponent: {"maintenance/events"},
     }[component]
     with create_defs_folder_sandbox() as sandbox:
@@ -121,6 +129,48 @@ def test_components_do_what_their_builders_do(tmp_path: Path, monkeypatch: pytes
             assert "hidden-value" not in "".join(str(entry) for entry in instance.all_logs(result.run_id))
 
 
+def test_files_arrive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    landing, table = Landing(tmp_path / "landing"), DeltaTable(tmp_path / "orders")
+    landing.put("a.json", 1, -2)
+    monkeypatch.setenv("SOME_SECRET", "hidden-value")
+    given: dict[str, Any] = {
+        "key": "lake/orders",
+        "files": {
+            "uri": str(landing.root),
+            "format": "json",
+            "pattern": "*.json",
+            "source_file": True,
+            "secrets": {"some_option": "SOME_SECRET"},
+        },
+        "table_uri": table.uri,
+        "expect": {"id is positive": {"rule": "id > 0"}},
+    }
+    with create_defs_folder_sandbox() as sandbox:
+        folder = sandbox.scaffold_component(component_cls=DeltaIngestComponent)
+        about = {"type": "delta_orch.dagster.DeltaIngestComponent", "attributes": given}
+        (folder / "defs.yaml").write_text(json.dumps(about))
+        with sandbox.build_all_defs() as defs:
+            instance = dg.DagsterInstance.ephemeral()
+            sensor = defs.resolve_sensor_def("lake__orders__files")
+            assert isinstance(sensor(dg.build_sensor_context(instance=instance)), dg.RunRequest)
+            job = defs.resolve_implicit_global_asset_job_def()
+            result = job.execute_in_process(instance=instance)
+            assert (ids_of(table), table.quarantine().snapshot().scan().to_arrow().num_rows) == ([1], 1)
+            assert isinstance(sensor(dg.build_sensor_context(instance=instance)), dg.SkipReason)
+            assert "hidden-value" not in "".join(str(entry) for entry in instance.all_logs(result.run_id))
+        function = "def rows(batch):\n    return batch.to_arrow().select(['id'])\n"
+        (folder / "own.py").write_text(function)
+        given |= {"function": "own.py:rows", "write": "merge", "merge_keys": ["id"], "cron": "@daily"}
+        given["table_uri"] = str(tmp_path / "merged")
+        (folder / "defs.yaml").write_text(json.dumps({**about, "attributes": given}))
+        with sandbox.build_all_defs() as defs:
+            assert not list(defs.sensors or ())
+            landing.put("b.json", 3)
+            assert defs.resolve_implicit_global_asset_job_def().execute_in_process().success
+    merged = DeltaTable(tmp_path / "merged")
+    assert (ids_of(merged), merged.snapshot().schema.names) == ([1, 3], ("id",))
+
+
 def test_an_incremental_asset_runs_before_all_partitions_are_there() -> None:
     @dg.asset(key=["lake", "events"], partitions_def=dg.StaticPartitionsDefinition(["a", "b"]))
     def events() -> None: ...
@@ -169,6 +219,12 @@ def test_a_function_that_is_not_there_is_refused(function: str, said: str) -> No
             {"properties": {"delta.apendOnly": "true"}},
             "Did you mean 'delta.appendOnly'",
         ),
+        (DeltaIngestComponent, {"files": {"uri": "", "format": "json"}}, "table_uri is empty"),
+        (DeltaIngestComponent, {"files": {"uri": "l", "format": "json", "max_files": 0}}, "must be at least 1"),
+        (DeltaIngestComponent, {"files": {"uri": "l", "format": "jsonl"}}, "jsonl"),
+        (DeltaIngestComponent, {"files": {"uri": "l", "format": "json", "patern": "*"}}, "patern"),
+        (DeltaIngestComponent, {"write": "overwrite_changed"}, "Input should be 'append'"),
+        (DeltaIngestComponent, {"write": "merge"}, "merge_keys"),
         (DeltaMaintenanceComponent, {"consumers": {"unknown": ["lake/daily"]}}, "names unknown"),
         (DeltaIncrementalComponent, {"deps": ["lake//events"]}, "has an empty part"),
         (DeltaMaintenanceComponent, {"tables": {"a//b": "lake/a"}}, "has an empty part"),
@@ -223,10 +279,14 @@ def test_a_variable_that_is_not_set_is_refused(component: Any, monkeypatch: pyte
     with create_defs_folder_sandbox() as sandbox:
         folder = sandbox.scaffold_component(component_cls=component)
         scaffolded = (folder / "defs.yaml").read_text()
-        (place,) = re.findall(r"\{\{.*\}\}(?=/events)", scaffolded)
+        (place,) = re.findall(r"\{\{.*\}\}(?=/events|/landing)", scaffolded)
 
         def with_place(text: str) -> None:
-            changed = re.sub(r"(['\"]?)\{\{.*\}\}/(events|daily)\1", lambda m: json.dumps(f"{text}/{m[2]}"), scaffolded)
+            changed = re.sub(
+                r"(['\"]?)\{\{.*\}\}/(events|daily|landing/orders|orders)\1",
+                lambda m: json.dumps(f"{text}/{m[2]}"),
+                scaffolded,
+            )
             assert text in changed and place not in changed
             (folder / "defs.yaml").write_text(changed)
 

@@ -86,3 +86,11 @@ def test_files_are_loaded_once(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "FILES_CHANGED" in capsys.readouterr().err
     assert call(*command, "--on-changed", "ignore", "--json") == 0
     assert json.loads(capsys.readouterr().out)["num_files"] == 0
+    (landing / "b.csv").write_text("id;day\n-3;a\n4;b\n")
+    assert call(*command, "--on-changed", "ignore", "--expect-fail", "id > 0") == 1
+    assert "EXPECTATION_FAILED" in capsys.readouterr().err
+    assert call(*command, "--on-changed", "ignore", "--expect-drop", "id > 0", "--expect-warn", "id > 0") == 2
+    capsys.readouterr()
+    assert call(*command, "--on-changed", "ignore", "--expect-drop", "id > 0", "--expect-warn", "id < 4") == 0
+    assert "1 rows break 'id > 0' (drop)\n1 rows break 'id < 4' (warn)\n" in capsys.readouterr().out
+    assert ids(root) == [1, 2, 4]
