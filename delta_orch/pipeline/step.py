@@ -276,6 +276,7 @@ class Step:
                 batch=None if batch is None else orjson.dumps(batch, option=orjson.OPT_SORT_KEYS).decode(),
                 adds=work.adds_to is not None,
                 replaced=replaced or (),
+                in_table=(lambda units: {}) if before is None else before.txn_versions,
                 undone=[name for name, order in recorded.items() if order is not None and order < 0],
                 user_metadata=self.options.get("user_metadata"),
             )

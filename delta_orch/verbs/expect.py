@@ -13,7 +13,7 @@ from __future__ import annotations
 import base64
 import math
 import uuid
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -36,9 +36,10 @@ from delta_orch.errors import (
     InvalidRequestError,
 )
 from delta_orch.expressions.column_names import free_name
-from delta_orch.expressions.nodes import Column, Comparison, Expression, Literal
+from delta_orch.expressions.nodes import And, Column, Comparison, Expression, Literal
 from delta_orch.expressions.parse import parse_expression
 from delta_orch.expressions.resolve import resolve_predicate
+from delta_orch.expressions.to_sql import to_spark_sql
 from delta_orch.expressions.tree import any_of, is_not_true
 from delta_orch.log.files.txn import TxnId
 from delta_orch.protocol.arrow_building import python_rows
@@ -426,6 +427,7 @@ def write_quarantine(
     adds: bool = False,
     replaced: Sequence[str] = (),
     undone: Sequence[str] = (),
+    in_table: Callable[[Sequence[str]], Mapping[str, int | None]] = lambda _: {},
     user_metadata: str | None = None,
 ) -> Callable[[], None]:
     """Commit the rows of the quarantine, in the place of those that earlier attempts at the same work left there. The
@@ -441,12 +443,14 @@ def write_quarantine(
         adds: Leave other rows of the units, those of earlier batches.
         replaced: Further units whose rows leave.
         undone: Units that the table has taken back, whatever the quarantine says of them.
+        in_table: The order that the table has recorded for each of some units.
 
     Returns: What puts the rows back that left, unless a later attempt has put others there. To be called where the
         table turns out to hold the rows of another process, which made the same attempt at the same time.
 
     Raises:
-        ConcurrentTransactionError: A later attempt at a unit has committed here. Nothing was committed.
+        ConcurrentTransactionError: A later attempt at a unit has committed here; or another unit has put rows of the
+            same batch here, and has not committed to the table. Nothing was committed.
         ConstraintViolationError: A row belongs to none of the units. Nothing was committed.
         DeltaError: As `DeltaTable.overwrite`.
     """
@@ -472,6 +476,8 @@ def write_quarantine(
             if snapshot is not None and order is not None and order >= 0:
                 undo(log, snapshot, unit=name, run=None, options={})
                 snapshot = before()
+        if snapshot is not None and batch is not None and names:
+            _ensure_no_other_unit(log, snapshot, places[-1], {*names, *replaced}, in_table)
         options: WriteOptions = {
             "txn": tuple(_following(txn, snapshot) for txn in txns),
             "commit_info": {"step": StepRecord("append", "unit").as_json()} if txns else None,
@@ -490,6 +496,36 @@ def write_quarantine(
             if attempt == _ATTEMPTS or isinstance(e, ConcurrentTransactionError):
                 raise
     raise AssertionError("unreachable")
+
+
+def _ensure_no_other_unit(
+    log: TableLog,
+    snapshot: Snapshot,
+    of_batch: Expression,
+    own: Collection[str],
+    in_table: Callable[[Sequence[str]], Mapping[str, int | None]],
+) -> None:
+    """Check that no run that reads the same changes waits to commit to the table: neither may replace the rows of the
+    other. Those of a unit that the table has taken back are replaced."""
+    from delta_orch.scan.scan import Scan
+
+    units = set(Scan(snapshot, ["unit"], of_batch).to_arrow()["unit"].unique().to_pylist()) - {None, *own}
+    orders = in_table(sorted(units))
+    for unit in sorted(units):
+        order = orders.get(unit)
+        if order is None or order >= 0:
+            uri = log.store.uri
+            raise ConcurrentTransactionError(
+                f"The run of {unit} has put rows of the same changes into the quarantine {uri}",
+                cause="It is running, or it was killed before it committed to the table",
+                remedy="Run this step again when that run has ended. If it was killed, run it again first. Or give it "
+                f"up: DeltaTable({uri!r}).delete({to_spark_sql(_rows_of(unit, of_batch))!r})",
+                app_ids=[unit],
+            )
+
+
+def _rows_of(unit: str, of_batch: Expression) -> Expression:
+    return And((Comparison("=", Column(("unit",)), Literal(unit, STRING)), of_batch))
 
 
 def _nothing() -> None:

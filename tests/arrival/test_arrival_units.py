@@ -203,7 +203,7 @@ def test_change_events(landing: Landing, table: DeltaTable, scd: int) -> None:
     assert apply("monday", 3) == [2, 3]
 
 
-POSITIVE = Expectations.of({"id is positive": Expect("id > 0")})
+POSITIVE = Expectations({"id is positive": Expect("id > 0")})
 
 
 def quarantined(where: Path | DeltaTable) -> list[tuple[int, str]]:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -430,6 +431,41 @@ def test_each_batch_adds_its_rows_and_a_redo_replaces_all(tmp_path: Path) -> Non
     assert {row["unit"] for row in quarantined(table)} == {"airflow:dag.task:wednesday"}
 
 
+@pytest.mark.parametrize("is_killed", [False, True])
+@pytest.mark.parametrize("gives_up", [False, True])
+def test_of_two_runs_that_read_the_same_changes_neither_takes_the_rows_of_the_other(
+    tmp_path: Path, is_killed: bool, gives_up: bool
+) -> None:
+    source, table = DeltaTable(tmp_path / "s"), DeltaTable(tmp_path / "t")
+    source.append(rows(1, -1))
+    processed(table, source)
+    source.append(rows(2, -2))
+    refusals = []
+
+    def another(_: object) -> None:
+        with pytest.raises(ConcurrentTransactionError) as refused:
+            processed(DeltaTable(tmp_path / "t"), source, order=3, part="wednesday")
+        refusals.append(refused.value)
+        if is_killed:
+            raise Killed
+
+    store = FaultStore(open_store(str(tmp_path / "t")))
+    store.at(Moment.COMMIT_PUT, "before", do=another)
+    with pytest.raises(Killed) if is_killed else nullcontext():
+        processed(open_table(store), source, order=2, part="tuesday")
+    assert bad_ids(table) == [1, 1]
+    if is_killed:
+        with pytest.raises(ConcurrentTransactionError):
+            processed(table, source, order=4, part="wednesday")
+        if gives_up:
+            code = str(refusals[0]).partition("Or give it up: ")[2].rstrip(".")
+            exec(code, {"DeltaTable": DeltaTable})
+        else:
+            processed(table, source, order=5, part="tuesday")
+    processed(table, source, order=6, part="wednesday")
+    assert (ids(table), bad_ids(table)) == ([0, 0], [1, 1])
+
+
 # Kills at every call of both stores
 
 
@@ -472,7 +508,7 @@ def _batches(table: DeltaTable, quarantine: DeltaTable | None, order: int) -> No
     data = rows(1, -1, 2) if order == 1 else rows(-1, 1, 2, -3)
     if not source.exists() or source.version() < min(order, 2) - 1:
         source.append(data)
-    # Each run is a unit of its own, and a run that died is not started again.
+    # Each run is a unit of its own.
     step = Step("step", table, attempt=attempt(order, f"run {order}"), expect=Expectations.of(POSITIVE))
     step = replace(step, quarantine=quarantine)
     step.process(IncrementalReader(source, table), lambda batch: batch.inserted().to_arrow())
@@ -514,7 +550,16 @@ def test_a_step_that_dies_at_any_call_of_either_table_is_done_by_the_next_attemp
         table = DeltaTable(path)
         state = (ids(table) if table.exists() else [], bad_ids(table) if table.quarantine().exists() else [])
         seen.add(("new" if state[0] == good else "old", "new" if state[1] == bad else "old"))
-        write(DeltaTable(path), None, 3 if way == "batches" else 2)
+        if way == "batches":
+            try:
+                write(DeltaTable(path), None, 3)
+            except ConcurrentTransactionError as error:
+                assert state[0] != good and state[1] == bad, error
+                # As the error says.
+                write(DeltaTable(path), None, 2)
+                write(DeltaTable(path), None, 3)
+        else:
+            write(DeltaTable(path), None, 2)
         assert (ids(table), bad_ids(table)) == (good, bad), number
         number += 1
     assert ("new", "old") not in seen

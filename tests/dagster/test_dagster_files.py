@@ -160,7 +160,8 @@ def test_a_sensor_requests_a_failed_run_again(landing: Landing, tmp_path: Path, 
     dg.materialize([asset])
     landing.put("d.json", 5)
     assert (tick() is None) == (max_active_runs == 1)
-    for limit in ({"max_active_runs": 0}, {"max_retries": -1}):
+    limits: list[dict[str, Any]] = [{"max_active_runs": 0}, {"max_retries": -1}]
+    for limit in limits:
         table = DeltaTableResource(table_uri=str(tmp_path / "orders"))
         with pytest.raises(InvalidRequestError, match="is below"):
             build_delta_file_sensor(name="a", source=landing.source(), table=table, target=[asset], **limit)
