@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import socket
 import sys
 from collections.abc import Iterator
@@ -53,6 +54,10 @@ for _name in [name for name in os.environ if name.startswith(_OF_OTHER_WORK)]:
 # No proxy stands before the emulators.
 for _name in ("NO_PROXY", "no_proxy"):
     os.environ[_name] = ",".join(filter(None, ["127.0.0.1,localhost", os.environ.get(_name)]))
+
+# Shells start what runs in the background with SIGINT ignored, and Dagster gives SIGTERM the handler of SIGINT.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # A store that fails on purpose is not waited for as long as one that fails at night.
 os.environ.setdefault("DELTA_ORCH_RETRY_SECONDS", "2")
