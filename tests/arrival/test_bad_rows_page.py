@@ -27,7 +27,7 @@ ORDERS = pa.table(
 
 
 def test_the_recipes_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pytest.importorskip("airflow")
+    pytest.importorskip("airflow", reason="Airflow is not installed")
     orders = DeltaTable(tmp_path / "orders")
     names: dict[str, Any] = {"orders_uri": orders.uri, "read_orders": lambda: ORDERS}
     write, requeue = RECIPES

@@ -142,7 +142,7 @@ def test_spark_gives_the_same_table(tmp_path: Path, spark: Any, scd: Any) -> Non
 
 
 def test_other_readers_see_the_rows(tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     events = [Event(1, 1, 0, "x"), Event(1, 5, 0, None, gone=True), Event(2, 3, 0, "y"), Event(1, 3, 0, "z")]
     how: dict[str, Any] = {"keys": ["key"], "sequence_by": "at", "delete_when": "op = 'D'"}
     for scd in (1, 2):

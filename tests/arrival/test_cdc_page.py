@@ -28,7 +28,7 @@ def test_the_recipes_of_the_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         (2, "Nara", 30, 50),
         (2, "Rome", 10, 30),
     ]
-    pytest.importorskip("airflow")
+    pytest.importorskip("airflow", reason="Airflow is not installed")
     exec(compile(recipes[3], str(PAGE), "exec"), names)
 
 

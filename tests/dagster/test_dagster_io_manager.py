@@ -902,7 +902,7 @@ def test_dynamic_overwrite_of_a_partitioned_asset(tmp_path: Path) -> None:
 
 def test_a_table_of_another_client_goes_on(lake: Lake) -> None:
     """As dagster-deltalake leaves one behind: written by delta-rs, partitioned, with properties."""
-    deltalake = pytest.importorskip("deltalake")
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     rows = pa.table({"day": ["2013-01-01", "2013-01-02"], "key": ["old", "old"], "run": ["old", "old"]})
     place = lake.root / "public" / "events"
     configuration = {"delta.logRetentionDuration": "interval 3 days"}

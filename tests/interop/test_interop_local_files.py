@@ -78,7 +78,7 @@ def test_we_read_what_we_wrote(table: DeltaTable) -> None:
 
 
 def test_deltalake_reads_it(table: DeltaTable, tmp_path: Path) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     theirs = deltalake.DeltaTable(str(tmp_path / "table"))
     assert plain(theirs.to_pyarrow_table()) == plain(all_types(0, 360))
 
@@ -92,7 +92,7 @@ def test_deltalake_reads_it(table: DeltaTable, tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_no_reader_skips_a_row_by_our_statistics(table: DeltaTable, tmp_path: Path, column: str, value: Any) -> None:
-    deltalake = pytest.importorskip("deltalake")
+    deltalake = pytest.importorskip("deltalake", reason="deltalake is not installed")
     theirs = deltalake.DeltaTable(str(tmp_path / "table"))
     assert theirs.to_pyarrow_table(filters=[(column, "=", value)], columns=["id"]).column("id").to_pylist() == [300]
     above = all_types(0, 360).filter(pc.field(column) >= pa.scalar(value, all_types(0, 1).schema.field(column).type))

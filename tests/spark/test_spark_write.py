@@ -325,7 +325,7 @@ def test_unknown_codec_and_streaming_values_are_refused(engine: SparkEngine, fil
 @pytest.mark.long
 def test_values_of_python_libraries(engine: SparkEngine, files: Files) -> None:
     pandas = pytest.importorskip("pandas")
-    polars = pytest.importorskip("polars")
+    polars = pytest.importorskip("polars", reason="Polars is not installed")
     table = pa.table({"id": [1, 2], "ts": pa.array([dt.datetime(2020, 1, 1), None], pa.timestamp("us"))})
     values: list[Any] = [
         table,

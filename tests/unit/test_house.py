@@ -106,7 +106,7 @@ def listed_in(module: str) -> list[str]:
 @pytest.mark.parametrize("package", PUBLIC_PACKAGES)
 def test_public_packages_list_what_they_bring_in(package: str) -> None:
     if package == "delta_orch.airflow":
-        pytest.importorskip("airflow")
+        pytest.importorskip("airflow", reason="Airflow is not installed")
     if package == "delta_orch.dagster":
         pytest.importorskip("dagster", reason="Dagster is not installed")
     brought = {called for _, name, called in imports_from(package, typing=True) if name}

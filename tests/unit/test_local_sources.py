@@ -26,7 +26,7 @@ def read(data: Any) -> list[dict[str, Any]]:
 
 
 def polars_frame() -> Any:
-    polars = pytest.importorskip("polars")
+    polars = pytest.importorskip("polars", reason="Polars is not installed")
     return polars.from_arrow(ROWS)
 
 
@@ -302,7 +302,7 @@ class TestWideNumbers:
         assert table.version() == 0
 
     def test_polars_has_numbers_of_128_bits(self, tmp_path: Path) -> None:
-        pl = pytest.importorskip("polars")
+        pl = pytest.importorskip("polars", reason="Polars is not installed")
         table = DeltaTable(tmp_path / "t")
         frame = pl.DataFrame({"n": pl.Series([10**38 - 1, -5, None], dtype=pl.Int128)})
         for made in (frame, frame.lazy()):
@@ -322,7 +322,7 @@ class TestWideNumbers:
 class TestPolarsQueries:
     def test_rows_come_before_the_query_has_ended(self) -> None:
         """All rows are more than a pass may hold. They come in their order, again in each pass."""
-        pl = pytest.importorskip("polars")
+        pl = pytest.importorskip("polars", reason="Polars is not installed")
         computed: list[int] = []
 
         def counted(frame: Any) -> Any:
@@ -339,7 +339,7 @@ class TestPolarsQueries:
         assert relation.to_reader().read_next_batch()["n"][0].as_py() == 0
 
     def test_a_query_that_fails_half_way(self, tmp_path: Path) -> None:
-        pl = pytest.importorskip("polars")
+        pl = pytest.importorskip("polars", reason="Polars is not installed")
         table = DeltaTable(tmp_path / "t")
         text = pl.concat([pl.repeat("1", 2_000_000, eager=True), pl.Series(["one"])])
         with pytest.raises(SchemaMismatchError, match="one"):
@@ -347,7 +347,7 @@ class TestPolarsQueries:
         assert not table.exists()
 
     def test_polars_without_batches(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        pl = pytest.importorskip("polars")
+        pl = pytest.importorskip("polars", reason="Polars is not installed")
         monkeypatch.delattr(pl.LazyFrame, "collect_batches")
         assert read(polars_frame().lazy()) == ROWS.to_pylist()
 

@@ -296,7 +296,7 @@ def test_other_values_are_taken(table: DeltaTable, days: Any, kind: str) -> None
     elif kind == "pandas":
         value = data.to_pandas()
     elif kind == "polars":
-        value = pytest.importorskip("polars").from_arrow(data)
+        value = pytest.importorskip("polars", reason="Polars is not installed").from_arrow(data)
     table.append(value)
     ensure_same_rows(table.snapshot().scan().to_arrow(), data)
 

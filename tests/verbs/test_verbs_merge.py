@@ -67,8 +67,8 @@ SOURCES: dict[str, Callable[[pa.Table], Any]] = {
     "reader": lambda rows: rows.to_reader(),
     "batch": lambda rows: rows.to_batches()[0],
     "pandas": lambda rows: rows.to_pandas(),
-    "polars": lambda rows: pytest.importorskip("polars").from_arrow(rows),
-    "lazy": lambda rows: pytest.importorskip("polars").from_arrow(rows).lazy(),
+    "polars": lambda rows: pytest.importorskip("polars", reason="Polars is not installed").from_arrow(rows),
+    "lazy": lambda rows: pytest.importorskip("polars", reason="Polars is not installed").from_arrow(rows).lazy(),
     "duckdb": lambda rows: pytest.importorskip("duckdb", reason="duckdb is not installed").from_arrow(rows),
 }
 
