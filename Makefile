@@ -16,7 +16,7 @@ setup: ## Create .venv and install the package with all it needs
 demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to break it
 	@$(BIN)/python -m tests.demo
 
-test: setup ## Run the tests that are not long, in about 12 minutes on two cores
+test: setup ## Run the tests that are not long, in about 9 minutes on two cores
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO) -m "not long")
 
 test-quick: setup ## Before each commit: the quick tests without Spark and orchestrators, in under 3 minutes

@@ -117,11 +117,11 @@ def _identities(files: pa.Table) -> pa.Array:
     return pc.binary_join_element_wise(*(pc.cast(one_chunk(files[name]), "string") for name in names), " ")
 
 
-def _payload(source: FileSource, table: DeltaTable, files: pa.Table) -> dict[str, object]:
+def _payload(source: FileSource, table: DeltaTable, new_files: pa.Table) -> dict[str, object]:
     return {
         "source_uri": str(source.uri),
         "table_uri": table.uri,
-        "files": files.num_rows,
-        "size_bytes": pc.sum(files["size"]).as_py(),
-        "paths": files["path"].slice(0, _MOST_NAMED).to_pylist(),
+        "files": new_files.num_rows,
+        "size_bytes": pc.sum(new_files["size"]).as_py(),
+        "paths": new_files["path"].slice(0, _MOST_NAMED).to_pylist(),
     }
