@@ -21,9 +21,10 @@ DAYS = [datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 9)]
 class Events(dict[Any, Any]):
     """Of the outlets, none of which a DAG has declared in another way."""
 
-    def __missing__(self, key: Any) -> Any:
-        self[key] = SimpleNamespace(extra={}, add=lambda *_, **__: None)
-        return self[key]
+    def __getitem__(self, outlet: Any) -> Any:
+        # Airflow 3.0 cannot hash an asset.
+        key = getattr(outlet, "uri", outlet)
+        return self.setdefault(key, SimpleNamespace(extra={}, add=lambda *_, **__: None))
 
     def _resolve_asset_ref(self, reference: Any) -> tuple[Any, dict[str, Any]]:
         return reference, {}

@@ -12,6 +12,7 @@ from airflow.sdk import DAG
 
 from delta_orch import DeltaTable, Expect
 from delta_orch.airflow import DeltaCheckOperator, DeltaIncrementalOperator, DeltaMergeOperator, DeltaWriteOperator
+from delta_orch.airflow.versions import RELEASE
 from delta_orch.errors import InvalidRequestError
 
 RULES = {"amount is positive": Expect("amount > 0"), "id is small": {"rule": "id < 2", "action": "warn"}}
@@ -101,6 +102,7 @@ def test_wrong_rules_are_refused_when_the_dag_is_parsed(operator: Any, arguments
         operator(task_id="load", python_callable=amounts, table_uri="/t", **arguments)
 
 
+@pytest.mark.xfail(RELEASE < (3, 1), strict=True, reason="`dag.test()` of Airflow 3.0 prints errors in boxes")
 def test_a_failed_check_says_how_many_rows_and_shows_some(
     runs: Any, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,6 +13,7 @@ from delta_orch.airflow import DeltaIncrementalOperator, DeltaTableVersionSensor
 from delta_orch.airflow.hook import DeltaHook
 from delta_orch.airflow.locations import asset_uri_of_table, table_uri_of_asset
 from delta_orch.errors import InvalidRequestError
+from tests.airflow.internals import needs_rendered_group
 
 
 @pytest.mark.parametrize("name", ["t", "a b", "a#b", "a?b=c", "100%", "a%20b", "ü", "p=1/t", "it's", "a:b", "a;b"])
@@ -109,6 +110,7 @@ def test_wrong_retention_is_refused(hours: Any) -> None:
         DeltaVacuumOperator(task_id="vacuum", table_uri="/t", dry_run=cast("Any", "no"))
 
 
+@needs_rendered_group
 def test_locations_are_rendered_from_the_functions_arguments(runs: Any, tmp_path: Path) -> None:
     """Of a mapped task group, too: its arguments come with the task."""
 

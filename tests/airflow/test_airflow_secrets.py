@@ -161,7 +161,8 @@ def test_what_templates_bring_into_arguments_is_kept_nowhere(
     runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str], forms: list[tuple[str, str, str]], is_mapped: bool
 ) -> None:
     secrets: dict[str, str] = {}
-    with pytest.MonkeyPatch.context() as patch, DAG(f"s{uuid.uuid4().hex}", schedule=None, start_date=DAY_1) as dag:
+    dag = DAG(f"s{uuid.uuid4().hex}", schedule=None, start_date=DAY_1)
+    with pytest.MonkeyPatch.context() as patch:
         for number, (name, form, setting) in enumerate(forms):
             secret = f"Q7{uuid.uuid4().hex}"
             secrets[secret] = f"{name} {form} {setting}"
@@ -174,9 +175,9 @@ def test_what_templates_bring_into_arguments_is_kept_nowhere(
             others = {key: value for key, value in others.items() if key not in arguments}
             if is_mapped:
                 expanded = {key: [value] for key, value in arguments.items()}
-                public.partial(task_id=f"t{number}", **others).expand(**expanded)
+                public.partial(task_id=f"t{number}", dag=dag, **others).expand(**expanded)
             else:
-                public(task_id=f"t{number}", **others, **arguments)
+                public(task_id=f"t{number}", dag=dag, **others, **arguments)
         run = runs.run(dag)
     states = {instance.task_id: str(instance.state) for instance in run.get_task_instances()}
     located = [f"t{number}" for number, (name, _, _) in enumerate(forms) if name in LOCATED]

@@ -21,6 +21,7 @@ from delta_orch.airflow import (
     DeltaWriteOperator,
     delta_write_audit_publish,
 )
+from tests.airflow.internals import needs_rendered_group
 
 if TYPE_CHECKING:
     from tests.airflow.conftest import Runs
@@ -37,6 +38,7 @@ def content(uri: object) -> list[str]:
     return sorted(DeltaTable(str(uri)).snapshot().scan().to_arrow()["v"].to_pylist())
 
 
+@needs_rendered_group
 def test_mapped_task_groups_and_expand_kwargs(runs: Runs, tmp_path: Path) -> None:
     uri = tmp_path / "t"
     with DAG("shape_groups", **DAILY) as dag:
