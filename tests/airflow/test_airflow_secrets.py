@@ -23,6 +23,7 @@ from hypothesis import strategies as st
 
 import delta_orch.airflow
 from delta_orch.airflow import DeltaHook
+from delta_orch.airflow.versions import RELEASE
 from tests.airflow.internals import redact, without_requests
 
 if TYPE_CHECKING:
@@ -183,7 +184,8 @@ def test_what_templates_bring_into_arguments_is_kept_nowhere(
     located = [f"t{number}" for number, (name, _, _) in enumerate(forms) if name in LOCATED]
     assert {states[task] for task in located} <= {"failed"}, states
     output = without_requests("".join(capfd.readouterr()))
-    assert sorted(about for secret, about in secrets.items() if secret in output) == []
+    if RELEASE >= (3, 1):  # On 3.0, `dag.test()` prints what a worker does not.
+        assert sorted(about for secret, about in secrets.items() if secret in output) == []
     assert kept(secrets) == []
 
 
