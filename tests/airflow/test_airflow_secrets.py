@@ -157,6 +157,7 @@ def test_every_argument_that_takes_a_location_or_settings_is_tried() -> None:
     phases=[Phase.explicit, Phase.generate],
     report_multiple_bugs=False,
 )
+@pytest.mark.filterwarnings("ignore:The recursion limit will not be reset")  # Airflow 3.0 raises it.
 @given(forms=st.lists(FORMS, min_size=8, max_size=16, unique=True), is_mapped=st.booleans())
 def test_what_templates_bring_into_arguments_is_kept_nowhere(
     runs: Runs, tmp_path: Path, capfd: pytest.CaptureFixture[str], forms: list[tuple[str, str, str]], is_mapped: bool
