@@ -19,7 +19,7 @@ demo: setup ## Run the flights pipeline through Dagster and Airflow, and try to 
 test: setup ## Run the tests that are not long, in about 9 minutes on two cores
 	@$(BIN)/python -m pytest $(or $(PYTEST_ARGS),$(TWO) -m "not long")
 
-test-quick: setup ## Before each commit: the quick tests without Spark and orchestrators, in under 3 minutes
+test-quick: setup ## Before each commit: the quick tests without Spark and orchestrators, in about 3 minutes
 	@$(BIN)/python -m pytest $(TWO) -m quick
 
 test-long: setup ## Run all tests, the long ones too, in about an hour

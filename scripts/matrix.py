@@ -65,9 +65,9 @@ CELLS = (
     Cell("spark-4.2", "3.12", "local,spark,s3,gcs,azure", SPARK, versions=("pyspark==4.2.*",)),
     Cell("spark-newest", "3.13", "local,spark,s3,gcs,azure", SPARK),
     Cell("java-21", "3.11", "local,spark,s3,gcs,azure", SPARK, java="21"),
-    Cell("dagster-oldest", "3.11", "local,dagster", DAGSTER, oldest=("dagster",)),
-    Cell("dagster-1.13", "3.12", "local,dagster", DAGSTER, ("dagster==1.13.10", "dagster-webserver==1.13.10")),
-    Cell("dagster-newest", "3.13", "local,dagster", DAGSTER),
+    Cell("dagster-oldest", "3.11", "local,dagster,s3", DAGSTER, oldest=("dagster",)),
+    Cell("dagster-1.13", "3.12", "local,dagster,s3", DAGSTER, ("dagster==1.13.10", "dagster-webserver==1.13.10")),
+    Cell("dagster-newest", "3.13", "local,dagster,s3", DAGSTER),
     # Airflow before 3.3 does not run with the newest releases of the libraries below it.
     Cell("airflow-oldest", "3.11", "local,airflow", AIRFLOW, _BELOW_AIRFLOW_3_0, oldest=("apache-airflow", "sqlglot")),
     Cell("airflow-3.1", "3.11", "local,airflow", AIRFLOW, ("apache-airflow==3.1.*", "pydantic==2.12.*", "svcs==25.*")),
