@@ -1,4 +1,4 @@
-"""Measure a look at a million files, of which a hundred are new, for a table that has loaded ten million."""
+"""Measure a look at a million files. A hundred are new, and the table has loaded ten million."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A step with rules, one row in a hundred of which goes to the quarantine, beside the same step without rules."""
+"""Measure a step with rules beside the same step without. One row in a hundred goes to the quarantine."""
 
 from __future__ import annotations
 

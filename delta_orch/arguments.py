@@ -33,7 +33,7 @@ _PLAIN: dict[str, Test] = {
 }
 _COLLECTIONS = ("Sequence", "Iterable", "Iterator", "Collection", "list", "tuple", "set", "frozenset")
 _READ_LATER = ("table_uri", "storage_options")
-"""What may be a variable that is read in the run, Dagster's EnvVar, in the functions for Dagster."""
+"""Types that the functions for Dagster also take as `dg.EnvVar`, which is read in the run."""
 
 
 def checked(public: Checked) -> Checked:
@@ -102,7 +102,7 @@ def _wrapped(function: FunctionType) -> Callable[..., Any]:
 
 
 class _Parameter:
-    """What one parameter takes.
+    """The types and choices of one parameter.
 
     Args:
         names: What the names in the annotation stand for.
@@ -219,7 +219,7 @@ def _is_collection(value: Any) -> bool:
 
 
 def _members(value: Any) -> Iterable[Any]:
-    """What can be looked at without using it up: the members of a collection, the texts of a mapping."""
+    """The values inside that can be read more than once: members of a collection, texts of a mapping."""
     if isinstance(value, Mapping):
         return (part for item in value.items() for part in item if isinstance(part, str))
     return value if _is_collection(value) and hasattr(value, "__len__") else ()

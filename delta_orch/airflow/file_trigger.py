@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 _MOST_NAMED = 20
 _NOT_STORED = ("schema", "storage_options")
-"""Fields of a source that say nothing of which files there are, and those that may be secret."""
+"""Fields of a source that do not select files, and fields that may hold secrets."""
 
 
 class DeltaFileTrigger(BaseEventTrigger):  # type: ignore[misc]

@@ -96,7 +96,7 @@ class ArrowRows:
     def _fitting(
         self, schema: pa.Schema, target: StructType, number: int
     ) -> Callable[[pa.RecordBatch, int], SourceRows]:
-        """What makes rows of the target of batches of a file's schema.
+        """Get the function that turns batches of a file's schema into rows of the target.
 
         A column fits by its type: every value of it is a value of the table's.
         """
