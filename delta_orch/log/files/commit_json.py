@@ -77,7 +77,7 @@ def _floats(value: object) -> Iterator[float]:
 
 
 def ensure_mapping(values: object, what: str) -> JsonObject:
-    """Raises InvalidRequestError where they are none."""
+    """Raises InvalidRequestError if the values are not JSON objects."""
     if not isinstance(values, Mapping):
         raise InvalidRequestError(f"{what} must be a dict, not {values!r:.100}", remedy="Pass names with their values")
     return values

@@ -136,7 +136,7 @@ def _malformed(action: str, path: str, cause: str) -> DeltaError:
 
 @dataclass(eq=False)
 class LogActions:
-    """What a run of JSON files says, reconciled where that needs no look at files.
+    """The actions of a run of JSON files, reconciled as far as this needs no file columns.
 
     File actions stay parsed JSON until somebody asks for their columns: neither opening a table nor an append does.
     Safe to share between threads once it is complete: at worst two of them build the same columns.
@@ -145,7 +145,7 @@ class LogActions:
         protocol, metadata: The newest ones, None where no file has one.
         txns: The newest `txn` of each app id.
         domain_metadata: The newest of each domain, removed ones included.
-        commit_info: The newest file's, None where it has none.
+        commit_info: The `commitInfo` of the newest file, or None.
         sidecars, checkpoint_metadata: Of a V2 checkpoint; commits have none.
         num_superseded: How many actions that are no files were replaced by a later one; none within reconciled files.
         num_log_files: Of how many files it was made. Every order is below twice that.
@@ -282,13 +282,13 @@ class LogActions:
 class Commit:
     """One commit, complete (PROTOCOL, "Delta Log Entries").
 
-    Its files become columns when they are asked for: whoever only wants to know what else it did pays nothing for them.
+    File actions become columns on first use, so that a reader of the other actions does not pay for them.
 
     Attributes:
         version: Its version.
         timestamp_ms: When it was committed: the in-commit timestamp where the commit has one, else the file's
             modification time. Milliseconds since the epoch.
-        commit_info: The `commitInfo` action as parsed, None where the commit has none.
+        commit_info: The `commitInfo` action as parsed, or None.
         protocol, metadata: None unless this commit changes them.
         txns, domain_metadata: In the order of the commit.
         files: Where `adds`, `removes` and `cdc` come from.
@@ -320,7 +320,7 @@ class Commit:
 
 
 def user_metadata_of(commit_info: Mapping[str, object] | None) -> Mapping[str, object]:
-    """What `commitInfo.userMetadata` says as a JSON object, as both plugins write it; nothing where it is none."""
+    """`commitInfo.userMetadata` as a JSON object, as both plugins write it; empty if it is not a JSON object."""
     try:
         user_metadata = orjson.loads(str((commit_info or {}).get("userMetadata")))
     except ValueError:
@@ -420,7 +420,7 @@ def commit_timestamp_ms(commit_info: Mapping[str, object] | None, meta: FileMeta
 
 
 def in_commit_timestamp_ms(commit_info: Mapping[str, object] | None) -> int | None:
-    """What a commit says about its own time, None where it says nothing.
+    """The time that a commit records in itself, or None.
 
     Raises:
         ProtocolViolationError: It is no time of the years 1 to 9999.

@@ -1,5 +1,5 @@
-"""What a commit did to the rows of the table, as data: `commitInfo.effect`, which every commit of files has that this
-package makes. It takes the place of comparing names of operations."""
+"""The effect of a commit on the rows of the table, as data: `commitInfo.effect`, which this package writes in every
+commit that adds or removes files. It takes the place of comparing names of operations."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ _COUNTS = {"rowsAdded": "rows_added", "rowsRemoved": "rows_removed", "rowsMoved"
 
 
 _LONGEST = 65_536
-"""Characters of a predicate in the log. A commit is read whole, and what is told is searched for secrets."""
+"""Characters of a predicate in the log. Readers parse a commit whole, and the predicate is searched for secrets."""
 
 
 def words_of(condition: object) -> str:
-    """A predicate as the log tells of it: in the user's own words, where these are not too many. It is not cut, as
-    half of a secret could not be told from other text."""
+    """A predicate for the log: the user's own text, or only its length if it is too long. It is never cut, because half
+    a secret could not be recognized as one."""
     if isinstance(condition, Expression):
         from delta_orch.expressions.to_sql import to_spark_sql
 
@@ -66,7 +66,7 @@ def words_of(condition: object) -> str:
 
 
 def effect_of(commit: Commit) -> Effect | None:
-    """The effect of a commit, as it says itself.
+    """The effect that a commit records.
 
     Returns: None for a commit of another client. If its actions alone prove that it moved no row (it adds no file
         beside those that it removes, or removes none), the effect that they prove.

@@ -1,5 +1,5 @@
-"""The Arrow columns in which files travel through the core: one row a logical file, never one Python object. How they
-are made of actions, and how many records they tell of.
+"""Arrow columns of file actions: one row for each logical file, never one Python object. How they are made of actions,
+and how many records they tell of.
 
 A logical file is keyed by (`path`, `dv_id`) (PROTOCOL, "Action Reconciliation"). `path` is spelled as in the log.
 """
@@ -216,7 +216,7 @@ _BUILDERS: Mapping[pa.DataType, Callable[[Sequence[JsonValue]], pa.Array]] = {
 _RECORDS = pa.schema([("numRecords", pa.int64())])
 _FEW = 64
 _MOST_ROWS = 1 << 32
-"""What says more is no Parquet file's count of rows."""
+"""A larger number cannot be the row count of a Parquet file."""
 
 
 def record_counts(files: pa.Table) -> pa.Array:
@@ -278,7 +278,7 @@ def _count(text: str | None) -> int | None:
 
 
 def with_record_count(stats: str | None, count: int) -> str:
-    """Statistics that say how many records the file has, and what they said before; none at all if that was no JSON."""
+    """Statistics with the number of records added. Statistics that were not JSON are replaced."""
     return orjson.dumps({**members_of(stats), "numRecords": count}).decode()
 
 

@@ -1,4 +1,4 @@
-"""What is in `_delta_log`: a listing turned into commits, complete checkpoints and log compactions."""
+"""A listing of `_delta_log`, turned into commits, complete checkpoints and log compactions."""
 
 from __future__ import annotations
 
@@ -145,5 +145,5 @@ def _sorted_sets(sets_by_version: Mapping[int, list[CheckpointFiles]]) -> _ByVer
 
 
 def _preference(checkpoint: CheckpointFiles) -> tuple[int, str]:
-    # One file before many; among several UUID-named ones any will do, but always the same.
+    # A single-part checkpoint is preferred. Among several UUID-named ones the choice is always the same.
     return len(checkpoint.files), checkpoint.files[0].path

@@ -1,4 +1,4 @@
-"""Partition values of files as columns: the maps of the log taken apart, and partitions as keys that compare.
+"""Partition values of files: the maps of the log as columns, and keys that compare partitions.
 
 PROTOCOL, "Partition Value Serialization": one value may be spelled in several ways, so texts do not compare.
 """
@@ -48,7 +48,7 @@ def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_r
         return values
     indices = pc.index_in(every_row, value_set=named)
     if indices.null_count:
-        # Each file for itself, so that it does not matter which others it is looked at with.
+        # Each file is resolved by itself, so that the result does not depend on the other files.
         folded = pc.equal(pc.utf8_lower(keys), name.lower())
         others, other_values = pc.filter(rows, folded), pc.filter(items, folded)
         by_folded = pc.take(other_values, pc.index_in(every_row, value_set=others))
@@ -57,7 +57,7 @@ def _column_of(name: str, keys: pa.Array, items: pa.Array, rows: pa.Array, num_r
 
 
 def partition_keys(strings: pa.Table, schema: StructType, *, equal_zeros: bool = False) -> pa.Array:
-    """One string a row; two rows have the same one exactly if their partition values are the same values.
+    """One string for each row. Two strings are equal exactly if the partition values are equal.
 
     Args:
         strings: One string column a partition column, as `partition_strings` gives them.
@@ -87,7 +87,7 @@ def file_partition_strings(files: pa.Table, schema: StructType, partition_column
 def file_partition_keys(
     files: pa.Table, schema: StructType, partition_columns: Sequence[str], *, equal_zeros: bool = False
 ) -> pa.Array:
-    """One string a file; two have the same one exactly if they lie in the same partition. See
+    """One string for each file. Two strings are equal exactly if the files lie in the same partition. See
     `file_partition_strings` and `partition_keys`."""
     if not partition_columns:
         return string_array([""] * files.num_rows)

@@ -1,7 +1,7 @@
 """The transaction identifiers that a table has recorded (PROTOCOL, "Transaction Identifiers").
 
-There is one for each unit of each step that ever wrote, so there may be millions. Those of a checkpoint are Arrow
-columns in which a few are looked up; a Python object is made of an identifier that somebody asks for.
+Each unit of each step that ever wrote has one, so there may be millions. Identifiers of a checkpoint stay Arrow
+columns; a Python object is made only for an identifier that is looked up.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def txn_table(txns: Iterable[Txn]) -> pa.Table:
 
 
 class TxnGroup:
-    """Some identifiers of a checkpoint, columns of `TXN_SCHEMA`, which are read when they are asked for.
+    """Some identifiers of a checkpoint as columns of `TXN_SCHEMA`, read on first use.
 
     Args:
         bounds: The least id and the greatest; None if they are not known.
@@ -47,7 +47,7 @@ class TxnGroup:
         return self._read()
 
     def among(self, app_ids: Iterable[str]) -> dict[str, Txn]:
-        """Those of some ids; of an id that comes twice the last one."""
+        """The identifiers of some ids. If an id appears twice, the last one counts."""
         possible_ids = [a for a in app_ids if self._bounds is None or self._bounds[0] <= a <= self._bounds[1]]
         if not possible_ids:
             return {}
@@ -62,7 +62,7 @@ class RecordedTxns(Mapping[str, Txn]):
         groups: Those of a checkpoint, in its order. Sorted by id, so that their bounds do not overlap, a lookup reads
             one of them.
         newer: Those that were recorded since.
-        oldest_ms: What was last updated before has expired; milliseconds since the epoch. None: nothing has.
+        oldest_ms: What was last updated before has expired; milliseconds since the epoch. None: no identifier expires.
     """
 
     def __init__(self, groups: Sequence[TxnGroup], newer: Mapping[str, Txn], oldest_ms: int | None = None) -> None:
@@ -71,7 +71,8 @@ class RecordedTxns(Mapping[str, Txn]):
         self._oldest_ms = oldest_ms
 
     def since(self, newer: Mapping[str, Txn], oldest_ms: int | None) -> RecordedTxns:
-        """With those that were recorded since, and without those that have expired. What was read is shared."""
+        """With those that were recorded since, and without those that have expired. Columns that were read are
+        shared."""
         return RecordedTxns(self._groups, {**self._newer, **newer}, oldest_ms)
 
     def __getitem__(self, app_id: str) -> Txn:
@@ -85,7 +86,7 @@ class RecordedTxns(Mapping[str, Txn]):
         return int(self.table.num_rows)
 
     def among(self, app_ids: Sequence[str]) -> dict[str, Txn]:
-        """Those of some ids, as far as they are recorded."""
+        """The recorded identifiers of some ids."""
         versions = {app_id: self._newer[app_id] for app_id in app_ids if app_id in self._newer}
         older = [app_id for app_id in app_ids if app_id not in versions]
         for group in self._groups if older else ():
@@ -144,7 +145,7 @@ class TxnVersions(Mapping[str, int]):
         return f"{type(self).__name__}({len(self)} ids)"
 
     def named(self, starts: Sequence[str] = (), end: str = "", *, but: Sequence[str] = ()) -> dict[str, int]:
-        """Those whose id begins with one of some texts, and ends with another. Empty `starts`: any beginning.
+        """The identifiers whose id begins with one of some texts and ends with another. Empty `starts`: any beginning.
 
         Args:
             but: Beginnings of ids that are left out.

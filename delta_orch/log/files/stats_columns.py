@@ -56,7 +56,7 @@ def stats_type(
 
 
 def parse_stats(texts: pa.ChunkedArray, stats_type: pa.StructType) -> pa.StructArray:
-    """Statistics as structs of type `stats_type`; null where there are none, or none that can be understood."""
+    """Statistics as structs of type `stats_type`; null if the statistics are missing or malformed."""
     column = one_chunk(texts)
     if column.null_count == len(column):
         return pa.nulls(len(column), stats_type)
@@ -70,7 +70,7 @@ def parse_stats(texts: pa.ChunkedArray, stats_type: pa.StructType) -> pa.StructA
 
 
 def _read_json(column: pa.StringArray, stats_type: pa.StructType) -> pa.StructArray | None:
-    """None where a value is not of the type wanted, or a text is not one object."""
+    """None if a value has another type, or if a text is not one JSON object."""
     read_type = _json_type(stats_type)
     try:
         table = read_stats_json(column, pa.schema(list(read_type)))

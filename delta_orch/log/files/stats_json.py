@@ -17,7 +17,7 @@ _SMALLEST_BLOCK_BYTES = 1 << 20
 
 
 def read_stats_json(stats: pa.StringArray, schema: pa.Schema) -> pa.Table:
-    """The fields of a schema, one row a text, by Arrow's JSON reader. A null text has none of them.
+    """The fields of a schema, one row a text, by Arrow's JSON reader. All are null for a null text.
 
     Raises:
         pa.ArrowInvalid: A text is not one object, or a value is not of its type.
@@ -62,7 +62,7 @@ def json_texts(values: pa.Array) -> pa.Array:
 
 def _struct_json(values: pa.StructArray) -> pa.Array:
     members = []
-    # One by one, each field would cost as much as the struct is wide.
+    # Reading field by field would cost the width of the struct for each field.
     for field, child_values in zip(values.type, values.flatten(), strict=True):
         name = orjson.dumps(field.name).decode()
         child = json_texts(child_values)

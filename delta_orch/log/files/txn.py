@@ -23,15 +23,14 @@ class TxnId:
     `skipped` and adds nothing. With a `scope`, a predicate over partition columns, it guards only the rows inside:
     a commit may carry many of them, and those that are stale leave their partitions out of it while the others commit.
 
-    With `ordered`, the same version may be committed again, even at the same time, and only a later one keeps it out:
-    what is recorded says how far the table has come in time, not who wrote it.
+    With `ordered`, the same version may be committed again, even at the same time; only a later version excludes it.
 
     `follows` makes it a compare-and-set, for cursors: the version that must be recorded now, -1 for none at all; None
     asks for nothing. Where another is recorded (and it is not stale), the commit ends in ConcurrentTransactionError.
 
-    With `is_unit` it names a unit of work (`pipeline.unit`): each new data file of the commit says so in its tag
-    `delta_orch.unit` (`files.unit_tag`). With scopes, a file is of the unit in whose scope it lies. A commit with
-    several units without scopes tags no file.
+    With `is_unit` the id names a unit of work (`pipeline.unit`). Each new data file of the commit has the tag
+    `delta_orch.unit` with this id (`files.unit_tag`). With scopes, a file is of the unit in whose scope it lies. A
+    commit with several units without scopes tags no file.
 
     With `replaces` the rows that the unit wrote before leave in the same commit, in `append` and in a dynamic partition
     overwrite. Other verbs say by a predicate or by keys what they replace.
@@ -70,12 +69,12 @@ Recorded = Mapping[str, int | None]
 
 def gone_with_rows(recorded: TxnVersions) -> dict[str, int]:
     """Of what a table has recorded the ids that say which rows it has: the cursors of incremental steps, and the units
-    of work. A verb that takes rows back takes these ids back, too."""
+    of work. A verb that restores older rows resets these ids as well."""
     return recorded.named(("cdc:", *UNIT_PREFIXES))
 
 
 def stale_among(txns: Sequence[TxnId], recorded: Recorded) -> tuple[TxnId, ...]:
-    """Those recorded at the same version or a later one."""
+    """The ids that are recorded at the same or a later version."""
     versions = ((txn, recorded.get(txn.app_id)) for txn in txns)
     return tuple(txn for txn, version in versions if version is not None and txn.is_recorded_by(version))
 

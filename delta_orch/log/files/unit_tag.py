@@ -55,12 +55,12 @@ def with_units(files: pa.Table, units: pa.Array) -> pa.Table:
 
 
 def shared_units(sources: pa.Table, keys: tuple[pa.Array, pa.Array] | None, num_files: int) -> pa.Array:
-    """The unit of files that hold the rows of others: the one that all of those share, null where there is none.
+    """The unit of files that hold the rows of source files: the unit that all their sources share, or null.
 
     Args:
-        sources: The others.
-        keys: A file has rows of the sources with the same key. One for each file, and one for each source. None: each
-            file may have rows of every source.
+        sources: The source files.
+        keys: A file has rows of the sources with the same key. The first array has one key for each file, the second
+            one for each source. With None each file may have rows of every source.
         num_files: How many files there are.
     """
     units = units_of(sources)

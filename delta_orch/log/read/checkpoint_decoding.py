@@ -91,7 +91,7 @@ def needs_parsed_statistics(action: str, group: RowGroup) -> bool:
 
 
 def with_parsed_statistics(json: Column | None, parsed: Column | None) -> Column | None:
-    """Statistics as JSON; made from `stats_parsed` where the checkpoint keeps them only there."""
+    """Statistics as JSON, made from `stats_parsed` if the checkpoint has no JSON statistics."""
     if parsed is None or (json is not None and json.null_count == 0):
         return json
     from delta_orch.log.files.stats_json import stats_to_json
@@ -123,7 +123,7 @@ def has_deletion_vectors(action: str, group: RowGroup) -> bool:
 
 
 def dv_ids(column: Column | None) -> Column | None:
-    """The unique ids of deletion vectors (PROTOCOL, "Derived Fields"), null where there is none."""
+    """The unique ids of deletion vectors (PROTOCOL, "Derived Fields"), null for files without a vector."""
     vectors = _vectors(column)
     if vectors is None:
         return None

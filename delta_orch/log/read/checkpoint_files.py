@@ -39,7 +39,7 @@ class LiveRows(NamedTuple):
     paths: Column
 
     def narrowed(self, still: Mask) -> LiveRows:
-        """Those of the rows that `still`, one value a live row, marks."""
+        """The rows that `still` marks; it has one value for each live row."""
         still = one_chunk(still)
         keep = still if self.keep is None else narrowed_mask(one_chunk(self.keep), still)
         return LiveRows(self.group, keep, pc.filter(self.paths, still))
@@ -48,8 +48,8 @@ class LiveRows(NamedTuple):
 class CheckpointFileActions:
     """All `add` or all `remove` actions of a checkpoint but those whose files later commits touch.
 
-    Immutable: `without` and `where` give others that share what is decoded. Paths are decoded on first use and kept,
-    every other column is decoded when it is asked for.
+    Immutable: `without` and `where` give others that share what is decoded. Paths are decoded on first use and kept;
+    other columns are decoded on each request.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class CheckpointFileActions:
 
     def where_groups(self, choose: Callable[[RowGroup], pa.BooleanArray]) -> CheckpointFileActions:
         """The actions that a function of a row group keeps: one value a row of the group, whatever action it holds.
-        Paths are decoded only of groups of which some row is kept. Raises as `columns`."""
+        Paths are decoded only for groups that keep at least one row. Raises as `columns`."""
         known = self._known_live
         if known is not None:
             chosen = {rows.group: choose(rows.group) for rows in known if len(rows.paths)}
@@ -156,7 +156,7 @@ class CheckpointFileActions:
 
 
 def _narrowed(rows: LiveRows, mask: pa.BooleanArray) -> LiveRows:
-    """The rows that a mask over all rows of the group marks, too."""
+    """The rows that a second mask, over all rows of the group, marks as well."""
     return rows.narrowed(mask if rows.keep is None else pc.filter(mask, rows.keep))
 
 
@@ -190,7 +190,7 @@ def _still_live(action: str, rows: LiveRows, touched: TouchedFiles) -> LiveRows:
 
 
 def _with_touched_keys(action: str, rows: LiveRows, candidates: Mask, touched: TouchedFiles) -> Mask:
-    """Which rows are touched going by path and deletion vector; `candidates` are by path alone."""
+    """Marks the rows whose path and deletion vector are touched; `candidates` marks those whose path is."""
     paths = canonical_paths(pc.filter(rows.paths, candidates))
     vectors = decode_dv_ids(action, rows.group, rows.keep)
     ids = pa.nulls(len(paths), pa.string()) if vectors is None else pc.filter(vectors, candidates)

@@ -42,7 +42,7 @@ class CheckpointFooter(ParquetFooter):
 
     @cached_property
     def few_actions(self) -> dict[tuple[int, tuple[str, ...]], list[dict[str, JsonValue]]]:
-        """What `RowGroup.read_actions` has read of a file that is all here."""
+        """Results of `RowGroup.read_actions` for a file that is whole in memory."""
         return {}
 
 

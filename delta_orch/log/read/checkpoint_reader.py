@@ -1,7 +1,7 @@
 """Checkpoints, column by column and row group by row group (PROTOCOL, "Checkpoints").
 
-Nothing is decoded before it is asked for. V1 checkpoints (one file or many) and V2 checkpoints (a Parquet or JSON file
-that may refer to sidecars, under a UUID name or the classic one) look the same from outside.
+Columns are decoded on request. V1 checkpoints (one file or many) and V2 checkpoints (a Parquet or JSON file that may
+refer to sidecars, under a UUID name or the classic one) look the same from outside.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ class ParquetPart:
 
     @cached_property
     def decoded(self) -> dict[object, object]:
-        """The partition values of its row groups, as far as they are decoded; `skipping.data_skipping` keeps them."""
+        """Partition values of row groups, filled by `skipping.data_skipping`."""
         return {}
 
     @cached_property
     def recent_bounds(self) -> dict[object, Mapping[tuple[str, ...], ColumnBounds]]:
-        """The statistics of rows that were last looked at, as `decoded`."""
+        """The statistics that the last predicates read, filled as `decoded` is."""
         return {}
 
     @property
@@ -94,7 +94,7 @@ class ParquetPart:
             return self.footer.leaves
 
     def ensure_sound(self, columns: Iterable[str]) -> None:
-        """Check the chunks of top-level columns: Arrow must not be asked for others. Raises CorruptLogError."""
+        """Check the chunks of top-level columns before Arrow reads them. Raises CorruptLogError."""
         unknown = {*columns} - self.footer.sound_columns
         if unknown:
             with readable(self.path):
@@ -175,7 +175,7 @@ class RowGroup:
         return int(self.part.metadata.row_group(self.index).num_rows)
 
     def statistics(self, column: int) -> pq.Statistics | None:
-        """What the footer says of the values of a leaf. Raises CorruptLogError."""
+        """The footer's statistics of a leaf. Raises CorruptLogError."""
         self.part.ensure_sound([self.part.leaves[column].partition(".")[0]])
         return self.part.metadata.row_group(self.index).column(column).statistics
 
@@ -199,7 +199,7 @@ class RowGroup:
         """
         if (statistics := self.part.metadata.row_group(self.index).column(probe).statistics) is None:
             return sum(len(column) - column.null_count for column in self.iter_field(action, PROBE_LEAF[action]))
-        # Some writers count no nulls where there are none.
+        # Some writers omit a null count of 0.
         return self.num_rows - (statistics.null_count if statistics.has_null_count else 0)
 
     def bounds(self, leaf: str) -> tuple[str, str] | None:
@@ -295,7 +295,7 @@ class RowGroup:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint of a version. Everything is read on first use, and kept but for the file actions."""
+    """One checkpoint of a version. Everything is read on first use. All of it is kept except the file actions."""
 
     store: LogStore
     files: CheckpointFiles
@@ -442,7 +442,7 @@ class Checkpoint:
 
 
 def ensure_agrees(store: LogStore, version: int, table_id: str | None, num_files: int | None) -> bool:
-    """As `Checkpoint.agrees_with_checksum`, of a checkpoint of such a table and with so many files, as far as known."""
+    """As `Checkpoint.agrees_with_checksum`, for a table id and a number of files; None skips a comparison."""
     counted, recorded_id = _recorded(store, version)
     is_of = "is of the table with the id {}"
     for has, is_so, recorded in ((is_of, table_id, recorded_id), ("has {} files", num_files, counted)):
@@ -460,7 +460,7 @@ def ensure_agrees(store: LogStore, version: int, table_id: str | None, num_files
 
 
 def _recorded(store: LogStore, version: int) -> tuple[int | None, str | None]:
-    """What the checksum of a version says of the number of files and the table's id; None where it does not tell."""
+    """The number of files and the table's id in the checksum of a version; None if it lacks them."""
     try:
         checksum = orjson.loads(store.read_bytes(checksum_path(version)))
     except (ValueError, CorruptLogError, StorageError) as e:

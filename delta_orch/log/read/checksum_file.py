@@ -1,7 +1,7 @@
 """Version checksums of the log, and the replayed state held against them (PROTOCOL, "State Validation").
 
-Log compactions (`compactions`) and, where that costs no request across a network, checkpoints (`checkpoint_reader`)
-are held against them as they are read. They are used for nothing else, but for the checksum of the next version
+Log compactions (`compactions`) and, where that costs no request across a network, checkpoints (`checkpoint_reader`) are
+held against them as they are read. Their only other use is to derive the checksum of the next version
 (`checksum_writer`). As a shortcut to metadata
 or sizes they would not be safe: a checksum that disagrees with its log is exactly the damage it exists to reveal,
 nothing in it proves that it agrees, and published tables have ones that do not.
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 _SHOWN = 200
-# What does not change while a file is live. Statistics and tags may be spelled anew, dataChange is of the commit.
+# These fields do not change while a file is live. Statistics and tags may be spelled anew, dataChange is of the commit.
 _FILE_COLUMNS = ("size", "modification_time", "base_row_id", "default_row_commit_version", "deletion_vector")
 
 
@@ -50,8 +50,8 @@ class ChecksumValidation:
 
     Attributes:
         version: The version.
-        path: Of the checksum file, relative to the table's root; None where the version has none.
-        checked: The fields that were compared, by their names in the file; empty where there is none.
+        path: The checksum file, relative to the table's root; None if the version has no checksum file.
+        checked: The fields that were compared, by their names in the file; empty if there is no file.
     """
 
     version: int
@@ -61,7 +61,7 @@ class ChecksumValidation:
 
 @dataclass(frozen=True, slots=True)
 class ChecksumMismatch:
-    """One field of a version checksum that says something else than the log. Long values are cut."""
+    """One field of a version checksum that differs from the log. Long values are cut."""
 
     field: str
     recorded: str
@@ -69,7 +69,7 @@ class ChecksumMismatch:
 
 
 def read_version_checksum(store: LogStore, version: int) -> VersionChecksum | None:
-    """The checksum of a version, None where there is none.
+    """The checksum of a version, or None if it has no checksum file.
 
     Raises:
         CorruptLogError: It cannot be parsed.
@@ -162,7 +162,7 @@ def _compare_files(snapshot: Snapshot, checksum: VersionChecksum, path: str) -> 
         columns = ["path", "dv_id", "partition_values", *_FILE_COLUMNS]
         recorded_files = _comparable_files(_parse_files(checksum.all_files, path).select(columns))
         files = _comparable_files(snapshot.files(columns))
-        # Of two long lists only the difference says something.
+        # For two long lists, show only the difference.
         yield "allFiles", _without(recorded_files, files), _without(files, recorded_files)
 
 
@@ -208,7 +208,7 @@ def _bins(values: Numbers, boundaries: tuple[int, ...]) -> Numbers:
 
 
 def comparable_metadata(metadata: Metadata) -> dict[str, object]:
-    """What makes two metadata actions say the same: the schema counts as JSON, not as text."""
+    """A metadata action as values that compare equal for equal content: the schema as JSON, not as text."""
     try:
         schema = json.loads(metadata.schema_string)
     except ValueError:
@@ -226,7 +226,7 @@ def comparable_metadata(metadata: Metadata) -> dict[str, object]:
 
 
 def comparable_protocol(protocol: Protocol) -> tuple[object, ...]:
-    """What makes two protocol actions say the same: an empty list of features is one that was not written."""
+    """A protocol action as values that compare equal for equal content: a missing list of features is an empty one."""
     return (
         protocol.min_reader_version,
         protocol.min_writer_version,

@@ -1,7 +1,7 @@
 """Log compactions, which stand in for commits where they can be trusted (PROTOCOL, "Log Compaction Files").
 
-A compaction never decides anything: whatever is odd about one, the commits it stands for are read instead. What it
-leaves out shows nowhere in it. So only one whose last version has a version checksum is opened, and the state after it
+A compaction never decides anything: whatever is odd about one, the commits it stands for are read instead. A compaction
+does not show what it omits. So only one whose last version has a version checksum is opened, and the state after it
 is held against that: at once what is no file, and the files when somebody asks for them.
 """
 
@@ -32,7 +32,7 @@ _LOGGER = logging.getLogger(__name__)
 
 @dataclass(frozen=True, eq=False)
 class CompactedRun:
-    """A compaction whose files are counted when they are first asked for.
+    """A compaction whose files are counted on first use.
 
     Attributes:
         actions: What it says.
@@ -81,7 +81,7 @@ def read_compaction(store: LogStore, compaction: CompactionFile) -> LogActions:
             remedy="Delete the file: the commits say the same",
             path=path,
         )
-    # Nobody knows of which commit a commitInfo in here would be.
+    # A commitInfo in a compaction belongs to an unknown commit.
     actions.commit_info = None
     return actions
 
@@ -93,7 +93,7 @@ def read_trusted(
     checkpoint: Checkpoint | None,
     read_commits: Callable[[], LogActions],
 ) -> CompactedRun | None:
-    """A compaction as far as it can be trusted; None where the commits must be read instead.
+    """A compaction that agrees with its checksum, or None if the commits must be read instead.
 
     Args:
         before: The state between the checkpoint and the compaction.
@@ -169,7 +169,7 @@ def _forgotten_domains(before: Tail, actions: LogActions, checkpoint: Checkpoint
     protocol = before.protocol
     if checkpoint is not None:
         protocol = protocol or checkpoint.protocol_and_metadata[0]
-        # Without the feature there are none, and the checkpoint need not be read for them.
+        # Without the feature there are no domains, and the checkpoint need not be read for them.
         if any(p is not None and "domainMetadata" in (p.writer_features or ()) for p in (protocol, actions.protocol)):
             domains.update(checkpoint.domain_metadata)
     domains.update(before.domain_metadata)

@@ -1,4 +1,4 @@
-"""Deletion vectors of a scan, read from wherever the log says they are (PROTOCOL, "Deletion Vectors")."""
+"""Reads the deletion vectors of a scan, inline or from files (PROTOCOL, "Deletion Vectors")."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who did what: the provenance of commits, newest first (PROTOCOL, "Commit Provenance Information")."""
+"""The provenance of commits, newest first (PROTOCOL, "Commit Provenance Information")."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class HistoryEntry:
         operation_parameters: Values as the writer spelled them, mostly text.
         operation_metrics: Values as the writer spelled them.
         user_metadata, engine_info: None where the commit does not say.
-        commit_info: Everything the commit says about itself; empty where it has no `commitInfo`.
+        commit_info: The whole `commitInfo` action; empty if the commit has none.
     """
 
     version: int
@@ -63,7 +63,7 @@ def read_history(store: LogStore, commits: Mapping[int, FileMeta], limit: int | 
     entries, counts = [], True
     for file in read_commits(store, [commits[v] for v in versions], versions):
         entry = _entry(file, commits[file.version], times[file.version])
-        # Where a later commit has none, in-commit timestamps were disabled again.
+        # If a later commit has no timestamp, in-commit timestamps were disabled again.
         counts = counts and entry.in_commit_timestamp_ms is not None
         entries.append(replace(entry, timestamp_ms=entry.in_commit_timestamp_ms or 0) if counts else entry)
     return entries

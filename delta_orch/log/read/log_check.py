@@ -1,5 +1,5 @@
-"""What is wrong with a log, whether or not it keeps a version from being read: gaps, checkpoints that are damaged or
-incomplete, a hint that leads nowhere, log compactions that cannot stand for their commits.
+"""Finds faults of a log, including those that keep no version from being read: gaps, damaged or incomplete checkpoints,
+a checkpoint hint that leads nowhere, log compactions that differ from their commits.
 
 And whether checkpoints, compactions and version checksums say what the commits say: reading takes some of it on trust,
 what it costs to hold a whole state against another one, `fsck` alone pays.
@@ -43,7 +43,7 @@ _PARTS_SHOWN = 3
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing that is wrong.
+    """One fault.
 
     Attributes:
         severity: `error` where the version in question, or its rows, cannot be read right; `warning` for the rest.
@@ -124,7 +124,7 @@ def ensure_complete(checkpoint: Checkpoint) -> None:
     _ = checkpoint.txns, checkpoint.domain_metadata
     for sidecar, part in zip(checkpoint.sidecars, checkpoint.sidecar_parts, strict=True):
         meta = checkpoint.store.head(part.path)
-        # One that is gone is told of by reading it.
+        # Reading reports a part that is gone.
         if meta is not None and meta.size != sidecar.size_in_bytes:
             raise CorruptLogError(
                 f"Sidecar {part.path} of the checkpoint of version {version} has {meta.size} bytes",
@@ -189,7 +189,7 @@ _FILE_COLUMNS = ("path", "dv_id", "size")
 
 
 def ensure_compaction_agrees(store: LogStore, listing: LogListing, compaction: CompactionFile) -> None:
-    """Hold a log compaction against its commits, where they are all there.
+    """Compare a log compaction with its commits, if all of them exist.
 
     Raises:
         CorruptLogError: They disagree, or a file cannot be parsed.
@@ -223,7 +223,7 @@ def _differences_of_actions(commits: LogActions, compacted: LogActions) -> Itera
     before, after = reconcile_files(None, [commits]), reconcile_files(None, [compacted])
     yield from _differing_files(_sizes(before.adds), _sizes(after.adds))
     gone = _keys(before.tombstones)
-    # What was added and removed in between may be left out: nobody sees it.
+    # A compaction may omit files that were added and removed within its range.
     lost = gone - set(after.touched.keys.to_pylist()) - _keys(commits.adds)
     if wrong := lost | (_keys(after.tombstones) - gone):
         yield f"the removal of {_named(wrong)}"
@@ -232,8 +232,8 @@ def _differences_of_actions(commits: LogActions, compacted: LogActions) -> Itera
 def ensure_checkpoint_agrees(
     store: LogStore, listing: LogListing, files: CheckpointFiles, *, with_commits: bool
 ) -> None:
-    """Hold a checkpoint against its version checksum; with `with_commits` also against the state that an older
-    checkpoint, or none, and the commits behind it lead to, where they are all there.
+    """Compare a checkpoint with its version checksum. With `with_commits`, compare it with the commits before it as
+    well, if all of them exist.
 
     Raises:
         CorruptLogError: They disagree, or a file is damaged.
@@ -275,7 +275,7 @@ def _differences_of_states(commits: Snapshot, checkpoint: Snapshot) -> Iterator[
     of_commits, of_checkpoint = (
         {app_id: txn.version for app_id, txn in s.every_txn.items()} for s in (commits, checkpoint)
     )
-    # One that has expired may be left out.
+    # A checkpoint may omit expired identifiers.
     if any(of_commits.get(app_id) != of_checkpoint.get(app_id) for app_id in {*of_checkpoint, *commits.txn_actions}):
         yield "transaction identifiers"
     if dict(commits.domain_metadata) != dict(checkpoint.domain_metadata):

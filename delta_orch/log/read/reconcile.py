@@ -76,7 +76,7 @@ class TailFiles(NamedTuple):
 
 
 def file_keys(paths: pa.Array | pa.ChunkedArray, dv_ids: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One string for each logical file, from canonical paths and deletion vector ids."""
+    """Keys of logical files: one string each, from canonical paths and deletion vector ids."""
     return one_chunk(pc.binary_join_element_wise(paths, dv_ids, "\x00", null_handling="replace", null_replacement=""))
 
 
@@ -179,7 +179,7 @@ def _constant(value: int, count: int) -> pa.Array:
 
 
 def _concat(*columns: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """One array of all; without columns that are empty it copies once."""
+    """Concatenate arrays into one; empty ones are skipped, so that it copies once."""
     chunks = [chunk for c in columns for chunk in (c.chunks if isinstance(c, pa.ChunkedArray) else [c]) if len(chunk)]
     if len(chunks) == 1:
         return chunks[0]

@@ -96,7 +96,7 @@ class Tail:
 
     @property
     def touched(self) -> TouchedFiles:
-        """Every file some commit added or removed: what the checkpoint says of them no longer counts."""
+        """Every file that some commit added or removed. The checkpoint's actions for these files are obsolete."""
         return self._files.reconciled().touched
 
     def fold(self, actions: LogActions, files: CompactedRun | None = None) -> Tail:

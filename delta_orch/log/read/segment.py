@@ -69,8 +69,8 @@ class LogSegment(NamedTuple):
 def resolve_segment(store: LogStore, version: int | None = None) -> LogSegment:
     """Find the files of a version, or of the newest one.
 
-    `_last_checkpoint` only says where the listing may begin: whatever it says, a newer checkpoint or commit is seen,
-    and where it leads nowhere the whole log is listed.
+    `_last_checkpoint` only says where the listing may begin. Newer checkpoints and commits are always found. If the
+    hint leads nowhere, the whole log is listed.
 
     Raises:
         TableNotFoundError: There is no log.
@@ -96,7 +96,7 @@ def resolve_segment(store: LogStore, version: int | None = None) -> LogSegment:
 
 
 def latest_version(store: LogStore) -> int:
-    """The newest version, from a listing alone. Raises TableNotFoundError."""
+    """The newest version, from a listing only. Raises TableNotFoundError."""
     store = store.at_one_moment()
     hint = read_last_checkpoint(store)
     if hint is not None:
@@ -111,8 +111,8 @@ def latest_version(store: LogStore) -> int:
 
 
 def read_last_checkpoint(store: LogStore) -> LastCheckpoint | None:
-    """The hint, or None where there is none, or it cannot be read or trusted. A hint never fails a read: a store that
-    is out of reach says so when the log is listed, which is what waits for it."""
+    """The checkpoint hint, or None if it is missing, unreadable or malformed. A hint never fails a read: if the store
+    cannot be reached, the listing after it raises."""
     try:
         with waiting_at_most(_HINT_S):
             return parse_last_checkpoint(store.read_bytes(LAST_CHECKPOINT_PATH))
@@ -147,7 +147,7 @@ def ensure_log_exists(store: LogStore, listing: LogListing) -> None:
 def plan_segment(listing: LogListing, version: int | None = None) -> LogSegment:
     """Choose the files of a version from a listing that is not empty. No I/O.
 
-    Raises as `resolve_segment`, but for TableNotFoundError.
+    Raises as `resolve_segment`, except TableNotFoundError.
     """
     latest = listing.latest_version
     assert latest is not None

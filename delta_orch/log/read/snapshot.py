@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 @checked
 class Snapshot:
-    """One version of a table: a checkpoint, if there is one, and the reconciled commits after it (the tail).
+    """One version of a table: the checkpoint, if the log has one, and the reconciled commits after it (the tail).
 
     Made by `TableLog.snapshot` and `TableLog.advance`. File lists are Arrow tables; of a checkpoint only the columns
     somebody asks for are ever decoded. Protocol and metadata come from these files and never from a version checksum,
@@ -213,8 +213,8 @@ class Snapshot:
 
     @cached_property
     def columns(self) -> tuple[ColumnDetails, ...]:
-        """Each column, and each field inside one, with what its metadata says: generated, identity, default, invariant,
-        declared type, collations, column mapping, earlier types.
+        """Each column and nested field with its metadata: generated, identity, default, invariant, declared type,
+        collations, column mapping, earlier types.
 
         Raises:
             ProtocolViolationError: The metadata of a column is malformed.
@@ -236,8 +236,7 @@ class Snapshot:
         clustered (PROTOCOL, "Clustered Table").
 
         Raises:
-            ProtocolViolationError: The metadata domain `delta.clustering` is malformed, or names a column that is not
-                there.
+            ProtocolViolationError: The metadata domain `delta.clustering` is malformed or names a missing column.
         """
         from delta_orch.table.clustering import CLUSTERING_DOMAIN, logical_path, parse_clustering
 
@@ -347,7 +346,7 @@ class Snapshot:
 
 
 class LiveFiles:
-    """The live files and the tombstones of one version. What is decoded of the checkpoint is kept and shared.
+    """The live files and the tombstones of one version. Decoded parts of the checkpoint are kept and shared.
 
     Args:
         older: The files of an older version on the same checkpoint.

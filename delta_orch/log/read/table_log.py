@@ -44,9 +44,9 @@ class TableLog:
     Args:
         store: The table's store. Nothing is touched before a method is called.
         snapshot_class: What `snapshot` and `advance` make; a subclass of `Snapshot` with the same constructor.
-        observer: Is told of every commit this object makes, once the commit stands: the log, the snapshot the commit
-            started from, and the commit (`log.write.commit_options.Committed`). It must not raise.
-            `log.upkeep.after_commit` keeps the log short; None does nothing.
+        observer: Called after every successful commit of this object with the log, the snapshot that the commit started
+            from, and the commit (`log.write.commit_options.Committed`). It must not raise. `log.upkeep.after_commit`
+            keeps the log short; None does nothing.
     """
 
     def __init__(
@@ -143,7 +143,8 @@ class TableLog:
         return self.snapshot_class(self.store, segment, snapshot.checkpoint, tail, snapshot)
 
     def _rebase(self, version: int, protocol: Protocol, metadata: Metadata) -> Snapshot:
-        """A version from its newest checkpoint, which need not be read for what the commits have told."""
+        """A version from its newest checkpoint. Protocol and metadata come from the commits, so the checkpoint need not
+        be read for them."""
         segment = segments.resolve_segment(self.store, version)
         checkpoint = self._checkpoint_of(segment)
         tail = replay_segment(self.store, segment, checkpoint)
@@ -186,9 +187,8 @@ class TableLog:
         return read_commit(self.store, self.find_commit(version), version)
 
     def last_txn(self, app_id: str) -> Txn | None:
-        """The newest `txn` action of an application id, None where there is none; one that
-        `delta.setTransactionRetentionDuration` has expired counts, too. The log is read newest first, no further than
-        to that action.
+        """The newest `txn` action of an application id, or None. An action that `delta.setTransactionRetentionDuration`
+        has expired counts. The log is read newest first, no further than to that action.
 
         Raises:
             TableNotFoundError: There is no log.
@@ -263,7 +263,7 @@ class TableLog:
                 return read_history(self.store, commits, limit)
             except LogGapError as gap:
                 commits = self._list_all().commits
-                # What is not listed any more was cleaned up in the meantime.
+                # A commit that is no longer listed was cleaned up in the meantime.
                 if gap.context["version"] in commits:
                     raise
 
@@ -286,7 +286,7 @@ _COMMIT_NAME_LENGTH = len("00000000000000000000.json")
 
 
 def read_last_txn(store: LogStore, app_id: str) -> Txn | None:
-    """The newest `txn` action of an application id, None where the log has none. Retention is not looked at.
+    """The newest `txn` action of an application id, or None if the log has no such action. Expired actions count.
 
     Raises:
         TableNotFoundError: There is no log.

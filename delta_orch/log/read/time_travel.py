@@ -38,14 +38,14 @@ def parse_timestamp_ms(timestamp: Timestamp) -> int:
     """
     value: object = timestamp
     if isinstance(value, str):
-        # Python 3.11 reads an offset of less than a second as none. ISO 8601 knows no parts of a second there.
+        # Python 3.11 reads an offset of less than a second as none. ISO 8601 has no fractions of a second here.
         if "." in value[value.rfind("+" if "+" in value else "-") :] and ("+" in value or value.count("-") > 2):
             raise InvalidRequestError(
                 f"{timestamp!r} is not a point in time",
                 cause="Its offset from UTC has parts of a second",
                 remedy="Write it like 2013-01-01T00:00:00Z",
             )
-        # What Python says of it repeats the text as it is.
+        # Python's own error would repeat the whole text.
         with suppress(ValueError):
             value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
@@ -69,7 +69,7 @@ def split_version(path: str) -> tuple[str, int | None, str | None] | None:
 
 
 def version_behind_at(text: str) -> tuple[int | None, str | None] | None:
-    """What stands behind `@`; None where it is neither."""
+    """The version or timestamp after `@`; None if the text is neither."""
     if _AT.fullmatch(text) is None:
         return None
     if text[0] in "vV":

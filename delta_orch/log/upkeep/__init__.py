@@ -1,2 +1,2 @@
-"""What keeps a log short: version checksums, checkpoints, log compactions and cleanup. Upkeep observes commits; nothing
-that reads or writes the log imports it."""
+"""Upkeep of the log: version checksums, checkpoints, log compactions and cleanup. Upkeep observes commits; nothing that
+reads or writes the log imports it."""

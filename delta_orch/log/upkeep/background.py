@@ -2,8 +2,8 @@
 
 One thread does it, for all tables of the process, so that memory is needed for one at a time. What becomes due for a
 table takes the place of what waits for it: only the newest counts. The interpreter waits for all of it before it ends.
-A process that ends otherwise (a signal, `os._exit`) takes it along, which harms nothing: upkeep that was interrupted
-leaves no visible part of itself, and is due again some versions later.
+A process that ends otherwise (a signal, `os._exit`) drops waiting jobs. This is harmless: interrupted upkeep leaves no
+visible part, and it is due again some versions later.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _is_registered = False
 
 
 def run_behind(table: str, job: Job) -> None:
-    """Run a job after those of other tables, in the place of one that waits for the same table.
+    """Run a job after those of other tables. It replaces a waiting job of the same table.
 
     Where the interpreter is about to end already, it is run at once.
 
@@ -87,7 +87,7 @@ def run_behind(table: str, job: Job) -> None:
     if not _is_registered:
         try:
             # Thread pools must still take work while the last upkeep is waited for: reading and writing on many stores
-            # makes use of them. What is registered last is called first, and `atexit` comes after all of it.
+            # makes use of them. Handlers run in reverse order of registration, and `atexit` runs after all of them.
             import concurrent.futures.thread  # noqa: F401
 
             threading._register_atexit(_finish)  # type: ignore[attr-defined]

@@ -1,5 +1,5 @@
-"""Actions as rows of a checkpoint: one struct column a kind of action (PROTOCOL, "Checkpoint Schema"). Those of files
-are streamed: cut into pieces of a size that readers like, and written as they come."""
+"""Actions as rows of a checkpoint: one struct column a kind of action (PROTOCOL, "Checkpoint Schema"). File actions are
+streamed in pieces of a size that suits readers."""
 
 from __future__ import annotations
 
@@ -297,7 +297,7 @@ def oldest_tombstone_ms(snapshot: Snapshot) -> int:
 def unexpired(tombstones: Iterable[pa.Table], expired_ms: int) -> Iterator[pa.Table]:
     """Tombstones younger than a time."""
     for rows in tombstones:
-        # One that does not say when it was written counts as written at the epoch.
+        # An action without a time counts as written at the epoch.
         yield pc.filter(rows, pc.greater(FileTable(rows).deletion_timestamp, expired_ms))
 
 
@@ -342,7 +342,7 @@ def in_pieces(tables: Iterable[pa.Table], piece_rows: int) -> Iterator[pa.Table]
 def parquet_writer(
     sink: pa.NativeFile, schema: pa.Schema, path: str, *, is_small: bool = False
 ) -> Iterator[pq.ParquetWriter]:
-    """Writes a checkpoint file; what the disk says about it becomes a StorageError.
+    """Writes a checkpoint file. Errors of the disk become StorageError.
 
     Args:
         is_small: Of few rows: making zstd ready for each column would take longer than all the rest.

@@ -12,7 +12,7 @@ from delta_orch.storage.base import FileMeta, LogStore
 
 
 def point_at(store: LogStore, last: LastCheckpoint) -> None:
-    """Let `_last_checkpoint` name a checkpoint that is there. A pointer to a newer one is not moved back.
+    """Write `_last_checkpoint` for an existing checkpoint. A pointer to a newer one is not moved back.
 
     Raises:
         StorageError: The pointer may be the old one. Readers find the checkpoint by listing.
@@ -25,7 +25,7 @@ def point_at(store: LogStore, last: LastCheckpoint) -> None:
 
 
 def ensure_version_present(store: LogStore, snapshot: Snapshot) -> None:
-    """The file that makes the snapshot's version is still there. Where somebody has deleted the table while its
+    """Whether the file of the snapshot's version still exists. Where somebody has deleted the table while its
     checkpoint was being written, and perhaps created another one in its place, that must not get it.
 
     Raises:

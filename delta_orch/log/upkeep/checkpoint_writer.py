@@ -67,9 +67,9 @@ def write_checkpoint(
 ) -> bool:
     """Write the checkpoint of a snapshot's version, and make `_last_checkpoint` point at it.
 
-    Where a checkpoint of that kind exists already it stays as it is. Tombstones older than
-    `delta.deletedFileRetentionDuration` and transaction identifiers older than `delta.setTransactionRetentionDuration`
-    are left out, and nothing else. A pointer to a newer checkpoint is not moved back.
+    An existing checkpoint of that kind is not changed. Tombstones older than `delta.deletedFileRetentionDuration` and
+    transaction identifiers older than `delta.setTransactionRetentionDuration` are left out, and nothing else. A pointer
+    to a newer checkpoint is not moved back.
 
     Args:
         policy: `classic` for one Parquet file (V1), `v2` for a file that refers to sidecars (`checkpoint_v2`); None
@@ -77,7 +77,7 @@ def write_checkpoint(
         v2_format: Of the file on top of a V2 checkpoint.
         watch: Passes on the live files (columns of `ADD_SCHEMA`) on their way into the checkpoint.
 
-    Returns: Whether `watch` has seen all of them: not where a checkpoint is there, or sidecars are taken over.
+    Returns: Whether `watch` has seen every action. It has not if the checkpoint existed or sidecars were reused.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table.
@@ -156,8 +156,8 @@ def _create_v1(store: LogStore, snapshot: Snapshot, path: str, watch: Watch) -> 
 
 
 def _write_small(writer: pq.ParquetWriter, small: pa.Table, snapshot: Snapshot) -> int:
-    """Write the actions that are no files: transaction identifiers, of which there may be many, in row groups of their
-    own, so that a reader finds the others without them. Returns: How many actions these are."""
+    """Write the actions other than files. Transaction identifiers, which may be many, get row groups of their own, so
+    that readers find the others without them. Returns: How many actions these are."""
     writer.write_table(small, row_group_size=max(small.num_rows, 1))
     count = int(small.num_rows)
     for rows in txn_rows(small.schema, snapshot, _ROW_GROUP_ROWS):
@@ -183,7 +183,7 @@ def _has_few_rows(snapshot: Snapshot) -> bool:
 
 
 def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:
-    """What the footer of a checkpoint says, whoever wrote it."""
+    """Counts from the footer of a checkpoint, by any writer."""
     file = store.head(path)
     if file is None:
         raise FileMissingInStoreError(
@@ -203,8 +203,8 @@ def _describe(store: LogStore, version: int, path: str) -> LastCheckpoint:
 
 # V2 checkpoints: one small file that refers to sidecars with the file actions (PROTOCOL, "V2 Spec").
 #
-# Sidecars of the previous V2 checkpoint that nothing has touched since are referred to again instead of being written
-# again (`sidecar_reuse`), so that a checkpoint costs what has changed, not what is there.
+# Unchanged sidecars of the previous V2 checkpoint are referred to again (`sidecar_reuse`), so that a checkpoint costs
+# as much as what changed.
 #
 # Readers that do not know UUID-named checkpoints must meet a classic-named one now and then, or they would not find the
 # protocol that tells them to give up (PROTOCOL, "Handling Backward compatibility while moving to UUID-named v2
@@ -219,13 +219,13 @@ Watch = Callable[[Iterator[pa.Table]], Iterator[pa.Table]]
 _CHECKPOINTS_PER_CLASSIC_NAME = 10
 # `_last_checkpoint` is read by everybody who opens the table: it repeats the checkpoint only where that is short.
 _MAX_EMBEDDED_ACTIONS = 30
-# JSON is read whole, however little of it is asked for.
+# Readers parse a JSON checkpoint whole, even for one field.
 _MAX_JSON_ACTIONS = 10_000
 
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """What a V2 checkpoint says, before it is a file."""
+    """The content of a V2 checkpoint before it is written."""
 
     snapshot: Snapshot
     columns: CheckpointColumns
@@ -391,7 +391,7 @@ def _find_uuid_named(store: LogStore, version: int) -> FileMeta | None:
 
 
 def _classic_name_is_due(store: LogStore, snapshot: Snapshot) -> bool:
-    """Whether the last checkpoint by a classic name is ten checkpoint intervals ago, or there is none."""
+    """Whether there is no classic-named checkpoint within the last ten checkpoint intervals."""
     span = _CHECKPOINTS_PER_CLASSIC_NAME * snapshot.properties.checkpoint_interval
     start = max(snapshot.version - span + 1, 0)
     for file in store.list_from(LOG_DIRECTORY, f"{start:020d}"):
@@ -404,7 +404,7 @@ def _classic_name_is_due(store: LogStore, snapshot: Snapshot) -> bool:
 
 
 def _embedded(content: _Content, file: FileMeta) -> dict[str, JsonValue]:
-    """The checkpoint as `_last_checkpoint` repeats it: where it is, and what it says where that is short."""
+    """The checkpoint's fields for `_last_checkpoint`: its path, and its content if that is short."""
     embedded: dict[str, JsonValue] = {
         "path": file.path.rpartition("/")[2],
         "sizeInBytes": file.size,

@@ -58,7 +58,7 @@ Small = TypeVar("Small", Txn, DomainMetadata)
 def write_checksum(store: LogStore, version: int, checksum: VersionChecksum) -> bytes | None:
     """Write the checksum of a version unless there is one.
 
-    Returns: The content of the file; None where one is there already, which stays as it is.
+    Returns: The content of the file; None if a checksum file exists, which is not changed.
 
     Raises:
         StorageError: There is none, or another writer's.
@@ -95,7 +95,7 @@ class StateCounter:
 
     @property
     def columns(self) -> list[str]:
-        """What it looks at, of `ADD_SCHEMA`."""
+        """The columns of `ADD_SCHEMA` that it reads."""
         return ["size", "deletion_vector"] if self._has_vectors else ["size"]
 
     def watch(self, tables: Iterable[pa.Table]) -> Iterator[pa.Table]:
@@ -107,7 +107,7 @@ class StateCounter:
             yield files
 
     def checksum(self) -> VersionChecksum:
-        """What was counted, and what else the version says. Raises CorruptLogError where its commit is damaged."""
+        """The counts, with the other fields of the version. Raises CorruptLogError where its commit is damaged."""
         snapshot, counted = self._snapshot, self._deleted if self._has_vectors else None
         commit = read_own_commit(snapshot)
         info = {} if commit is None or commit.commit_info is None else commit.commit_info
@@ -139,7 +139,7 @@ def derive_checksum(before: VersionChecksum | None, commit: Committed) -> Versio
     Args:
         before: Of the version before; None where the commit creates the table.
 
-    Returns: None where it cannot be told for certain.
+    Returns: None if this is unknown.
     """
     if before is None:
         if commit.before is not None:
@@ -172,7 +172,7 @@ def derive_checksum(before: VersionChecksum | None, commit: Committed) -> Versio
 
 
 def _fits(before: VersionChecksum, commit: Committed) -> bool:
-    """Whether the checksum is of the state that the commit was made on, as far as that can be seen."""
+    """Whether the checksum describes the state before the commit, as far as the fields show it."""
     state = commit.before
     if state is None or state.version != commit.version - 1:
         return False

@@ -1,8 +1,9 @@
 """Removing the part of the log that nobody needs any more (PROTOCOL, "Metadata Cleanup").
 
-What stays: every version since the cut-off, and the checkpoint they are loaded from with the commit of its own
-version, which alone tells its time. What goes: commits, checkpoints, version checksums and log compactions before that
-checkpoint, sidecars that no checkpoint refers to, and what killed writers have left unfinished. Nothing else.
+It keeps every version since the cut-off, the checkpoint that they are loaded from, and the commit of that checkpoint's
+    version, which holds its time.
+version, which alone tells its time. It deletes commits, checkpoints, version checksums and log compactions before that
+checkpoint, sidecars without a checkpoint, and unfinished files of killed writers. Nothing else.
 
 Only whole days count, so that all who clean up the same day agree.
 """
@@ -42,7 +43,7 @@ _TEMPORARY = re.compile(r"\.[0-9a-f]{16}\.tmp")
 
 @dataclass(frozen=True, slots=True)
 class CleanupResult:
-    """What a cleanup removed, or would remove.
+    """The result of a cleanup, or of its dry run.
 
     Attributes:
         dry_run: Nothing was removed.
@@ -83,7 +84,7 @@ def clean_up_log(
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table. Nothing was removed.
         UnsupportedStoreError: The store does not say when files were written. Nothing was removed.
         MaintenanceNotAllowedError: The catalog of the table does this itself. Nothing was removed.
-        StorageError: A file could not be listed or removed. Those before it in the plan are gone.
+        StorageError: A file could not be listed or removed. The files before it in the plan are deleted.
     """
     snapshot.configuration.for_writing()
     store = log.store
@@ -123,7 +124,7 @@ def cut_off_ms(properties: TableProperties, now_ms: int) -> int:
 
 
 def _safe_ms(now_ms: int) -> int:
-    """What is older than that belongs to nothing that is still being written: a day, as of midnight UTC."""
+    """Older unfinished files belong to no running writer. The limit is a day, at midnight UTC."""
     return now_ms // _DAY_MS * _DAY_MS - _SAFE_DAYS * _DAY_MS
 
 
@@ -162,8 +163,8 @@ def _is_protected(snapshot: Snapshot, version: int) -> bool:
 
 
 def _expired_files(files: Iterable[FileMeta], kept: int, *, commits_first: bool) -> list[FileMeta]:
-    """What lies before version `kept`, version by version from the oldest on, so that the log always begins somewhere
-    and goes on from there.
+    """The files before version `kept`, oldest version first, so that the rest of the log stays contiguous at every
+    moment.
 
     Args:
         commits_first: All commits before any checkpoint: protected checkpoints must outlive the commits they shield.

@@ -1,20 +1,20 @@
-"""What is due once a commit stands: its version checksum, a checkpoint now and then, and the end of what has expired.
+"""The work after a commit: its version checksum, a checkpoint when it is due, and the cleanup of expired files.
 
-Nothing here can fail the commit, which is there for everybody already: what goes wrong is logged, and whoever comes
-next tries again. Nothing is done that is not due:
+Nothing here can fail the commit, which is already visible. Errors are logged, and the next commit tries again. Nothing
+is done that is not due:
 
 * The checksum is derived from the one before and the commit, on stores where reading and writing a small file costs
   less than the commit itself by far. Across a network, each request would add to the time of every commit: there
   versions with a checkpoint get one, counted while the files pass by on their way into it.
 * A checkpoint is due every `delta.checkpointInterval` versions.
-* Between two checkpoints, where `delta_orch.logCompactionInterval` says so, every so many commits are compacted.
+* Between two checkpoints, commits are compacted every `delta_orch.logCompactionInterval` versions, if that is set.
 * With a checkpoint the log is cleaned up (`delta.enableExpiredLogCleanup`), once a day: its rules go by whole days.
 
 The caller waits for a checkpoint of few files, which costs about as much as a commit. A larger one is written after the
 call has returned (`background`). Where processes are ended too early for that again and again, checkpoints fall behind:
 one that finds them far behind writes one before it returns.
 
-What is rarely due is imported when it is: most tasks append once, in a process of their own.
+Rare work is imported at its use, because most tasks append once, in a process of their own.
 """
 
 from __future__ import annotations
@@ -61,14 +61,14 @@ _cleaned_up: dict[str, int] = {}
 """The cut-off time of the last cleanup of a table by this process. Forgetting costs a listing."""
 
 _last_written: list[tuple[bytes, VersionChecksum] | None] = [None]
-"""The content of the last checksum this process has derived, and what it says."""
+"""The last checksum that this process derived: its text and its parsed fields."""
 
 
 def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
     """Do what is due after a commit of this process. Raises nothing.
 
     Args:
-        read: An older snapshot that spares reading the log again.
+        read: An older snapshot, so that the log need not be read again.
     """
     store, version = log.store, commit.version
     if store.is_near:
@@ -83,7 +83,7 @@ def do_upkeep(log: TableLog, read: Snapshot | None, commit: Committed) -> None:
 
 
 def _figures(commit: Committed) -> dict[str, int | None]:
-    """What catalogs want to know of a commit."""
+    """The properties of a commit that catalogs ask for."""
     actions = commit.actions
     return {
         "num-files-added": actions.num_added,
@@ -139,7 +139,7 @@ def _read_checksum(store: LogStore, version: int) -> VersionChecksum | None:
     except FileMissingInStoreError:
         return None
     if not data:
-        # What a crash of the machine may leave of a file that was not worth waiting for.
+        # A crash of the machine may leave a damaged file here, because it is not synced.
         return None
     last = _last_written[0]
     return last[1] if last is not None and last[0] == data else parse_version_checksum(data, checksum_path(version))
@@ -150,7 +150,7 @@ def _write_checkpoint(log: TableLog, read: Snapshot | None, version: int) -> Non
     try:
         _write_watched_checkpoint(log, snapshot)
     except IncompleteCheckpointError:
-        # What was read long ago may rest on a checkpoint that was cleaned up since.
+        # An old snapshot may rest on a checkpoint that was cleaned up since.
         _write_watched_checkpoint(log, log.snapshot(version))
 
 
@@ -168,14 +168,14 @@ def _compact_log(log: TableLog, read: Snapshot | None, version: int, properties:
 def _snapshot_of(log: TableLog, read: Snapshot | None, version: int) -> Snapshot:
     if read is not None:
         snapshot = log.advance(read, up_to=version, may_rebase=False)
-        # In the background, time goes by: another table may be there, to which what was read does not belong.
+        # In the background, another table may have taken this path in the meantime.
         if snapshot.version == version and is_version_present(log.store, read):
             return snapshot
     return log.snapshot(version)
 
 
 def _write_watched_checkpoint(log: TableLog, snapshot: Snapshot) -> None:
-    """A checkpoint, and the checksum of its version where that has none yet and it costs no reading of its own."""
+    """Write a checkpoint, and the checksum of its version if that is missing and needs no further read."""
     from delta_orch.log.upkeep.checkpoint_writer import write_checkpoint
 
     if log.store.head(checksum_path(snapshot.version)) is not None:
@@ -210,16 +210,16 @@ def _attempt(log: TableLog, version: int, what: str, act: Callable[[], object]) 
     try:
         act()
     except Exception:
-        # The commit stands; whoever commits next will try again.
+        # The commit is visible; the next commit tries again.
         _LOGGER.warning("Could not %s of version %d of %s", what, version, log.store.uri, exc_info=True)
 
 
 # Writing log compactions: a run of commits reconciled into one file (PROTOCOL, "Log Compaction Files").
 #
-# A compaction says nothing new: readers may take it instead of the commits, which stay. It keeps what reconciliation
-# keeps for the state before it, removals included: tombstones of files, and removed domains, which without a trace
-# would come back to life. Readers here open one only where its last version has a version checksum, which is written
-# with it.
+# A compaction adds no information: readers may read it instead of the commits, which remain. It keeps what
+# reconciliation keeps for the state before it, removals included: tombstones of files, and removed domains, which
+# without a trace would come back to life. Readers here open one only where its last version has a version checksum,
+# which is written with it.
 
 
 def write_compaction(log: TableLog, snapshot: Snapshot, start_version: int, end_version: int) -> FileMeta | None:
@@ -228,7 +228,7 @@ def write_compaction(log: TableLog, snapshot: Snapshot, start_version: int, end_
     Args:
         snapshot: Of `end_version`.
 
-    Returns: The file; None where there is one already, which stays as it is, or the commits have nothing in them.
+    Returns: The file; None if it exists already (it is not changed) or if the commits are empty.
 
     Raises:
         UnsupportedFeatureError, UnsupportedVersionError: This release must not write to the table as it was somewhere

@@ -1,4 +1,4 @@
-"""Which sidecars of the previous V2 checkpoint the next one may refer to again.
+"""Chooses sidecars of the previous V2 checkpoint that the next one may refer to.
 
 Only where each of these is proven:
 
@@ -49,7 +49,7 @@ class KnownSidecar(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ReusePlan:
-    """What becomes of the previous checkpoint's file actions.
+    """The plan for the previous checkpoint's file actions.
 
     Attributes:
         reused: Sidecars to refer to again.

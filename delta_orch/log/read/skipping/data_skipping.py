@@ -226,7 +226,7 @@ class _Evaluator:
 
 
 def _boolean_results(op: str, value: bool | None) -> dict[bool | None, bool | None]:
-    """What a comparison makes of a predicate that is true, false or null."""
+    """The results of a comparison whose operand is a true, false or null predicate."""
     results: dict[bool | None, bool | None] = {}
     for operand in (True, False, None):
         if op == "<=>":
@@ -308,7 +308,7 @@ class Pruning(NamedTuple):
 
 
 def _bounds_of(rows: LiveRows, columns: Mapping[Path, DataType]) -> Mapping[Path, ColumnBounds]:
-    """The statistics of some rows. Those last asked for stay with the checkpoint."""
+    """The statistics of some rows. The last result is kept with the checkpoint."""
     mask = None if rows.keep is None else one_chunk(rows.keep)
     recent = rows.group.part.recent_bounds
     key = (

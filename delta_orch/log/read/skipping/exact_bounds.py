@@ -1,6 +1,7 @@
 """The smallest and greatest value of a column in each file, where statistics say them exactly.
 
-Bounds that only leave out files may be wide. These are answers: a file whose statistics leave any doubt has none.
+Bounds that only leave out files may be wide. The bounds here answer queries, so a file with inexact statistics has no
+    bounds.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ _LAST_MILLISECOND = (1 << 63) - 1000
 
 _BATCH_ROWS = 128 * 1024
 _FEW_FILES = 64
-"""Up to which Python is quicker than Arrow's JSON reader, which starts threads."""
+"""Up to this number of files Python is quicker than Arrow's JSON reader, which starts threads."""
 
 Path = tuple[str, ...]
 _Bounds: TypeAlias = "dict[Path, ColumnBounds]"
@@ -75,7 +75,7 @@ _Types: TypeAlias = "dict[str, _Types | pa.DataType]"
 
 
 def read_bounds(stats: pa.Array | pa.ChunkedArray, columns: Mapping[tuple[str, ...], DataType]) -> _Bounds:
-    """Bounds of columns, given by physical path, from JSON statistics (null where a file has none)."""
+    """Bounds of columns by physical path, from JSON statistics. They are null for files without statistics."""
     chunks = stats.chunks if isinstance(stats, pa.ChunkedArray) else [stats]
     pieces = [chunk.slice(start, _BATCH_ROWS) for chunk in chunks for start in range(0, len(chunk), _BATCH_ROWS)]
     read = [_parse(piece, columns) for piece in pieces] or [_parse_each(string_array([]), columns)]
@@ -248,7 +248,7 @@ def _is_number(value: JsonValue) -> bool:
 
 
 def leaf_type(schema: StructType, path: Sequence[str]) -> DataType | None:
-    """The type at a path of struct fields; None where there is none."""
+    """The type at a path of struct fields; None if the path does not exist."""
     current: DataType | None = schema
     for name in path:
         field = current.find(name) if isinstance(current, StructType) else None
@@ -302,7 +302,7 @@ def joined(parts: list[ColumnBounds]) -> ColumnBounds:
 
 
 def bound_type(data_type: DataType) -> pa.DataType | None:
-    """The Arrow type of a column's bounds; None for types that have none."""
+    """The Arrow type of a column's bounds; None for types without bounds."""
     if isinstance(data_type, DecimalType):
         exact = data_type.precision <= _MAX_EXACT_DIGITS
         return pa.decimal128(38, data_type.scale) if exact else pa.float64()
@@ -319,7 +319,7 @@ def _range(data_type: DataType, minimum: pa.Array, maximum: pa.Array) -> tuple[p
         # In the fewest digits that tell one float from the next, which as a double are another number.
         return _to_floats(lower), _to_floats(upper)
     if data_type == DOUBLE:
-        # Files from before the column was widened may have been told of in that way.
+        # Files that are older than a type widening have float bounds.
         return pc.min_element_wise(lower, _to_floats(lower)), pc.max_element_wise(upper, _to_floats(upper))
     if isinstance(data_type, DecimalType) and pt.is_floating(target):
         if not data_type.scale:

@@ -1,4 +1,4 @@
-"""What a predicate may be, file by file: a set out of true, false and null, for the rows of each file.
+"""The possible results of a predicate in each file: a subset of true, false and null.
 
 All rows of a file have one partition value, so predicates over partition columns are decided exactly, as Spark SQL
 does. Of other columns only bounds are known: then a result is possible where some value within the bounds has it.
@@ -57,7 +57,7 @@ class Outcomes(NamedTuple):
         return cls(_known(values), _known(pc.invert(values)), pc.is_null(values))
 
     def or_unknown(self, is_unknown: pa.BooleanArray) -> Outcomes:
-        """The same, with every result possible where the mask says so."""
+        """The same, but every result is possible for files that the mask marks."""
         return Outcomes(pc.or_(self.true, is_unknown), pc.or_(self.false, is_unknown), pc.or_(self.null, is_unknown))
 
     def inverted(self) -> Outcomes:
@@ -128,7 +128,7 @@ _NULL = pa.nulls(1, pa.bool_())[0]
 
 
 class PartitionValues:
-    """The partition values of some files in their Arrow types, each column decoded once, when it is asked for.
+    """The partition values of some files in their Arrow types. Each column is decoded once, on first use.
 
     Args:
         missing: Which files name no partition values at all (a `remove` may lack them); None where all files do.
@@ -169,7 +169,7 @@ class PartitionValues:
         return self._columns[name]
 
     def filter(self, keep: pa.BooleanArray | pa.ChunkedArray | None) -> PartitionValues:
-        """Those of the files that a mask marks; all of them without one."""
+        """The values of files that a mask marks, or of all files without a mask."""
         if keep is None:
             return self
         keep = one_chunk(keep)
@@ -235,7 +235,8 @@ def is_in_literals(values: pa.Array, literals: Sequence[Literal], data_type: Dat
 
 
 def _compare_floats(op: str, left: Sequence[float | None], right: Sequence[float | None]) -> pa.BooleanArray:
-    # One by one: Arrow holds comparisons with NaN for false, Spark has NaN equal to itself and above every number.
+    # NaN is handled value by value: in Spark it equals itself and is above every number; Arrow's comparisons with it
+    # are false.
     compare = _COMPARE_PYTHON[op]
     if op == "<=>":
         return bool_array([_ordered(a) == _ordered(b) for a, b in zip(left, right, strict=True)])
