@@ -100,7 +100,7 @@ class ChangeFeed:
 
     @property
     def is_empty(self) -> bool:
-        """Whether no file of the range may hold a change that is asked for."""
+        """Whether no file of the range can contain a requested change."""
         return not self._files.num_rows
 
     def files(self) -> pa.Table:
@@ -205,7 +205,7 @@ class ChangeFeed:
 
 
 def without_repeats(files: pa.Table) -> Iterable[pa.Table]:
-    """The files in as few tables as possible of which none holds a path twice."""
+    """The files in as few tables as possible, none of which contains a path twice."""
     while files.num_rows:
         path = one_chunk(FileTable(files).path)
         first = pc.index_in(pc.unique(path), value_set=path)
@@ -368,7 +368,7 @@ def _ensure_one_schema(table_log: TableLog, snapshot: Snapshot, commits: Sequenc
             state = table_log.snapshot(version)
         except VersionNotFoundError:
             if version < commits[0].version:
-                # Gone with the log before the range. What then does not fit is found when the rows are read.
+                # Gone with the log before the range. Reading the rows finds the remaining differences.
                 continue
             raise
         # Of what the first commit removes, the feed tells the columns that this commit kept.
@@ -394,7 +394,7 @@ def _versions_of_schemas(snapshot: Snapshot, commits: Sequence[Commit], *, is_ch
     if changed or is_chosen:
         changed.insert(0, first.version)
     if first.metadata is not None and first.version and _removes_rows(first):
-        # What it removes was written before it.
+        # It removes only rows of earlier commits.
         changed.insert(0, first.version - 1)
     return [version for version in changed if version != snapshot.version]
 
@@ -418,8 +418,8 @@ class LatestChanges:
     """The last change of each key, as a source for a merge that brings another table up to date.
 
     A key that still exists gives its rows with `_change_type` `insert` or `update_postimage`: one row if keys are
-    unique. A key that is gone gives one row with `_change_type` `delete`, its key columns, and nulls. A key that an
-    update changed to another key is gone, too.
+    unique. A key that is gone gives one row with `_change_type` `delete`, its key columns, and nulls. If an update
+    changed a key, the old key counts as deleted.
 
     Attributes:
         schema: The columns of the change feed.

@@ -28,14 +28,14 @@ from delta_orch.table.type_widening import is_followable
 
 
 def schema_differences(older: Snapshot, newer: Snapshot, *, allow_dropped: bool = False) -> list[str]:
-    """What of a version's schema cannot be followed to another: columns that are gone, types that do not widen.
+    """The differences between two schemas that a reader cannot follow: columns that are gone, types that do not widen.
 
     Columns are the same where their physical names are: renaming changes nothing. New columns are null in older files,
     and so are those that had no type (void). Where files are read by field ids, no id may be that of another column:
     a clone that replaced the table, and other writers, give them anew.
 
     Args:
-        allow_dropped: Columns that are not in `newer` are no difference: their values are not asked for.
+        allow_dropped: Columns that are missing in `newer` are no difference, because their values are not read.
     """
     goes_by_id = newer.configuration.column_mapping is ColumnMappingMode.ID
     return list(_in_struct(older.schema, newer.schema, (), allow_dropped, goes_by_id))
@@ -90,7 +90,7 @@ def read_changed_files(table_log: TableLog, snapshot: Snapshot, commit: Commit) 
     """The files that hold the changes of a commit, columns of `CHANGED_FILE_SCHEMA`.
 
     Args:
-        snapshot: The table at the end of the range; only its schema and partition columns are looked at.
+        snapshot: The table at the end of the range, for its schema and partition columns.
         commit: Its `timestamp_ms` becomes that of the changes.
 
     Raises:
@@ -215,7 +215,7 @@ def _complete_removes(table_log: TableLog, snapshot: Snapshot, commit: Commit, r
 
 @dataclass(frozen=True, slots=True)
 class ChangeRange:
-    """The bounds of a change feed as asked for, both inclusive. A start is needed, an end is not.
+    """The requested bounds of a change feed, both inclusive. A start is needed, an end is not.
 
     Attributes:
         starting_version, ending_version: By number.

@@ -39,7 +39,7 @@ class _FilteredDataset(ds.FileSystemDataset):  # type: ignore[misc]
 
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator[ds.Fragment]:
         """The files that may hold rows of the data set, whole."""
-        # A union takes the files alone.
+        # A union of datasets keeps only the files.
         return iter(ds.UnionDataset(self.schema, [self]).get_fragments(filter))
 
 
@@ -91,8 +91,8 @@ def _refuse(cause: str, feature: str) -> NoReturn:
 
 
 def _guarantees(files: pa.Table, partitions: pa.Table, in_files: StructType) -> Iterator[pc.Expression]:
-    """What is true of every row of each file, by its partition values and statistics. To Arrow, `x == null` says that
-    x is null, and of which type."""
+    """For each file, an expression that every row fulfils, from partition values and statistics. Arrow reads `x ==
+    null` as "x is null", and takes the type from it."""
     flat: dict[tuple[str, ...], DataType] = {
         (f.name,): f.data_type for f in in_files if not isinstance(f.data_type, StructType)
     }
@@ -141,7 +141,7 @@ def _at_most(column: pc.Expression, most: pa.Scalar) -> pc.Expression | None:
 
 
 _LAST_CHARACTERS = "\U0010ffff\ud7ff"
-"""Those that no valid character follows directly."""
+"""Backslashes that precede no valid character."""
 
 
 def _ensure_plain(filesystem: pafs.FileSystem, path: str, schema: StructType, floats: Sequence[str]) -> None:

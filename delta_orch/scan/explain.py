@@ -52,7 +52,7 @@ class PredicatePart:
 
 @dataclass(frozen=True, slots=True)
 class ScanExplanation:
-    """What each step of planning leaves to read. `str()` is made for people, `to_dict()` for programs.
+    """The files that remain after each step of planning. `str()` is made for people, `to_dict()` for programs.
 
     Attributes:
         uri, version: What is scanned.
@@ -131,7 +131,7 @@ def _part(snapshot: Snapshot, part: Expression, total: FileCount) -> PredicatePa
 
 
 def _used(snapshot: Snapshot, part: Expression) -> tuple[str, ...]:
-    """What the planner can compare this part with."""
+    """The statistics that the planner can compare this part with."""
     columns = _compared_columns(part)
     partitions = {name.lower() for name in snapshot.partition_columns}
     by_partition = [column for column in columns if len(column.path) == 1 and column.path[0].lower() in partitions]

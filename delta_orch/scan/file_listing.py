@@ -1,4 +1,4 @@
-"""The files and partitions of a version as typed columns, and its number of rows as far as statistics tell."""
+"""The files and partitions of a version as typed columns, and its number of rows if statistics are complete."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def _no_fields(num_rows: int) -> pa.Array:
 
 
 def bare_types(schema: StructType) -> dict[str, str]:
-    """The type of each column as text, which says nothing of nulls."""
+    """The type of each column as text, without nullability."""
     return {field.name: str(field.data_type) for field in schema}
 
 

@@ -18,17 +18,17 @@ Path = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Projection:
-    """What to return of each row.
+    """The columns that a scan returns.
 
     Attributes:
-        output: In the order asked for; paths as the schema spells them.
+        output: In the requested order; paths as the schema spells them.
     """
 
     output: tuple[OutputColumn, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
-        """What the columns that are returned are called."""
+        """The names of the returned columns."""
         return tuple(column.name for column in self.output)
 
     @property

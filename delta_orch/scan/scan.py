@@ -41,12 +41,12 @@ if TYPE_CHECKING:
     from delta_orch.scan.projection import Projection
     from delta_orch.table.configuration import TableConfiguration
 
-# What an engine needs to open a file; statistics are only for planning.
+# The columns that an engine needs to open a file. Statistics are only for planning.
 SCAN_COLUMNS = ("path", "dv_id", "partition_values", "size", "modification_time", "deletion_vector")
 DEFAULT_TASK_BYTES = 128 * 1024 * 1024
 ROW_TRACKING_COLUMNS = ("base_row_id", "default_row_commit_version")
 _REMEMBERED = 4
-"""A query asks once for each of its parts, and a user runs the same query again."""
+"""A query calls this once for each of its parts, and users repeat queries."""
 
 
 @checked
@@ -54,9 +54,9 @@ class Scan:
     """A selection of rows of one snapshot. No row is read until one of the `to_…` methods is called.
 
     Attributes:
-        columns: The names of the columns to return, in order. None returns all. A field of a struct is named by the
-            last part of its path.
-        where: The resolved part of the predicate that the planner understands. None if there is none.
+        columns: The names of the columns to return, in order. None returns all columns. A field of a struct is named by
+            the last part of its path.
+        where: The resolved part of the predicate that the planner understands. None without a predicate.
 
     Raises (all methods):
         InvalidExpressionError, ColumnNotFoundError, InvalidRequestError: `where`, `columns` or `row_tracking` does not
@@ -107,7 +107,7 @@ class Scan:
         return self._plan_of(lambda columns: self._snapshot.files(columns, self._predicate.where))
 
     def _plan_of(self, files: Callable[[Sequence[str]], pa.Table]) -> ScanPlan:
-        """The scan of some files, which `files` gives with the columns that it is asked for."""
+        """A scan of some files. `files` returns their columns on request."""
         names = SCAN_COLUMNS if self._row_tracking is None else SCAN_COLUMNS + ROW_TRACKING_COLUMNS
         columns = None if self._projection is None else self._projection.columns
         plan = replace(
@@ -213,8 +213,8 @@ class Scan:
         """A lazy DuckDB relation, to aggregate or join rows without holding them in memory.
 
         DuckDB reads the data files itself, at its own speed. Deletion vectors, column mapping and widened types are
-        applied as the log says. Variants, row tracking and files in an object store stream to DuckDB through Arrow
-        instead. Name the `columns` that you need in that case.
+        applied. Variants, row tracking and files in an object store stream to DuckDB through Arrow instead. Name the
+        `columns` that you need in that case.
 
             flights = table.snapshot().scan(where="day >= '2013-06-01'").to_duckdb()
             flights.aggregate("carrier, avg(delay)")
@@ -397,7 +397,7 @@ def _nothing() -> None:
 
 @dataclass(frozen=True, slots=True)
 class ScanTask:
-    """Some files of a scan, with all it takes to read them: no log is needed, and none is looked at.
+    """Some files of a scan, with everything needed to read them without the log.
 
     Can be pickled. Credentials of the store travel along where they were given as `storage_options`. A table in
     `memory:` is only there in its own process.
@@ -411,7 +411,7 @@ class ScanTask:
 
     @property
     def size_bytes(self) -> int:
-        """What the files occupy in storage."""
+        """The size of the files in storage."""
         return sum(_sizes(self.plan.files))
 
     def to_arrow(self) -> pa.Table:

@@ -21,8 +21,8 @@ _QUERY_ID = "sql.streaming.queryId"
 def write_batches(
     table: DeltaTable, verb: BatchVerb | None = None, *, txn_app_id: str | None = None
 ) -> Callable[[DataFrame, int], None]:
-    """What `writeStream.foreachBatch` takes: each batch becomes one commit with `txn(query id, batch id)`. Spark may
-    give a batch again, after any failure; the table takes it once.
+    """A function for `writeStream.foreachBatch`: each batch becomes one commit with `txn(query id, batch id)`. Spark
+    may give a batch again, after any failure; the table takes it once.
 
         stream.writeStream.foreachBatch(write_batches(table)).option("checkpointLocation", …).start()
         write_batches(table, lambda table, rows, txn: table.upsert(rows, ["id"], txn=txn))
@@ -31,9 +31,8 @@ def write_batches(
         verb: Writes the rows with the given `txn`; by default `append`.
         txn_app_id: Instead of the query's id. Over Spark Connect it is needed. It must be another for each checkpoint.
 
-    Raises (while a batch is written):
-        InvalidRequestError: The session does not tell the query's id, and no `txn_app_id` is given.
-        Otherwise as the verb. The query stops and goes on from its checkpoint when it is started again.
+    Raises (while a batch is written): InvalidRequestError: The session does not tell the query's id, and no
+        `txn_app_id` is given. Otherwise as the verb. The query stops. After a restart it continues from its checkpoint.
     """
 
     def write(rows: DataFrame, batch_id: int) -> None:

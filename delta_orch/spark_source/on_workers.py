@@ -1,4 +1,5 @@
-"""What Spark sends to its Python workers. It travels by value, so that a worker without this package can say so.
+"""The objects that Spark sends to its Python workers. It travels by value, so that a worker without this package can
+say so.
 
 Nothing here may need the package before `ensure_package` has answered.
 """
@@ -39,7 +40,7 @@ def ensure_package() -> None:
 
 
 class SourceOnWorkers(DataSource):  # type: ignore[misc]
-    """What tasks get of a `DeltaOrchSource` that has planned them: Spark sends it along, for its name."""
+    """The part of a `DeltaOrchSource` that its tasks receive. Spark sends it for its name."""
 
     @classmethod
     def name(cls) -> str:
@@ -77,8 +78,8 @@ def read_partition(partition: InputPartition | None, schema_json: str) -> Iterat
 
 
 class Written(WriterCommitMessage):  # type: ignore[misc]
-    """What a task wrote: `outcome` is an Arrow stream of the files, or a pickled error; `query_id` that of a stream,
-    `overwrite_mode` what the session has set. Spark tells both to tasks alone."""
+    """The result of a task: `outcome` is an Arrow stream of the files, or a pickled error. `query_id` is the stream's,
+    `overwrite_mode` the session's setting. Spark gives both only to tasks."""
 
     def __init__(
         self,
@@ -179,7 +180,7 @@ class RowStreamReader(*_STREAM_READER):  # type: ignore[misc]
 
 
 class _Writer:
-    """What every write does. `plan` is a pickled `PlannedWrite`, which only the driver unpickles."""
+    """The part that every write shares. `plan` is a pickled `PlannedWrite`, which only the driver unpickles."""
 
     def __init__(self, spec: bytes | None, schema_json: str, plan: bytes) -> None:
         self.spec = spec

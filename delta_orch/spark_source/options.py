@@ -77,7 +77,7 @@ class ChangeRange(TypedDict):
 
 @dataclass(frozen=True, slots=True)
 class ReadOptions:
-    """What to read.
+    """The options of a read.
 
     Attributes:
         path: The table's location.
@@ -127,7 +127,7 @@ def parse_options(options: Mapping[str, str]) -> ReadOptions:
 
 @dataclass(frozen=True, slots=True)
 class StreamOptions:
-    """What a stream reads.
+    """The options of a stream.
 
     Attributes:
         starting_version: A number, or `latest` for what comes from now on; None for the whole table first.
@@ -154,7 +154,7 @@ class StreamOptions:
 
 
 def is_of_stream(options: Mapping[str, str]) -> bool:
-    """Whether only a stream can have these options: Spark asks for the columns before it says what it will do."""
+    """Whether only a stream can have these options. Spark requests the columns before it says whether it streams."""
     given = {name.lower(): value for name, value in options.items()}
     is_feed = given.get("readchangefeed", given.get("readchangedata", "false")).strip().lower() == "true"
     if any(name.lower() in given for name in _OF_STREAMS) or given.get("startingversion") == "latest":
@@ -341,7 +341,7 @@ _PROPERTY = "delta."
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """What to write, and how. `definition` describes a table that does not exist yet."""
+    """The options of a write. `definition` describes a table that does not exist yet."""
 
     path: str
     storage_options: Mapping[str, str]

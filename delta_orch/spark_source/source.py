@@ -1,4 +1,4 @@
-"""What Spark calls on the driver: `DeltaOrchSource`. What it sends to executors is in `on_workers.py`.
+"""The data source that Spark calls on the driver: `DeltaOrchSource`. Its objects for executors are in `on_workers.py`.
 
 Planning of a batch read runs once per DataFrame, in a Python process next to the driver, and pins the version. An
 executor gets a pickled `ScanTask` with all it needs to read its files. Rows travel as Arrow. Spark does not prune the
@@ -77,16 +77,16 @@ class DeltaOrchSource(DataSource):  # type: ignore[misc]
         return spark_schema(plain_schema(self._source().schema, CHAR_VARCHAR_TYPE))
 
     def reader(self, schema: SparkStructType) -> DataSourceReader:
-        """The reader of the columns that `schema` names: those of the table, or what the user asked for."""
+        """The reader of the columns in `schema`: those of the table, or those that the user named."""
         source, asked = self._source(), parse_schema(schema.json())
-        # A stream's options are no batch's: this says which.
+        # Streams and batches have different options; this tells them apart.
         parse_options(self.options)
         _ensure_columns(asked, source.schema)
         self._has_planned = True
         return RowReader(serialize_schema(asked), lambda: [TaskPartition(task) for task in source.tasks(asked.names)])
 
     def streamReader(self, schema: SparkStructType) -> DataSourceStreamReader:
-        """The reader of a stream, from the version whose columns `schema` told."""
+        """The reader of a stream, from the version whose columns `schema` returned."""
         from delta_orch.spark_source.stream import Offset, StreamPlanner
 
         if not hasattr(RowStreamReader, "reportLatestOffset"):
@@ -155,7 +155,7 @@ class _Source:
 
     @property
     def version(self) -> int:
-        """The newest version that is looked at."""
+        """The newest version to read."""
         if self._range is not None:
             return max(self._range) if self._range[0] <= self._range[1] else self._range[1]
         assert self._version is not None

@@ -1,7 +1,7 @@
 """`spark.readStream.format("delta_orch")`: which files lie between two offsets, and how far a batch may go.
 
 An offset is Delta's: a version, how many of its files are read, and whether the version is read whole, as the first one
-of a stream is. It says nothing of this process, so that a query goes on from its checkpoint, anywhere.
+of a stream is. An offset is independent of the process, so that a query continues from its checkpoint anywhere.
 """
 
 from __future__ import annotations
@@ -57,8 +57,8 @@ _LOOKS = 100
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """What is read: all before `version`, and the first `index` files of it. `first` is where the query began: Spark
-    logs only where its first batch ended."""
+    """The position of a reader: it has read all versions before `version`, and the first `index` files of it. `first`
+    is where the query began: Spark logs only where its first batch ended."""
 
     table_id: str
     version: int
@@ -176,7 +176,7 @@ class StreamPlanner:
         return at
 
     def tasks(self, start: Offset, end: Offset) -> list[ScanTask]:
-        """The work between two offsets, the same however often it is asked for. Raises as `latest`."""
+        """The work between two offsets. Repeated calls return the same work. Raises as `latest`."""
         self._ensure_same_table(start)
         if start.first != end.first is not None:
             # Killed in its first batch, a query asks again where to begin. By then the newest version is another one.
@@ -255,7 +255,7 @@ class StreamPlanner:
                 remedy="Run it once more without readChangeFeed, or start a new query with a checkpoint of its own",
                 version=start.version,
             )
-        # A query that has read all before a version goes on with other columns only if it may, too.
+        # The schema may change between two batches only if the options allow it.
         has_read = not start.is_starting and not start.index and 0 < start.version != start.first
         for version in (start.version - 1, start.version) if has_read else (start.version,):
             if version > newest.version:
@@ -263,7 +263,7 @@ class StreamPlanner:
             try:
                 self._ensure_followed(self._log.snapshot(version=version))
             except VersionNotFoundError:
-                # Its commit may be there all the same. What then does not fit is found when the rows are read.
+                # Its commit may be there all the same. Reading the rows finds the remaining differences.
                 if start.is_starting:
                     raise
         self._checked_from = True
@@ -278,7 +278,7 @@ class StreamPlanner:
         self._seen = self._log.store.head(commit_path(newest.version))
 
     def _ensure_still_same_table(self, table_id: str, version: int) -> None:
-        """As `_ensure_same_table`, while the query runs: a table of the same place may have such a version, too."""
+        """As `_ensure_same_table`, while the query runs. Another table at the same path may have such a version."""
         store = self._log.store
         # Before the known commit: as long as that is there, this one is of the same table.
         next_seen = store.head(commit_path(version))

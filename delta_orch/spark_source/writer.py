@@ -1,9 +1,9 @@
 """`df.write.format("delta_orch")` and `writeStream.format("delta_orch")`: planned and committed by the verbs of a
 `DeltaTable`, between which Spark's tasks write the files.
 
-A verb runs twice with an engine that writes nothing. The first run ends where rows would become files, and says how
-they must; tasks write them so. The second run, from the same version of the table, takes their files for its own and
-commits. What Spark repeats or abandons leaves files that no commit names.
+A verb runs twice with an engine that writes nothing. The first run stops before files are written and returns the plan;
+tasks write their files by it. The second run, from the same version of the table, takes their files for its own and
+commits. Repeated or abandoned tasks leave files that no commit names.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class PlannedWrite:
     """A write between its plan and its commit; can be pickled.
 
     Attributes:
-        version: The version from which it starts; None where there is no table yet.
+        version: The version from which it starts; None if there is no table yet.
     """
 
     request: WriteRequest
@@ -108,14 +108,14 @@ class PlannedWrite:
             version = request.table().version()
         except TableNotFoundError:
             version = None
-        # Spark derives NOT NULL from a query: nobody has said it.
+        # Spark derives NOT NULL from the query; the user did not ask for it.
         schema = may_be_null(rows)
         assert isinstance(schema, StructType)
         return cls(request, schema, is_overwrite, version)
 
     def spec(self) -> tuple[WriteSpec, datetime] | None:
         """How tasks write the rows, and the moment that all expressions tell. The commit plans the write again, maybe
-        in another process: it takes both from here. None where nothing is left to do, because the `txn` is recorded.
+        in another process: it takes both from here. None if the `txn` is recorded, so that nothing is left to do.
 
         Raises:
             UnsupportedFeatureError: Tasks cannot write such rows without each other, or the table cannot be planned
@@ -131,7 +131,7 @@ class PlannedWrite:
         return None
 
     def commit(self, messages: Sequence[Written | None], batch_id: int | None = None) -> CommitResult | None:
-        """Commit what the tasks wrote. Raises as the verb: then it stays as files that no commit names."""
+        """Commit what the tasks wrote. Raises as the verb. The written files then remain without a commit."""
         done = [message for message in messages if message is not None]
         txn = self.request.txn if batch_id is None else self._txn_of_batch(done, batch_id)
         if any(message.spec is None for message in done):

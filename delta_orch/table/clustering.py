@@ -1,4 +1,4 @@
-"""Clustered tables: the columns by which rows lie together (PROTOCOL, "Clustered Table").
+"""Clustered tables: the columns whose values decide which rows share a file (PROTOCOL, "Clustered Table").
 
 The metadata domain `delta.clustering` names the columns by their physical names. Every file must have statistics of
 them: clustering exists to make them selective.

@@ -1,4 +1,4 @@
-"""What a column's metadata says about its values: generated, identity, default (PROTOCOL, "Generated Columns",
+"""How a column's values are made, from its metadata: generated, identity, default (PROTOCOL, "Generated Columns",
 "Identity Columns", "Default Columns"). Building such columns, checking that a table may have them, and finding the
 constraints, invariants and generated columns that depend on a column.
 """

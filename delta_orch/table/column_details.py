@@ -1,4 +1,4 @@
-"""What the log says about each column beyond its type, typed, for users. Reading rows needs none of it.
+"""The log's facts about each column beyond its type, typed, for users. Reading rows needs none of it.
 
 Only the form of the metadata is checked here. Writers have their own rules for each part.
 """

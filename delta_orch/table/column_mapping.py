@@ -31,7 +31,7 @@ def physical_name(field: StructField) -> str:
 
 
 def field_id(field: StructField) -> int | None:
-    """The Parquet field id of a field, None where it has none."""
+    """The Parquet field id of a field, or None."""
     recorded_id = field.metadata.get(FIELD_ID)
     return recorded_id if isinstance(recorded_id, int) else None
 
@@ -71,7 +71,7 @@ def physical_partitions(schema: StructType, partition_columns: Sequence[str]) ->
 
 
 def ensure_distinct_names(schema: StructType) -> None:
-    """Check that no two fields of a struct have the same name but for case.
+    """Check that no two fields of a struct have names that differ only in case.
 
     Raises:
         ProtocolViolationError: Two do: names are looked up without regard to case.
@@ -124,7 +124,7 @@ def to_physical(schema: StructType, mode: ColumnMappingMode) -> StructType:
 
 
 def physical_field(field: StructField, mode: ColumnMappingMode) -> StructField:
-    """One column as `to_physical`; the same errors."""
+    """One column as in `to_physical`. Raises the same errors."""
     if mode is ColumnMappingMode.NONE:
         return field
     if PHYSICAL_NAME not in field.metadata or (mode is ColumnMappingMode.ID and field_id(field) is None):
@@ -153,7 +153,7 @@ def assign_column_mapping(
     """Give a physical name and an id to every column that lacks one, at any depth. Existing ones stay.
 
     Args:
-        max_column_id: The highest id ever given; ids in the schema that are higher count, too.
+        max_column_id: The highest id ever assigned. Higher ids in the schema count as well.
         keeps_names: Data files know the columns by their names, because no column mapping was in force. Physical names
             in the schema are leftovers then. Otherwise a column without a physical name is new and gets a UUID.
         nested_ids: Give elements of arrays and keys and values of maps ids, too (PROTOCOL, "Writer Requirements for
@@ -177,7 +177,7 @@ def without_column_mapping(schema: StructType) -> StructType:
 
 
 def highest_id(schema: StructType) -> int:
-    """The highest id of any column, element, key or value; 0 where there is none."""
+    """The highest id of any column, element, key or value; 0 without ids."""
     return max((i for field in fields_of(schema) for i in _ids_of(field)), default=0)
 
 

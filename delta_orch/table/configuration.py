@@ -1,4 +1,4 @@
-"""What the log says about a table apart from its files: protocol and metadata, each part of them parsed once.
+"""The log's facts about a table apart from its files: protocol and metadata, each part parsed once.
 
 Every question about a table as a whole is answered here or by a pure function of this value. Whether this release may
 read or write the table is asked where the value is made, and nowhere else.

@@ -1,5 +1,5 @@
-"""What a table must keep to that promises to be readable as Iceberg (PROTOCOL, "Iceberg Compatibility V1" and "…V2";
-V3 as Delta on Spark). Who changes or writes such a table asks here; no other file knows a rule of Iceberg.
+"""Rules for tables that promise to be readable as Iceberg (PROTOCOL, "Iceberg Compatibility V1" and "…V2"; V3 as Delta
+on Spark). Every change and write of such a table checks them here. No other file contains a rule of Iceberg.
 
 Beside these rules, its columns have ids in the files (`column_mapping`, `row_tracking.ICEBERG_IDS`).
 """
@@ -48,7 +48,7 @@ def needs_nested_ids(table: TableConfiguration) -> bool:
 
 
 def holds_partition_columns(table: TableConfiguration) -> bool:
-    """Whether new files must hold the partition columns, too."""
+    """Whether new files must contain the partition columns."""
     return any(table.enables(f"icebergCompatV{version}") for version in (1, 2, 3))
 
 

@@ -226,7 +226,7 @@ def resolve_feature(name: str) -> TableFeature:
 
 
 def requested_versions(configuration: Mapping[str, str]) -> tuple[int | None, int | None]:
-    """`delta.minReaderVersion` and `delta.minWriterVersion`, where they are asked for."""
+    """`delta.minReaderVersion` and `delta.minWriterVersion` among the properties."""
     versions = {key.lower(): int(value) for key, value in configuration.items() if key.lower() in _VERSION_PROPERTIES}
     return versions.get(_VERSION_PROPERTIES[0]), versions.get(_VERSION_PROPERTIES[1])
 
@@ -239,11 +239,11 @@ def is_protocol_request(key: str) -> bool:
 PROTECTED_BEFORE = "delta.requireCheckpointProtectionBeforeVersion"
 
 Blocker = Callable[[TableConfiguration], str | None]
-"""What to do first, because the metadata still uses the feature; None where it does not."""
+"""The step to take first if the metadata still uses the feature, else None."""
 
 
 class FileTrait(Enum):
-    """What a data file may hold that only readers of a feature understand."""
+    """Content of data files that only readers of a feature understand."""
 
     MAPPED_NAMES = "columns under physical names"
     OLDER_TYPES = "columns in a type the table had before"
@@ -389,7 +389,7 @@ def without_features(protocol: Protocol, names: Iterable[str]) -> Protocol:
     return Protocol(1, MAX_WRITER_VERSION, None, tuple(sorted(rest)), protocol.extra)
 
 
-# What goes with a definition that one version or table takes over from another, and what is a fact of its own log.
+# Properties that belong to a definition are taken over; facts of the other log are not.
 
 _SINCE = ("delta.inCommitTimestampEnablementVersion", "delta.inCommitTimestampEnablementTimestamp")
 
@@ -402,7 +402,7 @@ def united_protocol(kept: Protocol, other: Protocol) -> Protocol:
 def with_own_commit_times(
     properties: Mapping[str, str], source_table: TableConfiguration, own: TableConfiguration | None
 ) -> dict[str, str]:
-    """Properties that are taken over, with what the log itself says of since when its commits carry their time.
+    """Properties to take over. The start of in-commit timestamps comes from this log.
 
     Args:
         source_table: The table that the properties are of.

@@ -180,7 +180,7 @@ def ensure_readable(configuration: TableConfiguration) -> None:
     protocol = configuration.protocol
     _ensure_version("read", protocol.min_reader_version, MAX_READER_VERSION, protocol.reader_features)
     needed = set(protocol.reader_features or ())
-    # Reader version 2 implies it, and tables at (3, 7) exist that list it for writers only.
+    # Reader version 2 implies it. Some tables at (3, 7) list it for writers only.
     if "columnMapping" in supported_features(protocol):
         needed.add("columnMapping")
     _refuse("read", needed, lambda f: f.reads or f.by_catalog or not f.is_active(configuration))

@@ -1,4 +1,4 @@
-"""Row tracking: when rows get ids, and what the table's metadata says about them (PROTOCOL, "Row Tracking").
+"""Row tracking: when rows get ids, and its entries in the metadata (PROTOCOL, "Row Tracking").
 
 *Supported*: every added file gets a base row id and the version it was added in. *Enabled*: all files have them, and a
 writer that copies a row writes its id and version into two columns whose names only the metadata has.
@@ -43,7 +43,7 @@ def materialized_columns(metadata: Metadata) -> tuple[str, str]:
 
 
 def with_materialized_columns(metadata: Metadata) -> Metadata:
-    """The metadata with names for the two columns, new and unlike any other, where it has none yet."""
+    """The metadata with new, unique names for the two columns, if it has no names yet."""
     missing = {
         key: f"{prefix}-{uuid.uuid4()}"
         for key, prefix in ((ROW_ID_COLUMN, "_row-id-col"), (ROW_COMMIT_VERSION_COLUMN, "_row-commit-version-col"))

@@ -33,7 +33,7 @@ _PAST_KEYS = ("delta.columnMapping.", "delta.typeChanges", "delta.identity.highW
 
 
 class SchemaMode(StrEnum):
-    """What a write may do to the schema."""
+    """The changes of the schema that a write may make."""
 
     MERGE = "merge"
     OVERWRITE = "overwrite"
@@ -55,8 +55,8 @@ def merge_schemas(table: StructType, source: StructType, *, may_widen: bool, may
     """The table's schema with what the source has beyond it.
 
     Columns match by name without regard to case. New ones, at any depth, come last, may be null and carry nothing of
-    the source's own protocol metadata. Columns that the source lacks stay. One without a type (void) takes the
-    source's.
+    the source's own protocol metadata. Columns that the source lacks stay. A column without a type (void) takes the
+    source's type.
 
     Args:
         may_widen: Whether a column may become wider, its history recorded (PROTOCOL, "Type Widening").
@@ -119,8 +119,8 @@ def as_created_from_data(schema: StructType, *, keeps_not_null: bool) -> StructT
     the rows came from (column mapping, generation, defaults).
 
     Args:
-        keeps_not_null: NOT NULL is something that somebody has said, as in Arrow. Spark derives it from a query, and so
-            Delta on Spark creates every column, at any depth, as one that may be null.
+        keeps_not_null: Whether NOT NULL in the source is intended, as in an Arrow schema. Spark derives it from a
+            query, and so Delta on Spark creates every column, at any depth, as one that may be null.
     """
     if not keeps_not_null:
         return StructType(tuple(_loosen_field(f) for f in schema))

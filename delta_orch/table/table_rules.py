@@ -1,7 +1,8 @@
-"""From what a user wants a table to be to the protocol and metadata that say so, or to an error that says why not.
+"""Turns the requested properties of a table into protocol and metadata, or into an error that says why this is
+impossible.
 
-Creating a table, altering it and evolving its schema all pass through `settle` before anything is committed. It makes
-the changes that depend on the one asked for (column ids, the protocol) and refuses contradictions by name.
+Creating a table, altering it and evolving its schema all pass through `settle` before anything is committed. It adds
+the changes that the request implies (column ids, the protocol) and refuses contradictions by name.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def settle(
     Args:
         before: The table as it is; None where it is created.
         wanted: What changes: schema, configuration, partition columns. Its protocol is at least that of `before`.
-        features: Features that are asked for by name.
+        features: Features that the user named.
         is_mapped: The columns have their physical names and ids already: `with_column_mapping` was called step by step.
 
     Returns: `before` itself where nothing changed.
@@ -60,7 +61,7 @@ def settle(
     Raises:
         InvalidRequestError, SchemaMismatchError, InvalidPropertyError: A rule of the protocol forbids it; the message
             says which. Nothing was changed.
-        ColumnNotFoundError: Statistics are asked for of a column that is not there.
+        ColumnNotFoundError: The statistics property names a missing column.
         UnsupportedFeatureError: It needs a feature this release does not write.
     """
     if before is not None and wanted.schema != before.schema:

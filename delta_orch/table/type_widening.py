@@ -60,7 +60,7 @@ def is_widening(source: DataType, target: DataType) -> bool:
 def is_followable(source: DataType, target: DataType) -> bool:
     """Whether a reader can turn every value of the one type into the other.
 
-    More than what writers may do: tables exist in which an integer became a decimal of just the digits it needs.
+    More than writers may do: some tables widened an integer to a decimal with exactly the digits that it needs.
     """
     if is_widening(source, target):
         return True
@@ -69,7 +69,7 @@ def is_followable(source: DataType, target: DataType) -> bool:
 
 
 def widened_by_data(ours: DataType, theirs: DataType) -> DataType | None:
-    """What a column's type becomes where data of another type is merged into it; None where it cannot follow.
+    """The type of a column after a merge with data of another type; None if no type holds both.
 
     Integers become wider integers, floats doubles, dates timestamps, decimals grow on both sides. Integers
     do not become decimals or doubles by themselves: the column would no longer hold only whole numbers.
@@ -85,7 +85,8 @@ def widened_by_data(ours: DataType, theirs: DataType) -> DataType | None:
 
 
 def changed_types(before: DataType, after: DataType, path: Path = ()) -> Iterator[tuple[Path, DataType, DataType]]:
-    """The places, at any depth, where a type became another one: each with both. One that had no type changes none."""
+    """The places, at any depth, where a type became another one: each with both. A column without a type does not
+    change."""
     parts, later = parts_of(before), dict(parts_of(after))
     for name, inner in parts:
         if name in later:
