@@ -408,7 +408,8 @@ def _misfits(file_type: DataType, table_type: DataType, path: str) -> Iterator[s
 
 
 def _shape(file_schema: FileSchema, target: WriteTarget, partition_columns: Sequence[StructField]) -> RowShape:
-    """What the rows of a file must satisfy. Raises SchemaMismatchError where the table would fill a column of it."""
+    """The conditions that the rows of a file must satisfy. Raises SchemaMismatchError where the table would fill a
+    column of it."""
     if not target.table.has_rules:
         return RowShape()
     from delta_orch.writing.row_rules import shape_rows

@@ -41,7 +41,7 @@ def append(
         schema_mode: `merge` adds the columns that the table does not have, in the same commit.
         within: What every row must satisfy; null is a violation.
         unit_column: A further column of the rows, with their unit.
-        located: The files of units that are replaced, as far as the caller has found them.
+        located: The files of replaced units, if the caller located them already.
 
     Returns: `skipped` where a transaction id is recorded: then the data was not consumed. Also where the data has no
         rows, and no transaction id is given.
@@ -51,7 +51,7 @@ def append(
         InvalidRequestError: `schema_mode` is `overwrite`: rows of the old schema would stay. Nothing was written.
         ConstraintViolationError: A row breaks a rule of the table, or `within`. Nothing was committed; orphan
             files may stay.
-        RedoNotPossibleError: The rows of a unit that is replaced cannot be told from others. Nothing was written.
+        RedoNotPossibleError: The rows of a replaced unit cannot be told from others. Nothing was written.
         ConflictError: Another commit changed metadata or protocol, or recorded the same application id.
     """
     mode = None if schema_mode is None else parse_schema_mode(schema_mode)

@@ -1,4 +1,4 @@
-"""What change events may come wrapped in: change feeds of Delta tables, and envelopes of Debezium.
+"""Envelopes of change events: change feeds of Delta tables, and Debezium's envelope.
 
 - `change_feed`: rows of `DeltaTable.changes`, or of `table_changes` of Spark: `_change_type`, `_commit_version` and
   `_commit_timestamp`. `sequence_by` names `_commit_version`, which the table keeps as `source_version`, or
@@ -27,11 +27,11 @@ _TRUE = Literal(True)
 def opened(
     engine: Engine, rows: Relation, envelope: Envelope, sequence: Sequence[str]
 ) -> tuple[Relation, Expression, tuple[str, ...]]:
-    """The rows inside, a predicate over them that is true where a key is deleted, and what `sequence` names there.
+    """The rows inside, a predicate that is true for rows that delete a key, and the `sequence` columns there.
 
     Raises:
         SchemaMismatchError: The rows are not of this kind.
-        ColumnNotFoundError: `sequence` names what is not there.
+        ColumnNotFoundError: `sequence` names a missing column.
         InvalidRequestError: The envelope is of no known kind, or holds an event that changes no row.
     """
     schema = engine.schema(rows)

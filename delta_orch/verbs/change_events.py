@@ -14,12 +14,12 @@ from delta_orch.expressions.nodes import Expression
 from delta_orch.protocol.table_properties import parse_interval_ms
 
 Envelope = OneOf["change_feed", "debezium"]
-"""What the rows are wrapped in; see `change_envelopes`."""
+"""The envelope of the rows; see `change_envelopes`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Changes:
-    """How rows are change events. All but the last three are settings of a step with `write="cdc"`, too.
+    """How rows are change events. All except the last three are settings of a step with `write="cdc"`.
 
     Attributes:
         sequence_by: The columns that order the events of a key, the first before the others. Not null. The table has
@@ -32,8 +32,8 @@ class Changes:
         envelope: What the rows are wrapped in.
         tombstone_retention: How long `scd=1` remembers deleted keys; a text as for `delta.logRetentionDuration`.
         keys: The columns that identify what changes. Not null.
-        within: Where the rows must lie: predicates of which no two are true for a row. They are about keys, and a
-            snapshot then has the keys that lie in them; or about the sequence.
+        within: Predicates, one of which must be true for each row. No two are true for the same row. They are about
+            keys, and a snapshot then has the keys that lie in them; or about the sequence.
         corrects: An event takes the place of another one of its key and sequence, as in a redo.
     """
 
@@ -76,7 +76,7 @@ class Changes:
         """Check what needs neither rows nor table.
 
         Raises:
-            InvalidRequestError: A part is none, or the parts do not go together.
+            InvalidRequestError: A part is invalid, or the parts contradict each other.
         """
         for names, what in ((self.keys, "keys"), (self.sequence, "sequence_by")):
             ensure_sequence_of_names(names, what)
@@ -109,10 +109,10 @@ SETTINGS = tuple(field.name for field in fields(Changes) if field.name not in ("
 
 
 def parse_changes(write: str | None, given: Mapping[str, Any]) -> Changes | None:
-    """What a step says of change events; None where its rows are none.
+    """The step's settings for change events; None if its rows are not change events.
 
     Args:
-        given: `SETTINGS` by name; None and False where they are not said.
+        given: `SETTINGS` by name; None or False if a setting is missing.
 
     Raises:
         InvalidRequestError: As `Changes.ensure_sound`; or a setting is for `write="cdc"`, and this is another one.

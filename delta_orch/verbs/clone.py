@@ -58,8 +58,8 @@ from delta_orch.writing.plan import REMOVED_FILE_COLUMNS
 from delta_orch.writing.target import ensure_alone
 
 _MAPPING_MODE = "delta.columnMapping.mode"
-# The first two name columns in the source's files: the clone gives its rows ids of its own. Who replaces the source's
-# rows does not replace those of the clone.
+# The first two name columns in the source's files: the clone gives its rows ids of its own. Units of the source do not
+# replace rows of the clone.
 _NOT_TAKEN = (ROW_ID_COLUMN, ROW_COMMIT_VERSION_COLUMN, PROTECTED_BEFORE, OWNER)
 
 
@@ -74,13 +74,13 @@ def clone(
     options: CommitOptions,
 ) -> CommitResult:
     """Commit the files of a version as the state of another table: rows, schema, partitioning, properties, clustering,
-    column mapping, deletion vectors. Rows get row ids of their own where the clone tracks rows; transaction ids and the
-    user's metadata domains are not taken over. The record of loaded files is: a clone loads files that the source does
-    not have.
+    column mapping, deletion vectors. If the clone tracks rows, its rows get their own row ids. Transaction ids and the
+    user's metadata domains are not copied. The record of loaded files is: a clone loads files that the source does not
+    have.
 
     A shallow clone names the source's files by absolute paths and copies nothing. Whatever vacuum deletes of the source
     is missing from it; vacuum of the clone deletes no file of the source. A deep clone copies every file in parallel,
-    in pieces of bounded size, and stands alone.
+    in pieces of bounded size, and is independent of the source.
 
     Args:
         source: The version.
@@ -104,7 +104,7 @@ def clone(
         )
     overrides = ensure_settable(property_texts(properties or {}), on_new_table=False)
     before = _snapshot_or_none(target, options.get("read_version"))
-    # Whatever is asked for: of two clones that create one table, only one may add its files.
+    # This holds at every isolation level: of two clones that create one table, only one may add its files.
     level = SERIALIZABLE if before is None else options.get("isolation_level") or SERIALIZABLE
     options = {**options, "isolation_level": level}
     transaction = Transaction(
@@ -215,7 +215,7 @@ def _stage(
     just_written: bool,
 ) -> pa.Table:
     """Returns: The files that leave the target."""
-    # Whoever creates the table meanwhile may put rows into it that are not the source's.
+    # A writer that creates the table meanwhile may add rows that are not the source's.
     transaction.read_whole_table()
     transaction.update_metadata(table.metadata, source.metadata)
     if before is None or table.protocol != before.protocol:
@@ -303,8 +303,8 @@ def copied_files(source: LogStore, target: LogStore, files: pa.Table, *, is_rehe
     Returns: The copies, `ADD_SCHEMA`.
 
     Raises:
-        MissingFileError, CorruptDeletionVectorError: A file is gone, or another than the log says.
-        CorruptDataError: A file has another size than the log says.
+        MissingFileError, CorruptDeletionVectorError: A file is gone or does not match the log.
+        CorruptDataError: The size of a file does not match the log.
         StorageError: For example a full disk. Copies made so far are orphans that no commit names.
     """
     paths = FileTable(files).path.to_pylist()

@@ -1,4 +1,4 @@
-"""Which files are rewritten together, and what a commit says of it.
+"""Chooses files that are rewritten together, and describes their commit.
 
 With auto compaction (`delta.autoOptimize.autoCompact`), a write that leaves many small files is followed by a commit
 that merges them.
@@ -61,7 +61,7 @@ def candidates(
     files = snapshot.files((*REMOVED_FILE_COLUMNS, "stats"), where).combine_chunks()
     size = one_chunk(FileTable(files).size)
     deleted = pc.coalesce(pc.struct_field(one_chunk(FileTable(files).deletion_vector), "cardinality"), 0)
-    # One that does not say how many rows it has (none may, with a deletion vector) counts as full.
+    # A file without a row count is treated as full. With a deletion vector the count is required.
     rows = pc.coalesce(record_counts(files), 0)
     live_bytes = pc.if_else(
         pc.and_(pc.greater(deleted, 0), pc.greater(rows, 0)),
@@ -123,7 +123,7 @@ MIN_FILES = 50
 MAX_FILE_BYTES = 128 * 1024 * 1024
 _MAX_DELETED_ROWS_RATIO = 0.05
 _OPERATIONS = frozenset({"WRITE", "DELETE", "UPDATE", "MERGE", "CREATE OR REPLACE TABLE AS SELECT"})
-"""They write rows. What only moves or names files is not followed by another commit."""
+"""They write rows. Commits that only move or rename rows start no further compaction."""
 
 
 def compact_after(log: TableLog, read: Snapshot | None, commit: Committed) -> None:

@@ -47,10 +47,9 @@ def convert(
 ) -> CommitResult:
     """Commit the Parquet files below a directory as version 0 of a table. No file is changed or moved.
 
-    All files are taken whose names, and those of their directories, do not begin with `_` or a dot. Directories of
-    partitions are `name=value`, with Hive's escapes; `__HIVE_DEFAULT_PARTITION__` is null. The footers are read in
-    parallel, once for the schema and once for the statistics. Files that are added while this runs are not in the
-    table.
+    It adds all files whose path has no part that begins with `_` or a dot. Directories of partitions are `name=value`,
+    with Hive's escapes; `__HIVE_DEFAULT_PARTITION__` is null. The footers are read in parallel, once for the schema and
+    once for the statistics. Files that are added while this runs are not in the table.
 
     Returns: `skipped` where a table with these partition columns is there already.
 
@@ -61,7 +60,7 @@ def convert(
         raise InvalidRequestError("convert takes partition_schema, not partition_by", remedy="Give names with types")
     ensure_unscoped(commit, "A conversion is for the whole table")
     partition_columns = parse_partition_schema(partition_schema)
-    # Whatever is asked for: two conversions of one directory must not both add its files.
+    # This holds at every isolation level: two conversions of one directory must not both add its files.
     commit = {**commit, "isolation_level": SERIALIZABLE}
     if newest is not None:
         _ensure_joins(newest, partition_columns)
@@ -193,7 +192,7 @@ def progress_of(progress: object) -> Progress | None:
 
     Raises:
         InvalidRequestError: It is neither a function nor a flag.
-        MissingDependencyError: A bar is asked for, and neither package is installed.
+        MissingDependencyError: A progress bar is requested, and neither package is installed.
     """
     if progress is None or progress is False:
         return None

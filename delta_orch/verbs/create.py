@@ -59,7 +59,7 @@ def create(log: TableLog, snapshot: Snapshot | None, schema: object, options: Wr
     Returns: `skipped` where a fitting table is there already: then nothing was written.
 
     Raises:
-        TableExistsError: A table of another schema or partitioning is there. It is unchanged.
+        TableExistsError: A table with another schema or partitioning exists. It is unchanged.
         InvalidPropertyError, ColumnNotFoundError, SchemaMismatchError: The definition cannot be a table's.
     """
     struct = parse_schema_argument(schema)

@@ -30,7 +30,7 @@ def delete(
     file with such rows only is removed. Other files are opened, and only the columns of the predicate are read. They
     get a deletion vector, or are rewritten (`RowChanges.apply`).
 
-    Returns: `skipped` where no row matches. Without a `txn` nothing is committed then.
+    Returns: `skipped` where no row matches. In that case nothing is committed, unless there is a `txn`.
 
     Raises:
         InvalidExpressionError, ColumnNotFoundError: `where` does not fit the table, is not of one row, or its answer is

@@ -146,8 +146,8 @@ class FsckReport:
         version: The version that was checked.
         oldest_version: The oldest one that can still be read.
         num_commits, num_checkpoints, num_compactions: What the log holds; checkpoints without incomplete ones.
-        checksum_fields: The fields of the version checksum that agree with the log; empty where the version has none,
-            or where it does not agree.
+        checksum_fields: The fields of the version checksum that agree with the log; empty if there is no checksum, or
+            if it does not agree.
         num_files, size_bytes: Of the version; None where it cannot be read.
         num_deletion_vectors: Likewise.
         files_checked: Whether data files and deletion vectors were looked up.
@@ -230,7 +230,7 @@ def fsck(
 
 
 def _planned(listing: LogListing, version: int) -> LogSegment | None:
-    """What a version that cannot be read would be read from."""
+    """The files of the log that an unreadable version needs."""
     try:
         return plan_segment(listing, version)
     except DeltaError:
@@ -282,7 +282,7 @@ def _check_checksum(snapshot: Snapshot, problems: list[Problem]) -> tuple[str, .
 
 
 def _add_new(problems: list[Problem], new_problems: Iterable[Problem]) -> None:
-    """Add what was not told before: a damaged file shows up wherever it is read."""
+    """Add new problems only: a damaged file shows up at every read."""
     reported = {(p.code, p.path or p.version) for p in problems}
     problems.extend(p for p in new_problems if (p.code, p.path or p.version) not in reported)
 
@@ -378,7 +378,7 @@ def _leaf(batch: pa.RecordBatch, path: tuple[str, ...]) -> pa.Array:
 
 
 def _outside(values: pa.Array, bounds: ColumnBounds) -> str | None:
-    """What of the values the statistics of their file rule out."""
+    """Values that the statistics of their file exclude."""
     if values.null_count and not bounds.may_be_null[0].as_py():
         return "a null"
     present_values = pc.drop_null(values)

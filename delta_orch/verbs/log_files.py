@@ -18,7 +18,7 @@ from delta_orch.writing.target import existing_target
 def checkpoint(
     table_log: TableLog, snapshot: Snapshot, *, policy: CheckpointPolicy | None = None, v2_format: V2Format = "json"
 ) -> int:
-    """Write the checkpoint of a snapshot, and `_last_checkpoint`. One that is there already stays as it is.
+    """Write the checkpoint of a snapshot, and `_last_checkpoint`. An existing file is not changed.
 
     Args:
         policy: `classic` (V1, one Parquet file) or `v2` (a small file and sidecars); None for what the table asks for
@@ -80,7 +80,7 @@ def write_checksum(snapshot: Snapshot) -> ChecksumResult:
 
 @dataclass(frozen=True, slots=True)
 class LogCompactionResult:
-    """What was compacted.
+    """The result of a log compaction.
 
     Attributes:
         skipped: Nothing was written: the compaction is there already, or there are not two commits to compact, or they

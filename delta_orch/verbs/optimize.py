@@ -47,17 +47,17 @@ def optimize(
 ) -> CommitResult:
     """Merge files smaller than the target size, partition by partition, in one commit that changes no row.
 
-    Rows that deletion vectors mark are left behind; files with many of them are rewritten even where there is
-    nothing to merge them with. The commit says `dataChange` false, so change feeds and streams ignore it. Concurrent
-    appends never conflict; a concurrent commit that removes one of the merged files does. Where row tracking is
-    enabled, rows keep their ids and commit versions. Run again, it finds nothing left to do unless the rewriting shrank
-    files so far that two of them now fit together.
+    Rows that deletion vectors mark are left behind; files with many of them are rewritten even where there is nothing
+    to merge them with. The commit sets `dataChange` to false, so change feeds and streams ignore it. Concurrent appends
+    never conflict; a concurrent commit that removes one of the merged files does. Where row tracking is enabled, rows
+    keep their ids and commit versions. Run again, it finds nothing left to do unless the rewriting shrank files so far
+    that two of them now fit together.
 
     With `zorder_by`, and on a clustered table, files are rewritten so that rows near each other share a file: see
     `verbs.curve_rewrite`.
 
     Args:
-        where: A predicate over partition columns; other partitions are left alone.
+        where: A predicate over partition columns; other partitions are not changed.
         target_file_size_bytes: By default `delta.targetFileSize`, or 128 MiB.
         max_deleted_rows_ratio: A file is rewritten if a greater part of its rows is deleted. 1 rewrites none of them.
 

@@ -57,17 +57,17 @@ def overwrite(
     versions keep their files, and the data may come from this table. A table that does not exist is created.
 
     Args:
-        partition_overwrite_mode: `static` as described. `dynamic` replaces each partition for which the data has rows
-            and leaves all others alone; data without rows changes nothing.
+        partition_overwrite_mode: `static` as described. `dynamic` replaces each partition for which the data has rows.
+            Other partitions stay, and data without rows changes nothing.
         schema_mode: `merge` adds the columns that the table does not have. `overwrite`, which only a write that
             replaces every row may use, takes the data's columns and, where `partition_by` is given, that partitioning.
-        look: With `dynamic`: is shown the partitions that are replaced, spelled as in the log, and the schema. What it
-            raises refuses the write.
+        look: With `dynamic`: is shown the partitions that are replaced, spelled as in the log, and the schema. Its
+            errors refuse the write.
         within: What every row must satisfy, beside `replace_where`; null is a violation. It selects nothing.
         unit_column: A further column of the rows, with their unit.
         taken_back: Application ids that no longer hold once these rows are replaced.
         units: The units whose rows `replace_where` selects. See `Write.select`.
-        located: The files of units that are replaced, as far as the caller has found them.
+        located: The files of replaced units, if the caller located them already.
 
     Returns: `skipped` where nothing is replaced or written, unless a transaction id is to be recorded.
 
@@ -150,7 +150,8 @@ def _replace_partitions(
     files = write.snapshot.files(REMOVED_FILE_COLUMNS)
     removed = [pc.filter(files, _in_same_partitions(files, adds, schema, columns))]
     for unit in units:
-        # A corrected source may have moved rows into other partitions: what the unit wrote there goes, too.
+        # A corrected source may have moved rows into other partitions, so the unit's earlier rows there are deleted as
+        # well.
         if pc.any(pc.invert(_in_same_partitions(unit.moved, adds, schema, columns))).as_py():
             unit.ensure_exact(write.target.store.uri)
         elsewhere = pc.filter(unit.files, pc.invert(_in_same_partitions(unit.files, adds, schema, columns)))

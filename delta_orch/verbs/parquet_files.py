@@ -53,7 +53,7 @@ from delta_orch.storage.prefetch import FAR_THREADS, map_ahead
 from delta_orch.table.type_widening import is_widening, with_type_change
 
 Progress = Callable[[int, int], None]
-"""Is told how many footers are read, and of how many."""
+"""Called with the number of footers read and the total."""
 
 T = TypeVar("T")
 # Parquet stores all of them as 32 bits: a reader that expects a wider one needs no history of the type.
@@ -72,7 +72,7 @@ class FileSchema(NamedTuple):
 
 
 def read_schemas(store: LogStore, files: Sequence[FileMeta], progress: Progress | None = None) -> list[FileSchema]:
-    """The distinct schemas of files, in the order in which they are first found.
+    """The distinct schemas of files, in order of appearance.
 
     Args:
         files: `path` as the log spells it.
@@ -132,7 +132,7 @@ def _schema_of(metadata: pq.FileMetaData, path: str) -> StructType:
 
 
 def _as_read(field: pa.Field, metadata: pq.FileMetaData, leaves: Iterator[int], path: str) -> pa.Field:
-    """The field with the type in which every client reads it: a time in 96 bits is an instant."""
+    """The field with the type that every client reads. A time of 96 bits is an instant."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType) or pa.types.is_dictionary(kind):
         kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind.value_type
@@ -344,7 +344,7 @@ def described_files(
     spec: WriteSpec,
     progress: Progress | None = None,
 ) -> pa.Table:
-    """The files as the log says them, with the statistics of their footers: columns of `ADD_SCHEMA`.
+    """The files as log columns with the statistics of their footers: columns of `ADD_SCHEMA`.
 
     A bound is left out where a footer does not prove it: largest floats of writers that pass over NaN, dates and times
     of old calendars, unsigned numbers.

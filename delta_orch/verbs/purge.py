@@ -39,7 +39,7 @@ def purge(
     Deleted rows stay in the older files until vacuum deletes these. `purge` and then `vacuum` erases them.
 
     Args:
-        where: A predicate over partition columns; other partitions are left alone.
+        where: A predicate over partition columns; other partitions are not changed.
 
     Returns: `skipped` if no file holds deleted rows or dropped columns.
 

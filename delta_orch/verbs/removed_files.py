@@ -21,8 +21,8 @@ _CHUNK_FILES = 1000
 
 
 def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
-    """The files below the root that tombstones name which were written by `expired_ms`, data files and deletion
-    vectors, as far as they are still there.
+    """Existing files below the root that tombstones name and that were written before `expired_ms`: data files and
+    deletion vectors.
 
     Leftovers of writes that never committed, change data files, and files whose tombstones have left the log with a
     checkpoint are not among them: only a listing finds those.
@@ -32,7 +32,7 @@ def removed_files(snapshot: Snapshot, expired_ms: int) -> list[FileMeta]:
     """
     tombstones = snapshot.tombstones(["path", "deletion_vector", "deletion_timestamp"])
     is_expired = pc.less_equal(FileTable(tombstones).deletion_timestamp, expired_ms)
-    # One that does not say when it was written is as old as can be.
+    # A tombstone without a time counts as expired.
     expired = pc.filter(tombstones, pc.fill_null(is_expired, True))
     filesystem, directory = snapshot.store.data_filesystem()
     root = directory.rstrip("/") + "/"

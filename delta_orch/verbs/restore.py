@@ -43,10 +43,10 @@ def restore(
     """Commit the difference between the newest version and an older one: files that only the older one has are added
     again, with their deletion vectors, row ids and statistics, and files that only the newest one has are removed.
 
-    Schema, partitioning, properties and clustering are those of the older version. What must not go back stays: the
-    protocol keeps the features of both versions, row ids and identity values go on after the last one given out, column
-    ids are not given twice. The user's metadata domains and transaction ids stay as they are; only the cursors of
-    incremental steps go back, so that these read again what is undone.
+    Schema, partitioning, properties and clustering are those of the older version. Some state never goes back. The
+    protocol keeps the features of both versions; row ids, identity values and column ids are never assigned twice. The
+    user's metadata domains and transaction ids stay as they are; only the cursors of incremental steps go back, so that
+    these read again what is undone.
 
     The change data feed shows the difference from the files that are added and removed. The commit conflicts with every
     change of rows or metadata since the newest version was read, unless the caller passes a weaker isolation level.
@@ -121,7 +121,7 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
         transaction.set_domain_metadata(CLUSTERING_DOMAIN, serialize_clustering(clustering))
     past_mark, now = (parse_high_water_mark(s.domain_metadata.get(ROW_TRACKING_DOMAIN)) for s in (past, newest))
     if past_mark > now:
-        # The feature was dropped since: the files that come back have ids that must not be given again.
+        # The feature was dropped since. The restored files have ids that must not be assigned again.
         transaction.set_domain_metadata(ROW_TRACKING_DOMAIN, serialize_high_water_mark(past_mark))
     if adds.num_rows:
         transaction.add_known_files(with_record_counts(past.store, adds, table))
@@ -131,7 +131,7 @@ def _stage(transaction: Transaction, past: Snapshot, newest: Snapshot, adds: pa.
 
 
 def _cursors(past: Snapshot, newest: Snapshot) -> dict[str, int]:
-    """What the ids were that go with the rows, where they have moved since; -1 for one that was not there."""
+    """The recorded versions of the ids that belong to the rows, if they have changed since; -1 for a new id."""
     now = gone_with_rows(newest.txns)
     recorded = past.every_txn.among(list(now))
     then = {name: recorded[name].version if name in recorded else -1 for name in now}
@@ -149,7 +149,7 @@ def _restored_metadata(past: Snapshot, newest: Snapshot) -> Metadata:
 
 
 def ensure_files_there(past: Snapshot, adds: pa.Table, what: str, remedy: str) -> None:
-    """Check that every data file and deletion vector is as the log says.
+    """Check that every data file and deletion vector matches the log.
 
     Args:
         adds: Files of the version.
@@ -157,7 +157,7 @@ def ensure_files_there(past: Snapshot, adds: pa.Table, what: str, remedy: str) -
 
     Raises:
         MissingFileError: Some are gone; up to five are named.
-        CorruptDataError: One is there, and another than the log says.
+        CorruptDataError: A file exists but does not match the log.
     """
     files = adds.select(FILE_CHECK_COLUMNS)
     problems = [*check_data_files(past.store, files), *check_deletion_vectors(past.store, files)]

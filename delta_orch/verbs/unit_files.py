@@ -63,8 +63,8 @@ class _Trail:
             self.records |= zip(_paths(files).to_pylist(), record_counts(files).to_pylist(), strict=True)
 
     def follow(self, commit: Commit) -> None:
-        """Look where a commit leaves the rows of the files that it removes. They are still told from others if all of
-        them are in files with the unit's tag: no file without a tag was added, or the counts of rows are the same."""
+        """Look where a commit leaves the rows of the files that it removes. They can be told from others if all of them
+        are in files with the unit's tag: no file without a tag was added, or the row counts are equal."""
         removes = commit.removes
         if not self.records or not removes.num_rows:
             return
@@ -99,9 +99,9 @@ class UnitFiles:
         unit: Its name.
         version: The version.
         files: Those that are in the table, columns `ADD_SCHEMA`. They hold no other rows.
-        moved: The files whose rows cannot be told from others any more, columns of `ADD_SCHEMA` as they were added.
+        moved: The files whose rows can no longer be told from others: columns of `ADD_SCHEMA` as they were added.
         moved_by: The newest commit that moved some.
-        commits: The commits of the unit that were looked at, newest first.
+        commits: The commits of the unit that were read, newest first.
     """
 
     unit: str
@@ -141,8 +141,8 @@ class UnitFiles:
 
 
 def files_of_unit(walk: LogWalk, snapshot: Snapshot, unit: str) -> UnitFiles:
-    """The files of a version with the rows of a unit, found by the log: what the unit's commits added since its rows
-    were last replaced, and what was written of those files alone. No data is read.
+    """The files of a version with the rows of a unit. They are found by the log: files that the unit's commits added
+    since its rows were last replaced, and files written only from these. No data is read.
 
     Args:
         walk: The log from this version on.

@@ -1,6 +1,6 @@
-"""What the log of a table says of its units of work: the commit of each, and how the step wrote it.
+"""The units of work in the log of a table: the commit of each, and how the step wrote it.
 
-A unit is the transaction of a pipeline step (`pipeline.unit`). Its commit says under `commitInfo.step` how its rows
+A unit is the transaction of a pipeline step (`pipeline.unit`). Its commit records under `commitInfo.step` how its rows
 were written.
 """
 
@@ -18,13 +18,13 @@ ADDING, REPLACING = ("append", "error", "ignore"), ("overwrite", "overwrite_part
 
 @dataclass(frozen=True, slots=True)
 class StepRecord:
-    """What the commit of a unit says of the step: `commitInfo.step`.
+    """The step in the commit of a unit: `commitInfo.step`.
 
     Attributes:
         write: The mode of the step.
         unit_column: The column that holds the unit's name.
-        adds_to: The order of an earlier commit of the unit whose rows this one left; None where it replaced them, or
-            there was none.
+        adds_to: The order of an earlier commit of the unit whose rows this commit kept; None if it replaced them, or if
+            there was no earlier commit.
         inputs: The tables that were read: `table` (its URI), `table_id`, `consumer`, `starting_version` (None for a
             snapshot) and `ending_version`.
         quarantine: Where the rows went that broke a rule (`verbs.expect`); None for a step without such rules.
@@ -51,7 +51,7 @@ class StepRecord:
 
     @classmethod
     def of(cls, commit_info: Mapping[str, object] | None) -> StepRecord | None:
-        """What a commit says; None for one that no step made."""
+        """The step in a commit; None for a commit by no step."""
         record = (commit_info or {}).get("step")
         if not isinstance(record, Mapping) or not isinstance(write := record.get("write"), str):
             return None
@@ -81,7 +81,7 @@ class LogWalk:
         self._older = log.newest_first(version)
 
     def __iter__(self) -> Iterator[Commit]:
-        """Newest first, as far as the log holds them. Raises CorruptLogError: A commit is damaged."""
+        """Newest first, as far back as the log goes. Raises CorruptLogError: A commit is damaged."""
         place = 0
         while True:
             if place == len(self._commits):
@@ -103,7 +103,7 @@ class LogWalk:
 
 @dataclass(frozen=True)
 class RecordedUnit:
-    """A unit that a table has recorded. Its commit is looked for in the log where it is asked for.
+    """A unit that a table has recorded. Its commit is searched in the log on request.
 
     Attributes:
         name: `pipeline.unit.Unit.name`.

@@ -97,10 +97,10 @@ def _rows_of(commit: Commit, names: Sequence[str]) -> dict[str, int | None]:
 
 @dataclass(frozen=True, slots=True)
 class UndoResult(CommitResult):
-    """What `undo` did, or would do (`preview`).
+    """The result of `undo`, or of its preview.
 
     Attributes:
-        units: The units that were taken back.
+        units: The units that were undone.
     """
 
     units: tuple[str, ...] = ()
@@ -161,11 +161,11 @@ def undo(log: TableLog, snapshot: Snapshot, *, unit: str | None, run: str | None
 
 @dataclass(frozen=True, slots=True)
 class _Undone:
-    """A unit that is to be taken back.
+    """A unit to undo.
 
     Attributes:
         located: Its files.
-        record: What its newest commit says.
+        record: The content of its newest commit.
     """
 
     located: UnitFiles

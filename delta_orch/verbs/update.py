@@ -45,7 +45,7 @@ def update(
 
     Files are chosen, marked and written as by `delete`.
 
-    Returns: `skipped` where no row matches. Without a `txn` nothing is committed then.
+    Returns: `skipped` where no row matches. In that case nothing is committed, unless there is a `txn`.
 
     Raises:
         InvalidRequestError, ColumnNotFoundError, InvalidExpressionError, SchemaMismatchError: A column is unknown,
@@ -88,7 +88,7 @@ def update(
 
 
 def _columns(write: Write, changes: RowChanges, assignments: tuple[Assignment, ...]) -> list[ComputedColumn]:
-    """What a row becomes: the table's columns, where it stands, and that it is updated."""
+    """The updated row: the table's columns, its address, and the mark of an update."""
     engine, schema = write.engine, write.target.schema
     values = [resolve_value(assignment.value, schema) for assignment in assignments]
     # Only the engine knows of what type a value is.

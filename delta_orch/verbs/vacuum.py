@@ -51,7 +51,7 @@ _INNER_LOG = f"/{LOG_DIRECTORY}/"
 
 @dataclass(frozen=True, slots=True)
 class VacuumResult:
-    """What vacuum deleted, or with `dry_run` would delete.
+    """The result of vacuum, or of its dry run.
 
     Attributes:
         paths: Relative to the table's root, not URL-encoded, sorted.
@@ -192,7 +192,7 @@ def _is_named(paths: pa.Array, names: pa.Array) -> pa.BooleanArray:
 def ensure_none_runs(table_log: TableLog) -> None:
     """Check that no vacuum runs that began before: it may delete files that no version names.
 
-    One that has not ended after a day is taken for dead. Of the newest commits 200 are looked at.
+    One that has not ended after a day is taken for dead. The newest 200 commits are read.
 
     Raises ConflictError: One does. Nothing was written.
     """
@@ -263,7 +263,7 @@ def _unneeded_files(
     needed = _needed_files(snapshot, others, store, expired_ms)
     files, identities = _columns(store.list_recursive() if full else removed_files(snapshot, expired_ms))
     paths = listed = FileTable(files).path.combine_chunks()
-    # What is needed stays, whatever it is called.
+    # Needed files stay, whatever their name.
     is_listed = pc.is_in(listed, value_set=needed.paths)
     is_kept = [is_listed, pc.greater(files.column("time").combine_chunks(), expired_ms)]
     if len(needed.foreign_names):
@@ -292,7 +292,7 @@ def _unneeded_files(
         return doomed
     if full:
         _ensure_live_files_are_there(snapshot, store, listed)
-    # The listing has looked at most of the needed files. A store tells the identity of all files or of none.
+    # The listing has covered most of the needed files. A store tells the identity of all files or of none.
     listed_identities = {identity for identity in compress(identities, is_listed.to_pylist()) if identity is not None}
     places = needed.places_except(pc.filter(listed, is_listed) if listed_identities else string_array([]))
     stays = store.not_deletable(FileTable(doomed).path.to_pylist(), places, listed_identities)
@@ -302,8 +302,8 @@ def _unneeded_files(
 
 
 def _ensure_live_files_are_there(snapshot: Snapshot, store: LogStore, listed: pa.Array) -> None:
-    """Raises MissingFileError: One is not. A log that does not fit the files, such as one with a checkpoint that was
-    copied from another table, would have all rows deleted that are there."""
+    """Raises MissingFileError: One is not. A log that does not match the files, such as one with a checkpoint of
+    another table, would have all rows deleted."""
     paths = one_chunk(FileTable(snapshot.files(["path"])).path)
     is_found = pc.or_(pc.is_in(paths, value_set=listed), pc.match_substring_regex(paths, _MAY_BE_SPELLED_OTHERWISE))
     unlisted = pc.filter(paths, pc.invert(is_found)).to_pylist()
@@ -336,7 +336,7 @@ def _columns(listed_files: Iterable[FileMeta]) -> tuple[pa.Table, list[tuple[int
 
 
 class _NeededFiles(NamedTuple):
-    """What the newest version, one to be kept, or a tombstone younger than the retention names.
+    """The files that the newest version, a retained version, or a tombstone younger than the retention names.
 
     Attributes:
         paths: Relative to the table's root, decoded.

@@ -1,4 +1,4 @@
-"""Assignments: columns, or fields inside structs, and the values that rows get there. The `set` of UPDATE and MERGE."""
+"""Assignments: columns or fields inside structs, with their new values. The `set` of UPDATE and MERGE."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def parse_assignments(assigned: object, table: TableConfiguration) -> tuple[Assi
     """Assignments as the caller wrote them: names of columns, or of fields inside structs (`st.a`), and for each a
     value in Spark SQL, an expression, or a Python value as `constant_for` takes it.
 
-    Values are not looked at beyond their syntax: what columns they may name depends on the verb (`resolve_value`).
+    Only the syntax of values is checked here. The verb decides which columns they may name (`resolve_value`).
 
     Raises:
         InvalidRequestError: Nothing is assigned; a column is assigned twice, or together with a field inside it; it is
@@ -152,8 +152,8 @@ def _default(path: Path, table: TableConfiguration) -> Expression:
 
 
 def default_of(field: StructField, table: TableConfiguration) -> Expression:
-    """The default of a column, null where it has none; a nested one is of the column's type. Raises
-    InvalidExpressionError: It cannot be read."""
+    """The default of a column, or null. A nested default has the column's type. Raises InvalidExpressionError: It
+    cannot be read."""
     text = field.metadata.get(CURRENT_DEFAULT) if table.supports("allowColumnDefaults") else None
     if not isinstance(text, str):
         return Literal(None)
@@ -196,7 +196,7 @@ def recomputed_columns(table: TableConfiguration, assignments: Sequence[Assignme
 def assigned_column(
     field: StructField, assignments: Mapping[Path, tuple[Expression, DataType]], path: Path | None = None
 ) -> Expression:
-    """What a column becomes: the value assigned to it, a struct with some of its fields assigned, or itself.
+    """The new value of a column: the assigned value, a struct with some assigned fields, or the column itself.
 
     Args:
         assignments: Values and their types, by place.
@@ -216,7 +216,7 @@ def _assigned(
     if not below:
         return Column(path)
     assert isinstance(field.data_type, StructType)
-    # A null struct of which a field is assigned becomes one whose other fields are null.
+    # If a field of a null struct is assigned, the struct's other fields are null.
     parts = ((f.name, _assigned(f, (*place, f.name), (*path, f.name), assignments)) for f in field.data_type)
     return MakeStruct(tuple(parts))
 
@@ -292,8 +292,8 @@ def _has_room(want: DataType, number: int | Decimal) -> bool:
 
 
 def _cast_inside(have: DataType, want: DataType) -> DataType:
-    """The type of a nested value whose parts are cast: its own names in their order, with the types of `want`. What is
-    not cast, or has no counterpart, keeps its type."""
+    """The type of a nested value whose parts are cast: its own names in their order, with the types of `want`. A value
+    without a cast or a counterpart keeps its type."""
     if have == VOID or is_lossless_cast(have, want) or _is_assignable(have, want):
         return want
     if type(have) is not type(want):
@@ -307,7 +307,7 @@ def _cast_inside(have: DataType, want: DataType) -> DataType:
 
 
 def _is_assignable(have: DataType, want: DataType) -> bool:
-    """What CAST takes under ANSI, between atomic types."""
+    """The casts between atomic types that ANSI allows."""
     if not (is_atomic(have) and is_atomic(want)):
         return False
     if STRING in (have, want):

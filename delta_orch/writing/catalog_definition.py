@@ -1,4 +1,4 @@
-"""What a catalog asks of the definition of its tables."""
+"""Rules of a catalog for the definition of its tables."""
 
 from __future__ import annotations
 

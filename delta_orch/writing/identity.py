@@ -1,4 +1,4 @@
-"""Identity columns: which values come next, and the high-water mark that says so (PROTOCOL, "Identity Columns").
+"""Identity columns: their next values and their high-water mark (PROTOCOL, "Identity Columns").
 
 The mark stands in the table's metadata and is moved by the commit that uses the values, so two writers that take the
 same values cannot both commit: the second finds the metadata changed, and begins again behind the new mark.
@@ -59,7 +59,7 @@ def next_values(name: str, identity: IdentityDetails) -> IdentityValues:
     """The values behind the high-water mark that are `start + k * step`.
 
     Raises:
-        InvalidRequestError: There are none left in 64 bits.
+        InvalidRequestError: No value is left in 64 bits.
     """
     k = 0
     if identity.high_water_mark is not None:
@@ -91,7 +91,7 @@ def with_moved_marks(target: WriteTarget, adds: pa.Table, identities: Sequence[I
 
 
 def with_marks_moved_to(schema: StructType, furthest: Mapping[str, int | None]) -> StructType:
-    """The schema with its high-water marks moved on, so that no value comes again. None goes back.
+    """The schema with its high-water marks advanced, so that no value is generated twice. Marks never go back.
 
     Args:
         furthest: For identity columns, the largest value of the rows, or the smallest where the step is negative.
@@ -147,6 +147,6 @@ def has_identity(metadata: Metadata) -> bool:
 
 
 def without_marks(metadata: Metadata) -> Metadata:
-    """The metadata without high-water marks: what is left when two writers have only taken values."""
+    """The metadata without high-water marks. Two writers that only generated values agree in it."""
     schema = without_metadata(parse_schema(metadata.schema_string), IDENTITY_HIGH_WATER_MARK.__eq__)
     return replace(metadata, schema_string=serialize_schema(schema))

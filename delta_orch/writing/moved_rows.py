@@ -26,8 +26,8 @@ class RowCopies:
     "Writer Requirements for Row Tracking").
 
     Where row tracking is enabled, a copy holds each row's id and commit version in the two columns that the metadata
-    names, under the field ids of Iceberg where the table is compatible with its V3. Where it is only supported, the
-    copies are new rows, and the commit says so.
+    names, under the field ids of Iceberg where the table is compatible with its V3. If row tracking is only supported,
+    the copies are new rows, and the commit records this.
 
     Raises:
         ProtocolViolationError: Row tracking is enabled, but the metadata does not name the columns.
@@ -87,7 +87,7 @@ def partition_keys_of(table: TableConfiguration, adds: pa.Table, sources: pa.Tab
 
 
 def keys_of_groups(table: TableConfiguration, adds: pa.Table, groups: Sequence[pa.Table]) -> tuple[pa.Array, pa.Array]:
-    """Keys for groups of files of which each became one; by partition, if one became several, or none."""
+    """Keys for groups of files that were each merged into one file, or keys by partition."""
     if adds.num_rows != len(groups):
         return partition_keys_of(table, adds, pa.concat_tables(groups))
     return group_numbers([1] * len(groups)), group_numbers([files.num_rows for files in groups])
@@ -99,7 +99,7 @@ def unsplit(spec: WriteSpec) -> WriteSpec:
 
 
 def stage_moved(transaction: Transaction, adds: pa.Table, removed: pa.Table, keys: tuple[pa.Array, pa.Array]) -> None:
-    """Stage files that hold the rows of others, which they replace. The commit says `dataChange` false of both.
+    """Stage files that hold the rows of others, which they replace. The commit sets `dataChange` to false for both.
 
     Args:
         keys: Which of them hold the rows of which (`unit_tag.shared_units`).

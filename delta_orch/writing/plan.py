@@ -1,16 +1,16 @@
 """`WritePlan`: what a verb does to the rows of a table. `run_plan` does what all verbs have in common.
 
-A verb says which operation it is and gives one function, which **selects** files, **transforms** rows into new files
-and stages both, all by the methods of `Write`. `append` is a single step::
+A verb names its operation and passes one function that **selects** files, **transforms** rows into new files and stages
+both, by the methods of `Write`. `append` is a single step::
 
     WritePlan("WRITE", {"mode": "Append"}, lambda write: write_metrics(write.insert()), options, Source(data))
 
 `overwrite` selects the files whose rows leave, inserts, keeps the other rows of those files and removes the files;
 `optimize` selects groups of files and moves each into one. A verb that deletes rows is an overwrite without `insert`.
 
-The order is the guarantee. A write whose `txn` is recorded ends before its data is looked at. A write that does not fit
-the table ends before the first file is written. All that it has written becomes visible in one commit or not at all.
-What fails in between leaves at most files that no commit names, which vacuum removes.
+The order is the guarantee. A write whose `txn` is recorded ends before its data is read. A write that does not fit the
+table ends before the first file is written. All that it has written becomes visible in one commit or not at all. A
+failure in between leaves at most files that no commit names, and vacuum deletes these.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LOGGER = logging.getLogger(__name__)
 _MAX_RUNS = 20
 _LONGEST_PAUSE_S = 0.02
 
-# A remove repeats what the add said, but for the statistics: the largest part, which nobody reads there.
+# A remove repeats the fields of the add except the statistics, which are large and have no reader.
 REMOVED_FILE_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
 
 CHANGE_DATA_DIRECTORY = "_change_data"
@@ -161,12 +161,12 @@ class WritePlan:
     """A change of a table's files.
 
     Attributes:
-        operation, parameters: What `commitInfo` says of it.
+        operation, parameters: For `commitInfo`.
         change: Selects, transforms and stages. Returns the operation's metrics, or None where there is nothing to
             change (`Transaction.skip`). It may run several times.
         options: As the caller gave them: `WriteOptions` with a source, otherwise `CommitOptions`.
         source: The caller's rows; None for a verb that takes none. Only a plan with a source creates a table.
-        engine: What the caller asked for.
+        engine: The caller's choice.
         is_blind: The plan reads nothing of the table, so it may run again behind any other commit.
         within: What every new row must satisfy; null is a violation. It selects nothing.
     """
@@ -284,11 +284,11 @@ class Write:
     Attributes:
         snapshot: The version the write starts from; None where it creates the table.
         target: The table as this write leaves it.
-        transaction: What is staged; a plan says here what it has read of the table.
+        transaction: The staged changes. A plan also declares here what it read of the table.
         engine: Where rows are read and written.
-        omitted: The rows of partitions whose scoped `txn` is recorded: the write leaves them alone. None for none.
+        omitted: The rows of partitions whose scoped `txn` is recorded. The write does not change them. None for none.
         moves_across_partitions: Rows that are updated may come out of one partition into another.
-        measured: Figures of this run that the caller is told and the log is not (`CommitResult.measured`).
+        measured: Figures of this run for the caller, not for the log (`CommitResult.measured`).
     """
 
     def __init__(
@@ -375,7 +375,7 @@ class Write:
         """
         leaving = self._condition(predicate, self.target.schema)
         if self.snapshot is None:
-            # Whoever creates the table meanwhile may put rows into it that this write has promised to replace.
+            # A writer that creates the table meanwhile may add rows that this write must replace.
             none = NO_FILES.select(REMOVED_FILE_COLUMNS)
             selection, was = self._split(none, None, leaving), leaving
         else:
@@ -450,7 +450,7 @@ class Write:
         schema, partition_columns = self.snapshot.schema, self.snapshot.partition_columns
         is_whole = match_files(files, was, schema, partition_columns).all_match
         if "stats" in files.column_names:
-            # A file that can hold no row for which the predicate is false or null holds matching rows only.
+            # If no row of a file can make the predicate false or null, all its rows match.
             may_hold_others = match_files(files, is_not_true(was), schema, partition_columns).may_match
             is_whole = pc.or_(is_whole, pc.invert(may_hold_others))
         return Selection(pc.filter(files, is_whole), pc.filter(files, pc.invert(is_whole)), leaving)
@@ -485,7 +485,7 @@ class Write:
         return adds
 
     def bounds(self) -> tuple[RowCheck, ...]:
-        """What the plan asks of every new row, beside the rules of the table (`WritePlan.within`).
+        """The plan's conditions for every new row, beside the rules of the table (`WritePlan.within`).
 
         Raises InvalidExpressionError, ColumnNotFoundError: It does not fit the table.
         """
@@ -496,7 +496,7 @@ class Write:
         return (RowCheck(BOUNDS, resolve_predicate(self._within, self.target.schema)),)
 
     def take_identities(self, adds: pa.Table, shape: RowShape) -> None:
-        """Let the commit say which values of identity columns files just written have taken."""
+        """Record in the commit which identity values the new files contain."""
         if shape.identities:
             from delta_orch.writing.identity import with_moved_marks
 
@@ -531,7 +531,7 @@ class Write:
         """Write the rows that leave as change data (PROTOCOL, "Writer Requirements for AddCDCFile").
 
         A commit that only adds files, or removes whole ones, needs no change files: its rows are inserted and deleted
-        as they stand. One that writes rows again that do not change must tell all its changes.
+        as they stand. A write that copies unchanged rows must record all its changes.
 
         Returns: The selection; without `partial` where no row leaves: files only suspected to hold one stay.
         """

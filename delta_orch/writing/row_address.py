@@ -1,4 +1,4 @@
-"""How a relation says which rows change, and how what came of it is told: the words `row_changes` speaks."""
+"""The columns by which a relation addresses changed rows, and the result of a change. `row_changes` uses both."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from delta_orch.log.write.staging import Metrics
 
 DELETE, UPDATE, INSERT = "delete", "update", "insert"
-"""What becomes of a row: values of `ADDRESS.kind`."""
+"""The kinds of change of a row: values of `ADDRESS.kind`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +40,13 @@ ADDRESS = RowAddress()
 
 @dataclass(frozen=True, slots=True)
 class ChangeCounts:
-    """What changing rows came to.
+    """The result of a change of rows.
 
     Attributes:
         deleted, updated, inserted: Rows. `deleted` counts those of whole files too; None where one of these does not
             say how many rows it has.
         copied: Rows that were written again without being changed.
-        added: New data files, columns of `ADD_SCHEMA`. Files that return with another deletion vector are none.
+        added: New data files, columns of `ADD_SCHEMA`. Files that return with another deletion vector do not count.
         removed: Data files that left, columns of `ADD_SCHEMA` as far as they are known, likewise.
         vectors_added, vectors_updated, vectors_removed: Deletion vectors of files that had none, in the place of
             others, and of files that left.
@@ -69,11 +69,11 @@ class ChangeCounts:
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether no row is touched. Nothing was staged then."""
+        """Whether no row is touched. In that case nothing was staged."""
         return not (self.deleted or self.updated or self.inserted or self.removed.num_rows)
 
 
-# What DELETE and UPDATE say of themselves in the log.
+# The operation parameters of DELETE and UPDATE in the log.
 
 
 def predicate_parameters(where: str | Expression | None) -> dict[str, str]:

@@ -42,7 +42,7 @@ _TOLD = {UPDATE: "update_postimage", INSERT: INSERT}
 """Values of `_change_type`, beside `DELETE`; for rows that are new, by what becomes of them."""
 
 MOST_MARKED = 0.5
-"""A file of which a larger part of the rows would be marked is rewritten instead. Why is in
+"""If a deletion vector would mark a larger part of a file's rows, the file is rewritten instead. Why is in
 docs/deleting-and-updating.md."""
 
 LEAST_REWRITTEN_BYTES = 8 * 1024 * 1024
@@ -52,8 +52,8 @@ file that is written anew is a conflict for everybody who marks other rows of it
 
 @dataclass(slots=True)
 class _Touched:
-    """A file of which rows change. `gone` is what its deletion vector marks already, `live` the number of its other
-    rows, None where its statistics do not say."""
+    """A file with changed rows. `gone` is what its deletion vector marks already, `live` the number of its other rows,
+    None where its statistics do not say."""
 
     number: int
     gone: BitMap64
@@ -67,12 +67,12 @@ class _Touched:
 
 
 class ChangedFiles:
-    """What a change does to files.
+    """The effect of a change on files.
 
     Args:
         files: Those that were scanned, all columns of `ADD_SCHEMA`.
         sets: Which rows of them change, by their numbers, and how many rows are new.
-        whole: Further files, of which every row is deleted.
+        whole: Further files whose rows are all deleted.
     """
 
     def __init__(
@@ -331,7 +331,7 @@ class _NewRows:
         return all(one == made[0] for one in made)
 
     def rows(self, kinds: Sequence[str]) -> Relation:
-        """Those of kinds that are alike, with the ids of updated rows: columns as `RowCopies` has them."""
+        """Copies of rows of similar kinds with the ids of updated rows: columns as in `RowCopies`."""
         engine = self._write.engine
         is_wanted = In(Column((ADDRESS.kind,)), tuple(Literal(kind, STRING) for kind in kinds))
         columns = as_they_are(self._names(kinds[0]))

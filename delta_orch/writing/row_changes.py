@@ -1,6 +1,6 @@
 """Rows that change: deleted, updated, inserted. The one mechanism behind DELETE, UPDATE and MERGE.
 
-A verb finds rows and says what becomes of them; `RowChanges` does the rest::
+A verb finds rows and their new values; `RowChanges` does the rest::
 
     changes = RowChanges(write, files)                  # files of the snapshot that may hold rows that change
     rows = changes.scan(where)                          # their rows, each with its address
@@ -50,10 +50,10 @@ class RowChanges:
     """One change of rows of a snapshot, in one run of a plan.
 
     Args:
-        write: It must have a snapshot. What the change depends on (`read_where`, `read_whole_table`) the verb tells the
-            transaction itself; the files and rows touched are told here.
-        files: Files of the snapshot that may hold rows that change, all columns of `ADD_SCHEMA`. None of them is opened
-            before `scan` is pulled.
+        write: It must have a snapshot. The verb declares to the transaction what the change depends on (`read_where`,
+            `read_whole_table`). `RowChanges` declares the files and rows that it touches.
+        files: Files of the snapshot that may hold rows that change, all columns of `ADD_SCHEMA`. Files are opened when
+            the result of `scan` is read.
 
     Raises InvalidRequestError: The table has a column of a name that `ADDRESS` takes.
     """
@@ -134,9 +134,9 @@ class RowChanges:
             sets: The rows that it names, where the caller knows them; None to find them.
             addresses: The same rows without the table's columns, where `relation` gives the same rows each time. Rows
                 that do not fit into memory are then evaluated when they are written, and wait nowhere.
-            whole: Further files, all columns of `ADD_SCHEMA`, of which every row is deleted without being looked at.
-            recomputed: Columns that the table computes for updated rows (generated ones): what the relation has there
-                is not looked at. Generated columns that are not among them are verified.
+            whole: Further files, all columns of `ADD_SCHEMA`, whose rows are all deleted without being read.
+            recomputed: Columns that the table computes for updated rows (generated columns). The relation's values for
+                them are ignored. Generated columns that are not among them are verified.
             filled: Columns that the table fills for inserted rows: defaults, generated and identity columns.
             keys: Columns of the relation that tell the user which row an error is about.
             may_repeat: The same row may be deleted more than once.
@@ -194,7 +194,7 @@ class RowChanges:
         )
 
     def _repeated_rows(self, relation: Relation, keys: Sequence[str]) -> list[dict[str, object]]:
-        """What `keys` hold for up to five of the rows."""
+        """The values of `keys` for up to five of the rows."""
         engine = self._write.engine
         address = as_they_are((ADDRESS.file_number, ADDRESS.row_position))
         count = "_delta_orch_changes"

@@ -115,7 +115,7 @@ def shape_rows(
 
 
 def table_checks(table: TableConfiguration) -> Iterator[RowCheck]:
-    """The invariants and CHECK constraints that a table's rows satisfy, as far as its protocol supports them.
+    """The invariants and CHECK constraints of a table's rows that its protocol supports.
 
     Raises ProtocolViolationError for a rule about columns the table does not have, InvalidExpressionError for one that
     may not be evaluated.
@@ -160,7 +160,8 @@ def _checked_rule(text: str, schema: StructType, what: str) -> CheckedExpression
 
 
 def value_of(checked: CheckedExpression, read: Callable[[str], Expression] = parse_value) -> Expression:
-    """A value of a table's rule. What this package's parser refuses stays text: Spark may know what to do with it."""
+    """A value of a table's rule. Text that this package's parser refuses stays text, because Spark may understand
+    it."""
     try:
         return read(checked.sql)
     except InvalidExpressionError:
@@ -168,7 +169,7 @@ def value_of(checked: CheckedExpression, read: Callable[[str], Expression] = par
 
 
 def given_default(field: StructField, sql: str) -> Expression:
-    """A column's default as its text says it, at the moment of the statement. Raises InvalidExpressionError: See
+    """The value of a column's default expression at the time of the statement. Raises InvalidExpressionError: See
     `default_value`."""
     return value_of(check_expression(sql, f"the default of column {field.name}", is_default=True), parse_row_value)
 
@@ -189,7 +190,7 @@ def default_value(field: StructField, sql: str) -> Expression:
 
 
 def generated_value(field: StructField, sql: str, schema: StructType) -> Expression:
-    """What computes a generated column. Raises as `condition_of`."""
+    """The expression of a generated column. Raises as `condition_of`."""
     what = f"the generation expression of column {field.name}"
     return value_of(_checked_rule(sql, schema, what))
 
@@ -271,8 +272,8 @@ def ensure_own_values_fit(schema: StructType) -> None:
     """Check the columns that have a default or a generation expression.
 
     Raises:
-        SchemaMismatchError: A default is no value of its column's type, or a generation expression has another type,
-            as far as the local engine knows it.
+        SchemaMismatchError: A default does not fit its column's type, or a generation expression has another type, as
+            far as the local engine can tell.
         InvalidExpressionError: An expression cannot be evaluated.
     """
     for field in schema:
@@ -283,7 +284,7 @@ def ensure_own_values_fit(schema: StructType) -> None:
 
 
 def ensure_default_fits(field: StructField, text: str) -> None:
-    """Check a default, which Spark casts to its column's type, but for truth and numbers. Raises as
+    """Check a default. Spark casts it to its column's type, except between booleans and numbers. Raises as
     `ensure_own_values_fit`."""
     default_value(field, text)
     have, want = _type_of(given_default(field, text), StructType(())), field.data_type
@@ -299,7 +300,7 @@ def ensure_default_fits(field: StructField, text: str) -> None:
 
 
 def _has_shape(have: DataType, want: DataType) -> bool:
-    """Whether a cast is possible but for atomic types: it takes fields by their place."""
+    """Whether a cast is possible, ignoring atomic types. It matches fields by position."""
     if have in (VOID, want):
         return True
     if isinstance(have, StructType) and isinstance(want, StructType):

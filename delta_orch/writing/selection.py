@@ -33,7 +33,7 @@ class Selection(NamedTuple):
 
 
 def first_file_with(engine: Engine, snapshot: Snapshot, files: pa.Table, where: Expression) -> str | None:
-    """The path of a file that has a row for which a predicate is true, as the log spells it; None where none has.
+    """The path, as in the log, of a file that has a row for which a predicate is true, or None.
 
     Args:
         snapshot: What the files' rows are read as: the table, not necessarily with these files.

@@ -1,4 +1,4 @@
-"""What a write takes its rows from beside data: tables, versions of them, scans, change feeds."""
+"""Sources of a write other than data: tables, versions of them, scans, change feeds."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from delta_orch.protocol.types import StructType
 from delta_orch.scan.scan import Scan
 
 _INTEGERS = {"byte": ("Int8", 7), "short": ("Int16", 15), "integer": ("Int32", 31), "long": ("Int64", 53)}
-"""What pandas calls the type, and how many bits values may have. Below 2^53 a double holds every integer; it may itself
-be the next one, rounded."""
+"""The name of the type in pandas, and the number of bits of its values. Below 2^53 a double holds every integer; it may
+itself be the next one, rounded."""
 
 
 def open_source(engine: Engine, source: object, target: StructType | None = None) -> Relation:

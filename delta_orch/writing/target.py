@@ -50,9 +50,9 @@ if TYPE_CHECKING:
 
 
 class TableDefinition(TypedDict, total=False):
-    """What a table is to be if this write creates it. `partition_by` must agree with an existing table; the rest is
-    ignored there. A write with `schema_mode="overwrite"` gives all of it to an existing table: properties beside those
-    that it has, and whatever else is not None.
+    """The definition of a table that this write creates. For an existing table, `partition_by` must agree, and the
+    other settings are ignored. A write with `schema_mode="overwrite"` gives all of it to an existing table: properties
+    beside those that it has, and whatever else is not None.
 
     Attributes:
         partition_by: Names of columns.
@@ -110,7 +110,7 @@ def no_definition(options: WriteOptions | CommitOptions) -> tuple[TableDefinitio
 
 @dataclass(frozen=True, slots=True)
 class WriteTarget:
-    """What a write must know of its table.
+    """The facts about its table that a write needs.
 
     Attributes:
         clustering: Physical paths of the columns it is clustered by; None where it is not.
@@ -265,7 +265,7 @@ def ensure_alone(store: LogStore, *, may_nest: bool) -> None:
     """A table owns every file below its root: another client's vacuum of an outer table deletes an inner one.
 
     Args:
-        may_nest: The table's `allow_nested_tables`. In the log of a table there is no place for another even then.
+        may_nest: The table's `allow_nested_tables`. A second table inside the log of a table is refused even then.
 
     Raises:
         InvalidRequestError: The location is a folder for the log of a table, or lies in one.
@@ -356,7 +356,7 @@ def _overwritten(target: WriteTarget, source_schema: StructType, definition: Tab
             remedy="Give partition_by the columns that partition the table from now on; [] for none",
             column=lost[0],
         )
-    # All rows are new: they are checked against constraints, too.
+    # All rows are new, so constraints are checked as well.
     requested_properties = ensure_settable(definition.get("properties") or {}, on_new_table=True)
     kept = {key: value for key, value in requested_properties.items() if not is_protocol_request(key)}
     name, description = definition.get("name"), definition.get("description")
@@ -390,8 +390,8 @@ def _clustering_by(table: TableConfiguration, cluster_by: Sequence[str]) -> tupl
 
 
 def _keeps_partition_columns(table: TableConfiguration) -> bool:
-    """Whether new files hold the partition columns, too. The feature `materializePartitionColumns` and a property ask
-    for nothing else."""
+    """Whether new files contain the partition columns. The feature `materializePartitionColumns` and a property ask for
+    nothing else."""
     if table.supports("materializePartitionColumns") or table.properties.write_partition_columns_to_parquet:
         return True
     if not table.properties.is_iceberg_compatible:

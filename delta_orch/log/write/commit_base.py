@@ -121,7 +121,7 @@ def fit_to_version(
         result: The table as it is after the commit.
         now_ms: When the commit is tried.
 
-    Returns: The actions, and the in-commit timestamp; None where the table has none.
+    Returns: The actions, and the in-commit timestamp or None.
 
     Raises:
         InvalidRequestError: A file lacks its number of records, on a table that tracks rows.
@@ -140,7 +140,7 @@ def _with_row_ids(staged: StagedActions, base: CommitBase | None, version: int) 
     before = parse_high_water_mark(None if base is None else base.domain_configuration(ROW_TRACKING_DOMAIN))
     raised = staged.domain_metadata.get(ROW_TRACKING_DOMAIN)
     if raised is not None and not raised.removed:
-        # Files that come with ids of their own (a restore, a clone) bring the mark up to which ids are taken.
+        # Files with their own ids (from a restore or a clone) raise the mark above these ids.
         before = max(before, parse_high_water_mark(raised.configuration))
     adds, after = assign_row_ids(staged.adds, before, version)
     if after == before:

@@ -1,4 +1,4 @@
-"""What must hold before a commit is tried. Nothing has been written when one of these raises."""
+"""Checks before a commit is tried. Nothing has been written when one of these raises."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ VACUUM_START, VACUUM_END = "VACUUM START", "VACUUM END"
 """Operations between which files are deleted that no version within a retention names."""
 SNAPSHOT_ISOLATION = "SnapshotIsolation"
 ISOLATION_LEVELS = (WRITE_SERIALIZABLE, SERIALIZABLE, SNAPSHOT_ISOLATION)
-"""What a transaction may ask for; a table (`delta.isolationLevel`) may ask for the first two."""
+"""The isolation levels of a transaction; a table may set the first two (`delta.isolationLevel`)."""
 
 _LONG_MAX = 2**63 - 1
 
@@ -43,7 +43,7 @@ class CommitOptions(TypedDict, total=False):
         txn: Idempotency keys, see `TxnId`. The commit happens at most once for each.
         user_metadata: Text for `commitInfo.userMetadata`.
         commit_info: Further keys for `commitInfo`. They cannot replace its own.
-        isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`. None takes the table's
+        isolation_level: `WriteSerializable`, `Serializable` or `SnapshotIsolation`. None means the table's
             `delta.isolationLevel`.
         read_version: The version from whose rows the change was worked out. The change starts from that one, and
             whatever others have changed since in the rows it concerns is a conflict, blind appends included: the level
@@ -52,8 +52,8 @@ class CommitOptions(TypedDict, total=False):
         operation_metrics: Further `commitInfo.operationMetrics`, beside those of the operation. A write of rows also
             takes a function that gives them once the rows are written.
         dry_run: Check and prepare everything, commit nothing and leave no file. `CommitResult.preview` has the actions.
-        stage: Write everything but the commit. `CommitResult.staged` is the reference with which any process can look
-            at the result, publish or discard it (`DeltaTable.staged`). For writes of rows.
+        stage: Write everything but the commit. `CommitResult.staged` is the reference by which any process can read,
+            publish or discard the result (`DeltaTable.staged`). For writes of rows.
     """
 
     txn: TxnArgument | None
@@ -67,8 +67,8 @@ class CommitOptions(TypedDict, total=False):
 
 
 class EveryRow(int):
-    """A `read_version` of which every row counts, whichever rows the change concerns: a statement's query has read the
-    table, and reads it again when the statement runs again."""
+    """A `read_version` from which every row counts as read. A statement's query reads the table again when the
+    statement runs again."""
 
 
 def ensure_options(options: Mapping[str, object], kind: type) -> None:
@@ -115,7 +115,7 @@ _ELSEWHERE = {
 
 
 def provenance_only(options: CommitOptions) -> CommitOptions:
-    """Who commits and why, for a commit that prepares the one asked for; without what must happen only once."""
+    """The user's metadata for a preparing commit, without the parts that must happen once."""
     provenance: CommitOptions = {}
     if "user_metadata" in options:
         provenance["user_metadata"] = options["user_metadata"]
@@ -182,7 +182,7 @@ def _bad_txn(txn: object) -> InvalidRequestError:
 
 
 def resolve_txns(txn: TxnArgument | None, schema: StructType, partition_columns: Sequence[str]) -> tuple[TxnId, ...]:
-    """The keys with their scopes resolved, and known to depend on partition columns alone.
+    """The keys with resolved scopes that depend only on partition columns.
 
     Raises:
         InvalidExpressionError, ColumnNotFoundError: A scope does not fit, or reads another column.
@@ -223,7 +223,7 @@ class Committed:
         txns: Its transaction identifiers.
         txn_id: `commitInfo.txnId`.
         operation: `commitInfo.operation`.
-        in_commit_timestamp_ms: None where the table has none.
+        in_commit_timestamp_ms: None for a table without in-commit timestamps.
         before: The version it follows; None where it created the table.
         table: The table after it.
     """
@@ -247,7 +247,7 @@ class CommitPreview:
         content: Its bytes, one action a line.
         adds: Files it would add, columns of `file_columns.ADD_SCHEMA`. They do not exist: what was written to learn
             about them (sizes, statistics, violated constraints) was outside the table and is deleted.
-        removes: Files it would remove, columns of `file_columns.ADD_SCHEMA` as far as they are known.
+        removes: Files it would remove: the known columns of `file_columns.ADD_SCHEMA`.
     """
 
     version: int
@@ -267,10 +267,10 @@ class CommitPreview:
 
 @dataclass(frozen=True, slots=True)
 class CommitResult:
-    """What `Transaction.commit`, and every verb that commits, returns.
+    """The result of `Transaction.commit` and of every verb that commits.
 
     Attributes:
-        version: The version committed; where nothing was committed, the newest version looked at.
+        version: The committed version. If nothing was committed, the newest version that was read.
         skipped: Nothing was committed, because there was nothing left to do: the transaction identifiers are recorded
             already, or a table to be created exists already as wanted.
         skipped_txns: Identifiers that were recorded already; the files in their scope are not in the commit.
@@ -282,7 +282,7 @@ class CommitResult:
         preview: Of a dry run, which has committed nothing: what it would have. None otherwise.
         staged: Of a staged write, which has committed nothing: the reference for `DeltaTable.staged`. None otherwise.
         effect: What the commit did to rows, or would do; None where it names no files, or nothing was committed.
-        measured: What the work took, under names that `commitInfo` does not have: files looked at, files opened.
+        measured: Figures of the work that `commitInfo` does not have: files looked at, files opened.
     """
 
     version: int

@@ -2,7 +2,7 @@
 
 Partition values and statistics answer first, and cost nothing. Where they leave it open, rows decide: which ones a
 deletion vector has gained is compared with those that the transaction knows it depends on, and a few new rows are
-looked at through the transaction's own eyes (`ReadSet.look`). What cannot be proven harmless is a conflict.
+looked at through the transaction's own eyes (`ReadSet.look`). A commit that is not proven harmless is a conflict.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ that running the operation again is not much dearer than finding out whether it 
 
 
 def is_blind_append(commit: Commit) -> bool:
-    """Whether the commit says that it read nothing. One that says nothing counts as having read."""
+    """Whether the commit records that it read nothing. A commit without this record counts as having read."""
     return commit.commit_info is not None and commit.commit_info.get("isBlindAppend") is True
 
 
@@ -82,8 +82,8 @@ def ensure_no_rows_to_read(intent: Intent, winner: Commit) -> None:
 
 
 def note_moved_rows(intent: Intent, winner: Commit) -> None:
-    """After a commit without conflict: remember into which files it moved rows that were read, so that a later commit
-    that removes those conflicts."""
+    """After a commit without conflict, remember the files into which it moved rows that were read. A later commit that
+    removes those files conflicts."""
     if intent.reads.is_empty or not intent.changes_data:
         return
     flags = FileTable(winner.adds).data_change
@@ -128,7 +128,7 @@ def _ensure_none_added(intent: Intent, winner: Commit, adds: pa.Table) -> None:
 
 
 def _first_read(intent: Intent, files: pa.Table) -> str | None:
-    """The path of a file of which some row was read, or would have been, among files that may have such rows."""
+    """The path of a file with a row that was read, or would have been read, among candidate files."""
     reads = intent.reads
     if not files.num_rows:
         return None
@@ -161,8 +161,8 @@ def _ensure_none_removed(intent: Intent, winner: Commit, removes: pa.Table) -> N
 
 
 def _first_removed(intent: Intent, removes: pa.Table) -> str | None:
-    """The path of a removed file whose rows were read: as far as the snapshot tells that was read, or where others have
-    moved them since. One that the snapshot did not have was looked at when it was added."""
+    """The path of a removed file whose rows were read, from the snapshot or from later moves of its rows. A file
+    outside the snapshot was checked when it was added."""
     reads = intent.reads
     if not removes.num_rows:
         return None
@@ -293,7 +293,7 @@ def ensure_no_conflict(
 
 
 def _ensure_same_table(intent: Intent, winner: Commit, before: TableConfiguration) -> None:
-    # What was checked and written so far fits the protocol and the metadata of before.
+    # The checks and files so far are valid only for the previous protocol and metadata.
     if winner.protocol is not None:
         raise conflict_error(ProtocolChangedError, winner, "It changed the table's protocol")
     if winner.metadata is None:
@@ -362,7 +362,7 @@ def removes_after_compaction(
 
     Compaction yields to changes of data, even where it came first: the rows that a transaction takes out have only
     moved. It follows them where it takes out everything that moved, partition by partition. Otherwise rows that it
-    keeps would go, too.
+    keeps would be deleted as well.
 
     Returns: None where the removes stay as they are, or where the transaction cannot follow (then it conflicts).
     """

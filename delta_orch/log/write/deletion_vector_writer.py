@@ -188,7 +188,7 @@ _REMOVED_COLUMNS = tuple(name for name in ADD_SCHEMA.names if name != "stats")
 
 @dataclass(slots=True)
 class MarkedRows:
-    """Files, and which of their rows a transaction deletes. One list item, or row, a file.
+    """Files, and which of their rows a transaction deletes. One list item, or row, for each file.
 
     Attributes:
         files: As the newest version has them that the transaction is known to fit behind; columns of `ADD_SCHEMA`.
@@ -302,7 +302,7 @@ def join_marked(some: MarkedRows, others: MarkedRows) -> MarkedRows:
 
 
 class Overlap(NamedTuple):
-    """Rows that two transactions delete: in which files, as the log spells their paths, and how many in all."""
+    """Rows that two transactions delete: their files, with paths as in the log, and their number."""
 
     paths: tuple[str, ...]
     num_rows: int
@@ -317,8 +317,8 @@ def marks_on_top(
         adds, removes: What that commit adds and removes.
 
     Returns: The files of `rows` whose vector the commit replaced, with the same rows on top of the new vector; None
-        where there are none. Or else the rows that both delete. Files that the commit removed, or in which it brought
-        rows back, are in neither: nothing can be put on top of them.
+        where there are none. Or else the rows that both delete. Both results omit files that the commit removed or in
+        which it restored rows, because these cannot be combined.
 
     Raises:
         MissingFileError, CorruptDeletionVectorError, StorageError: A vector of that commit cannot be read.

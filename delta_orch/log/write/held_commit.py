@@ -1,5 +1,5 @@
-"""A commit that is held back: all it consists of, as one file of the table, from which any process can make it. One
-transaction ends with it instead of its commit, another begins from it.
+"""A held commit: its whole content as one file of the table, from which any process can commit it. One transaction ends
+with the file instead of its commit; another one resumes from it.
 
 The file lies in a hidden directory, so no other client reads it. It names data files that no commit names, so vacuum
 takes both for garbage once they are older than the retention.
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 _FORMAT = 1
 _NONE = type(None)
-# What a file says, which a stranger may have written: each value is of its type before anybody relies on it.
+# The fields of a file that a stranger may have written. The type of each value is checked first.
 _KINDS: Mapping[str, tuple[type, ...]] = {
     "snapshotVersion": (int, _NONE), "tableId": (str,), "schema": (str,), "resultSchema": (str,), "stagedTime": (int,),
     "readVersion": (int, _NONE), "isolationLevel": (str, _NONE), "provenance": (dict,), "txns": (list,),
@@ -80,7 +80,7 @@ def reference_path(reference: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class HeldCommit:
-    """What a transaction was about to commit.
+    """The content of a held commit.
 
     Attributes:
         snapshot_version: The version it starts from; None where it creates the table.
@@ -90,7 +90,7 @@ class HeldCommit:
         reads, staged, provenance: The transaction's.
         marks: The rows it deletes by marking them; their vectors are written.
         written: Files that were written for it, relative to the root.
-        txns, skipped_txns, read_version, isolation_level: Of its `CommitOptions`, as far as they are left.
+        txns, skipped_txns, read_version, isolation_level: The remaining parts of its `CommitOptions`.
         taken_back: As of `Transaction.take_back`.
         staged_ms: When it was held back, milliseconds since the epoch.
     """
@@ -117,7 +117,7 @@ class HeldCommit:
         return self.provenance.txn_id
 
     def save(self, store: LogStore, after: Sequence[str]) -> None:
-        """Write its file, no sooner than the files `after` are durable. Raises StorageError: There is no file then."""
+        """Write its file, no sooner than the files `after` are durable. Raises StorageError; no file is left."""
         with store.stage(STAGED_DIRECTORY, self._content(), after=after) as file:
             file.put_if_absent(reference_path(self.reference))
 
@@ -156,7 +156,8 @@ def load_held_commit(store: LogStore, reference: str) -> HeldCommit:
     """Read the file of a held commit.
 
     Raises:
-        StagedWriteGoneError: There is none: it was discarded, vacuum has removed it, or it is of another table.
+        StagedWriteGoneError: There is no such file: it was discarded, vacuum deleted it, or it belongs to another
+            table.
         InvalidRequestError: `reference` names none, or a release wrote it that this one does not understand.
         StorageError: It cannot be read.
     """
@@ -247,7 +248,7 @@ def _pack(files: pa.Table) -> str:
 def _unpack(text: str) -> pa.Table:
     """Raises ValueError, OSError, pa.ArrowException: These are no files."""
     files = pa.ipc.open_stream(base64.b64decode(text)).read_all()
-    # Arrow believes what a stream says of its own buffers, and this one may be a stranger's.
+    # Arrow trusts the buffer sizes in a stream, and a stranger may have written this one.
     files.validate(full=True)
     if any(FILE_TYPES.get(column.name) != column.type for column in files.schema):
         raise ValueError("a list of files has other columns")
@@ -362,7 +363,7 @@ class HeldTransaction(Transaction):
 
         Raises:
             InvalidRequestError: A dry run leaves nothing that could be kept.
-            StorageError and others: As `Transaction.commit`, but for conflicts. Nothing was kept.
+            StorageError and others: As `Transaction.commit`, except conflicts. Nothing was kept.
         """
         if self._is_dry_run:
             raise InvalidRequestError("A write is staged, or a dry run", remedy="Leave out stage, or dry_run")
@@ -371,7 +372,7 @@ class HeldTransaction(Transaction):
             return self._skip(self._base, attempt=0)
         self.ensure_follows()
         version, result = self._next_version, self._result()
-        # What cannot be serialized now, cannot be later.
+        # A value that cannot be serialized now cannot be serialized later.
         self._serialize(version)
         after = self._paths_just_written()
         vectors = [] if self._marks is None else [file.path for file in self._marks.vector_files]

@@ -1,4 +1,4 @@
-"""What a transaction has read and is about to change, and what stands in its way: shared by the conflict rules."""
+"""The reads and changes of a transaction, and the errors of a conflict: shared by the conflict rules."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 class Intent(NamedTuple):
-    """What a transaction has read and is about to change.
+    """The reads and changes of a transaction.
 
     Attributes:
         reads: Its read set.
@@ -66,7 +66,7 @@ class FileChanges(NamedTuple):
     removes: pa.Table
 
     def without(self, paths: pa.Array) -> FileChanges:
-        """Those with none of these canonical paths."""
+        """The files with none of these canonical paths."""
         return FileChanges(
             *(pc.filter(files, pc.invert(has_path(files, paths))) for files in (self.adds, self.removes))
         )

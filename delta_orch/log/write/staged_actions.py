@@ -1,4 +1,4 @@
-"""What a transaction has read, as far as others could have changed it, and what it is about to commit."""
+"""The reads of a transaction that others could have changed, and its staged actions."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _KEY_COLUMNS = ("path", "dv_id")
 
 RowLook = Callable[[pa.Table, Expression], str | None]
 """Reads the live rows of some files (columns of `ADD_SCHEMA`) and gives the path of one that has a certain row, or
-None. It is told for which rows they are suspected: those for which a predicate is true."""
+None. The function gets the predicate for which the files are suspected."""
 
 
 @dataclass(slots=True)
@@ -38,10 +38,11 @@ class ReadSet:
 
     Attributes:
         whole_table: Every row.
-        predicates: The rows for which one of them is true; resolved against the table's schema.
+        predicates: The transaction read the rows for which one of them is true. They are resolved against the table's
+            schema.
         partitions: The rows of these partitions: tables of string columns, spelled as in the log.
         files: Keys (`reconcile.file_keys`) of single files.
-        moved: Keys of files into which others have moved rows that may have been read (compaction).
+        moved: Keys of files into which other commits moved rows that may have been read (compaction).
         looked_at: Canonical paths of files of which every row was looked at, whatever else names them: the transaction
             depends on none of them but those that it deletes.
         unnamed_files: It adds files that the log does not name, or no longer, and that a vacuum may delete.
@@ -196,8 +197,7 @@ class StagedActions:
         self._narrow(others)
 
     def added_again(self, known_keys: Sequence[pa.Array]) -> pa.Array:
-        """Canonical paths of data files that the table has and that are added once more: with another deletion vector,
-        or with more said about them.
+        """Canonical paths of live data files that are added again: with another deletion vector, or with more metadata.
 
         Args:
             known_keys: Keys of files that were read; those that are removed count as well.
@@ -272,7 +272,7 @@ class StagedActions:
         return b"".join([first, *removes, *adds, *changes])
 
     def recount(self, metrics: Mapping[str, int | str]) -> dict[str, int | str]:
-        """Operation metrics after files were left out: those that count files, bytes or rows are counted again."""
+        """Operation metrics after files were omitted. Counts of files, bytes and rows are computed again."""
         removed = [files for files, _ in self.removes]
         added_bytes = sum(FileTable(files).size_bytes for files in self.adds)
         counts: dict[str, int] = {

@@ -1,4 +1,4 @@
-"""What a transaction reads and changes, and what it says about itself, gathered before its commit."""
+"""Collects the reads, changes and description of a transaction before its commit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ Metrics = dict[str, int]
 
 @dataclass(slots=True)
 class Provenance:
-    """What is the same in every attempt of a transaction.
+    """The parts of a transaction that are the same in every attempt.
 
     Attributes:
         operation, parameters: As given; `parameters` become strings.
@@ -193,14 +193,14 @@ class Staging:
         # Files that must be as durable as the commit that names them.
         self._just_written: list[pa.Table] = []
 
-    # What was read
+    # Reads
 
     def read_whole_table(self) -> None:
         """The change depends on every row."""
         self._reads.whole_table = True
 
     def read_where(self, where: Expression) -> None:
-        """The change depends on the rows for which `where` (resolved against the schema) is true."""
+        """Declare that the change depends on the rows for which `where` (resolved against the schema) is true."""
         self._reads.predicates.append(where)
 
     def read_across_scopes(self) -> None:
@@ -221,8 +221,8 @@ class Staging:
         self._reads.files.append(keys_of(files))
 
     def read_rows(self, files: pa.Table) -> None:
-        """Every row of these files (`path`, live in the snapshot) was looked at. Whatever else names them, the change
-        depends on none but those that it deletes by `delete_rows`.
+        """Declare that every row of these files (`path`, live in the snapshot) was read. Whatever else names them, the
+        change depends on none but those that it deletes by `delete_rows`.
 
         It then does not matter to the transaction what becomes of the others: neither that another commit deletes them,
         nor that it rewrites the file without them.
@@ -248,7 +248,7 @@ class Staging:
         """
         self._reads.look = look
 
-    # What changes
+    # Changes
 
     def add_files(self, adds: pa.Table, *, just_written: bool = False) -> None:
         """Add files whose rows are new to the table: columns of `file_columns.ADD_SCHEMA`. Each is tagged with the unit
@@ -273,7 +273,7 @@ class Staging:
 
         Args:
             sources: The others, with their tags; their removal, or their deletion vectors, are staged apart.
-            keys: Which files have rows of which sources (`unit_tag.shared_units`).
+            keys: Map files to the sources of their rows (`unit_tag.shared_units`).
             num_new: So many of the rows are new to the table, in whichever of the files. Then the commit's own unit has
                 to be the one that the sources share.
         """
@@ -419,10 +419,10 @@ class Staging:
         """Rows were copied to other files without their ids and commit versions (PROTOCOL, "Row Tracking")."""
         self._provenance.rows_preserved = False
 
-    # What comes out
+    # Results
 
     def _count_rows(self) -> Effect | None:
-        """What the commit does to rows; None where it names no files."""
+        """The effect of the commit on rows; None if it names no files."""
         staged = self._staged
         if self._effect is None and (staged.num_added or staged.num_removed):
             # As they were added, they may have changed no data.
@@ -469,7 +469,7 @@ class Staging:
         isolation_level: str | None,
         store: LogStore,
     ) -> Intent:
-        """What the commits that come first are held against.
+        """The intent that earlier commits are checked against.
 
         Args:
             table: As the newest version has it that this is known to fit behind.

@@ -1,8 +1,8 @@
 """From a snapshot to the next version: the only way anything is committed.
 
-A commit is one file, created exclusively (PROTOCOL, "Creation of New Log Entries"). Whoever finds the name of the next
-version taken reads the commits that won, checks by the rules of `conflict` that it may be ordered after them, and tries
-the version after those. Every lost attempt is another writer's success, so the table always makes progress.
+A commit is one file, created exclusively (PROTOCOL, "Creation of New Log Entries"). A writer that finds the next
+version taken reads the winning commits, checks by the rules of `conflict` that it may come after them, and tries the
+version after those. Every lost attempt is another writer's success, so the table always makes progress.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ _LONGEST_PAUSE_S = 1.0
 
 
 class Transaction(Staging):
-    """One attempt to change a table: stage what was read and what changes (`Staging`), then `commit` once.
+    """One attempt to change a table: stage the reads and changes (`Staging`), then `commit` once.
 
     Nothing is written before `commit`. Not safe to share between threads.
 
@@ -201,7 +201,7 @@ class Transaction(Staging):
         return self._end(self._base.version, self._base.timestamp_ms, 0, {}, skipped=True)
 
     def _catch_up(self) -> CommitResult | None:
-        """Move behind what others have committed since `read_version`. None where the transaction goes on.
+        """Move behind what others have committed since `read_version`. None if the transaction continues.
 
         Raises ConflictError: They changed what it concerns.
         """
@@ -224,7 +224,7 @@ class Transaction(Staging):
             result = self._rebase(version, attempt)
             if result is not None:
                 return result
-            # Nobody has the version, as far as the store can tell.
+            # According to the store, the version is free.
             if self._doubt is not None:
                 patience = patience or Patience()
                 if not patience.wait():
@@ -288,7 +288,8 @@ class Transaction(Staging):
         from delta_orch.log.write.conflict import ensure_no_conflict, note_moved_rows
 
         for winner in self._winners(version):
-            # Also where the store said "exists": that may be the echo of our own request, repeated on the way.
+            # This also applies if the store said "exists": that may be the echo of our own request, repeated on the
+            # way.
             if winner.commit_info is not None and winner.commit_info.get("txnId") == self._provenance.txn_id:
                 return self._finish(winner.version, winner.timestamp_ms, attempt)
             self._rebased.append(winner.version)
@@ -329,7 +330,7 @@ class Transaction(Staging):
                 if self._doubt is None:
                     raise
                 raise self._outcome_unknown(version, e) from e
-            # Whoever it is: the name is taken for good, so no request of ours can take effect any more.
+            # The name is taken for good, so no request of ours can take effect any more.
             self._doubt = None
             yield winner
             version += 1
@@ -362,9 +363,9 @@ class Transaction(Staging):
                 del self._marks.vector_files[0]
 
     def _put_marks_on_top(self, winner: Commit) -> pa.Array | None:
-        """A commit that came first has marked rows of files in which this one marks others: both are marked then.
+        """An earlier commit marked rows of the same files. Its marks and these are united.
 
-        Returns: Canonical paths of those files; None where there are none.
+        Returns: Canonical paths of those files, or None.
         """
         if self._marks is None:
             return None
@@ -458,7 +459,7 @@ class Transaction(Staging):
         result_fields = (version, skipped, self._skipped_txns, metrics, attempt, rebased, timestamp_ms)
         return CommitResult(*result_fields, preview=preview, effect=effect)
 
-    # What the attempts are made of
+    # Parts of an attempt
 
     def _serialize(self, version: int) -> bytes:
         result = self._result()

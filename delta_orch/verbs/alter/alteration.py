@@ -60,7 +60,7 @@ _LONGEST_PAUSE_S = 0.02
 
 
 class Operation(NamedTuple):
-    """What `commitInfo` says of an alteration."""
+    """The `commitInfo` of an alteration."""
 
     name: str
     parameters: Mapping[str, object]
@@ -96,7 +96,7 @@ def alter(
     rewriter = FileRewriter(lambda: select_engine(None, engine), dry_run=is_dry_run)
     for attempt in range(_MAX_RESTARTS):
         snapshot = read_snapshot()
-        # Before the changes are looked at, which may be impossible a second time (a column that is there).
+        # Check this before the changes, which may be impossible a second time (a column that exists).
         recorded = Transaction(log, snapshot, operation="ALTER TABLE", **options)
         if recorded.stale_txns():
             return recorded.commit()
@@ -144,7 +144,7 @@ def _write_checkpoint(log: TableLog, read_snapshot: Callable[[], Snapshot], vers
 
 
 def plan_alteration(snapshot: Snapshot, changes: Sequence[Change]) -> tuple[Draft, Operation]:
-    """The table as the changes leave it, settled, and what `commitInfo` says about them. Pure log work."""
+    """The table after the changes, settled, and the `commitInfo` of the changes. Pure log work."""
     start = Draft.of(snapshot)
     draft = start
     steps: list[tuple[Change, Draft, Draft]] = []

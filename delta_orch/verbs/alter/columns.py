@@ -74,7 +74,7 @@ class NewColumn(NamedTuple):
 
 
 def _find(draft: Draft, path: ColumnPath) -> tuple[Path, StructField]:
-    """A column that is there. Raises ColumnNotFoundError."""
+    """An existing column. Raises ColumnNotFoundError."""
     resolved = resolve_path(draft.schema, path)
     return resolved, field_at(draft.schema, resolved)
 
@@ -268,7 +268,7 @@ def _with_statistics_columns(draft: Draft, old: Path, new: Path | None) -> Draft
 
 
 def _change_column(named: ColumnPath, apply: Callable[[Draft], Draft]) -> Change:
-    """What changes one column's definition."""
+    """A change of one column's definition."""
 
     def parameters(before: Draft, after: Draft) -> dict[str, object]:
         around, _ = nearest_field(after.schema, resolve_path(after.schema, named))
@@ -298,7 +298,7 @@ def set_comment(named: ColumnPath, comment: str) -> Change:
 
 
 def sync_identity(named: ColumnPath) -> Change:
-    """Values that rows brought themselves do not come again. Raises InvalidRequestError, ColumnNotFoundError."""
+    """Values that rows provided themselves are not generated again. Raises InvalidRequestError, ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
         path, field = _find(draft, named)
@@ -322,7 +322,7 @@ def set_not_null(named: ColumnPath) -> Change:
             return draft
         draft = _changed(draft, path, lambda field: replace(field, nullable=False))
         draft = draft.with_proof(not_null_proof(draft.schema, path))
-        # Writers that know no NOT NULL know no invariants either.
+        # Writers without NOT NULL support ignore invariants as well.
         return replace(draft, features=draft.features | {"invariants"})
 
     return _change_column(named, apply)
@@ -388,8 +388,8 @@ def _ensure_may_become(draft: Draft, path: Path, before: DataType, data_type: Da
 
 
 def set_default(named: ColumnPath, expression: str | None) -> Change:
-    """What a row gets in the column where the data does not bring it; None removes the default. Raises
-    InvalidRequestError, InvalidExpressionError, ColumnNotFoundError."""
+    """The value of the column in rows whose data lacks it; None removes the default. Raises InvalidRequestError,
+    InvalidExpressionError, ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
         path, field = _find(draft, named)

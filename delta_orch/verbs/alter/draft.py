@@ -16,7 +16,7 @@ from delta_orch.table.protocol_upgrade import FileTrait
 
 
 class RowProof(NamedTuple):
-    """What every row of the table must satisfy before the change may be committed.
+    """Conditions that every row of the table must satisfy before the change is committed.
 
     Attributes:
         name: What the error calls it.
@@ -37,7 +37,7 @@ class Draft:
         snapshot: Where it starts.
         table: Its configuration so far.
         clustering: Physical paths of the clustering columns; None where the table is not clustered.
-        features: Features asked for by name.
+        features: Features that the user named.
         domains: Metadata domains to set, by name; None removes one.
         proofs: What the rows must satisfy.
         relies_on_files: The change is only right for the files the snapshot has.
@@ -46,7 +46,7 @@ class Draft:
         unwanted: What no file may hold once the change stands; files that do are rewritten with it.
         mapped_schema: The columns as files name them, where the change ends column mapping.
         widened_schema: The columns with the history of their types, where the change ends type widening.
-        truncates: Features whose traces must leave the history, too.
+        truncates: Features whose traces must leave the history as well.
         needs_checkpoint: A checkpoint follows, so that readers without a dropped feature need not read what was before.
     """
 

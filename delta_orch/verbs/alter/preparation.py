@@ -1,6 +1,6 @@
-"""What must be in the log before an alteration can be committed: some changes take commits of their own.
+"""Commits that must come before an alteration.
 
-Each leaves a table that is as good as before, so whatever comes in between, the alteration can be tried again.
+Each of them leaves a valid table, so the alteration can be tried again after any interruption.
 
 From the commit on that adds `rowTracking`, every writer gives ids to what it adds; the files from before are then added
 again in batches with ids of their own (PROTOCOL, "Row Tracking": a "backfill operation"). Ids that stayed behind a
@@ -54,7 +54,7 @@ _POLICY = "delta.checkpointPolicy"
 def prepare(table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: Draft, options: CommitOptions) -> bool:
     """Do what the draft needs to be done before.
 
-    Returns: Whether anything was committed: then the draft must be made again.
+    Returns: Whether anything was committed. If so, the draft must be made again.
 
     Raises as `give_rows_ids`, `take_row_ids`; ConflictError, StorageError.
     """
@@ -120,10 +120,10 @@ _PROTECTION = "checkpointProtection"
 def truncate_history(
     table_log: TableLog, read_snapshot: Callable[[], Snapshot], draft: Draft, options: CommitOptions
 ) -> bool:
-    """Clean up the versions that hold traces of the draft's features, as far as they are older than
+    """Clean up the versions with traces of the draft's features that are older than
     `delta.dropFeatureTruncateHistory.retentionDuration` (by default a day). The newest version holds none.
 
-    Returns: Whether anything was committed or cleaned up: then the draft must be made again.
+    Returns: Whether anything was committed or cleaned up. If so, the draft must be made again.
 
     Raises:
         InvalidRequestError: Some are younger; the message says until when. The table stays prepared.
@@ -176,7 +176,7 @@ def _last_version_with_traces(table_log: TableLog, snapshot: Snapshot, features:
             if _uses(commit, feature_names) or ("deletionVectors" in feature_names and any(map(_has_vectors, vectors))):
                 versions.append(version)
                 break
-        # What stands since before the log begins is in no commit.
+        # The state from before the log's first commit is in no commit.
         first = table_log.snapshot(table_log.earliest_version())
         if _uses(first, feature_names) or ("deletionVectors" in feature_names and _has_vectors(first.files(["dv_id"]))):
             versions.append(first.version)
@@ -190,7 +190,7 @@ def _last_version_with_traces(table_log: TableLog, snapshot: Snapshot, features:
 def _uses(version: Commit | Snapshot, features: Collection[str]) -> bool:
     if version.metadata is None:
         return False
-    # What a version makes use of is a question to its metadata alone.
+    # The metadata alone shows which features a version uses.
     table = TableConfiguration(NEW_TABLE, version.metadata)
     return any(REMOVALS[name].uses(table) for name in features)
 
@@ -228,10 +228,10 @@ def give_rows_ids(
     options: CommitOptions,
     files_per_commit: int = FILES_PER_COMMIT,
 ) -> int:
-    """Add the feature `rowTracking` where it is missing, then give ids to all files that have none.
+    """Add the feature `rowTracking` if it is missing, then give ids to all files without ids.
 
-    Other writers go on meanwhile. Where one of them removes a file of a batch, the batch is put together again. The
-    statistics of files that do not say how many records they have gain that number, from the files' own footers.
+    Other writers go on meanwhile. If a commit of another writer removes a file of a batch, the batch is planned again.
+    The statistics of files that do not say how many records they have gain that number, from the files' own footers.
 
     Args:
         read_snapshot: Gives the newest version.

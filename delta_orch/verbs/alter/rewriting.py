@@ -1,5 +1,5 @@
-"""Rewriting files that hold what the table is about to do without: other names, older types, deletion vectors,
-shredded variants. The rows stay what they are, and so do their ids; the commit says `dataChange` false of the files.
+"""Rewriting files that hold what the table is about to do without: other names, older types, deletion vectors, shredded
+variants. The rows and their ids stay the same, and the commit sets `dataChange` to false for the files.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ class _Basis(NamedTuple):
 
 
 class FileRewriter:
-    """Rewrites files for an alteration, attempt by attempt: where another commit comes first, what is rewritten
-    already stays, and only what that commit has added is left to do. What no attempt commits is an orphan.
+    """Rewrites files for an alteration, attempt by attempt: where another commit comes first, what is rewritten already
+    stays, and only what that commit has added is left to do. Files that no attempt commits are orphans.
 
     Each file becomes one, in its own partition, or none where all its rows are deleted.
     """
@@ -111,7 +111,7 @@ def _rewritten(engine: Engine, plans: list[ScanPlan], spec: WriteSpec, sources: 
     """The files that were made, each with the key of its source."""
     made = engine.rewrite(plans, spec)
     if made.num_rows != len(plans):
-        # Some file holds another number of rows than the log says: then each must be asked what became of it.
+        # If a file has another number of rows than its statistics, each file is checked.
         parts = [engine.rewrite([plan], spec) for plan in plans]
         made = pa.concat_tables(parts)
         sources = pc.take(sources, int64_array([row for row, part in enumerate(parts) for _ in range(part.num_rows)]))
@@ -150,8 +150,8 @@ def _unwanted_files(draft: Draft) -> pa.Table:
 
 
 def _names_differ(draft: Draft) -> bool:
-    """Whether files may hold a column under another name than its own: its physical name is another, or it was dropped
-    and one that is called so later would find it there."""
+    """Whether files may hold a column under another name. It may have another physical name, or a new column of a
+    dropped column's name would find the old values."""
     schema = draft.mapped_schema
     if schema is None or draft.snapshot.properties.column_mapping_mode == ColumnMappingMode.NONE:
         return False

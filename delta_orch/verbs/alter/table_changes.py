@@ -76,7 +76,7 @@ def set_properties(properties: Mapping[str, str]) -> Change:
 
 
 def unset_properties(keys: Sequence[str], if_exists: bool) -> Change:
-    """Remove properties, so that their defaults hold again. Raises InvalidPropertyError."""
+    """Remove properties, so that their defaults apply again. Raises InvalidPropertyError."""
 
     def apply(draft: Draft) -> Draft:
         ensure_removable(keys)
@@ -199,8 +199,8 @@ def _find_constraint(draft: Draft, name: str) -> str | None:
 
 
 def cluster_by(named: Sequence[ColumnPath]) -> Change:
-    """Cluster by these columns from now on; by none, the table stays as it lies. Raises InvalidRequestError,
-    ColumnNotFoundError."""
+    """Cluster new files by these columns. Without columns, clustering ends and the files stay. Raises
+    InvalidRequestError, ColumnNotFoundError."""
 
     def apply(draft: Draft) -> Draft:
         columns = physical_columns(draft.schema, [resolve_path(draft.schema, column) for column in named])
@@ -287,7 +287,7 @@ def _blockers(draft: Draft, name: str, removal: Removal, truncates: bool) -> Ite
 
 
 def _evidence(draft: Draft, name: str, truncates: bool) -> Iterator[str]:
-    """What the table's files, its domains and the names of its columns say."""
+    """The facts about the table's files, domains and column names that the checks need."""
     snapshot = draft.snapshot
     match name:
         case "clustering" if draft.clustering:
@@ -342,7 +342,7 @@ def _schema_without(schema: StructType, name: str) -> StructType:
 
 
 def _without_traces(draft: Draft, name: str) -> Draft:
-    """What the feature has left outside the schema and the properties."""
+    """The traces of the feature outside schema and properties."""
     domains = dict(draft.domains)
     match name:
         case "clustering" if draft.clustering is not None:

@@ -1,4 +1,4 @@
-"""What the clauses of a merge assign: columns found, values typed, everything that cannot be refused."""
+"""The assignments of a merge's clauses: columns resolved, values typed, every refusal made."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def evolution(clauses: Sequence[Clause], sides: Sides) -> StructType:
 
 
 def _evolving(schema: StructType, taken: Collection[str], assigned: Sequence[Path]) -> Iterator[StructField]:
-    """The fields that are taken whole, and of others the parts that are assigned."""
+    """The fields that are assigned as a whole, and the assigned parts of others."""
     for field in schema:
         name = field.name.lower()
         inside = [path[1:] for path in assigned if path[0] == name]
@@ -219,8 +219,8 @@ def _taken_whole(theirs: StructField, ours: StructField, source: Path, target: P
 
 
 def _kept_beside(theirs: StructField, ours: StructField, source: Path, target: Path) -> Expression:
-    """What an update of all columns makes of one: fields of structs that the source lacks stay as they are, as in the
-    reference. A struct is null then where both are."""
+    """The value of one column in an update of all columns. Fields of structs that the source lacks keep their values,
+    as in Delta on Spark. A struct is null then where both are."""
     have, want = theirs.data_type, ours.data_type
     if not _lacks(have, want):
         return Column(source)
@@ -244,7 +244,7 @@ def _lacks(have: DataType, want: DataType) -> bool:
 
 
 def with_defaults(clauses: Sequence[ResolvedClause], table: TableConfiguration) -> list[ResolvedClause]:
-    """The clauses with values where they say DEFAULT, null where a column has none.
+    """The clauses with DEFAULT replaced by its value, or by null for columns without a default.
 
     Raises InvalidRequestError: DEFAULT for a generated or an identity column, or for a field.
     """

@@ -42,7 +42,7 @@ class Equality(NamedTuple):
 
 
 class Candidates(NamedTuple):
-    """Rows of the table that the source may match, as far as that is known without reading the table.
+    """Conditions on the rows of the table that the source may match, found without reading the table.
 
     Attributes:
         num_source_rows: How many rows the source has.
@@ -85,7 +85,7 @@ def on_target(condition: Expression) -> Expression:
 
 
 def knows(schema: StructType, condition: Expression) -> bool:
-    """Whether a condition on the table names columns of `schema` alone."""
+    """Whether a condition on the table names only columns of `schema`."""
     return all(schema.find(column.path[0]) is not None for column in columns_of(condition))
 
 
@@ -183,8 +183,8 @@ def _without_side(column: Column) -> NewName:
 def inside_one(bounds: Sequence[Expression], sides: Sides) -> Expression:
     """A condition on a pair of rows that match: both lie in the same part.
 
-    That the new row lies in a part is checked where it is written, when generated columns have their values. So one
-    part says nothing of the source row.
+    That the new row lies in a part is checked where it is written, when generated columns have their values. Then one
+    part does not depend on the source row.
 
     Raises:
         InvalidRequestError: There are several parts, and the source lacks a column that tells them apart.
@@ -202,7 +202,7 @@ def inside_one(bounds: Sequence[Expression], sides: Sides) -> Expression:
             )
     together = any_of(bounds)
     if isinstance(together, In) and len(together.values) == len(bounds):
-        # One value a part, as days mostly are: a year of them stays a short condition.
+        # One value for each part, as for days: a year of them stays a short condition.
         equal = Comparison("=", Column((TARGET, *_path(together))), Column((SOURCE, *_path(together))))
         return resolve_expression(conjunction(_of(TARGET, together), equal), sides.schema)
     pairs = (conjunction(_of(TARGET, part), _of(SOURCE, part)) for part in bounds)

@@ -1,4 +1,4 @@
-"""Which clause takes which row: one join of the table's candidates with the source, each pair looked at once."""
+"""Assigns rows to clauses: one join of the table's candidates with the source visits each pair once."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from delta_orch.verbs.merge.sides import SOURCE, TARGET, Sides
 from delta_orch.writing.row_changes import ADDRESS
 
 CLAUSE = "_delta_orch_clause"
-"""The column that says which clause takes a row: its number, `NO_CLAUSE` for a pair that only counts as a match."""
+"""The column with the number of the clause that takes a row, or `NO_CLAUSE` for a pair that only counts as a match."""
 
 NO_CLAUSE = 0
 _PRESENT = "_delta_orch_present"
@@ -47,7 +47,8 @@ class Clauses:
 
     @property
     def may_repeat(self) -> bool:
-        """Whether a row of the table may have several source rows: what becomes of it does not depend on which."""
+        """Whether a row of the table may match several source rows, because the result does not depend on the
+        choice."""
         matched = self.of(Kind.MATCHED)
         return len(matched) == 1 and matched[0].action is Action.DELETE and matched[0].condition is None
 
@@ -155,7 +156,7 @@ def _number(clauses: Clauses, present: str) -> Expression:
     pairs = _choices(clauses.of(Kind.MATCHED))
     if clauses.counts_every_match:
         pairs.append((Literal(True, BOOLEAN), Literal(NO_CLAUSE, INTEGER)))
-    # Conditions are looked at for rows of their kind alone: of others they might fail.
+    # Conditions are evaluated only for rows of their kind, because they might fail for others.
     kinds = ((matched, pairs), (in_table, _choices(by_source)), (None, _choices(clauses.of(Kind.NOT_MATCHED))))
     return Choice(
         tuple(
@@ -179,7 +180,7 @@ def _choices(clauses: Sequence[ResolvedClause]) -> list[tuple[Expression, Expres
 #
 # A source row is in the join twice. As the row that comes in it matches nothing. As what the condition looks at it
 # matches, once for all source rows that are alike in that, and is never inserted. A column of the source, the mark,
-# says which of both a row is.
+# tells the two kinds of row apart.
 
 
 _TRUE, _FALSE = Literal(True, BOOLEAN), Literal(False, BOOLEAN)

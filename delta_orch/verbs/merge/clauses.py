@@ -1,4 +1,5 @@
-"""What `DeltaTable.merge()` returns: one method a clause, `execute()` at the end. And the rules that need no table."""
+"""The builder that `DeltaTable.merge()` returns: one method for each clause, and `execute()` at the end. And the rules
+that need no table."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ class Kind(StrEnum):
 
 
 class Action(StrEnum):
-    """What a clause does; the value is what `commitInfo` calls it."""
+    """The action of a clause; the value is its name in `commitInfo`."""
 
     UPDATE = "update"
     DELETE = "delete"
@@ -39,7 +40,7 @@ class Clause:
 
     Attributes:
         condition: A predicate as the user gave it; None takes every row of the kind.
-        values: The new values by column, with the user's names. None takes the source's columns of the same name.
+        values: The new values by column, with the user's names. None assigns the source's columns of the same name.
         except_columns: Without `values`: source columns that are left aside.
         replaces: It is one of the two of `replace_matched`, which are about all rows.
     """
@@ -58,7 +59,7 @@ class Clause:
 
     @property
     def title(self) -> str:
-        """What an error calls the clause."""
+        """The clause's name in errors."""
         return f"when {self.kind} {self.action}"
 
 
@@ -114,7 +115,7 @@ def ensure_reachable(clauses: Sequence[Clause]) -> None:
 
 @checked
 class Merge:
-    """A merge of a source into a table. Clauses are tried in the order in which they are given.
+    """A merge of a source into a table. Clauses are tried in the order of the calls.
 
         (table.merge(updates, "t.id = s.id", source_alias="s", target_alias="t")
             .when_matched_delete("s.is_gone")
@@ -123,8 +124,8 @@ class Merge:
             .execute())
 
     The first clause of the row's kind whose condition is true applies to the row. Null is not true. A row without such
-    a clause does not change. Nothing is read or written before `execute()`, which raises all errors. `explain()` says
-    what it would open. Every other method returns the merge itself.
+    a clause does not change. Nothing is read or written before `execute()`, which raises all errors. `explain()` shows
+    the files that it would open. Every other method returns the merge itself.
 
     Conditions and values are Spark SQL or expressions. They name columns with the alias of their side (`s.amount`). The
     alias is optional where only one side has the name. A `not_matched` clause can use only columns of the source. A
@@ -202,7 +203,7 @@ class Merge:
 
     def replace_matched(self, values: Mapping[str, object] | None = None) -> Merge:
         """Delete table rows that match a source row, and insert every source row, even if several have the same keys.
-        The merge has no other clause then.
+        Such a merge has no other clause.
 
             table.merge(days, "t.day = s.day", source_alias="s", target_alias="t").replace_matched().execute()
 
@@ -217,7 +218,7 @@ class Merge:
         """How many files and row groups of the table the merge would open, and what leaves out the others: partition
         values and statistics, held against the keys of the source. Print the result, or use its `to_dict()`.
 
-        The source is asked for its keys, which uses up a stream. Of the table the log and footers of files are read.
+        It reads the keys of the source, which consumes a stream. Of the table the log and footers of files are read.
 
         Raises: As `execute` for what does not fit. MissingFileError, TableError, StorageError: A file cannot be read.
         """

@@ -73,7 +73,7 @@ def clause_rows(
     changes: RowChanges,
     keys: Mapping[str, Column],
 ) -> Relation:
-    """What the clauses make of their rows, as `RowChanges.apply` takes it.
+    """The result of the clauses as `RowChanges.apply` takes it.
 
     Args:
         clauses: At least one.

@@ -96,11 +96,12 @@ def merge(
 ) -> CommitResult:
     """Run a merge.
 
-    The source is asked for its keys, which leave out files of the table; then one join finds, for each row of both
-    sides, the first clause whose condition is true. Where clauses only insert, no file of the table is touched.
-    Otherwise rows change as `RowChanges.apply` has it. Nothing is collected: what does not fit into memory is on disk.
+    The keys of the source exclude files of the table. Then one join finds, for each row of both sides, the first clause
+    whose condition is true. Where clauses only insert, no file of the table is touched. Otherwise rows change as
+    `RowChanges.apply` has it. Nothing is collected: what does not fit into memory is on disk.
 
-    Returns: `skipped` where no row changes, and neither does the schema. Without a `txn` nothing is committed then.
+    Returns: `skipped` where no row changes, and neither does the schema. In that case nothing is committed, unless
+        there is a `txn`.
 
     Raises: As `Merge.execute`.
     """
@@ -110,7 +111,7 @@ def merge(
 def explain_merge(
     log: TableLog, snapshot: Snapshot, request: MergeRequest, clauses: Sequence[Clause]
 ) -> ScanExplanation:
-    """What a merge would open, and nothing more. See `Merge.explain`."""
+    """The files that a merge would open, without running it. See `Merge.explain`."""
     explanations: list[ScanExplanation] = []
 
     def explain(run: _Run) -> None:
@@ -242,8 +243,8 @@ class _Run:
 
     @staticmethod
     def _ensure_places_are_matched(omitted: Expression, keyed: set[Column]) -> None:
-        """Refuse source rows that may match a row of a partition that is left alone: they would seem to match none, and
-        come in again."""
+        """Refuse source rows that may match a row of an omitted partition. They would match nothing and be inserted
+        again."""
         missing = sorted({".".join(column.path) for column in columns_of(omitted) if column not in keyed})
         if missing:
             raise InvalidRequestError(
@@ -412,7 +413,7 @@ class _Run:
         changes.ensure_once(sets, self._engine.project(pairs, [*columns, *keys]), list(self._keys))
 
     def _ensure_inside(self, classified: Classified) -> None:
-        """No source row matches a row of the table that lies elsewhere: it must not move from there."""
+        """Check that no source row matches a row of another partition, because that row must stay there."""
         if self._is_inside is None:
             return
         numbers = tuple(Literal(clause.number, INTEGER) for clause in self._clauses.of(Kind.MATCHED))

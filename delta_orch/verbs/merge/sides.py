@@ -51,7 +51,7 @@ class Sides:
 
     @property
     def schema(self) -> StructType:
-        """What resolved expressions are over: a struct a side."""
+        """The scope of resolved expressions: one struct for each side."""
         return join_schema({TARGET: self.target, SOURCE: self.source})
 
     def predicate(self, condition: object, what: str, visible: Sequence[str] = BOTH) -> Expression:
@@ -216,7 +216,7 @@ def _listed(schema: StructType) -> str:
     return f"{names}, …" if len(schema) > 20 else names or "no columns"
 
 
-# What a merge takes its rows from, as a relation that gives the same rows however often it is read.
+# The source of a merge as a relation that returns the same rows at every read.
 
 
 _SETTLED = {"pandas.DataFrame", "polars.DataFrame"}
