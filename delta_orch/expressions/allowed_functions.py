@@ -1,7 +1,7 @@
 """The functions that an expression from a table's metadata may call.
 
-Each one answers from its arguments alone. None reads a file, the environment or the session's state, runs foreign code,
-raises an error on request, or makes rows. What is missing here is refused by name.
+The result of each depends only on its arguments. No function reads a file, the environment or the session's state, runs
+foreign code, raises an error on request, or produces rows. Other functions are refused by name.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The gate for expressions from a table's metadata, and for those that a table is given: they are data, not code.
 
 The text is read by a grammar that knows one scalar expression of Spark SQL and nothing else, over an allow-list of
-functions. What comes out is printed anew from what was understood: quoted columns, constants, allowed functions and
-operators, with parentheses around every operand that has an operator. Engines evaluate that text, never the original.
+functions. The result is printed from the parsed nodes: quoted columns, constants, allowed functions and operators, with
+parentheses around every operand that has an operator. Engines evaluate that text, never the original.
 """
 
 from __future__ import annotations

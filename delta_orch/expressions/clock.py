@@ -1,6 +1,6 @@
-"""The clock in a statement: every expression of it is told one moment, as a constant.
+"""The clock in a statement: all its expressions get the same moment as a constant.
 
-What a predicate deletes is then told by its text, whichever engine runs it, and however often the statement reads.
+The rows that a predicate deletes then depend only on its text, not on the engine or on the number of reads.
 """
 
 from __future__ import annotations

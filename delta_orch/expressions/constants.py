@@ -1,4 +1,4 @@
-"""Constants of Spark SQL: numbers with a suffix, and what is computed of constants alone."""
+"""Constants of Spark SQL: numbers with a suffix, and values computed only from constants."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def binary_of(text: str) -> Literal:
 
 
 def constant_of(node: Expression) -> Literal | None:
-    """The constant that a node stands for. None where it is not a constant, or not one that can be known here.
+    """The constant that a node stands for. None if it is not a constant, or if its value cannot be computed here.
 
     Raises InvalidExpressionError for a constant that Spark refuses, such as `DATE '2013-02-30'`.
     """
@@ -216,7 +216,7 @@ _DAYS: tuple[DataType | None, ...] = (None, BYTE, SHORT, INTEGER)
 
 
 def days_after(start: Literal, days: Literal | None, sign: int) -> Literal | None:
-    """A date and a whole number of days; `sign` -1 goes back. None where it is not known to be a constant."""
+    """A date and a whole number of days; `sign` -1 goes back. None if it may not be a constant."""
     if start.data_type != DATE or days is None or days.data_type not in _DAYS or type(days.value) is not int:
         return None
     return _after(start, timedelta(days=1), days.value * sign)
@@ -231,7 +231,7 @@ class Interval(NamedTuple):
 
 
 def interval_of(text: str) -> Interval | None:
-    """An interval, as text has it without its first word. None where it is not known to mean the same everywhere."""
+    """An interval, as text has it without its first word. None if engines may compute different values."""
     if (found := _MONTHS.fullmatch(text)) is not None:
         months = int(found[2]) * 12 + int(found[3])
         return Interval(-months if found[1] == "-" else months, 0, False)
@@ -253,8 +253,8 @@ def interval_of(text: str) -> Interval | None:
 
 
 def interval_after(start: Literal, interval: str, sign: int) -> Literal | None:
-    """A date or time and an interval, as text has it without its first word. None as of `days_after`, and where a date
-    and an interval are a time."""
+    """A date or time and an interval, as text has it without its first word. None as for `days_after`, and if the sum
+    of a date and an interval is a time."""
     found = interval_of(interval)
     if found is None or start.data_type not in (DATE, TIMESTAMP, TIMESTAMP_NTZ):
         return None

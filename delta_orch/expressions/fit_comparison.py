@@ -126,7 +126,7 @@ def _fit_timestamp(op: str, column: Column, data_type: DataType, value: Constant
     if isinstance(value, datetime | FarMoment):
         micros = micros_since_epoch(value)
     elif isinstance(value, date | FarDate):
-        # Times do not reach as far as days: what is beyond them is beyond every time.
+        # The range of times is smaller than that of days. A day outside it is before or after every time.
         micros = min(max(days_since_epoch(value) * _MICROS_PER_DAY, -_MOST_MICROS), _MOST_MICROS)
     else:
         return None

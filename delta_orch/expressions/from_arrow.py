@@ -1,8 +1,8 @@
 """Predicates of pyarrow as nodes, so that they can leave out files and run on Spark.
 
-pyarrow gives an expression away in one public form, Substrait's (`pyarrow.substrait.serialize_expressions`): a protocol
-buffer in which the types are settled and columns go by position. What is found in it is translated only where a
-combination of nodes has exactly the meaning that Arrow gives it; all else is left to Arrow.
+pyarrow exports an expression in one public form, Substrait's (`pyarrow.substrait.serialize_expressions`): a protocol
+buffer with resolved types and columns by position. A part is translated only if a combination of nodes has exactly
+Arrow's meaning. Other parts are left to Arrow.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _NAN = Literal(math.nan, DOUBLE)
 
 
 class Translation(NamedTuple):
-    """What nodes can say of an expression.
+    """The translatable part of an expression.
 
     Attributes:
-        where: Resolved; true for every row for which the expression is true. None where nothing could be translated.
+        where: Resolved; true for every row for which the expression is true. None if no part could be translated.
         is_complete: `where` is true for no other row.
     """
 
@@ -242,7 +242,7 @@ class _Reader:
         column = self._operand(_bytes(message, 1))
         values = [self._operand(value) for value in _all_bytes(message, 2)] if 2 in message else []
         literals = tuple(value for value in values if isinstance(value, Literal) and value.value is not None)
-        # What `isin` makes of a null among the values is not written down; floats are told apart by their bits.
+        # The meaning of a null among the values of `isin` is not documented, and floats are told apart by their bits.
         if len(literals) < len(values) or not isinstance(column, Column) or self._type_of(column) in (FLOAT, DOUBLE):
             raise _Unknown("a list of values with nulls or of floats")
         if not literals:
@@ -400,7 +400,7 @@ def _size_of(expression: pc.Expression) -> ArrowSize:
     try:
         _, (data,) = expression.__reduce__()
     except pa.ArrowNotImplementedError:
-        # What cannot be sent can still be printed, with a parenthesis for each operator.
+        # An expression that cannot be exported can still be printed, with a parenthesis for each operator.
         calls = str(expression).count("(")
         return ArrowSize(calls, 1 << min(calls, _MANY))
     # Arrow writes calls flat, from the last to the first: `end`, arguments, `call`. All of it comes twice.

@@ -1,7 +1,7 @@
-"""The grammar of Spark SQL's expressions: the one way in which text becomes nodes.
+"""The grammar of Spark SQL's expressions: the only parser from text to nodes.
 
-It binds as Spark's own grammar does. What the planner can reason about becomes a node of its own; all else becomes a
-`Call` or an `Operation`, over which the text is read the same way by all who evaluate it.
+It binds as Spark's own grammar does. Expressions that the planner can reason about become nodes of their own. All
+others become a `Call` or an `Operation`, which every evaluator reads in the same way.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Reader(Tokens):
         super().__init__(source, most)
 
     def foreign(self, what: str) -> NoReturn:
-        """What Spark SQL has, but not in a row's expression."""
+        """Syntax of Spark SQL that is not allowed in a row's expression."""
         raise Refused(f"holds {what}", JOIN_INSTEAD) if what == SUBQUERY else Refused(f"holds {what}")
 
     def enter(self) -> None:
@@ -134,7 +134,8 @@ class Reader(Tokens):
             raise too_deep()
 
     def operation(self, name: str, start: int, *arguments: Expression, detail: str = "") -> Operation:
-        """What was read from `start` on. Raises InvalidExpressionError: There is too much of it, or it is too deep."""
+        """The text that was read from `start` on. Raises InvalidExpressionError: There is too much of it, or it is too
+        deep."""
         return Operation(name, arguments, detail, start=start, end=self.ended, depth=self._depth_over(arguments))
 
     def _depth_over(self, arguments: Sequence[Expression]) -> int:
@@ -200,8 +201,8 @@ class Reader(Tokens):
             raise too_many_terms(self.tests, MAX_TERMS)
 
     def _alike(self, word: str, start: int, first: Expression) -> list[Expression]:
-        """The next operands, where they differ from the one before in a plain constant only. Generated text has
-        thousands of them, for which a token at a time is slow."""
+        """The next operands, if they differ from the previous one only in a plain constant. Generated text has
+        thousands of them, and reading them token by token would be slow."""
         match first:
             case Comparison(op, Column() as column, Literal(int() | str())):
                 head = re.fullmatch(_COMPARED, self.source[start : self.ended])
@@ -209,7 +210,7 @@ class Reader(Tokens):
                 return []
         if head is None:
             return []
-        # What comes behind an operand must not bind to its constant.
+        # The token after an operand must not bind to its constant.
         behind = r"AND|OR" if word == "AND" else "OR"
         one = rf"\s+(?i:{word})\s+{re.escape(head[1])}(-?[0-9]{{1,18}}|'[^'\\]*+')(?=\s+(?i:{behind})\b|\s*\)|\s*\Z)"
         run = re.compile(rf"(?:{one})++").match(self.source, self.ended)
@@ -731,7 +732,8 @@ class Reader(Tokens):
         return Opaque(self.text_between(start, end), self.columns(first, last))
 
     def text_between(self, start: int, end: int) -> str:
-        """A part of the text, in which a quote in a string is escaped: that two are one depends on Spark's release."""
+        """A part of the text with escaped quotes in strings, because the meaning of a doubled quote depends on Spark's
+        release."""
         pieces = []
         for begin, token in self.doubled[bisect_left(self.doubled, (start, "")) : bisect_left(self.doubled, (end, ""))]:
             pieces += [self.source[start:begin], quote_string(text_of(token))]
@@ -748,10 +750,10 @@ class Reader(Tokens):
         """The columns that were named, each once."""
         return tuple(dict.fromkeys(mention.column for mention in self.mentions[first:last]))
 
-    # What was read
+    # Results
 
     def predicate(self, found: Expression) -> Expression:
-        """What was read, as the planner takes it: a part that has no node of its own becomes its text."""
+        """The parsed expression for the planner. A part without a node of its own becomes its text."""
         match found:
             case Call():
                 return _operand(found) or self.opaque(found.start, found.end)

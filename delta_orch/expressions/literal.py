@@ -18,7 +18,7 @@ class _KindOfNumPy(Protocol):
 
 @runtime_checkable
 class _ScalarOfNumPy(Protocol):
-    """What NumPy calls a number, by its looks: nobody has to import NumPy for it."""
+    """Recognizes NumPy's numbers by their attributes, so that NumPy need not be imported."""
 
     dtype: _KindOfNumPy
     ndim: int
@@ -40,7 +40,8 @@ def literal(value: Constant) -> Expression:
 
 
 def constant_for(value: object, data_type: DataType | None) -> Expression:
-    """As `literal`, for a column of a type, which says whether a dict is a struct or a map. None: it is not known.
+    """As `literal`, for a column of a given type. The type tells whether a dict is a struct or a map. None if it is
+    unknown.
 
     Raises InvalidExpressionError.
     """

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, overload
 from delta_orch.protocol.types import DataType
 
 Constant = Any
-"""A Python value: None, bool, int, float, Decimal, str, bytes, date or datetime. Which one is told by a `DataType`."""
+"""A Python value: None, bool, int, float, Decimal, str, bytes, date or datetime. A `DataType` tells which one."""
 
 
 class Expression:
@@ -240,4 +240,5 @@ class Call(_Composite):
 
 @dataclass(frozen=True, slots=True, eq=False, repr=False)
 class Operation(Call):
-    """What has a syntax of its own, as text has it: an operator by its sign, `CAST` with its type, `CASE`, `LIKE`."""
+    """An operation with its own syntax, named as in text: an operator by its sign, `CAST` with its type, `CASE`,
+    `LIKE`."""

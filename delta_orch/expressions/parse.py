@@ -1,5 +1,5 @@
-"""Reading predicates and values written in Spark SQL: the one door for text. `grammar` reads it. What reads otherwise
-than its author is likely to mean, given the columns of a table, is refused here, too."""
+"""Reading predicates and values written in Spark SQL: the one door for text. `grammar` reads it. Text that the columns
+of a table give another meaning than its author likely intends is refused as well."""
 
 from __future__ import annotations
 
@@ -59,8 +59,8 @@ def _value(text: str, reader: Reader, found: Expression) -> Expression:
 
 
 def parse_row_value(text: str) -> Expression:
-    """A value that a verb computes for rows: as `parse_value`, and nothing that does not look at one row alone. The
-    clock is read as by `parse_expression`.
+    """A value that a verb computes for rows: as `parse_value`, but it must depend on one row only. The clock is read as
+    by `parse_expression`.
 
     Raises:
         InvalidExpressionError: As `parse_value`, and for a subquery, a window, aggregate or generator function, a
@@ -75,7 +75,7 @@ def parse_row_value(text: str) -> Expression:
 
 
 def syntax_of(node: Opaque) -> Expression:
-    """What a node's text says, for those who evaluate it. Raises InvalidExpressionError if it cannot be read."""
+    """The nodes of a node's text, for evaluation. Raises InvalidExpressionError if it cannot be read."""
     return _syntax(node.sql)
 
 
@@ -85,7 +85,7 @@ def _syntax(text: str) -> Expression:
 
 
 def ensure_within_bounds(node: Opaque) -> None:
-    """Raises InvalidExpressionError: A node's text is too long, or nested too deeply. What cannot be read at all is
+    """Raises InvalidExpressionError: A node's text is too long, or nested too deeply. Text that cannot be parsed is
     left to Spark."""
     if len(node.sql) > MAX_CHARACTERS:
         raise too_long(f"It has {len(node.sql)} characters; {MAX_CHARACTERS} are allowed")
@@ -137,7 +137,7 @@ def reading(text: str, what: str, remedy: str) -> Iterator[None]:
 
 
 def _of_one_row(text: str, reader: Reader, found: Expression) -> tuple[str, Reader, Expression]:
-    """What was read, without the clock. Raises InvalidExpressionError: It is not of one row."""
+    """The parsed expression, without the clock. Raises InvalidExpressionError: It is not of one row."""
     if reader.clocks:
         from delta_orch.expressions.clock import with_time_told
 

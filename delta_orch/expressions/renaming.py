@@ -16,7 +16,7 @@ from delta_orch.expressions.tree import with_columns
 
 @dataclass(frozen=True, slots=True)
 class NewName:
-    """What the first parts of a column's path become.
+    """The new first parts of a column's path.
 
     Attributes:
         dropped: How many of them go.
@@ -37,8 +37,7 @@ def renamed(expression: Expression, rename: Rename) -> Expression:
     """The expression with every column renamed; it need not be resolved, and stays resolved where it was.
 
     Raises:
-        InvalidExpressionError: A column's place in the text cannot be told.
-        Otherwise what `rename` raises.
+        InvalidExpressionError: The position of a column in the text is unknown. Otherwise what `rename` raises.
     """
     return with_columns(expression, lambda column: rename(column).of(column), lambda text: _renamed_text(text, rename))
 

@@ -129,7 +129,7 @@ def find_column(
 ) -> tuple[tuple[str, ...], DataType | None]:
     """The path in the schema's spelling, and its type; None for a path into an array or map.
 
-    Raises ColumnNotFoundError, which says whose columns they are.
+    Raises ColumnNotFoundError, which names the table or source.
     """
     spelled: list[str] = []
     current: DataType = schema

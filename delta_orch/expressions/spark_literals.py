@@ -61,7 +61,7 @@ _MOST_DAYS, _MOST_MICROS = 2**31 - 2, 2**63 - 2
 
 _TRUE = frozenset({"t", "true", "y", "yes", "1"})
 _FALSE = frozenset({"f", "false", "n", "no", "0"})
-# What Spark's trimAll removes: blanks and ISO control characters.
+# The characters that Spark's trimAll removes: blanks and ISO control characters.
 _TRIMMED = "".join(map(chr, range(0x21))) + "\x7f"
 _DATE = r"(?s)([+-]?\d{4,7})(?:-(\d{1,2})(?:-(\d{1,2})(?:[ T].*)?)?)?"
 _TIMESTAMP = (
@@ -171,7 +171,8 @@ PARSERS: dict[DataType, Callable[[str], Constant]] = {
     TIMESTAMP: parse_spark_timestamp,
     TIMESTAMP_NTZ: parse_spark_timestamp_ntz,
 }
-"""What reads text as a value of a type. Integers may still be out of the type's range, floats have 64 bits."""
+"""The function that parses text as a value of a type. Integers may still be out of the type's range, floats have 64
+bits."""
 
 
 def _parse_timestamp_parts(text: str, data_type: DataType) -> tuple[datetime, int, str | None]:
@@ -257,8 +258,8 @@ def quote_string(text: str) -> str:
 
 
 def without_variables(escaped: str) -> str:
-    """The inside of a string constant, so spelled that Spark finds no variable in it: before it parses SQL, it puts the
-    environment, Java's properties and its settings in the place of `${env:…}`, `${system:…}` and `${…}`."""
+    """The inside of a string constant, spelled so that Spark finds no variable in it. Before it parses SQL, Spark
+    replaces `${env:…}`, `${system:…}` and `${…}` by the environment, Java's properties and its settings."""
     return escaped.replace("${", "$\\{")
 
 

@@ -61,7 +61,7 @@ from delta_orch.protocol.types import (
 _CHAIN = 256
 _WHOLE = frozenset({"CAST", "TRY_CAST", "CASE", "CASE OF", "()", "[]", ".", ":", "*", "DATE", "TIMESTAMP",
                     "TIMESTAMP_NTZ", "TIMESTAMP_LTZ", "TIME"})  # fmt: skip
-"""What needs no parentheses where it is an operand."""
+"""Nodes that need no parentheses as an operand."""
 _DUCKDB_TYPES: dict[DataType, str] = {
     BOOLEAN: "BOOLEAN", BYTE: "TINYINT", SHORT: "SMALLINT", INTEGER: "INTEGER", LONG: "BIGINT", FLOAT: "FLOAT",
     DOUBLE: "DOUBLE", STRING: "VARCHAR", BINARY: "BLOB", DATE: "DATE", TIMESTAMP: "TIMESTAMPTZ",
@@ -103,7 +103,7 @@ def print_duckdb(
 
     Args:
         column: How a column is written.
-        evaluate: How a part is written for which the types of the columns must be known; None where there is none.
+        evaluate: Prints a part that needs the types of columns, or None.
     """
     return _Printer(column, duckdb_literal, _duckdb_starts_with, evaluate, _duckdb_in).print(expression)
 

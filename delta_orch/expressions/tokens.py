@@ -48,7 +48,7 @@ class Unreadable(Refused):
 
 
 class Tokens:
-    """A text, token by token, as far as it was asked for.
+    """A text, read token by token on request.
 
     Attributes:
         kind: Of the token that comes next: `word`, `quoted`, `string`, `raw`, `hex`, `number`, `symbol` or `end`.
@@ -90,12 +90,12 @@ class Tokens:
         return before
 
     def go_to(self, position: int) -> None:
-        """Go on with the token that begins there."""
+        """Continue with the token that begins there."""
         self._position = position
         self.advance()
 
     def match_here(self, pattern: str) -> re.Match[str] | None:
-        """What the text matches from the next token on. It is not passed."""
+        """The match of a pattern from the next token on. It is not passed."""
         return re.compile(pattern).match(self.source, self.start)
 
     def take(self, *words: str) -> bool:
@@ -111,7 +111,7 @@ class Tokens:
         self.advance()
 
     def unexpected(self) -> Unreadable:
-        """What stands here does not belong to one expression."""
+        """The text here does not belong to one expression."""
         if self.kind == "end":
             return Unreadable("It ends too early")
         return Unreadable(f"{self.text[:40]!a} is unexpected")

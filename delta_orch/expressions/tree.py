@@ -29,7 +29,7 @@ from delta_orch.expressions.nodes import (
 )
 from delta_orch.protocol.types import BOOLEAN
 
-# What is within these bounds is resolved, printed and evaluated by functions that call themselves for each level.
+# Expressions within these limits are resolved, printed and evaluated by recursive functions.
 MAX_DEPTH = 60
 """Predicates within each other. A chain of AND, or of OR, counts once."""
 MAX_TERMS = 20_000
@@ -46,7 +46,7 @@ MAX_WORDS_WITH_CALLS = 100_000
 OPERATORS: dict[str, Callable[[Constant, Constant], Constant]] = {
     "=": operator.eq, "!=": operator.ne, "<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge,
 }  # fmt: skip
-"""What a comparison is for two Python values, or for two expressions of Arrow; `<=>` knows null."""
+"""The function of a comparison, for two Python values or two expressions of Arrow; `<=>` compares nulls."""
 COMPARISONS = {"=": "=", "==": "=", "!=": "!=", "<>": "!=", "<": "<", "<=": "<=", ">": ">", ">=": ">=", "<=>": "<=>"}
 # From loose to tight, as in Spark's grammar.
 LEVELS = {
@@ -103,7 +103,7 @@ def columns_of(expression: Expression) -> tuple[Column, ...]:
 
 
 def with_children(expression: Expression, change: Callable[[Expression], Expression]) -> Expression:
-    """The node with its direct operands changed, but for the constants of `In`. Columns and constants have none.
+    """The node with changed direct operands, except the constants of `In`. Columns and constants have no operands.
 
     Raises InvalidExpressionError: It is text, or no expression.
     """
@@ -243,7 +243,7 @@ def bounded(expression: Expression) -> Expression:
     """The predicate with chains of AND, and of OR, flattened.
 
     Raises:
-        InvalidExpressionError: It is nested too deeply, or it is none: a part of it is not an expression.
+        InvalidExpressionError: It is nested too deeply, or a part of it is not an expression.
     """
     return _bounded(expression, 1)
 

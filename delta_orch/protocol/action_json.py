@@ -62,8 +62,8 @@ CHECKPOINT_KEYS: Mapping[str, Mapping[str, str]] = {
         "storageType": "text", "pathOrInlineDv": "text", "sizeInBytes": "integer", "cardinality": "integer"
     },
 }  # fmt: skip
-"""For each action, and each deletion vector, the fields without which it says nothing, or something else. A checkpoint
-that has a column for it has columns for these."""
+"""The required fields of each action and of a deletion vector. A checkpoint that has a column for it has columns for
+these."""
 
 
 def is_below(leaf: str, column: str) -> bool:
@@ -347,7 +347,7 @@ _FIELDS: Mapping[type, tuple[_Field, ...]] = {
 
 
 def _spelling(kind: type) -> Mapping[str, str]:
-    """What the log calls each attribute."""
+    """The name of each attribute in the log."""
     return {field.attribute: field.key for field in _FIELDS[kind]}
 
 

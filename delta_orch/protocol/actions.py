@@ -1,8 +1,8 @@
 """The actions of the transaction log as values (PROTOCOL, "Actions").
 
-One object here is one line of a commit. Lists of files are never lists of these objects: they are Arrow tables with
-the columns of `log.files.file_columns`. `extra` holds fields this release does not know, so that rewriting an action
-keeps them. JSON spelling lives in `action_json.py` only.
+One object here is one line of a commit. Lists of files are never lists of these objects: they are Arrow tables with the
+columns of `log.files.file_columns`. `extra` holds fields this release does not know, so that rewriting an action keeps
+them. The JSON spelling is only in `action_json.py`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Metadata:
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """PROTOCOL, "Protocol Evolution". Feature lists are None where the protocol version has none."""
+    """PROTOCOL, "Protocol Evolution". Feature lists are None for protocol versions without them."""
 
     min_reader_version: int
     min_writer_version: int

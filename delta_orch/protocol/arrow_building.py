@@ -60,7 +60,7 @@ _CODES: dict[DataType, str] = {
 
 
 def string_array(values: Iterable[str | None]) -> pa.StringArray:
-    """Strings and nulls. Raises AttributeError where a value is neither."""
+    """Strings and nulls. Raises AttributeError for a value of another type."""
     return _byte_strings([None if v is None else v.encode() for v in values], pa.string(), "i")
 
 
@@ -70,7 +70,7 @@ def binary_array(values: Sequence[bytes]) -> pa.LargeBinaryArray:
 
 
 def int64_array(values: Sequence[int | None]) -> pa.Int64Array:
-    """64-bit integers and nulls. Raises TypeError or OverflowError where a value is neither."""
+    """64-bit integers and nulls. Raises TypeError or OverflowError for other values."""
     return _numbers(values, pa.int64(), "q")
 
 
@@ -141,7 +141,7 @@ def valid_mask(array: pa.Array) -> npt.NDArray[np.bool_]:
 
 
 def longs_to_numpy(values: pa.Int64Array) -> npt.NDArray[np.int64]:
-    """The same numbers, 0 for nulls; not copied where there are none."""
+    """The same numbers, with 0 for nulls. Without nulls they are not copied."""
     # `to_numpy` and `pa.scalar` would look for pandas first.
     data = values.buffers()[1]
     numbers: npt.NDArray[np.int64] = (
@@ -331,7 +331,7 @@ def _byte_strings(values: Sequence[bytes | None], arrow_type: pa.DataType, code:
 # Delta's types ↔ Arrow's.
 #
 # `timestamp` is `timestamp[us, UTC]`, `timestamp_ntz` is `timestamp[us]`; Arrow types that Delta has no name for map to
-# the narrowest Delta type that holds all their values, or are refused. So are Arrow values that are none of their type.
+# the narrowest Delta type that holds all their values, or are refused. So are invalid Arrow values.
 
 
 VARIANT_STORAGE = pa.struct(
@@ -361,7 +361,7 @@ _TO_ARROW: dict[DataType, pa.DataType] = {
 
 
 def type_to_arrow(data_type: DataType) -> pa.DataType:
-    """The Arrow type in which values of a Delta type travel. A variant is a struct of `metadata` and `value`."""
+    """The Arrow type for values of a Delta type. A variant is a struct of `metadata` and `value`."""
     match data_type:
         case DecimalType(precision, scale):
             return pa.decimal128(precision, scale)
@@ -369,7 +369,7 @@ def type_to_arrow(data_type: DataType) -> pa.DataType:
             return pa.list_(pa.field("element", type_to_arrow(element_type), nullable=contains_null))
         case MapType(key_type, value_type, value_contains_null):
             if key_type == VOID:
-                # Spark has such a type, for `map()`. Arrow has none.
+                # Spark has such a type, for `map()`. Arrow has no such type.
                 raise UnsupportedError("Rows have a map whose keys have no type", remedy="Cast the map to a type")
             return pa.map_(
                 pa.field("key", type_to_arrow(key_type), nullable=False),
@@ -396,9 +396,9 @@ def schema_from_arrow(schema: pa.Schema) -> StructType:
     """The Delta schema that holds every value of an Arrow schema.
 
     Unsigned integers become the next wider signed type, those of 64 bits long; larger values are refused when they are
-    written. Nanoseconds become microseconds only at write time and only
-    where nothing is lost; a timestamp with any time zone is an instant and becomes `timestamp`. A struct of `metadata`
-    and `value` is a variant where its extension type says so, `arrow.parquet.variant`.
+    written. Nanoseconds become microseconds only at write time and only where nothing is lost; a timestamp with any
+    time zone is an instant and becomes `timestamp`. A struct of `metadata` and `value` is a variant if its extension
+    type says so, `arrow.parquet.variant`.
 
     Raises:
         SchemaMismatchError: A column's type has no counterpart (interval, time of day, wide decimal, union), or
@@ -437,7 +437,7 @@ def _definitions(field: pa.Field) -> dict[str, str]:
 
 
 def _field_type(field: pa.Field, path: str) -> DataType:
-    """Extensions that are not registered with Arrow are known by the field's metadata alone."""
+    """Extensions that are not registered with Arrow are recognized only by the field's metadata."""
     is_known = isinstance(field.type, pa.BaseExtensionType)
     name = field.type.extension_name if is_known else (field.metadata or {}).get(_EXTENSION_NAME, b"").decode()
     if name not in _VARIANT_EXTENSIONS:

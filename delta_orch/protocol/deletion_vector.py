@@ -48,7 +48,7 @@ def z85_decode(text: str) -> bytes:
     """Undo `z85_encode`. Raises ValueError where the text is no such encoding."""
     if len(text) % 5 or not text.isascii():
         raise ValueError(f"{len(text)} characters are not a multiple of five, or not all of them ASCII")
-    # What is no character of Z85 becomes one of no alphabet.
+    # Characters outside Z85 map to a value outside the alphabet.
     return b85decode(text.encode().translate(bytes.maketrans(_NO_Z85 + _Z85, b" " * len(_NO_Z85) + _B85)))
 
 
@@ -123,7 +123,8 @@ def parse_bitmap(data: bytes, descriptor: DeletionVectorDescriptor) -> DeletionV
     """The row indexes of a serialised bitmap, magic number first.
 
     Raises:
-        CorruptDeletionVectorError: Another magic number, no valid bitmap, or another cardinality than the log says.
+        CorruptDeletionVectorError: The magic number is wrong, the bitmap is invalid, or its cardinality does not match
+            the log.
     """
     from pyroaring import BitMap64
 
@@ -203,7 +204,7 @@ class SerializedVector(NamedTuple):
 
     @property
     def stored_bytes(self) -> int:
-        """What it takes in a file, size and checksum included."""
+        """Its size in a file, including the length and the checksum."""
         return len(self.data) + _HEADER_BYTES + _CHECKSUM_BYTES
 
     def inline_descriptor(self) -> DeletionVectorDescriptor:

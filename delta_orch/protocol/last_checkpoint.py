@@ -16,7 +16,7 @@ from delta_orch.protocol.actions import JsonObject, JsonValue
 
 @dataclass(frozen=True, slots=True)
 class LastCheckpoint:
-    """What the hint says.
+    """The content of the hint.
 
     Attributes:
         version: The version of the checkpoint.

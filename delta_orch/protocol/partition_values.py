@@ -50,7 +50,8 @@ _TIMESTAMP = (
     r"(?:[ T](?P<h>\d{1,2}):(?P<m>\d{1,2})(?::(?P<s>\d{1,2})(?:\.(?P<f>\d{1,9}))?)?)?"
     r"\s*(?P<zone>Z|UTC|[+-]\d{2}:?\d{2})?"
 )
-# What Hive escapes in directory names: control characters and what would break a path or a name=value pair.
+# Characters that Hive escapes in directory names: control characters, and characters that would break a path or a
+# name=value pair.
 _ESCAPED = r"[\x00-\x1f\x7f\"#%'*/:=?\\{\[\]^]"
 
 
@@ -100,7 +101,7 @@ def _serialize_binary(value: bytes) -> str:
 
 
 def serialize_float(value: float) -> str:
-    """As Java prints a double, but for the digits it takes."""
+    """As Java prints a double, except for the number of digits."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

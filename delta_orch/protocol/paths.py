@@ -122,7 +122,7 @@ def checksum_path(version: int) -> str:
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _FILE_URI = re.compile(r"^file:(//localhost/)?/*")
-# What Hadoop's Path leaves bare when it becomes a URI; `%` itself must be escaped.
+# Characters that Hadoop's Path does not escape in a URI; `%` itself must be escaped.
 _BARE = "/!$&'()*+,;=:@~-._"
 
 
@@ -189,8 +189,9 @@ def local_path_in_log(path: str) -> str:
 
 
 def canonical_paths(paths: StringColumn) -> StringColumn:
-    """One spelling for one file: decoded, as writers differ in which letters they escape, without `file:`, and without
-    detours (`./x`, `a/../x`, `a//x`), as Hadoop has paths; the column itself where nothing needs to change."""
+    """The canonical spelling of a file's path: decoded, because writers escape different letters, without `file:`, and
+    without detours (`./x`, `a/../x`, `a//x`), as Hadoop has paths. If nothing changes, the column itself is
+    returned."""
     import delta_orch.arrow_compute as pc
 
     if pc.any(pc.starts_with(paths, "file:")).as_py():
@@ -219,7 +220,7 @@ def _straight(directory: str) -> str:
 
 
 def _decoded(log_path: str) -> str:
-    """As `decode_path`; what is no text, or would end in the middle, stays as it is."""
+    """As `decode_path`. Paths that do not decode to text, or that contain a null character, stay as they are."""
     try:
         found = unquote(log_path, errors="strict")
     except UnicodeDecodeError:

@@ -154,7 +154,7 @@ def with_type(data_type: DataType, path: Sequence[str], change: Callable[[DataTy
 
 
 def part_at(data_type: DataType, name: str) -> tuple[str, DataType] | None:
-    """The part of a type that a name leads to, with the name as the schema spells it; None where there is none."""
+    """The part of a type that a name selects, with the name as the schema spells it; None if there is no such part."""
     if isinstance(data_type, StructType):
         found = data_type.find(name)
         return None if found is None else (found.name, found.data_type)

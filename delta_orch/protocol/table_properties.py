@@ -352,7 +352,7 @@ INTERNAL_PROPERTIES = frozenset(
         "delta.rowTracking.materializedRowCommitVersionColumnName",
     )
 )
-"""What the table records about itself. Changing it would break what depends on it."""
+"""The properties that the table records about itself. Changing it would break what depends on it."""
 
 
 def property_texts(properties: object) -> dict[str, str]:
@@ -388,7 +388,7 @@ def ensure_settable(properties: Mapping[str, str], *, on_new_table: bool) -> dic
     if not on_new_table:
         _ensure_no_constraint(properties, "add_constraint(name, expression), which checks the rows first")
     for key, value in properties.items():
-        # A constraint's name says nothing of its expression.
+        # A constraint's name does not describe its expression.
         setting = "" if key.startswith(CONSTRAINT_PREFIX) else f"{key}={value}"
         if re.fullmatch(_CREDENTIAL, key) or tells_secret(value) or tells_secret(setting):
             raise _credential(f"table property {key}", property=key)

@@ -1,7 +1,7 @@
 """Types as people write them: `bigint`, `decimal(10,2)`, `array<struct<a:int,b:string>>`, `varchar(20)`.
 
 Spark SQL's spelling. `char(n)` and `varchar(n)` are strings whose declared type stays in the field's metadata. Spark
-keeps the whole type of a nested column there as text, so a change of the column must change the text, too.
+keeps the whole type of a nested column there as text, so a change of the column must change the text as well.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def declared_type(data_type: DataType | pa.DataType | str, path: ColumnPath) -> 
     """As `parse_declared_type`, for the column at a path, also of a type of ours or of Arrow's.
 
     Raises:
-        SchemaMismatchError: It is not a type, or Delta tables have none like it.
+        SchemaMismatchError: It is not a type, or Delta tables do not support it.
     """
     if isinstance(data_type, str):
         return parse_declared_type(data_type)
@@ -299,7 +299,7 @@ def with_declared_types(schema: StructType) -> StructType:
 
 
 def with_renamed_place(schema: StructType, path: Path, new_name: str) -> StructType:
-    """The schema in which a field inside a column was renamed, with its new name in the declared types around it.
+    """The schema after a field inside a column was renamed, with its new name in the declared types around it.
 
     Args:
         path: Of the field, with its old name.
@@ -319,7 +319,7 @@ def with_renamed_place(schema: StructType, path: Path, new_name: str) -> StructT
 
 
 def lengths_at(schema: StructType, path: Path) -> dict[Path, DeclaredLength]:
-    """What is declared for the texts at and below a path, by their places below it."""
+    """The declared types of the strings at and below a path, by their places below it."""
     around, _ = nearest_field(schema, path)
     found: dict[Path, DeclaredLength] = {}
     for depth in range(1, len(around) + 1):
@@ -334,7 +334,7 @@ def lengths_at(schema: StructType, path: Path) -> dict[Path, DeclaredLength]:
 
 
 def with_lengths_at(schema: StructType, path: Path, lengths: Iterable[DeclaredLength]) -> StructType:
-    """The schema in which the texts at and below a path have these lengths, and no others.
+    """The schema after the strings at and below a path got exactly these declared lengths.
 
     Args:
         lengths: By places below the path.
@@ -358,7 +358,7 @@ def with_lengths_at(schema: StructType, path: Path, lengths: Iterable[DeclaredLe
 
 
 def place_of_text(data_type: DataType, place: Path) -> Path | None:
-    """A place below a column as the schema spells it; None where it has no text there."""
+    """A place below a column as the schema spells it; None if it has no string there."""
     spelled: list[str] = []
     for name in place:
         part = part_at(data_type, name)

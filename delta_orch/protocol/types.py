@@ -93,7 +93,7 @@ class StructType(DataType):
     """Fields in order: a struct, or the columns of a table."""
 
     fields: tuple[StructField, ...]
-    # Places by name, and by name in lower case; made when they are first asked for.
+    # Places by name, and by name in lower case, made on first use.
     _places: tuple[dict[str, int], dict[str, int]] | None = field(default=None, init=False, repr=False, compare=False)
 
     def __iter__(self) -> Iterator[StructField]:
@@ -136,7 +136,7 @@ class StructType(DataType):
 
 
 def fields_on(path: Sequence[str], schema: DataType) -> Iterator[StructField]:
-    """The column a path begins with, and the fields it leads through, up to one that is none."""
+    """The column of a path and its fields, up to the first field that does not exist."""
     for name in path:
         found = schema.find(name) if isinstance(schema, StructType) else None
         if found is None:
@@ -171,8 +171,8 @@ _OF_ANOTHER_TABLE = ("delta.columnMapping.", "delta.typeChanges", "delta.identit
 
 
 def definitions_in(metadata: JsonObject, also: Collection[str] = ()) -> dict[str, str]:
-    """What the metadata of a column says about its values (generation, identity, default, invariants, and what Delta
-    may have beside them), as texts. What only means something in the table it comes from is left out.
+    """The metadata of a column about its values (generation, identity, default, invariants, and Delta's companions of
+    these), as texts. Metadata that is valid only in its own table is omitted.
 
     Args:
         also: More keys that count.
@@ -196,7 +196,7 @@ PRIMITIVE_TYPES: Mapping[str, PrimitiveType] = {
 
 
 def is_variant_storage(data_type: DataType) -> bool:
-    """Whether a type is that of a variant as it travels in Arrow, if nothing says that it is one."""
+    """Whether an Arrow type has the shape of a variant, without other information."""
     fields = data_type.fields if isinstance(data_type, StructType) else ()
     return sorted((f.name, f.data_type) for f in fields) == [("metadata", BINARY), ("value", BINARY)]
 

@@ -1,4 +1,4 @@
-"""`{version}.crc`: what a writer says the table's state is after a commit (PROTOCOL, "Version Checksum File")."""
+"""`{version}.crc`: a writer's summary of the table's state after a commit (PROTOCOL, "Version Checksum File")."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class FileSizeHistogram:
 
 @dataclass(frozen=True, slots=True)
 class VersionChecksum:
-    """One version checksum. What is None was left out by the writer.
+    """One version checksum. A field is None if the writer omitted it.
 
     Attributes:
         table_size_bytes, num_files: Of the live files.
@@ -59,7 +59,7 @@ class VersionChecksum:
         txn_id: `txnId` of the commit's `commitInfo`.
         in_commit_timestamp_ms: Of the version.
         txns, domain_metadata: The live ones.
-        file_size_histogram: Its older name `histogramOpt` is understood, too.
+        file_size_histogram: The older name `histogramOpt` is read as well.
         all_files: The bodies of all live `add` actions, as parsed.
         num_deleted_records, num_deletion_vectors: Of the live files.
         deleted_record_counts: Number of live files by deleted records, bins of `DELETED_RECORD_BOUNDARIES`.
@@ -109,7 +109,7 @@ def parse_version_checksum(data: bytes, path: str) -> VersionChecksum:
 
 
 def serialize_version_checksum(checksum: VersionChecksum) -> bytes:
-    """The content of a version checksum file: one JSON object. What is None is left out."""
+    """The content of a version checksum file: one JSON object. Fields that are None are omitted."""
     values = ((one, getattr(checksum, one.attribute)) for one in _FIELDS)
     stated = {one.key: one.to_json(value) for one, value in values if value is not None}
     return orjson.dumps({**stated, **checksum.extra})

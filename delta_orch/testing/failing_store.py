@@ -60,7 +60,7 @@ class StoreCall:
 
 @dataclass(slots=True)
 class Rule:
-    """What to do before or after the next `remaining` calls that match."""
+    """The action before or after the next `remaining` calls that match."""
 
     matches: Callable[[StoreCall], bool]
     when: When
@@ -69,7 +69,7 @@ class Rule:
 
 
 class FailingStore(LogStore):
-    """Passes every call on to another store, and fails where it was told to.
+    """Passes every call to another store, and fails at the calls that the test chose.
 
     Data files do not pass through it: it sees the calls that read and write the log. Safe to use from several threads.
 
@@ -104,8 +104,8 @@ class FailingStore(LogStore):
     def at(self, moment: Moment, when: When, *, do: Callable[[StoreCall], object], times: int = 1) -> None:
         """Call `do` before or after the next `times` calls of this kind.
 
-        What `do` raises is raised to the caller. `do` may use the table from another `DeltaTable`, for example to
-        commit something in between.
+        Errors of `do` are raised to the caller. `do` may use the table from another `DeltaTable`, for example to commit
+        something in between.
         """
         method, pattern = moment.value
         self._rules.append(
@@ -197,7 +197,7 @@ class FailingStore(LogStore):
         self.inner.ensure_regular(paths)
 
     def watch(self, method: str, path: str, call_inner: Callable[[], T], start_name: str = "") -> T:
-        """Count a call, and do what is due before and after it."""
+        """Count a call, and run the actions that are due before and after it."""
         call = self._record(method, path, start_name)
         self._obey(call, "before")
         try:

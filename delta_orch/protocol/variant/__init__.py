@@ -24,5 +24,5 @@ Columns, in Arrow and numpy, each module above those before it:
     shred                  `plan_shredding`, `shred_variants`: typed columns for a file
 
 A row that is SQL NULL is a null of the struct; a variant that is null is a value like any other (one byte `00`).
-Whatever breaks the rules raises `InvalidVariantError`, in time and memory that grow with the size of the input only.
+Invalid input raises `InvalidVariantError`, in time and memory that grow only with the size of the input.
 """

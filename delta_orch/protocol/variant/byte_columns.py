@@ -132,7 +132,7 @@ def gather(data: Bytes, starts: Ints, sizes: Ints) -> ByteColumn:
         starts, ends = starts[order], ends[order]
         if not (starts[1:] >= ends[:-1]).all():
             raise invalid_variant("children of an object or array overlap")
-    # Wanted strings and the gaps between them, in turn; every other one is taken.
+    # Requested strings and the gaps between them, alternating; every second one is used.
     offsets = np.empty(2 * len(starts), np.int64)
     offsets[0::2], offsets[1::2] = starts, ends
     wanted = np.empty(len(starts), np.int64)
@@ -160,7 +160,7 @@ def present_bytes(values: Bytes) -> list[int]:
 
 
 def constant(value: bytes, rows: Mask) -> ByteColumn:
-    """One string in some rows, none in the others."""
+    """A column with one string in some rows and nulls in the others."""
     count = int(np.count_nonzero(rows))
     return ByteColumn(offsets_of(rows * np.int64(len(value))), np.tile(np.frombuffer(value, np.uint8), count))
 
@@ -207,7 +207,7 @@ def column_from_arrow(array: pa.Array, present: Mask | None = None) -> ByteColum
 
     Args:
         array: Nulls become missing.
-        present: Rows beyond these become missing too.
+        present: Other rows become missing as well.
     """
     wide = pa.types.is_large_binary(array.type) or pa.types.is_large_string(array.type)
     _, offsets_buffer, data_buffer = array.buffers()

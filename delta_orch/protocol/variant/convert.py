@@ -1,6 +1,6 @@
 """Encoded values to Arrow columns of one type and back (Variant Shredding, "Primitive Types").
 
-What can be converted into what:
+Conversions between types:
 
 | target            | from                                                         |
 |-------------------|--------------------------------------------------------------|

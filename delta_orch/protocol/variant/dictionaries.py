@@ -1,7 +1,7 @@
 """Many encoded values at once: where they lie, their field names, and the steps from a container to its children.
 
 All different dictionaries of a metadata column are parsed once and together. One dictionary for all rows is the rule.
-One for each row is an exception that must not be slow either, so there is no loop over dictionaries.
+One dictionary for each row is the exception. It must be fast as well, so nothing loops over dictionaries.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Dictionaries:
         return codes
 
     def ids_of(self, names: Sequence[bytes]) -> Ints:
-        """For each dictionary a row, for each name a column: its id, -1 where it has none."""
+        """A row for each dictionary and a column for each name: the name's id, or -1."""
         column_of = np.full(len(self.vocabulary) + 1, -1)
         column_of[self.codes_of(names)] = np.arange(len(names))
         column_of[-1] = -1
@@ -154,7 +154,7 @@ class _DistinctMetadata:
 
 
 class Names:
-    """The field names of some rows. Parsed when they are asked for: what holds no objects needs none.
+    """The field names of some rows. Parsed on first use, because columns without objects need none.
 
     All its methods raise `InvalidVariantError` where a metadata value is damaged or of another version than 1.
     """
@@ -167,7 +167,8 @@ class Names:
 
     @staticmethod
     def of(metadata: Callable[[], ByteColumn], present: Mask) -> Names:
-        """Of all rows of a metadata column, fetched on first use; rows that are not present are not looked at."""
+        """The dictionaries of all rows of a metadata column, fetched on first use. Rows that are not present are not
+        read."""
         return Names(cache(lambda: _DistinctMetadata(metadata(), present)), None)
 
     def take(self, rows: Ints) -> Names:
@@ -221,7 +222,7 @@ class Located:
         return gather(self.data, self.starts, sizes).expand(self.rows, length)
 
     def step(self, step: str | int, names: Names) -> Located:
-        """The children at one step of a path; a row whose value has none drops out.
+        """The children at one step of a path. Rows without such a child are dropped.
 
         Args:
             step: A field's name or an element's index.
@@ -256,7 +257,7 @@ class Located:
         return children, fields, names.dictionaries.codes_at(names.codes[fields.rows], children.ids)
 
     def _field(self, name: str, names: Names) -> Located:
-        # Not by way of `fields`: only the one that is asked for gets a place.
+        # Without `fields`, so that only the requested one gets a place.
         layout = containers(self.data, self.starts, self.ends, objects=True)
         children = children_of(self.data, layout)
         codes = names.dictionaries.codes_at(names.codes[self.rows][children.rows], children.ids)

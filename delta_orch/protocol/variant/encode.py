@@ -235,7 +235,7 @@ def _decimal(value: Decimal, kind: Kind | None = None) -> bytes:
     unscaled: int = int("".join(map(str, parts))) * 10 ** max(exponent, 0)
     scale, digits = max(-exponent, 0), len(str(unscaled))
     if kind is None:
-        # Some readers hold the scale against the width's digits too.
+        # Some readers also compare the scale with the digits of the width.
         kind = next((k for k, most in DECIMAL_DIGITS.items() if max(digits, scale) <= most), None)
         if kind is None:
             cause = f"{digits} digits, {scale} after the point"

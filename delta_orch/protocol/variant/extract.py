@@ -1,7 +1,7 @@
-"""What stands at a path in each variant of a column, as a column of its own.
+"""Extracts the value at a path from each variant of a column, as a column.
 
-As far as the path was shredded, only the typed columns on the way are looked at; the rest is found in the encoded
-values, all rows at once. Nothing is reconstructed that is not asked for.
+For the shredded part of the path only typed columns are read. The rest is found in the encoded values, all rows at
+once. Only requested values are reconstructed.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def variant_get(
             The columns beside the path need not have been read; the metadata only if a value on the way, or the result,
             is not typed.
         path: Like `$.user.tags[0]`; `variant.parse_path` has the rules.
-        arrow_type: A primitive type; module `convert` says which values become which types. None asks for variants.
+        arrow_type: A primitive type; module `convert` says which values become which types. None returns variants.
         on_mismatch: What to do with a value that cannot have that type: `raise`, or make it `null`.
 
     Returns:
@@ -127,7 +127,8 @@ def _extract(
 
 
 def _descend(at: _Typed, step: str | int, names: Names) -> tuple[_Typed | None, Located]:
-    """One step on: in the typed columns where they have the step, and in the values that are not shredded."""
+    """Take one step of the path: in the typed columns if they have the step, and in the values that are not
+    shredded."""
     parts = split_group(at.group, at.array, at.present)
     shape = at.group.typed
     if isinstance(shape, TypedObject) and isinstance(step, str) and step in shape.fields:
@@ -164,7 +165,7 @@ def _variants(typed: _Typed | None, located: list[Located], names: Names, length
 def _typed_values(
     at: _Typed, target: pa.DataType, on_mismatch: OnMismatch, names: Names
 ) -> tuple[list[tuple[Ints, pa.Array]], Located]:
-    """What the typed column holds as `target`, and the values beside it that are still to be converted."""
+    """The typed column as `target`, and the values beside it that are still to be converted."""
     group = at.group
     parts = split_group(group, at.array, at.present)
     values = Located.of(parts.value, at.rows)

@@ -92,14 +92,14 @@ def unquoted_texts(located: Located, names: Names) -> pa.LargeStringArray:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Level:
-    """What is known of a level before the text of the next one is.
+    """The state of a level before the text of the next level is known.
 
     Attributes:
         scalars: The text of the scalars.
         kinds: The basic type of each value.
         owners: Values with children, objects first: the order in which their children make up the next level.
         bounds: For each of them its first child, and one more.
-        leads: What stands before each child: a comma and a name, as far as they are needed.
+        leads: The text before each child: a comma and a name, if they are needed.
     """
 
     scalars: ByteColumn

@@ -47,7 +47,7 @@ class Containers:
 
 
 def read_uints_at(data: Bytes, at: Ints, widths: Ints) -> Ints:
-    """Little-endian unsigned integers of 1 to 4 bytes. The caller has checked that they are there."""
+    """Little-endian unsigned integers of 1 to 4 bytes. The caller checked that they exist."""
     numbers = data[at].astype(np.int64)
     for byte in range(1, 4):
         wide = np.flatnonzero(widths > byte)
@@ -204,7 +204,7 @@ def container_headers(is_container: Mask, children: Children, value_bytes: Ints,
 
 
 def uniform_object_headers(ids: Ints, ends: Ints) -> ByteColumn | None:
-    """What `container_headers` makes of objects that all have the same fields, in a fraction of the time.
+    """As `container_headers` for objects that all have the same fields, in a fraction of the time.
 
     Args:
         ids: The fields' ids, in the order of their names.

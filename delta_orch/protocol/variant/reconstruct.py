@@ -60,8 +60,8 @@ def reconstruct_variant(array: pa.Array | pa.ChunkedArray) -> pa.StructArray | p
     there but has no value is a variant null.
 
     Args:
-        array: As a Parquet reader gives it; module `shredding` says which types are understood. A chunked array comes
-            back chunked.
+        array: As a Parquet reader returns it; module `shredding` lists the supported types. A chunked array comes back
+            chunked.
 
     Returns:
         Arrow type `arrow_building.VARIANT_STORAGE`.
@@ -112,7 +112,7 @@ def metadata_column(group: VariantGroup, array: pa.StructArray, present: Mask) -
     """The metadata of each row that is present.
 
     Raises:
-        InvalidVariantError: One has none.
+        InvalidVariantError: A row has no metadata.
     """
     if not group.has_metadata:
         raise invalid_variant("its metadata was not read", "Values that are not shredded need it")
@@ -129,7 +129,7 @@ def required(column: ByteColumn, present: Mask) -> ByteColumn:
 
 
 def in_blocks(array: pa.Array, work: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """What `work` makes of an array, block by block: that keeps intermediate columns small.
+    """Apply `work` to an array block by block, which keeps intermediate columns small.
 
     Raises:
         InvalidRequestError: The result takes more than 2 GiB.
@@ -154,11 +154,11 @@ def list_offsets(lists: pa.Array) -> Ints:
 
 
 def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, names: Names) -> ByteColumn:
-    """The values of a group, missing where it has none.
+    """The values of a group; missing in rows without a value.
 
     Args:
         group: The group's shape.
-        array: Its columns. The validity of the struct itself is not looked at.
+        array: Its columns. The validity of the struct itself is ignored.
         present: Rows in which there may be a value.
         names: The field names of the rows.
     """
@@ -175,10 +175,10 @@ def encode_group(group: VariantGroup, array: pa.StructArray, present: Mask, name
 
 @dataclass(frozen=True, slots=True, eq=False)
 class GroupParts:
-    """What the rows of a group have in its columns.
+    """The columns of a group for some rows.
 
     Attributes:
-        typed_array: The typed column, None where there is none.
+        typed_array: The typed column, or None.
         typed: Rows that have a typed value.
         value: Values that are not shredded.
         residual: What is left of objects that are shredded in part; `value` where objects are not shredded.
@@ -209,7 +209,7 @@ def split_group(group: VariantGroup, array: pa.StructArray, present: Mask) -> Gr
 
 
 def _value_column(group: VariantGroup, array: pa.StructArray, present: Mask) -> ByteColumn:
-    """What the rows have in their value column, missing where that is null or absent."""
+    """The value column of the rows; missing if it is null or absent."""
     values = plain_storage(array.field("value")) if group.has_value else None
     if values is None or values.null_count == len(values):
         return missing(len(array))
@@ -343,12 +343,12 @@ def _merged(typed: TypedObject, shredded: Children, left_over: Children, names: 
 
 
 def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) -> pa.Array | pa.ChunkedArray:
-    """A column with every variant in it as struct<metadata: binary, value: binary>; all else stays as it is.
+    """A column with every variant in it as struct<metadata: binary, value: binary>. Other values stay as they are.
 
     Args:
         array: As a Parquet reader gives it. A chunked array comes back chunked.
-        data_type: The column's Delta type; structs name their fields as the file does. Fields that only one side has
-            are left alone. So is a column that is not a struct, list or map although its type is one.
+        data_type: The column's Delta type; structs name their fields as the file does. Fields that only one side has do
+            not change. So is a column that is not a struct, list or map although its type is one.
 
     Raises:
         InvalidVariantError: As `reconstruct_variant` has it; also where a variant is not a group.
@@ -363,14 +363,14 @@ def reconstruct_columns(array: pa.Array | pa.ChunkedArray, data_type: DataType) 
 
 
 def ensure_variants(array: pa.Array, data_type: DataType) -> None:
-    """Check the variants anywhere in a column: each has metadata of a known version and exactly one value. What is
-    inside objects and arrays is not looked at.
+    """Check the variants anywhere in a column: each has metadata of a known version and exactly one value. The inside
+    of objects and arrays is not checked.
 
     Args:
         array: In the Arrow type of `data_type`; variants are struct<metadata: binary, value: binary>.
 
     Raises:
-        InvalidVariantError: One is none.
+        InvalidVariantError: A value is not a variant.
     """
     _with_variants(array, data_type, _ensured)
 
@@ -409,7 +409,7 @@ def _with_variants(array: pa.Array, data_type: DataType, change: Change) -> pa.A
 def _struct(array: pa.StructArray, data_type: StructType, change: Change) -> pa.StructArray:
     known = {f.name: f.data_type for f in data_type}
     children, fields = [], []
-    # Flattened children are null where the struct is; what lies under a null must not be looked at.
+    # Flattened children are null where the struct is null, because values under a null must not be read.
     for field, child in zip(array.type, array.flatten(), strict=True):
         if field.name in known:
             child = _with_variants(child, known[field.name], change)

@@ -93,7 +93,7 @@ def plan_shredding(sample: pa.Array) -> ShreddingPlan | None:
     """Typed columns for variants like these; None where none are worth it.
 
     Args:
-        sample: A variant column, shredded or not; its first `SAMPLE_ROWS` rows are looked at.
+        sample: A variant column, shredded or not. Its first `SAMPLE_ROWS` rows are read.
 
     Raises:
         InvalidVariantError: A value is damaged.
@@ -120,7 +120,7 @@ def plan_shredding(sample: pa.Array) -> ShreddingPlan | None:
 
 
 def _common_kind(first_bytes: Bytes) -> Kind | None:
-    # A variant null says nothing about the type of the others.
+    # A variant null has no type.
     kinds = _KIND_OF[first_bytes[first_bytes != Kind.NULL << 2]]
     counts = np.bincount(kinds, minlength=1)
     best = int(counts.argmax())

@@ -36,7 +36,7 @@ class VariantGroup(NamedTuple):
 
     Attributes:
         has_metadata, has_value: Whether there are such columns.
-        typed: What `typed_value` holds; None where there is none. A primitive type is its `Kind`; booleans are `TRUE`.
+        typed: The layout of `typed_value`, or None. A primitive type is its `Kind`; booleans are `TRUE`.
     """
 
     has_metadata: bool
@@ -137,7 +137,7 @@ def _primitive_type(t: pa.DataType) -> Kind:
 def _decimal_type(t: pa.DataType) -> Kind:
     if pa.types.is_decimal256(t) or not 0 <= t.scale <= t.precision:
         raise _unsupported(t)
-    # Arrow reads all decimals into one class unless it is told otherwise: the precision tells what Parquet has.
+    # Arrow reads all decimals into one class by default. The precision shows the type in Parquet.
     if pa.types.is_decimal128(t):
         return next(kind for kind, digits in DECIMAL_DIGITS.items() if t.precision <= digits)
     return Kind.DECIMAL4 if t.bit_width == 32 else Kind.DECIMAL8

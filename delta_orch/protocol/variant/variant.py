@@ -1,4 +1,4 @@
-"""One variant, read: a metadata/value pair that is decoded only where it is looked at (Variant binary encoding).
+"""One variant: a metadata/value pair that is decoded on access (Variant binary encoding).
 
 Nothing is trusted: every size is checked against the space its container gives it, and children of one container may
 not overlap, so that time and memory grow with the number of bytes. No recursion, whatever the nesting.
@@ -70,7 +70,7 @@ class Variant:
 
     @property
     def value(self) -> bytes:
-        """Its bytes. Of a variant inside another, all the space it has there."""
+        """Its bytes. For a variant inside another one, all its bytes there."""
         return self._value[self._start : self._end]
 
     @property
@@ -83,7 +83,7 @@ class Variant:
         return kind.type_name
 
     def get(self, path: str | Sequence[str | int]) -> Variant | None:
-        """What stands at a path; None where nothing does. Only the containers on the way are looked at.
+        """The value at a path, or None. Only the containers on the way are read.
 
         Raises:
             InvalidRequestError: It is no path.
@@ -109,11 +109,11 @@ class Variant:
         return [self._inside(start, end) for start, end in array_slots(self._value, self._start, self._end)]
 
     def to_python(self) -> VariantValue:
-        """All of it, as Python objects; module `values` says which."""
+        """The whole variant as Python objects; module `values` lists their types."""
         return decode_value(self._value, self._metadata(), self._start, self._end)
 
     def to_json(self) -> str:
-        """All of it, as canonical JSON text; function `values.to_json` says which."""
+        """The whole variant as canonical JSON text, as of `values.to_json`."""
         return to_json(self.to_python())
 
     def __repr__(self) -> str:
@@ -198,7 +198,7 @@ def _no_path(path: str, cause: str) -> InvalidRequestError:
 
 
 def read_uints(data: bytes, start: int, count: int, width: int) -> Sequence[int]:
-    """`count` little-endian unsigned integers of `width` bytes each. The caller has checked that they are there."""
+    """`count` little-endian unsigned integers of `width` bytes each. The caller checked that they exist."""
     if width == 1:
         return data[start : start + count]
     if width == 3:
@@ -208,7 +208,7 @@ def read_uints(data: bytes, start: int, count: int, width: int) -> Sequence[int]
 
 
 class MetadataReader:
-    """Names by id, read when asked for.
+    """Names by id, read on request.
 
     Raises:
         InvalidVariantError: Another version than 1, or offsets or names beyond the end.
