@@ -1,4 +1,4 @@
-"""What an engine is: the only part of delta_orch that touches rows.
+"""The interface of an engine, the only part of delta_orch that reads or writes rows.
 
 Verbs plan files and say what rows they want; an engine scans, runs SQL, writes Parquet and collects. Two engines exist,
 `local` (Arrow and DuckDB, in process) and `spark`; a verb never asks which one it has.
@@ -115,7 +115,7 @@ class IdentityValues:
 
 
 DEFAULT_FILE_SIZE_BYTES = 128 * 1024 * 1024
-"""Where neither the caller nor `delta.targetFileSize` says otherwise."""
+"""The default if neither the caller nor `delta.targetFileSize` sets a size."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,8 @@ class WriteSpec:
     Attributes:
         store: The table's store.
         schema: The table's schema, in whose order and types the rows are written. The engine matches columns by name
-            without regard to case and casts where the cast loses nothing; what could not fit was refused before. What
-            the relation lacks and no other attribute fills is null.
+            without regard to case and casts where the cast loses nothing; what could not fit was refused before.
+            Columns that the relation lacks and no other attribute fills are null.
         partition_columns: Logical names; paths are `name=value/` directories.
         checks: Verified for each row while it is written. NOT NULL of the schema is always verified.
         lengths: Likewise.
@@ -184,12 +184,12 @@ class WriteSpec:
 
     @property
     def written_schema(self) -> StructType:
-        """What the relation becomes before files are made of it: the table's columns, then the extra ones."""
+        """The relation before it is written to files: the table's columns, then the extra ones."""
         return StructType((*self.schema, *self.extra_columns)) if self.extra_columns else self.schema
 
 
 class JoinSide(NamedTuple):
-    """One side of a join: its rows, and the name they have in the join's expressions.
+    """One side of a join: its rows and their alias in the join's expressions.
 
     Attributes:
         num_rows: About how many; None where nobody knows. An engine that knows it of both sides holds the smaller one.
@@ -204,12 +204,12 @@ JoinKind = Literal["inner", "left", "right", "full", "semi", "anti"]
 
 
 class WindowColumn(NamedTuple):
-    """What `window` computes for a row from the rows of its group, in their order.
+    """A function of `window`, computed for a row from the rows of its group, in their order.
 
     Attributes:
         name: The column of the result.
-        function: `row_number` counts from 1. `lag` is the value of the row before it, `lead` of the row after it; null
-            if there is none.
+        function: `row_number` counts from 1. `lag` is the value of the previous row, `lead` of the next row; null if
+            there is no such row.
         value: None for `row_number`.
     """
 
@@ -219,7 +219,7 @@ class WindowColumn(NamedTuple):
 
 
 class Measure(NamedTuple):
-    """What `aggregate` computes of the rows of a group.
+    """A measure of `aggregate`, computed from the rows of a group.
 
     Attributes:
         name: The column of the result.
@@ -233,7 +233,7 @@ class Measure(NamedTuple):
 
 
 def join_schema(sides: Mapping[str, StructType]) -> StructType:
-    """What the expressions of a join are resolved against: a struct for each side, under its alias."""
+    """The schema for the expressions of a join: a struct for each side, under its alias."""
     return StructType(tuple(StructField(alias, schema) for alias, schema in sides.items()))
 
 
@@ -242,8 +242,8 @@ class Division(NamedTuple):
 
     Attributes:
         flags: Conditions over the rows that are never null, under names that the rows have not.
-        aside: Flags of which one that is true sets a row aside.
-        left_out: Flags of which one that is true leaves a row out that is not aside.
+        aside: Flags. A row with at least one true flag is set aside.
+        left_out: Flags. A row with at least one true flag is omitted, unless it is set aside.
         most_shown: How many rows `Divided.some` gives.
     """
 
@@ -263,12 +263,12 @@ class DividedCounts(NamedTuple):
 
 
 class Divided(NamedTuple):
-    """What `Engine.divided` gives.
+    """The result of `Engine.divided`.
 
     Attributes:
         kept: The rows that are neither aside nor left out. May be read once.
         counts: None until `kept` has been read to its end.
-        some: Rows for which a flag is true, as an Arrow table; not more than was asked for.
+        some: Rows with a true flag, as an Arrow table, at most as many as requested.
         aside: The rows that were set aside, with the flags as boolean columns after their own.
     """
 
@@ -303,7 +303,7 @@ class Engine(Protocol):
     def scan(self, plan: ScanPlan) -> Relation:
         """The rows of a plan, lazily; partition columns come from the log, types from `plan.schema`.
 
-        Raises MissingFileError (at the latest when rows are pulled) where a file is not there.
+        Raises MissingFileError (at the latest when rows are read) if a file does not exist.
         """
 
     def filter(self, relation: Relation, where: Expression) -> Relation:
@@ -322,8 +322,8 @@ class Engine(Protocol):
         """
 
     def conform(self, relation: Relation, schema: StructType) -> Relation:
-        """The rows with exactly these columns and types: matched by name without regard to case, null where there is
-        no such column or field, cast where the cast loses nothing. What could not fit was refused before."""
+        """The rows with exactly these columns and types: matched by name without regard to case, null where there is no
+        such column or field, cast where the cast loses nothing. Values that could not fit were refused before."""
 
     def union(self, relations: Sequence[Relation]) -> Relation:
         """All rows of relations of one schema."""
@@ -354,7 +354,7 @@ class Engine(Protocol):
 
     def evaluated(self, relation: Relation, *, repeats: bool = False) -> AbstractContextManager[Relation]:
         """The rows, evaluated once and now, as a relation that may be read any number of times inside the context and
-        gives the same rows each time. What memory does not hold goes to disk; afterwards it is gone.
+        gives the same rows each time. Rows that do not fit into memory are spilled to disk and deleted afterwards.
 
         Args:
             repeats: The relation itself gives the same rows each time. An engine may return it where they do not fit
@@ -415,7 +415,7 @@ class Engine(Protocol):
     def write(self, relation: Relation, spec: WriteSpec) -> pa.Table:
         """Write all rows as new data files; none existing is touched.
 
-        Who commits them says that they are `just_written` (`Staging.add_files`): they need not be on disk yet.
+        The commit declares them `just_written` (`Staging.add_files`), because they need not be on disk yet.
 
         Returns: one row a file, columns of `file_columns.ADD_SCHEMA`, with statistics; zero rows give zero files.
 

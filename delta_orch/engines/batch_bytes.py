@@ -1,4 +1,4 @@
-"""Batches of bounded size: rows are cut by the bytes that they take in plain Arrow types, not by their number alone.
+"""Batches of bounded size: rows are split by their bytes in plain Arrow types, not only by their number.
 
 Dictionaries, runs and views hold in little memory what takes gigabytes as plain text, and `string` holds 2 GiB in a
 batch at most. Rows are cut before they are made plain.
@@ -51,8 +51,8 @@ def cut_by_bytes(
 
 
 def most_bytes(batch: pa.RecordBatch, kept: Collection[str] = (), most: int = BATCH_BYTES) -> int:
-    """What a batch takes in plain types at the most, as far as this is known without a look at its rows; more than
-    `most` where it is not. Arguments as of `cut_by_bytes`."""
+    """The maximum size of a batch in plain types, if it is known without reading the rows; else more than `most`.
+    Arguments as of `cut_by_bytes`."""
     size = int(batch.nbytes)
     for index, declared in enumerate(batch.schema):
         if size > most or declared.name in kept or not _may_grow(declared.type):
@@ -109,7 +109,7 @@ def value_bytes(array: pa.Array) -> Lengths:
 
 
 def _may_grow(kind: pa.DataType) -> bool:
-    """Whether values may take more in plain types than Arrow says that they take."""
+    """Whether values may be larger in plain types than Arrow reports."""
     # Extension types are not all hashable.
     return _may_grow(kind.storage_type) if isinstance(kind, pa.BaseExtensionType) else _plain_may_grow(kind)
 

@@ -1,8 +1,8 @@
 """Arrow data in the types and the column order of a table.
 
 Columns and struct fields match by name, an exact match first, then without regard to case. Those that are missing are
-null, those that are too many are left out. Everything else is a cast that keeps every value, but for timestamps: files
-may hold nanoseconds, which Delta reads as microseconds.
+null, those that are too many are left out. Every other change is a lossless cast, except for timestamps: files may hold
+nanoseconds, which Delta reads as microseconds.
 """
 
 from __future__ import annotations
@@ -164,7 +164,7 @@ def nulls_of(count: int, target: pa.DataType) -> pa.Array:
 
 
 def _blank_below(parent: pa.Array, values: pa.Array) -> pa.Array:
-    """The bytes of a variant where there is none: Parquet refuses nulls in NOT NULL fields, below null, too."""
+    """Placeholder bytes for a missing variant: Parquet refuses nulls in NOT NULL fields, even below a null."""
     if not pa.types.is_binary(values.type) or not values.null_count:
         return values
     return pc.if_else(pc.and_(pc.is_null(parent), pc.is_null(values)), literal_scalar(b"", BINARY), values)
@@ -203,7 +203,7 @@ def _conform_list(array: pa.Array, target: pa.ListType, lossless: bool, path: st
     lengths = pc.coalesce(pc.cast(pc.list_value_length(array), pa.int64()), 0)
     ends = pc.cast(pc.cumulative_sum(lengths), pa.int32())
     offsets = pa.concat_arrays([literal_array([0], INTEGER), ends])
-    # They have no nulls. Arrow 25 takes no validity bitmap in them, even one that says so.
+    # They have no nulls. Arrow 25 accepts no validity bitmap in them, even without nulls.
     offsets = pa.Array.from_buffers(offsets.type, len(offsets), [None, offsets.buffers()[1]])
     values = conform_column(pc.list_flatten(array), target.value_type, lossless=lossless, path=element)
     return pa.ListArray.from_arrays(offsets, values, type=target, mask=pc.is_null(array) if array.null_count else None)

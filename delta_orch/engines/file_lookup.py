@@ -46,7 +46,7 @@ class Candidates(tuple[pa.Field, ...]):
 
 
 def find_in_file(field: StructField, candidates: Sequence[pa.Field], mode: ColumnMappingMode) -> int | None:
-    """The position of a table's column among the columns of a file, or of a struct in it; None if it is not there.
+    """The position of a table's column among the columns of a file, or of a struct in it; None if it does not exist.
 
     Args:
         candidates: As `Candidates` where more than one column is looked up among them.
@@ -84,7 +84,7 @@ def ensure_field_ids(fields: Iterable[StructField], in_file: Candidates, mode: C
 
 
 def paths_in_file(field: StructField, found: pa.Field, mode: ColumnMappingMode) -> list[str]:
-    """What of a file's column belongs to the table's: the column, or fields of structs in it where it holds others too.
+    """The part of a file's column that belongs to the table's column: the column itself, or fields of structs in it.
 
     Returns: Names with dots between, as Arrow's Parquet reader takes them.
     """

@@ -1,4 +1,4 @@
-"""The schema of the data files of a write: which columns, under which names, with which field ids.
+"""The schema of the data files of a write: columns, names and field ids.
 
 Everything above an engine's writer speaks the table's logical names. Files know columns by their physical names and
 carry the ids of column mapping, and where the schema has them those of array elements, map keys and map values
@@ -128,8 +128,8 @@ def random_prefix(length: int) -> str:
 
 @lru_cache(maxsize=64)
 def as_nullable(schema: StructType) -> StructType:
-    """The schema in which rows are written. NOT NULL is verified row by row and stands in the log; in Parquet, a
-    required field inside an optional struct would only keep writers from writing null structs."""
+    """The schema of the written rows. NOT NULL is verified row by row and stands in the log; in Parquet, a required
+    field inside an optional struct would only keep writers from writing null structs."""
     nullable = may_be_null(schema)
     assert isinstance(nullable, StructType)
     return nullable

@@ -1,4 +1,4 @@
-"""What footers say of files: how many rows they hold, and what in them takes a table feature to read."""
+"""Facts from footers: the number of rows, and content that only readers of a table feature understand."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _TYPED_VALUE = "typed_value"
 
 def have_older_types(store: LogStore, paths: Sequence[str], schema: StructType, mode: ColumnMappingMode) -> pa.Array:
     """For each file, whether it holds a column in another type than the table has (PROTOCOL, "Type Widening"). Only
-    columns whose history says that their type has changed are looked at.
+    columns whose type was widened are checked.
 
     Args:
         paths: As in the log.

@@ -108,7 +108,7 @@ def read_footer_statistics(
     Returns: one row a path, in order, with the columns of `FOOTER_SCHEMA`.
 
     Raises:
-        MissingFileError: A path is not there.
+        MissingFileError: A path does not exist.
         StorageError: A file cannot be read, or is not Parquet.
     """
 
@@ -152,9 +152,9 @@ def serialize_footer_statistics(
 ) -> str:
     """The `stats` JSON of one file, or of these row groups of it.
 
-    Bounds of a float column count NaN only if parquet-mr (Spark) wrote them; other writers pass over NaN, and a
-    maximum that does is no upper bound where NaN is the greatest number. From those writers the maximum is used only
-    for leaves in `nan_free`. What a writer has `seen` of a leaf counts instead of the footer.
+    Bounds of a float column count NaN only if parquet-mr (Spark) wrote them; other writers pass over NaN, and a maximum
+    that does is no upper bound where NaN is the greatest number. From those writers the maximum is used only for leaves
+    in `nan_free`. Bounds that the writer has `seen` replace those of the footer.
 
     A nested leaf counts as null wherever one of its parents is, as Delta counts it. Binary and boolean columns, arrays,
     maps and variants get no bounds.
@@ -256,7 +256,7 @@ def _chunks_by_path(metadata: pq.FileMetaData) -> Mapping[ColumnPath, _Chunk]:
 
 @dataclass(slots=True)
 class Found:
-    """What is known of one column of a file: of its bounds as Parquet's physical type has them."""
+    """The statistics of one column of a file, with bounds in Parquet's physical type."""
 
     null_count: int | None = 0
     minimum: Statistic = None
@@ -414,13 +414,13 @@ _ROW_GROUPS, _COLUMNS, _CHUNK_METADATA, _CHUNK_SIZES, _DEFINITION_LEVELS = 4, 1,
 
 
 def null_counts_of_lists(metadata: pq.FileMetaData, lists: Mapping[int, int]) -> dict[int, int]:
-    """The number of null lists in each column chunk asked for, all row groups together.
+    """The number of null lists in each requested column chunk, summed over row groups.
 
     Args:
         metadata: Of a file just written.
         lists: The index of a leaf inside each list → at how many definition levels the list is not there.
 
-    Returns: By leaf; those of which a row group tells no levels are left out.
+    Returns: By leaf. Leaves whose row groups lack levels are omitted.
     """
     sink = pa.BufferOutputStream()
     metadata.write_metadata_file(sink)

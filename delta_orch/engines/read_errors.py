@@ -1,4 +1,4 @@
-"""What goes wrong while a data file is read, in our own errors."""
+"""Errors while a data file is read, as errors of this package."""
 
 from __future__ import annotations
 

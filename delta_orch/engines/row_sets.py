@@ -1,4 +1,5 @@
-"""Which rows of which files a relation names, as one bitmap a file: positions never travel as rows of their own."""
+"""The rows of files that a relation addresses, as one bitmap for each file. Positions never become rows of their
+own."""
 
 from __future__ import annotations
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from pyroaring import BitMap64
 
 RowKey = tuple[str | int, int | None]
-"""What happens to rows (a word, or the number of a clause), and the number of their file; None for rows that are in no
-file yet."""
+"""The kind of change (a word, or the number of a clause) and the number of the file; None for rows without a file."""
 
 Longs = npt.NDArray[np.int64]
 
@@ -44,7 +44,7 @@ class RowSet:
     num_rows: int = 0
 
     def add(self, positions: Longs) -> None:
-        """Take rows; a position may come again."""
+        """Add rows; a position may be added twice."""
         from pyroaring import BitMap64
 
         self.num_rows += len(positions)

@@ -85,7 +85,7 @@ class OutputColumn(NamedTuple):
 
 
 def output_columns_schema(output: Iterable[OutputColumn], schema: StructType) -> StructType:
-    """What is returned, as a schema; a field may be null where a struct around it may."""
+    """The schema of the result. A field may be null if a struct around it may be null."""
     return StructType(tuple(_output_field(column, schema) for column in output))
 
 
@@ -126,7 +126,7 @@ def value_at(batch: pa.RecordBatch, indexes: Sequence[int]) -> pa.Array:
 
 
 class FilePruning(Protocol):
-    """What the log says of the files of a snapshot. Both raise as `Snapshot.files`."""
+    """The log's facts about the files of a snapshot. Both raise as `Snapshot.files`."""
 
     def __call__(self, where: Expression | None) -> pa.Table:
         """The `path` of each file that may hold rows for which a predicate is true, resolved against the table's
@@ -166,7 +166,7 @@ class ScanPlan:
         files: The files that survived planning, columns of `file_columns.ADD_SCHEMA` (`stats` may be left out).
             Rows that a file's deletion vector marks are not in the table. Partition values go by physical names.
         columns: Top-level columns to return, in this order; None for all, in schema order.
-        where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all.
+        where: Rows to keep (true only; neither false nor null), resolved against `schema`. None keeps all files.
         column_mapping: How columns are found in data files (`table.column_mapping`).
         row_tracking: Set where `schema` ends with the columns of row tracking.
         row_addresses: Set where `schema` ends with the columns of addresses (`with_row_addresses`).
@@ -177,8 +177,7 @@ class ScanPlan:
             `schema` then has no more of a struct than is wanted of it.
         each_once: Whether no file may occur twice. Those of a version must not.
         is_copied: Whether what is read takes the place of the files, so that no size in the log is believed.
-        prune: For an engine that learns of more predicates when the scan runs. It stays in its process: a plan that
-            was pickled has none.
+        prune: For an engine that learns of more predicates when the scan runs. It is not pickled with the plan.
     """
 
     store: LogStore
@@ -253,8 +252,8 @@ class ScanPlan:
 def with_row_addresses(plan: ScanPlan, file_number: str, row_position: str) -> ScanPlan:
     """The plan with the address of each row, in two columns of type long at the end of its schema.
 
-    The verb that finds rows needs it to mark them as deleted. No row is addressed twice. The plan may have the columns
-    of row tracking, too.
+    The verb that finds rows needs it to mark them as deleted. No row is addressed twice. The plan may also have the
+    columns of row tracking.
 
     Args:
         file_number: The name of the column with the number of the row's file in `plan.files`. No other column has it.

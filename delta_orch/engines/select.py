@@ -1,4 +1,4 @@
-"""Which engine a verb runs on: decided by the value it gets, unless the caller says otherwise.
+"""Chooses the engine of a verb by the type of the rows, unless the caller names one.
 
 Neither engine is imported before it is needed: a Spark DataFrame is recognised by where its class lives.
 """

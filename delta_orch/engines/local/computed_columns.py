@@ -34,7 +34,7 @@ def column_fillers(spec: WriteSpec) -> tuple[Filler, ...]:
 
     Raises:
         UnsupportedExpressionError: An expression is outside what is proven to mean the same as in Spark.
-        InvalidExpressionError: Spark would refuse it, too.
+        InvalidExpressionError: Spark would also refuse it.
     """
     fillers: list[Filler] = [_default(column, spec.schema) for column in spec.defaults]
     fillers.extend(_identity(values) for values in spec.identities)

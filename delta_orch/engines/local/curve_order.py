@@ -131,7 +131,7 @@ def _flat(paths: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
 def _sorted(
     batches: list[pa.RecordBatch], paths: Sequence[tuple[str, ...]], grid: CurveGrid
 ) -> tuple[pa.Table, npt.NDArray[np.integer], npt.NDArray[np.uint16]]:
-    """The rows, their order, and their places in that order. Those of one column are sorted by its values.
+    """The rows, their order, and their places in that order. With one column, rows are sorted by its values.
 
     The list is empty then: of each column, there are only the chunks or the whole in memory, never both of all columns.
     """

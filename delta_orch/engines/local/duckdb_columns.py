@@ -1,6 +1,6 @@
 """How a table's column comes out of a data file in DuckDB's SQL, with the values that Arrow's reader gives.
 
-What is not known to come out the same has no SQL: then Arrow reads the file.
+Columns that DuckDB may read differently have no SQL, and Arrow reads the file.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class ColumnWriter:
     Attributes:
         mode: How the file knows the table's columns.
         nanos_are_int96: What Arrow shows in nanoseconds is INT96, which DuckDB reads in microseconds, rounded down.
-        never_null: Structs, by their names in the file, of which no row is null: their fields can be read one by one.
+        never_null: Structs without null rows, by their names in the file. Their fields can be read one by one.
         rebuilt: Filled with the structs whose fields have other names in the file.
     """
 
@@ -82,7 +82,7 @@ class ColumnWriter:
             steps: The column, or the structs on the way to a field and the field itself; null where one of them is.
 
         Raises:
-            NotNativeError: It has none.
+            NotNativeError: DuckDB has no such type.
         """
         text, path = "", Path()
         for step in steps[:-1]:
@@ -174,7 +174,7 @@ def type_name(data_type: DataType) -> str:
     """DuckDB's name of a type.
 
     Raises:
-        NotNativeError: It has none that holds the same.
+        NotNativeError: DuckDB has no type with the same values.
     """
     match data_type:
         case ArrayType(element_type):

@@ -1,9 +1,8 @@
 """A scan as SQL: DuckDB reads the data files itself, at its own speed, where that gives exactly the same rows.
 
-The log still decides everything: which files, which of their columns, under which names and types, which rows are
-deleted. Each footer is looked at first. What DuckDB is not known to read as Arrow does (INT96 beside nanoseconds, dates
-of old calendars, variants, texts to fill up, names that differ in case only, other stores than the local disk, …) is
-left to Arrow.
+The log decides which files are read, their columns, names and types, and the deleted rows. Each footer is read first.
+Files that DuckDB may read differently from Arrow (INT96 beside nanoseconds, dates of old calendars, variants, texts to
+pad, names that differ only in case, stores other than the local disk, …) are left to Arrow.
 """
 
 from __future__ import annotations
@@ -75,7 +74,7 @@ class NativeScan(NamedTuple):
 
 
 class _Wanted(NamedTuple):
-    """A column to select: under which name, and what it is in the table, see `ColumnWriter.column`."""
+    """A column to select: its name, and its place in the table; see `ColumnWriter.column`."""
 
     name: str
     steps: tuple[StructField, ...]
@@ -101,7 +100,7 @@ class _Footer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """What files with the same schema have in common. `rebuilt` names structs, see `ColumnWriter`."""
+    """The properties that files with the same schema share. `rebuilt` names structs, see `ColumnWriter`."""
 
     schema: pq.ParquetSchema
     stored_arrow: bytes | None
@@ -116,7 +115,7 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
     Opens every file of the plan to read its footer, and all deletion vectors.
 
     Raises:
-        MissingFileError: A file is not there.
+        MissingFileError: A file does not exist.
         TableError: A file is not readable as Parquet, or a deletion vector not usable.
         StorageError: A file cannot be read.
     """
@@ -133,7 +132,7 @@ def native_scan(plan: ScanPlan) -> NativeScan | None:
     try:
         return _Builder(plan, wanted, paths).build()
     except (NotNativeError, SchemaMismatchError):
-        # What does not fit the table Arrow's way of reading tells, with the file's name.
+        # If a file does not fit the table, reading by Arrow raises the error with the file's name.
         return None
 
 
@@ -376,7 +375,7 @@ def _nanos_are_int96(metadata: pq.FileMetaData) -> bool:
 
 
 def _never_null(footer: ParquetFooter, structs: set[Path]) -> frozenset[Path]:
-    """Structs of which no row is null, as there is a field below them of which none is."""
+    """Structs without null rows: one of their fields is never null."""
     metadata = footer.metadata
     leaves = [metadata.schema.column(index).path for index in range(metadata.num_columns)]
     if any("." in name for struct in structs for name in struct) or len(set(leaves)) < len(leaves):

@@ -62,7 +62,7 @@ def register_native(connection: Connection, scan: NativeScan, plan: ScanPlan) ->
 def duckdb_relation(relation: LocalRelation, connection: Connection | None = None) -> Relation:
     """The rows as a lazy relation of a DuckDB connection, by default DuckDB's own default one.
 
-    It can be read any number of times. What is wrong with files is found here or while it is read.
+    It can be read any number of times. Faults of files are found here or while they are read.
 
     Raises:
         MissingDependencyError: DuckDB is not installed.

@@ -36,7 +36,7 @@ _WIDE_ROWS = 2_048
 TYPES = b"DuckDB's types"
 """Metadata of a user's result: the types of its columns, one a line."""
 BATCH = "batch"
-"""What the query of `on_batches` reads from."""
+"""The table name in the query of `on_batches`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,8 @@ class DuckDBQuery(NamedTuple):
     Attributes:
         schema: What it returns; None of a user's query, whose batches have DuckDB's types.
         inputs: Where relations are read, by DuckDB's name of the place.
-        keeps_sides: It is a join whose right side DuckDB is to hold. Of streams it knows no size, and takes either.
+        keeps_sides: It is a join whose right side DuckDB is to hold. The size of a stream is unknown, so either side
+            may be chosen.
     """
 
     sql: str
@@ -65,7 +66,7 @@ class DuckDBQuery(NamedTuple):
 
 
 def query_relation(query: DuckDBQuery) -> LocalRelation:
-    """The rows of a query. It runs when they are asked for, each time anew.
+    """The rows of a query. It runs at each request.
 
     While it runs it raises InvalidExpressionError for what Spark refuses then, too: overflow, division by zero.
     """
@@ -209,7 +210,7 @@ def _connected(query: DuckDBQuery) -> Iterator[Connection]:
             database.close()
         return
     try:
-        # What a query registers goes with its own connection.
+        # Relations that a query registers end with its connection.
         with database.cursor() as connection:
             connection.execute("SET TimeZone = 'UTC'")
             yield connection
@@ -245,7 +246,7 @@ def _reading_cost(field: StructField, plan: ScanPlan) -> int:
 
 @contextmanager
 def _errors_of(inputs: list[_Input], query: DuckDBQuery) -> Iterator[None]:
-    """As `duckdb_errors`; an error of ours that went through DuckDB becomes itself again."""
+    """As `duckdb_errors`. An error of this package that passed through DuckDB is restored."""
     with duckdb_errors(remedy=EXPRESSION_REMEDY if query.schema is not None else QUERY_REMEDY):
         try:
             yield

@@ -55,7 +55,8 @@ def filtered(relation: LocalRelation, where: Expression, schema: StructType) -> 
 
 
 def violation_finder(condition: Expression, schema: StructType) -> Callable[[pa.RecordBatch], pa.Table]:
-    """A function that returns rows of a batch for which a resolved condition is false or null. Raises as `filtered`."""
+    """A function that returns the rows of a batch for which a resolved condition is false or null. Raises as
+    `filtered`."""
     holds = Scalars(Source(BATCH, schema)).predicate(condition)
     return on_batches(f"SELECT * FROM {BATCH} WHERE NOT coalesce({holds}, FALSE) LIMIT 1")
 
@@ -66,7 +67,7 @@ def evaluator(columns: Sequence[ComputedColumn], schema: StructType) -> Evaluato
 
     Raises:
         UnsupportedExpressionError: A value is not proven to mean the same in DuckDB as in Spark.
-        InvalidExpressionError, ColumnNotFoundError: Spark refuses it, too. While it runs, InvalidExpressionError for
+        InvalidExpressionError, ColumnNotFoundError: Spark also refuses it. While it runs, InvalidExpressionError for
             what Spark refuses then: overflow, division by zero.
     """
     scalars = Scalars(Source(BATCH, schema))
@@ -142,7 +143,7 @@ def aggregated(relation: LocalRelation, keys: Sequence[ComputedColumn], measures
         if not is_atomic(value.data_type):
             raise unsupported(f"groups by {name} of type {value.data_type}")
     selected, schema = _typed_columns([*values, *((m.name, _measured(scalars, m)) for m in measures)])
-    # By position: a constant is a column of the result here, too.
+    # By position, because a constant is a column of the result as well.
     groups = f" GROUP BY {', '.join(str(i + 1) for i in range(len(keys)))}" if keys else ""
     sql = f"SELECT {selected} FROM {_INPUT}{groups}"
     return query_relation(DuckDBQuery(sql, schema, {_INPUT: QueryInput(relation, source.used)}))

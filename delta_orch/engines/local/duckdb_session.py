@@ -95,7 +95,7 @@ def _spill_directory() -> str:
 
 @cache
 def _other_home(process: int) -> Path:
-    """For this process, where somebody else has taken the place of the user's."""
+    """For this process, if another user's directory takes this place."""
     import tempfile
 
     return Path(tempfile.mkdtemp(prefix="delta-orch-duckdb-"))

@@ -55,7 +55,7 @@ class LocalEngine:
         return accepts_value(data)
 
     def relation(self, data: object) -> LocalRelation:
-        """See `sources.relation_of` for what is taken and how."""
+        """See `sources.relation_of` for the accepted sources."""
         from delta_orch.engines.local.sources import relation_of
 
         return relation_of(data)

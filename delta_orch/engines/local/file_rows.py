@@ -26,7 +26,7 @@ _MARK = "\0tracked "
 
 
 class FileTask(NamedTuple):
-    """What to read of one file.
+    """The parts of one file to read.
 
     Attributes:
         path: For the store's file system.
@@ -49,7 +49,7 @@ class TrackedColumns:
     """How to make the columns of row tracking and of addresses for the rows of one file.
 
     Attributes:
-        plan: The scan, which says where they come from.
+        plan: The scan that they belong to.
         task: The file.
         names: Those that are wanted, by their names in the schema.
     """
@@ -114,13 +114,13 @@ class TrackedColumns:
 
 
 def marked(name: str) -> str:
-    """The name under which a tracked column travels beside the file's own columns."""
+    """The name of a tracked column beside the file's own columns."""
     return _MARK + name
 
 
 @dataclass(frozen=True, slots=True)
 class FileRows:
-    """What is known of the rows of a file by their position in it.
+    """Facts about the rows of a file by their position in it.
 
     Attributes:
         group_offsets: Where its row groups begin, and where the last one ends.
@@ -147,10 +147,10 @@ class FileRows:
         """The live rows among all rows of some row groups, with the tracked columns added.
 
         Raises:
-            pyarrow.ArrowInvalid: The row groups have another number of rows than the footer says.
+            pyarrow.ArrowInvalid: The number of rows in the row groups does not match the footer.
         """
         parts = list(self._parts_of(groups))
-        # Only now is it known that there are as many rows as the footer says: nothing of that size is made before.
+        # The number of rows in the footer is verified only here, so no array of that size is created earlier.
         _ensure_length(rows.num_rows, sum(stop - start for start, stop in parts))
         return self._choose(rows, parts)
 

@@ -59,7 +59,7 @@ class LateNanError(Exception):
 
 
 class WrittenFile(NamedTuple):
-    """What the log needs to know of a finished file. `path` is decoded and relative to the table's root."""
+    """The facts about a finished file that the log needs. `path` is decoded and relative to the table's root."""
 
     path: str
     partition: PartitionKey
@@ -74,7 +74,7 @@ class FileLayout:
 
     Attributes:
         prefix_length: Length of the random directory name each file lies below, None for none.
-        directory: Where all files lie below the table's root, "" for directly there.
+        directory: The directory of all files below the table's root; "" for the root.
         partition_names: As directories and `partition_values` name them.
         columns: The columns of a file under logical names.
         file_schema: The same as files have them: physical names, field ids, everything nullable.
@@ -200,9 +200,9 @@ def _float_leaves(fields: Iterable[pa.Field], parent: ColumnPath) -> Iterator[Co
 
 
 class FileWriter:
-    """One file that is being written. Not safe to use from two threads at once.
+    """One unfinished file. Not safe to use from two threads at once.
 
-    Arrow's bounds leave NaN out. Readers to which NaN is the greatest number, as Spark, would pass over such rows. A
+    Arrow's bounds leave NaN out. Readers that treat NaN as the greatest number, such as Spark, would skip such rows. A
     float column with NaN gets no bounds in the footer, which is said before the first row group. Where NaN comes later,
     what there is becomes a file of its own, or the write starts again (`FileLayout.with_nan`).
     """

@@ -61,7 +61,7 @@ def _renamed_struct(array: pa.StructArray, struct: StructType, mode: ColumnMappi
             names.append(field.name)
     mask = pc.is_null(array) if array.null_count else None
     if not children:
-        # A struct of which the file has no field: null or a struct of nulls, as the parent says.
+        # A struct without fields in the file: null or a struct of nulls, as the parent requires.
         children, names = [pa.nulls(len(array))], [struct.fields[0].name if struct.fields else ""]
     return pa.StructArray.from_arrays(children, names, mask=mask)
 
@@ -71,7 +71,7 @@ def _holds_struct(data_type: DataType) -> bool:
 
 
 def filled_up(rows: pa.Table, columns: Mapping[str, Places]) -> pa.Table:
-    """Rows in the types of a table. A text that is longer than declared stays as it is."""
+    """Rows in the types of a table. A text that is longer than declared is not cut."""
     for index, field in enumerate(rows.schema):
         if (places := columns.get(field.name)) is not None:
             chunks = [_filled(chunk, places) for chunk in rows.column(index).chunks]

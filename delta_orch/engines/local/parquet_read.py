@@ -1,4 +1,4 @@
-"""One data file of a scan, from Parquet to the table's columns (PROTOCOL, "Data Files")."""
+"""Reads one data file of a scan into the table's columns (PROTOCOL, "Data Files")."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class FileReader:
     _output: tuple[str, ...] = field(init=False)
     _keeps_dictionaries: bool = field(init=False)
     _chars: Mapping[str, Places] = field(init=False)
-    # The columns to read from the last file, which the next one most likely has, too.
+    # The columns to read from the last file, which the next file probably has as well.
     _known: tuple[pa.Schema, list[str]] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -81,8 +81,8 @@ class FileReader:
         return isinstance(self.filesystem, pafs.LocalFileSystem)
 
     def read_together(self, tasks: Sequence[FileTask]) -> list[Iterable[pa.RecordBatch]]:
-        """All rows of some small files, in order, in large batches. Raises as `batches`. What takes much memory is
-        read when its batches are asked for."""
+        """All rows of some small files, in order, in large batches. Raises as `batches`. Large parts are read when
+        their batches are requested."""
         parts: list[Iterable[pa.RecordBatch]] = []
         alike: list[tuple[FileTask, pa.Table]] = []
         num_bytes = 0
@@ -117,11 +117,11 @@ class FileReader:
             return [batch for batch in self._finish(rows, task, _NO_TEXTS) if batch.num_rows]
 
     def batches(self, task: FileTask) -> Iterable[pa.RecordBatch]:
-        """All batches of a file. What is too large to decode in one go is decoded when its batches are asked for, and
-        what repeats texts is then made plain.
+        """All batches of a file. Parts that are too large to decode at once are decoded batch by batch, and
+        dictionaries become plain columns.
 
         Raises:
-            MissingFileError: The file is not there.
+            MissingFileError: The file does not exist.
             TableError: It is not a readable Parquet file, or its columns do not fit the schema.
             StorageError: It cannot be read.
         """
@@ -383,7 +383,7 @@ def _gregorian(rows: pa.Table, footer: ParquetFooter) -> pa.Table:
 
 
 def _rows_only(num_rows: int) -> pa.Table:
-    """A table of that many rows to which constants can be added; its one column is never selected."""
+    """A table of that many rows for constant columns. Its one column is never selected."""
     return pa.Table.from_arrays([pa.nulls(num_rows)], names=["\0"])
 
 
@@ -399,7 +399,7 @@ def _empty_batches(num_rows: int) -> Iterator[pa.RecordBatch]:
 
 def _selected_bytes(footer: ParquetFooter, groups: Sequence[int], names: Sequence[str]) -> list[int]:
     """The uncompressed size of the columns to read, for each row group. A small row group counts as a whole. A row
-    takes a byte at the least: what a footer says of sizes and of rows need not be true."""
+    takes at least a byte. The sizes and row counts of a footer may be false."""
     row_groups = [footer.metadata.row_group(group) for group in groups]
     sizes = [max(int(group.total_byte_size), int(group.num_rows)) for group in row_groups]
     if all(size <= SMALL_BYTES for size in sizes):
@@ -427,7 +427,7 @@ class RowGroupSkipping:
     Attributes:
         condition: Over logical names.
         fields: The columns it mentions.
-        column_mapping: How files know them: their statistics go by the names they have there.
+        column_mapping: How files name the columns. Their statistics use the names in the file.
     """
 
     condition: Expression
@@ -452,7 +452,7 @@ class RowGroupSkipping:
         return [group for group in groups if may_match[group]]
 
     def names_in(self, file_schema: pa.Schema) -> dict[str, str] | None:
-        """What the file calls the columns; None where it lacks one, or has another type for it or two by its name."""
+        """The names of the columns in the file; None if it lacks one, or has another type for it, or the name twice."""
         candidates, names = list(file_schema), {}
         for wanted in self.fields:
             index = find_in_file(wanted, candidates, self.column_mapping)
@@ -470,7 +470,7 @@ def row_group_skipping(
     partition_columns: tuple[str, ...],
     column_mapping: ColumnMappingMode = ColumnMappingMode.NONE,
 ) -> RowGroupSkipping | None:
-    """What of a resolved predicate row groups can be skipped by; None if nothing."""
+    """The part of a resolved predicate that can skip row groups; None if no part can."""
     parts = where.children if isinstance(where, And) else (where,) if where is not None else ()
     usable = [part for part in parts if _is_usable(part, schema, partition_columns)]
     if not usable:

@@ -65,7 +65,7 @@ def projected_batches(relation: LocalRelation, columns: Sequence[ComputedColumn]
     target = schema_to_arrow(StructType(fields))
     used = {column.path[0] for one in computed for column in columns_of(one.value)}
     of_duckdb = {column.path[0] for one in in_duckdb for column in columns_of(one.value)}
-    # What is computed of one text alone is computed once for each text of a dictionary.
+    # An expression over one text column is computed once for each text of a dictionary.
     single = next(iter(of_duckdb)) if len(of_duckdb) == 1 else None
     passed_on = [name for name in relation.schema.names if name not in used or name == single]
 
@@ -168,7 +168,7 @@ class Arithmetic:
 
     @staticmethod
     def of(value: Expression, schema: StructType) -> Arithmetic | None:
-        """None where a value is something else, or all rows have the same."""
+        """None if a value is something else, or if all rows have the same value."""
         if isinstance(value, Opaque) and value.columns:
             node = syntax_of(value)
             is_known = isinstance(node, Operation) and node.depth <= _MOST_OPERATIONS

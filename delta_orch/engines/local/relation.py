@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class LocalRelation:
-    """Rows of one schema, produced anew each time they are asked for.
+    """Rows of one schema, produced again at each request.
 
     Attributes:
         schema: In Delta's types.

@@ -38,8 +38,8 @@ def type_checks(schema: StructType, *, is_of_table: bool = False) -> tuple[Batch
     """Of `batch_checks`, those that the types alone ask for.
 
     Args:
-        is_of_table: The schema is a table's, whose nested NOT NULL asks for the struct around it, too. The type of rows
-            says nothing of the fields of a struct that is null.
+        is_of_table: The schema is a table's, whose nested NOT NULL also requires the struct around it. The Arrow type
+            does not cover fields of a null struct.
     """
     found: list[BatchCheck] = []
     if _holds_not_null(schema):
@@ -80,8 +80,8 @@ def _ensure_variants(batch: pa.RecordBatch, schema: StructType) -> None:
 def _missing_values(
     array: pa.Array, data_type: DataType, nullable: bool, path: str, is_inside: bool = False
 ) -> Iterator[tuple[str, pa.BooleanArray]]:
-    """`(path, rows)` for each place below a column where a null stands that must not. `is_inside`: below an array or
-    a map, where the fields of a null struct are not looked at."""
+    """`(path, rows)` for each place below a column where a null stands that must not. `is_inside`: below an array or a
+    map, where fields of a null struct are ignored."""
     if not nullable and array.null_count:
         yield path, pc.is_null(array)
     if not _holds_not_null(data_type):
@@ -139,7 +139,7 @@ def _length_check(check: LengthCheck, schema: StructType) -> BatchCheck:
 def _items_at(
     array: pa.Array, data_type: DataType, path: Sequence[str], rows: pa.Array | None
 ) -> tuple[pa.Array, pa.Array | None]:
-    """What is at a place below a column, and the row that each comes from; None where that is its own position."""
+    """The values at a path below a column, with their row numbers; None if these are their own positions."""
     if not path:
         return array, rows
     match data_type:

@@ -50,7 +50,7 @@ _SMALL_FILE_THREADS = 1
 
 
 def scan_relation(plan: ScanPlan) -> LocalRelation:
-    """The rows of a plan whose `where` Arrow can evaluate, read when they are asked for."""
+    """The rows of a plan whose `where` Arrow can evaluate, read on request."""
     if plan.output is None:
         return LocalRelation(plan.read_schema, lambda: read_batches(plan), plan)
     return replace(output_relation(scan_relation(replace(plan, output=None)), plan.output), plan=plan)
@@ -75,7 +75,7 @@ def read_batches(plan: ScanPlan, threads: int | None = None) -> Iterator[pa.Reco
         threads: As `map_ahead`; None for what suits files and store.
 
     Raises:
-        MissingFileError: A file is not there.
+        MissingFileError: A file does not exist.
         TableError: A file is not readable as Parquet, or does not fit the schema.
     """
     reader = replace(_reader(plan, _row_filter(plan)), threads=threads)
@@ -176,7 +176,7 @@ def _tracking_column(plan: ScanPlan, name: str) -> list[int | None]:
 
 
 def partition_constants(plan: ScanPlan, names: list[str]) -> pa.Table:
-    """One typed column a partition column, one row a file.
+    """One typed column for each partition column, one row for each file.
 
     Raises:
         ProtocolViolationError: A value in the log does not have the column's type.

@@ -1,4 +1,4 @@
-"""What users hand in as rows, as relations of the local engine."""
+"""The row sources that users pass, as relations of the local engine."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def _from_rows(rows: Data) -> pa.Table:
 
 def _from_columns(columns: Mapping[Any, Data]) -> pa.Table:
     is_named = bool(columns) and all(isinstance(name, str) for name in columns)
-    # What a generator gives it gives once, and a text is one value.
+    # A generator can be read once, and a text is one value.
     is_long = all(hasattr(v, "__len__") and not isinstance(v, str | bytes | Mapping) for v in columns.values())
     if not (is_named and is_long):
         raise InvalidRequestError(
@@ -276,7 +276,7 @@ def _stream(data: Data) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(data: Data, stream: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    """What fails in the library that gives the rows comes as an error of Arrow or of the system."""
+    """Errors of the library that produces the rows are errors of Arrow or of the system."""
     try:
         yield from stream
     except (pa.ArrowException, OSError) as e:
@@ -366,7 +366,7 @@ def _known_type(dtype: Data, path: str) -> Data:
 
 
 def _polars(make: Callable[[], Data]) -> Data:
-    """What Polars makes of it. Raises SchemaMismatchError, InvalidRequestError: Polars cannot."""
+    """The source after Polars collected it. Raises SchemaMismatchError, InvalidRequestError: Polars cannot."""
     from polars.exceptions import InvalidOperationError, PolarsError
 
     try:

@@ -98,7 +98,7 @@ def spooled(relation: LocalRelation, *, repeats: bool = False) -> Iterator[Local
 
 @contextmanager
 def spilling() -> Iterator[None]:
-    """What goes wrong while rows are put aside becomes StorageError."""
+    """Errors while rows are spilled become StorageError."""
     try:
         yield
     except OSError as e:

@@ -1,6 +1,6 @@
 """Casts of Spark SQL in DuckDB's SQL, under ANSI: what does not fit raises while the query runs.
 
-Text becomes a number, a date or a moment in the forms for which both engines are proven to agree. Other text raises.
+Casts from text accept the forms for which both engines are proven to agree. Other text raises.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ from delta_orch.protocol.types import (
 
 _EXACT_DOUBLE_DIGITS = 15
 _EXACT_FLOAT_DIGITS = 7
-"""DuckDB reads a float by way of a double. Digits and a power of ten that floats hold are not rounded twice then."""
-# What Spark trims before it reads text: blanks and ISO control characters of ASCII.
+"""DuckDB reads a float by way of a double. Digits and a power of ten that floats represent are not rounded twice."""
+# Characters that Spark trims before it parses text: blanks and ISO control characters of ASCII.
 _BLANK = r"[\x{00}-\x{20}\x{7f}]*"
 _FRACTION = r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 _DAY = r"([0-9]{4})(?:-([0-9]{1,2})(?:-([0-9]{1,2})%s)?)?"
@@ -128,7 +128,7 @@ def cast(value: Typed, target: DataType) -> Typed:
     if (source, target) == (FLOAT, DOUBLE):
         return Typed(plain, target)
     if (source, target) == (DOUBLE, FLOAT):
-        # What no float is near becomes infinite; DuckDB would raise.
+        # Numbers beyond the range of floats become infinite; DuckDB would raise.
         limit = f"abs({value.sql}) >= 3.4028235677973366e38::DOUBLE AND NOT isnan({value.sql})"
         return Typed(
             f"CASE WHEN {limit} THEN CAST(if({value.sql} > 0, 'inf', '-inf') AS FLOAT) ELSE {plain} END", FLOAT
@@ -198,8 +198,8 @@ def in_years(value: str, year: str, text: str) -> str:
 
 
 def _floating_text(value: Typed) -> str:
-    """The text of a floating number, in Java's form. What releases of Java print differently raises: numbers of more
-    digits than their type holds exactly, large, and small ones."""
+    """The text of a floating number, in Java's form. Numbers that releases of Java print differently raise: those with
+    more digits than their type holds exactly, large ones, and small ones."""
     x, text = value.sql, f"CAST({value.sql} AS VARCHAR)"
     most_digits, limit = (6, "1e7") if value.data_type == FLOAT else (15, "1e15")
     digits = f"rtrim(ltrim(replace(replace({text}, '-', ''), '.', ''), '0'), '0')"

@@ -48,7 +48,7 @@ from delta_orch.protocol.types import (
 
 
 class Scalars(Protocol):
-    """What a function needs of the translator that calls it (`sql_operators.Scalars`)."""
+    """The parts of the translator that a function may call (`sql_operators.Scalars`)."""
 
     def scalar(self, node: Expression) -> Typed: ...
 
@@ -91,7 +91,7 @@ def text(scalars: Scalars, node: Expression) -> str:
 
 
 def _day(scalars: Scalars, node: Expression) -> Typed:
-    """What Spark takes for a date: the day of a moment in UTC, text of a date."""
+    """Values that Spark accepts as a date: dates, the day of a moment in UTC, text of a date."""
     value = scalars.scalar(node)
     if value.data_type not in (*MOMENTS, STRING, VOID):
         raise unsupported(f"a date function on {value.data_type}")
@@ -101,7 +101,7 @@ def _day(scalars: Scalars, node: Expression) -> Typed:
 
 
 def _moment(scalars: Scalars, node: Expression) -> Typed:
-    """What Spark takes for a moment: text and dates, too. A TIMESTAMP of DuckDB, in UTC."""
+    """Values that Spark accepts as a timestamp: timestamps, text and dates. A TIMESTAMP of DuckDB, in UTC."""
     value = scalars.scalar(node)
     if value.data_type == STRING:
         value = cast(value, TIMESTAMP)
@@ -329,7 +329,7 @@ def _substring(scalars: Scalars, arguments: _Arguments) -> Typed:
         raise unsupported("substring with positions that are not integers")
     # Spark counts in 32 bits: a position beyond them is an error, and without a number they are as many as there are.
     start, *count_of = [widen(cast(number, INTEGER), LONG).sql for number in numbers]
-    # From the end where it is negative; what lies before the first character counts, too.
+    # A negative position counts from the end. Positions before the first character count as well.
     begin = f"CASE WHEN {start} > 0 THEN {start} - 1 WHEN {start} < 0 THEN length({subject}) + {start} ELSE 0 END"
     count = f"({begin}) + {count_of[0] if count_of else 2**31 - 1} - greatest({begin}, 0)"
     part = f"substring({subject}, greatest({begin}, 0) + 1, greatest({count}, 0))"

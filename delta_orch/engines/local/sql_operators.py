@@ -1,7 +1,7 @@
 """The translator: expressions of Spark SQL in DuckDB's SQL, typed, from an allow-list of operators and functions.
 
-Everything here is proven equal by differential tests against Spark (tests/property). What is not listed is refused:
-transpiling is not equality. Sessions run in UTC.
+Everything here is proven equal by differential tests against Spark (tests/property). Functions that are not listed are
+refused, because transpiled text may mean something else. Sessions run in UTC.
 """
 
 from __future__ import annotations
@@ -101,14 +101,14 @@ _TIMES_LISTED = 4
 
 
 class Columns(Protocol):
-    """What names mean where an expression stands."""
+    """The meaning of names at the place of an expression."""
 
     def find(self, path: tuple[str, ...]) -> Typed:
         """The column of that name. Raises ColumnNotFoundError, InvalidExpressionError if it is ambiguous."""
 
 
 class Scalars:
-    """Translates expressions, resolved ones and what text says; one instance for one place in a query."""
+    """Translates expressions, resolved or from text. Each place in a query has its own instance."""
 
     def __init__(self, columns: Columns) -> None:
         self._columns = columns
@@ -153,7 +153,7 @@ class Scalars:
         return Typed(self.predicate(node), BOOLEAN)
 
     def boolean(self, node: Expression) -> str:
-        """A predicate as text says it. Raises InvalidExpressionError if it is of another type."""
+        """A predicate from text. Raises InvalidExpressionError if it is of another type."""
         return as_boolean(self.scalar(node), lambda: describe(node))
 
     def condition(self, node: Expression) -> str:
@@ -161,7 +161,7 @@ class Scalars:
         return as_boolean(self.scalar(node), lambda: describe(node), is_cast=False)
 
     def scalar(self, node: Expression) -> Typed:
-        """What text says, not resolved. Raises UnsupportedExpressionError outside the allow-list."""
+        """An unresolved expression from text. Raises UnsupportedExpressionError outside the allow-list."""
         if (literal := constant_of(node)) is not None:
             return literal_value(literal)
         match node:
@@ -220,7 +220,7 @@ class Scalars:
         return Typed(f"({widen(left, kind).sql} {operator} {widen(right, kind).sql})", BOOLEAN)
 
     def compared(self, op: str, left: Expression, right: Expression) -> Typed:
-        """A comparison of what text says."""
+        """A comparison from text."""
         one, other = self.scalar(left), self.scalar(right)
         for value, beside, node in ((one, other, right), (other, one, left)):
             if value.char_width and not beside.char_width and beside.literal is None and not columns_of(node):

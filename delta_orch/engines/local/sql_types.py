@@ -69,8 +69,8 @@ def is_number(data_type: DataType) -> bool:
 
 
 def common_type(left: DataType, right: DataType) -> DataType:
-    """What Spark widens two operands to. Raises UnsupportedExpressionError where there is no such type, or where it
-    takes digits beyond 38."""
+    """The common type to which Spark widens two operands. Raises UnsupportedExpressionError where there is no such
+    type, or where it takes digits beyond 38."""
     if left == right or right == VOID:
         return left
     if left == VOID:
@@ -139,7 +139,7 @@ def as_decimal(data_type: DataType) -> DecimalType:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """The columns of one relation that a query reads. `used` gathers the top-level ones that are looked at."""
+    """The columns of one relation that a query reads. `used` collects the top-level columns that are read."""
 
     alias: str
     schema: StructType
@@ -195,7 +195,7 @@ def ensure_computable(left: Typed, right: Typed, what: str) -> None:
 
 
 def arithmetic_type(left: Typed, right: Typed, what: str) -> DataType:
-    """What Spark computes in: text beside a number becomes one, nulls alone doubles. Raises
+    """The type in which Spark computes: text beside a number becomes a number, and nulls alone become doubles. Raises
     UnsupportedExpressionError."""
     ensure_computable(left, right, what)
     kind = common_type(left.data_type, right.data_type)

@@ -1,6 +1,6 @@
 """A user's query in DuckDB's own SQL: one SELECT over named relations, without files, network and extensions.
 
-DuckDB's parser says what the query reads. Files that the log rules out are not opened.
+DuckDB's parser tells which tables the query reads. Files that the log rules out are not opened.
 """
 
 from __future__ import annotations
@@ -212,11 +212,11 @@ def _names_all_columns(node: _Node) -> bool:
     )
 
 
-# Conditions that the log can decide. What is not understood here leaves out no file.
+# Conditions that the log can decide. Parts that are not understood here skip no file.
 
 
 def _pruned(relation: LocalRelation, where: Expression) -> LocalRelation:
-    """The relation without files that have no row for which a predicate is true."""
+    """The relation without files that cannot have a row for which a predicate is true."""
     plan = relation.plan
     if plan is None or plan.prune is None or plan.output is not None or plan.made_columns:
         return relation
@@ -251,7 +251,7 @@ def _kept_tables(source: _Node) -> Iterator[_Node]:
 
 
 class _Names:
-    """What names in WHERE mean of one table."""
+    """The meaning of names in WHERE for one table."""
 
     def __init__(self, schema: StructType, alias: str, is_alone: bool) -> None:
         self._schema, self._alias, self._is_alone = schema, alias, is_alone
@@ -268,7 +268,7 @@ class _Names:
 
 
 def _condition(node: _Node | None, names: _Names) -> Expression | None:
-    """What is true wherever a node is, resolved; None where nothing is known."""
+    """A resolved predicate that is true for all rows of a node; None if there is no such predicate."""
     match node:
         case {"type": "CONJUNCTION_AND", "children": children}:
             return _all_known(_condition(child, names) for child in children)

@@ -81,7 +81,7 @@ def write_relation(
         batches = _conformed(relation.open_batches(), target, kept)
         for rows in _filled(batches, fillers, target) if fillers else batches:
             rows = blank_to_null(rows, spec)
-            # What the table does not have (`extra_columns`) is nothing to tell a user of.
+            # Columns that the table lacks (`extra_columns`) are not shown to users.
             seen = rows.select(range(len(spec.schema))) if spec.extra_columns else rows
             for check in checks:
                 check(seen)
@@ -197,7 +197,7 @@ def _conformed(
 def _filled(
     batches: Iterable[pa.RecordBatch], fillers: Sequence[Filler], target: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
-    """The rows with the columns that the data lacks. What is filled in may be long."""
+    """The rows with the columns that the data lacks. Default values may be long."""
     for fill in fillers:
         batches = chain.from_iterable(map(fill, batches))
     return _conformed(batches, target)
@@ -242,7 +242,7 @@ class _Sink:
 
     @property
     def _threads(self) -> int:
-        # Not asked for by a small write, which has one row group.
+        # A small write has one row group and does not need it.
         return self._given_threads or thread_count()
 
     def __enter__(self) -> _Sink:
@@ -282,7 +282,7 @@ class _Sink:
         for key in list(self._partitions):
             self._flush(key, last=True)
         self._collect(0)
-        # For one file, a thread would gain nothing; and where the interpreter is about to end, there are none.
+        # A thread would not help for one file, and none can start while the interpreter ends.
         self._is_far = self._is_far and len(self._open) > 1
         for writer in list(self._idle_order):
             self._close(writer)

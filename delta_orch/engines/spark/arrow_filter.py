@@ -1,6 +1,6 @@
 """Filters that only Arrow can evaluate, in Spark: Python workers decide which rows to keep.
 
-What of an expression of pyarrow has a counterpart in Spark SQL never comes here (`expressions.from_arrow`). Workers
+Parts of a pyarrow expression with a counterpart in Spark SQL are handled elsewhere (`expressions.from_arrow`). Workers
 need pyarrow for it, and not this package: what they run travels to them whole.
 """
 

@@ -101,7 +101,8 @@ class ScanFrame(ConnectDataFrame):  # type: ignore[misc]  # untyped
 
 
 def _predicate(condition: Column | str, scan: ScanPlan) -> Expression | None:
-    """What of a condition can be told by files; None where that is nothing. It is true wherever the condition is."""
+    """The part of a condition that statistics of files can decide; None if there is no such part. It is true wherever
+    the condition is."""
     if scan.output is not None or scan.made_columns or scan.prune is None:
         return None
     schema = scan.read_schema

@@ -1,4 +1,4 @@
-"""Rows that go two ways: Spark evaluates them once, keeps them on its executors, and reads them from there."""
+"""Rows that are split in two: Spark evaluates them once, keeps them on its executors, and reads them from there."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ class SparkEngine:
     A relation is a DataFrame of that session. The session's settings are the user's: classic sessions never see
     another value, Connect sessions have theirs back when a call returns.
 
-    What it needs of the JVM is made once a session.
+    Its objects in the JVM are created once for each session.
 
     Args:
         session: A pyspark `SparkSession`, or a DataFrame of it.
@@ -131,7 +131,8 @@ class SparkEngine:
             MissingFileError: A file is not there (when rows are pulled, on Connect at once).
             UnsupportedExpressionError: `where` would mean something else in the time zone of a Connect session, or the
                 Arrow filter cannot be sent to workers.
-            ProtocolViolationError: Row tracking is asked for, and the log lacks what it takes (when rows are pulled).
+            ProtocolViolationError: Row tracking columns are requested, and the log lacks their values (when rows are
+                read).
         """
         return scan_rows(self.host, plan)
 
@@ -231,7 +232,7 @@ class SparkEngine:
         return divided(self, relation, division)
 
     def row_sets(self, relation: DataFrame, kind: str, file_number: str, row_position: str) -> dict[RowKey, RowSet]:
-        """Which rows of which files; see `Engine.row_sets`."""
+        """The addressed rows of files; see `Engine.row_sets`."""
         query = row_set_query(kind, file_number, row_position)
         return gather_bitmaps(self.to_reader(self.sql(query, {"rows": relation})))
 
@@ -297,7 +298,7 @@ class SparkEngine:
         """Collect all rows, or any `limit` of them. Timestamps in UTC at microseconds.
 
         Raises:
-            MissingFileError: A file the log names is not there.
+            MissingFileError: A file of the log does not exist.
             SchemaMismatchError: A string is not UTF-8.
         """
         with spark_errors("read the rows", is_query=True), self.host.settings(ANALYSIS_SETTINGS):

@@ -47,7 +47,7 @@ _OURS = re.compile(rf"(?:\[delta_orch error\] |^delta_orch\.errors\.)(\w+): (.*)
 _MISMATCH = re.compile(rf"\[{MISMATCH_MARK}\](.*?)\[end of {MISMATCH_MARK}\]", re.DOTALL)
 PACKAGE = "delta-orch"
 _NO_PACKAGE = ("delta_orch is not installed on the Spark workers", "No module named 'delta_orch'")
-"""What `on_workers.py` says, and Python where a function cannot be loaded at all."""
+"""Messages of `on_workers.py`, and of Python if a function cannot be loaded."""
 _NO_ARROW = "No module named 'pyarrow'"
 """Of pyspark itself, where the workers' Python is a bare one."""
 OF_WORKERS = (PACKAGE, "pyarrow")
@@ -63,7 +63,7 @@ _UNREADABLE = (
     "ParquetDecodingException",
     "PARQUET_COLUMN_DATA_TYPE_MISMATCH",
 )
-# What is decoded late fails without a word of the file.
+# Late decoding fails without the file's name.
 _DECODING = re.compile(
     r"(?:Exception|Error)\b[^\n]*\n\s*at (?:java\.\S+\s+at )*"
     r"org\.apache\.(?:parquet|spark\.sql\.execution\.datasources\.parquet)\.[\w.$]*(?:Reader|Dictionary|Decod|Decompress|Input)"
@@ -97,8 +97,8 @@ _PASSING = (
     "AWSStatus500Exception",
     "SlowDown",
 )
-"""What Hadoop's file systems raise where their store is away, too busy or broken, after attempts of their own."""
-# What is left of the reason where Java only says that a directory could not be made.
+"""Errors of Hadoop's file systems if a store is unreachable, busy or broken, after their own retries."""
+# The rest of the reason if Java only reports that a directory could not be created.
 _LONG_NAME = re.compile(r"Mkdirs failed to create \S*?/[^/\s]{256,}")
 _PYSPARK = ("pyspark.errors.exceptions.captured", "pyspark.errors.exceptions.connect")
 _VALUE_ERRORS = (
@@ -139,7 +139,7 @@ def spark_errors(
         checks: Names of the checks built into the rows, by the index in their message.
         is_analysis: Whether the block analyses SQL this package was given, so that an analysis error is the caller's.
         is_query: Whether the block pulls the rows of a request, so that a value that an expression cannot take (a
-            division by zero, text that is no number) is the caller's. What `raise_error` raises passes unchanged.
+            division by zero, text that is no number) is the caller's. Errors of `raise_error` pass unchanged.
         needs_package: Why the block runs this package in Python workers, as a sentence.
 
     Raises:
@@ -166,8 +166,8 @@ def spark_errors(
 
 
 def explained(error: BaseException) -> DeltaError | None:
-    """What an error of one of Spark's actions says about a table: `MissingFileError` where vacuum has taken a file from
-    a DataFrame, `CancelledError`, `StorageError`, … None if it is about something else. Nothing is read.
+    """The error of this package for an error of a Spark action: `MissingFileError` if vacuum deleted a file of a
+    DataFrame, `CancelledError`, `StorageError`, … None if it concerns something else. Nothing is read.
 
         except Exception as e:
             raise (explained(e) or e) from e
@@ -322,7 +322,7 @@ def _violation(name: str, row_text: str) -> ConstraintViolationError:
 
 
 def _full_text(error: BaseException) -> str:
-    """The message with everything the JVM said below it."""
+    """The message with its causes in the JVM."""
     parts = [str(error)]
     java = getattr(error, "_origin", None) or getattr(error, "java_exception", None)
     seen = 0
@@ -344,9 +344,9 @@ def _path_in(text: str) -> str | None:
 
 
 def _deepest_cause(text: str) -> str:
-    """The last cause that Java names. It says what is wrong with the file; the first line only says who called."""
+    """The last cause that Java names. It names the fault of the file; the first line only names the caller."""
     causes = [line.partition("Caused by: ")[2] for line in text.splitlines() if line.startswith("Caused by: ")]
-    # The class says less than the words behind it.
+    # The text after the class tells more than the class.
     return causes[-1].partition(": ")[2] or causes[-1] if causes else _first_line(text)
 
 

@@ -126,7 +126,7 @@ def value_to_frame(session: SparkSession, value: object) -> DataFrame:
 def arrow_to_frame(session: SparkSession, table: pa.Table, schema: StructType) -> DataFrame:
     """A table whose columns have the Arrow types of `schema` as a DataFrame of exactly that schema.
 
-    Raises ConstraintViolationError: It holds null where its schema says that there is none.
+    Raises ConstraintViolationError: It holds a null in a column that its schema declares NOT NULL.
     """
     # Spark takes the schema's word, and leaves out the checks of what cannot be null.
     for check in type_checks(schema):

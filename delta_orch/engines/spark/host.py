@@ -1,4 +1,4 @@
-"""What the engine needs of a Spark session, and the settings for its expressions and files."""
+"""The part of a Spark session that the engine uses, and the settings for its expressions and files."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ DEFAULTS: Mapping[str, str] = {
     "spark.sql.legacy.setopsPrecedence.enabled": "false",
     "spark.sql.legacy.typeCoercion.datetimeToString.enabled": "false",
 }
-"""What a session has, unless somebody sets it, of settings that say what an expression means. Those that Spark looks up
-while it computes rows (`timeParserPolicy`, `mapKeyDedupPolicy`) are not here: the user's own frames need them there."""
+"""Default values of the session's settings that change the meaning of an expression. Settings that Spark reads while it
+computes rows (`timeParserPolicy`, `mapKeyDedupPolicy`) are not here, because the user's own frames need them."""
 
 ANALYSIS_SETTINGS: Mapping[str, str] = {
     **DEFAULTS,
@@ -49,14 +49,14 @@ ANALYSIS_SETTINGS: Mapping[str, str] = {
     # How our SQL text is read.
     "spark.sql.parser.escapedStringLiterals": "false",
     "spark.sql.timestampType": "TIMESTAMP_LTZ",
-    # The names of a table's columns are no text in which to put the driver's environment.
+    # Names of columns must not be replaced by values of the driver's environment.
     "spark.sql.variable.substitute": "false",
     "spark.sql.parser.quotedRegexColumnNames": "false",
     "spark.sql.ansi.doubleQuotedIdentifiers": "false",
     "spark.sql.ansi.enforceReservedKeywords": "false",
     "spark.sql.groupByOrdinal": "true",
     "spark.sql.caseSensitive": "false",
-    # What it means: a value that does not fit its column is an error, neither null nor another value.
+    # Its meaning: a value that does not fit its column is an error, neither null nor another value.
     "spark.sql.ansi.enabled": "true",
     "spark.sql.decimalOperations.allowPrecisionLoss": "true",
 }
@@ -79,7 +79,7 @@ UTC_NAMES = {
 """In lower case, what a session may call the time zone of `ANALYSIS_SETTINGS`."""
 
 STREAM_SETTINGS: Mapping[str, str] = {"spark.sql.execution.arrow.useLargeVarTypes": "false"}
-"""For the layout in which rows travel to Python."""
+"""The layout of rows on their way to Python."""
 
 _WRITE_SETTINGS: Mapping[str, str] = {
     # INT96, the default, has no statistics in footers.
@@ -120,7 +120,7 @@ REDACTION = (
     r"|\bfs\.(s3a|gs|azure)\.[^=\s]*(=| -> )[^,\])\s]*"
     r"|storageOptions[^{]{0,40}\{[^\n]*\}"
 )
-"""What may be a credential in the text of queries."""
+"""Text of queries that may be a credential."""
 
 HIDDEN: Mapping[str, str] = {
     "spark.sql.redaction.string.regex": REDACTION,
@@ -131,7 +131,7 @@ and SQL."""
 
 
 def write_settings(target_file_size_bytes: int | None, *, shred_variants: bool = False) -> dict[str, str]:
-    """The settings under which the rows of one write are pulled and become files."""
+    """The settings while the rows of one write are computed and written."""
     # Shredded variants need a table feature of their own; Spark finds the shredding schema in the rows of each file.
     shredding = "true" if shred_variants else "false"
     settings = {
@@ -157,7 +157,7 @@ def read_options(files: ScanFiles) -> dict[str, str]:
 
 
 class SparkHost(ABC):
-    """A session. Classic and Connect differ behind this interface only."""
+    """A session. Classic and Connect differ only behind this interface."""
 
     session: SparkSession
     is_time_zone_pinned: bool
@@ -172,7 +172,7 @@ class SparkHost(ABC):
         """The same rows in the user's session, as a user may get them."""
 
     def analysed(self, rows: DataFrame) -> DataFrame:
-        """The same rows. What is wrong with their plan is raised now."""
+        """The same rows. Errors of their plan are raised now."""
         # Connect analyses on the server, when first asked for the schema.
         _ = rows.schema
         return rows

@@ -4,7 +4,7 @@
   which takes about twice the time of a native write.
 - Files are rewritten: rows never enter the JVM, which takes a fifth of the time of a native scan and write.
 - Structs of `metadata` and `value`, as Arrow has variants, become Spark's own. No function of Spark makes a variant of
-  the two; rows that come back from Python are variants where Spark is told so.
+  the two. Rows from Python are variants if their schema says so.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 
 TASK_SCHEMA = StructType((StructField("number", LONG), StructField("task", BINARY)))
-"""One row per rewrite: its place among the others, and a pickled plan and spec."""
+"""One row for each rewrite: its number, and a pickled plan and spec."""
 
 RESULT_DDL = "number BIGINT, adds BINARY, error BINARY"
 _RESULT_ARROW = pa.schema([("number", pa.int64()), ("adds", pa.binary()), ("error", pa.binary())])
@@ -74,7 +74,7 @@ def _result(number: int, run: Callable[[], pa.Table]) -> pa.RecordBatch:
 
 
 def _outcome(run: Callable[[], pa.Table]) -> tuple[bytes | None, bytes | None]:
-    """The new files as a stream, or the error, pickled: a worker's exception reaches the driver as text only."""
+    """The new files as a stream, or the pickled error, because a worker's exception reaches the driver only as text."""
     try:
         adds = run()
     except DeltaError as e:
@@ -162,7 +162,7 @@ def _converted(column: pa.Array, field: StructField, arrow_type: pa.DataType) ->
     try:
         ensure_variants(column, field.data_type)
     except InvalidVariantError as e:
-        # A worker's exception reaches the driver as text only.
+        # A worker's exception reaches the driver only as text.
         cause = f"The column {field.name} holds a value that is not a variant: {e.cause or e.problem}"
         raise ValueError(f"[{MISMATCH_MARK}]{cause}[end of {MISMATCH_MARK}]") from e
     return conform_column(column, arrow_type, lossless=True, path=field.name)

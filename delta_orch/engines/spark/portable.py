@@ -47,7 +47,7 @@ _KEY = "delta_orch_file_key"
 _LEFT_KEY = "delta_orch_file_key_left"
 _FOUND = "delta_orch_partition_found"
 _KEY_FIELDS = (StructField(_KEY, STRING), StructField(_FOUND, BOOLEAN))
-# What Java's URI escapes: `%`, ASCII that no URI has, control characters, and spaces of all scripts.
+# Characters that Java's URI escapes: `%`, ASCII that URIs lack, control characters, and spaces of all scripts.
 _QUOTED = re.compile(
     r"[^A-Za-z0-9_\-!.~'()*,;:$&+=@/\u0080-\U0010ffff]+"
     r"|[\u0080-\u00a0\u1680\u2000-\u200a\u2028\u2029\u202f\u205f\u3000]+"
@@ -103,11 +103,11 @@ class PortableHost(SparkHost):
             return rows.localCheckpoint(eager=False)
 
     def analysed_scan(self, plan: ScanPlan, build: Callable[[ScanPlan], DataFrame]) -> DataFrame:
-        """A Connect session is asked for nothing before rows are: it would list all the files for each answer.
+        """A Connect session gets no request before rows are read, because it would list all the files for each answer.
 
         Raises:
             MissingFileError: Spark's listing would leave out a file by its name.
-            UnsupportedError: The session would put something else in the place of a column's name.
+            UnsupportedError: The session would replace a column's name by another text.
         """
         if "${" in type_sql(plan.schema) and self.session.conf.get(_SUBSTITUTES, "true") == "true":
             raise UnsupportedError(
@@ -125,7 +125,7 @@ class PortableHost(SparkHost):
 
         frame = ScanFrame(self.session, plan, build)
         if plan.where is not None and is_opaque(plan.where):
-            # What is wrong with its text is found on no rows.
+            # Errors of its text are found without rows.
             _ = frame.schema
         return frame
 
@@ -266,7 +266,7 @@ class _SettingsOverlay:
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """The user's own settings, once nobody holds others. Who wants to hold some waits for the end of the block.
+        """The user's own settings, once nobody holds others. Another holder waits for the end of the block.
 
         Raises UnsupportedError: This thread holds some itself, or another one for very long.
         """
@@ -282,7 +282,7 @@ class _SettingsOverlay:
             yield
 
     def of_user(self, keys: Iterable[str]) -> dict[str, str | None]:
-        """What the user has set, or has without setting it."""
+        """The user's value of the setting, or its default."""
         with self._lock:
             now = self._conf.getAll
             return {key: self._before.get(key, now.get(key)) or self._default(key) for key in keys}

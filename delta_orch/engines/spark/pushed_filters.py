@@ -161,7 +161,7 @@ class PushedFilters(FilterReader):
             return None
 
     def kept(self, text: str) -> bytes | None:
-        """One bit per file, lowest first, clear if the file has no wanted row; None if all files are kept.
+        """One bit for each file, lowest first, clear if the file has no matching row; None if all files are kept.
 
         Args:
             text: What `FilterText.java` writes.
@@ -190,7 +190,7 @@ class PushedFilters(FilterReader):
 
     def extremes(self, name: str) -> bytes | None:
         """A byte a file: 0 if nobody knows the extremes of a column exactly, 1 if it has values, 2 if all are null.
-        Then the smallest of each file, then the greatest, eight bytes each. None if nobody knows any.
+        Then the smallest of each file, then the greatest, eight bytes each. None if no statistics are known.
 
         Args:
             name: The column, as the files name it.

@@ -28,7 +28,7 @@ LARGE = 500_000
 
 
 def is_large(snapshot: Snapshot) -> bool:
-    """Whether a snapshot may have more than `LARGE` files, as far as the footers of its checkpoint tell."""
+    """Whether a snapshot may have more than `LARGE` files, going by the footers of its checkpoint."""
     return snapshot.most_files() > LARGE
 
 
@@ -54,7 +54,7 @@ class LargeScan:
         return self.snapshot.schema
 
     def plan_of(self, filters: Expression | None) -> ScanPlan:
-        """The scan, without files of which the filters leave no row. Raises as `Snapshot.files`."""
+        """The scan without files that have no row after the filters. Raises as `Snapshot.files`."""
         where = filters if self.where is None else conjunction(self.where, filters)
         plan = self.plan_with(lambda columns: self.snapshot.files(columns, where))
         return replace(plan, prune=self.pruning(where))

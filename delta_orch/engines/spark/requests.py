@@ -1,7 +1,7 @@
 """Requests that take more than one query of Spark: rows evaluated once, sets of rows, an order along a curve.
 
-`bitmap_construct_agg` makes 4 KiB of bits for 32768 neighbouring positions where the rows are. What comes to the driver
-are these bits, whatever the number of rows; Python workers take no part.
+`bitmap_construct_agg` makes 4 KiB of bits for 32768 neighbouring positions where the rows are. Only these bits reach
+the driver, for any number of rows. Python workers are not used.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def along_curve(
     num_rows: int | None,
     num_files: int,
 ) -> DataFrame:
-    """See `Engine.along_curve`. The driver collects a sample of the columns alone.
+    """See `Engine.along_curve`. The driver collects only a sample of the columns.
 
     The ranges of a column are told apart by a tree of comparisons, which Spark compiles. The places of the cells come
     by a join with a small table.

@@ -78,7 +78,7 @@ _LIKELY_ROWS = 1 << 26
 """Up to this sum, vectors are believed that the rows exist which they mark last: their words take 8 MiB. A vector of a
 few bytes can mark a row that no file has, and the bits before it would fill the memory."""
 _OWN_NAMES = (NUMBER_COLUMN, FILE_COLUMN, POSITION_COLUMN, ADDRESS_FILE, BASE_ROW_ID, COMMIT_VERSION)
-"""What a scan adds to the columns of files, where it asks for positions."""
+"""The columns that a scan adds to those of files if positions are requested."""
 _VECTOR_SCHEMA = StructType((StructField(_VECTOR_FILE, LONG), StructField(_WORDS, ArrayType(LONG))))
 
 _ZONE = "spark.sql.session.timeZone"
@@ -240,8 +240,8 @@ def _table_columns(plan: ScanPlan, names: StructType, whole: bool, chars: Mappin
 
 
 def _tracked_sql(files: pa.Table, tracking: RowTracking, name: str) -> str:
-    """A column of row tracking over positioned rows (PROTOCOL, "Reader Requirements for Row Tracking"). A row for
-    which the log has no value raises."""
+    """A column of row tracking over positioned rows (PROTOCOL, "Reader Requirements for Row Tracking"). A row without a
+    value in the log raises."""
     if name == tracking.row_id:
         stored, default, in_log = tracking.materialized_row_id, f"{BASE_ROW_ID} + {POSITION_COLUMN}", "base_row_id"
     else:
@@ -256,8 +256,8 @@ def _tracked_sql(files: pa.Table, tracking: RowTracking, name: str) -> str:
 
 
 def _renamed_sql(value: str, physical: DataType, logical: DataType, depth: int = 0) -> str:
-    """The value with the table's names inside, and with timestamps where the file has nanoseconds. Structs are taken
-    apart, so that Spark still reads no more of them than is asked for.
+    """The value with the table's names inside, and with timestamps where the file has nanoseconds. Structs are split,
+    so that Spark still reads only their requested fields.
 
     Floats go through an expression that changes nothing. It keeps Spark from holding its filters against the bounds in
     Parquet's footers: to Spark NaN is above every number, while most writers leave it out of the maximum (arrow-cpp,

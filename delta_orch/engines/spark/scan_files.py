@@ -1,6 +1,7 @@
 """A scan plan as Spark needs it: typed partition values, and files that refer to them.
 
-What the log says of one file, such as the id of its first row, travels like a partition value: a constant of the file.
+The log's facts about one file, such as the id of its first row, are carried like a partition value: a constant of the
+    file.
 """
 
 from __future__ import annotations
@@ -85,7 +86,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
     """Prepare the files of a scan. Nothing is read from them, listed or started.
 
     Args:
-        plan: What to scan. Deletion vectors are not looked at.
+        plan: What to scan. Deletion vectors are ignored.
         names: Its columns as the files name them, in the order of its schema (`file_names`).
         numbered: Give each row the number of its file in the plan, in `NUMBER_COLUMN`.
 
@@ -102,7 +103,7 @@ def prepare_scan(plan: ScanPlan, names: StructType, *, numbered: bool = False) -
     partitions, index = distinct_partitions(plan.files, partition_schema, [physical_name(field) for field in fields])
     constants = _file_constants(plan, numbered)
     if constants:
-        # Each file is a partition of its own then.
+        # Each file is then its own partition.
         columns = [*(column.take(index) for column in partitions.columns), *constants.values()]
         partitions = pa.Table.from_arrays(columns, names=[*partitions.column_names, *constants])
         index = int64_range(0, plan.files.num_rows)
@@ -183,7 +184,7 @@ def ensure_paths_inside(store: LogStore, paths: pa.ChunkedArray) -> None:
 
     Spark itself would open every scheme that Hadoop knows, `http` among them.
     """
-    # An encoded dot counts, too. All are rare, so that each path is checked by itself.
+    # An encoded dot counts as well. All are rare, so that each path is checked by itself.
     suspicious = pc.match_substring_regex(paths, r"\.\.|%2[eE]|^/|^[A-Za-z][A-Za-z0-9+.-]*:")
     if store.external_paths is not None:
         suspicious = pc.is_valid(paths)
@@ -233,9 +234,10 @@ def distinct_partitions(
 #
 # Without column mapping these are the table's own names, in mode `name` the physical ones. In mode `id` each file
 # decides: its columns carry field ids, and their names may be any. Spark can match by id itself, but then gives null
-# for nested columns it prunes. So files are asked for their schema, and those that agree are scanned together, by name.
+# for nested columns it prunes. So the schemas of files are read, and files with equal schemas are scanned together, by
+# name.
 #
-# In every mode some files are asked for the unit of their timestamps, too. Spark's Parquet reader refuses nanoseconds
+# In every mode the timestamp units of some files are read as well. Spark's Parquet reader refuses nanoseconds
 # (Parquet's TIMESTAMP with the unit NANOS, which Arrow writes by default) as timestamps, and reads them as the integers
 # they are. Only a footer tells which files have any, and few tables do: mostly those made from files of other programs.
 

@@ -48,7 +48,7 @@ def plain_schema(schema: StructType, *kept: str) -> StructType:
 
 
 def schema_as_sent(schema: StructType) -> pa.Schema:
-    """The Arrow schema in which Spark sends and takes rows: in a variant, `value` comes before `metadata`."""
+    """The Arrow schema of rows to and from Spark: in a variant, `value` comes before `metadata`."""
     return schema_to_arrow(StructType(tuple(replace(f, data_type=_as_sent(f.data_type)) for f in schema)))
 
 
@@ -133,7 +133,7 @@ _KEPT = {"right": 1, "left": 0, "anti": 0}
 
 
 def joined_sql(left: JoinSide, right: JoinSide, on: Expression, kind: JoinKind) -> str:
-    """What comes after FROM for a join of two relations that go by their aliases."""
+    """The FROM clause of a join of two relations with aliases."""
     sides = [left, right]
     condition = bounded_sql(on)
     tables = [quote_identifier(side.alias) for side in sides]
@@ -155,7 +155,7 @@ def _is_much_smaller(small: JoinSide, large: JoinSide) -> bool:
 
 
 def _has_equality(on: Expression) -> bool:
-    """Whether rows find their partners by hash. Otherwise each pair is looked at, and once is enough."""
+    """Whether rows find their partners by hash. Otherwise each pair is compared, and once is enough."""
     return any(map(_is_of_both, conjuncts(on)))
 
 

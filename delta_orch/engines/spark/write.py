@@ -90,12 +90,12 @@ def write_rows(host: SparkHost, rows: DataFrame, spec: WriteSpec) -> pa.Table:
                 ready = _clustered(ready, spec, projection.partition_columns)
             ready = host.pinned(ready, settings)
         reason = _FOR_IDS if in_tasks else _FOR_VARIANTS
-        # What a column cannot hold is a matter of the rows, as what a constraint refuses.
+        # A value that a column cannot hold is an error of the rows, as a constraint violation is.
         with spark_errors(
             f"write to {spec.store.uri}", checks=projection.check_names, is_query=True, needs_package=reason
         ):
             if in_tasks:
-                # What is filled and checked already is not to be done again.
+                # Rows that are filled and checked already are not processed again.
                 plain = replace(spec, checks=(), defaults=(), generated=(), identities=())
                 results = map_in_arrow(ready, task_writer(plain), RESULT_DDL).toArrow()
             else:
@@ -192,7 +192,7 @@ def _with_file_names(
 
 
 def _directory(spec: WriteSpec) -> str:
-    """Where below the root the files of this write go, "" for directly there. A random prefix is one for all of them:
+    """The directory of this write's files below the root; "" for the root. A random prefix is one for all of them:
     Spark's committer makes the names below it."""
     prefix = "" if spec.random_prefix_length is None else random_prefix(spec.random_prefix_length)
     return "/".join(part for part in (spec.directory, prefix) if part)

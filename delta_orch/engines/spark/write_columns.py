@@ -2,7 +2,7 @@
 
 A check must be in a column that is written: Spark prunes it away anywhere else, and it never runs.
 
-Spark's writer tells partition values apart by directory only. Written naively, null, the empty string and the string
+Spark's writer tells partition values apart only by directory. Written naively, null, the empty string and the string
 `__HIVE_DEFAULT_PARTITION__` are one directory, and a JVM in a POSIX locale turns every `é` into `?`. So the writer is
 handed ASCII texts that can be undone without loss. Their values go into the log; no reader parses directory names.
 """
@@ -53,7 +53,7 @@ _HIVE_ESCAPE = re.compile("%([0-9A-Fa-f]{2})")
 
 class SqlCheck(NamedTuple):
     """`condition` is Spark SQL over the table's columns; anything but true is a violation of `name`. `columns` are the
-    top-level ones it reads, as far as that is known."""
+    top-level columns that it reads, if they are known."""
 
     name: str
     condition: str
